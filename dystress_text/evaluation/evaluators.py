@@ -13,6 +13,7 @@ import reprlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -173,10 +174,7 @@ def build_evaluation(
 ) -> Evaluation:
     """The evaluators that the settings name: sets, files, transfer tasks, search; ``tsv_quoting`` is of files."""
     sets = [eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"]
-    sets += [
-        read_scored_pairs(file, settings.eval_columns, settings.eval_score_range, tsv_quoting)
-        for file in settings.eval_file or []
-    ]
+    sets += [read_scored_pairs(file, tsv_quoting) for file in settings.eval_file or []]
     metrics = [AVERAGE, *(pairs.metric("spearman") for pairs in sets)]
     twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
     if twice is not None:
@@ -232,50 +230,36 @@ def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: 
     return lines + [f"{name:41} {value:8.2f}" for name, value in metrics.items() if name not in shown]
 
 
-def read_scored_pairs(
-    source: str,
-    columns: Sequence[str] | None = None,
-    score_range: Sequence[float] | None = None,
-    tsv_quoting: bool | None = None,
-) -> StsPairs:
+def read_scored_pairs(source: str, tsv_quoting: bool | None = None) -> StsPairs:
     """Read pairs with scores; each run of white space within a sentence becomes one space.
 
-    Alignment uses the pairs in the top fifth of the scores' range, as STS-B uses those above 4 of 0 to 5. The range is
-    ``score_range``, else from the lowest to the highest score.
+    The columns are sentence1, sentence2 and score, or the only three, in that order; a .csv or .tsv file of three need
+    not have a header. Alignment uses the pairs in the top fifth of the scores, from the lowest to the highest, as STS-B
+    uses those above 4 of 0 to 5.
 
     Args:
         source: a .csv, .tsv, .jsonl, .json or .parquet file, or a hub data set as ``OWNER/NAME`` (its ``validation``
             split) or ``OWNER/NAME:SPLIT``.
-        columns: names of the columns with the first sentence, the second and the score; None for sentence1, sentence2
-            and score, or for a table of three columns in that order.
-        score_range: the lowest and the highest score that are accepted; None for any.
         tsv_quoting: see :func:`load_table`.
 
     Returns:
         The pairs, named by the file or data set (see :func:`slug_of`).
     """
-    known, rows = _read(source, tsv_quoting)
-    names = _chosen(source, known, columns)
+    names, rows = _read(source, tsv_quoting)
     first: list[str] = []
     second: list[str] = []
     scores: list[float] = []
     for number, row in enumerate(rows, 1):
-        where = f"row {number} of {source!r}"
         try:
             first.append(_text(row[names[0]]))
             second.append(_text(row[names[1]]))
             scores.append(score_of(row[names[2]]))
         except ValueError as error:
-            raise ParameterError("eval_file", f"{where}: {error}") from error
-        if score_range is not None and not score_range[0] <= scores[-1] <= score_range[1]:
-            low, high = score_range
-            raise ParameterError(
-                "eval_score_range", f"{where} has the score {scores[-1]:g}, outside {low:g} to {high:g}"
-            )
+            raise ParameterError("eval_file", f"row {number} of {source!r}: {error}") from error
     if len(set(scores)) < 2:
         raise ParameterError("eval_file", f"the {len(scores)} pairs of {source!r} have no two different scores")
-    low, high = score_range or (min(scores), max(scores))
-    return StsPairs(tuple(first), tuple(second), np.array(scores), slug_of(source), 0.8 * high + 0.2 * low)
+    positive_above = 0.8 * max(scores) + 0.2 * min(scores)
+    return StsPairs(tuple(first), tuple(second), np.array(scores), slug_of(source), positive_above)
 
 
 def slug_of(source: str) -> str:
@@ -293,7 +277,7 @@ def _place(source: str) -> tuple[str, str]:
 
 
 def _read(source: str, tsv_quoting: bool | None) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
-    """The names of a table's columns, and its rows."""
+    """The names of the columns of first sentence, second sentence and score, and a table's rows."""
     name, split = _place(source)
     if not is_table(name) or not (split or Path(source).is_file()):
         raise ParameterError("eval_file", f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
@@ -301,25 +285,26 @@ def _read(source: str, tsv_quoting: bool | None) -> tuple[Sequence[str], Iterabl
         table = load_table(name, split, tsv_quoting)
     except UserError as error:
         raise ParameterError("eval_file", str(error)) from error
-    return table.column_names, cast(Iterable[dict[str, Any]], table)
-
-
-def _chosen(source: str, known: Sequence[str], columns: Sequence[str] | None) -> Sequence[str]:
-    """The columns of the two sentences and the score."""
-    if columns is None and set(COLUMNS) <= set(known):
-        return COLUMNS
-    if columns is None and len(known) == 3:
-        if re.fullmatch(r"[-+.\d\s]+", known[2]):
-            raise ParameterError("eval_file", f"{source!r} has no header: its first row has the score {known[2]!r}")
-        return known
-    if columns is None or len(columns) != 3 or not set(columns) <= set(known):
-        asked = "" if columns is None else f", not {', '.join(columns)}"
+    names, rows = table.column_names, cast(Iterable[dict[str, Any]], table)
+    if set(COLUMNS) <= set(names):
+        return COLUMNS, rows
+    if len(names) != 3:
         raise ParameterError(
-            "eval_columns",
-            f"{source!r} has the columns {', '.join(known)}{asked}; name those of the first sentence, the second and "
-            "the score",
+            "eval_file",
+            f"{source!r} has the columns {', '.join(names)}; it should have sentence1, sentence2 and score, or three "
+            "alone, two texts and a number, in that order",
         )
-    return columns
+    if names != ["0", "1", "2"] and _is_number(names[2]):  # no header, nor what pandas writes for none
+        rows = chain([dict(zip(names, names, strict=True))], rows)
+    return names, rows
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _text(cell: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,7 @@ class EvaluationSettings:
     eval_file: list[str] | None = option(
         None,
         "Evaluate on scored pairs of your own too: .csv, .tsv, .jsonl or .parquet files with the columns "
-        "sentence1, sentence2 and score (or any three, in that order), or OWNER/NAME[:SPLIT] on the hub.",
-    )
-    eval_columns: list[str] | None = option(
-        None, "eval_file: names of the columns of first sentence, second sentence and score.", needs="eval_file"
-    )
-    eval_score_range: list[float] | None = option(
-        None, "eval_file: lowest and highest score; one outside is refused; default any.", needs="eval_file"
+        "sentence1, sentence2 and score, or with two texts and a number alone, or OWNER/NAME[:SPLIT] on the hub.",
     )
     eval_transfer: list[str] | None = option(
         None,
@@ -51,10 +44,6 @@ class EvaluationSettings:
         check_names("eval_set", self.eval_set, [*STS_SETS, "none"])
         transfer = (task.name for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS)
         check_names("eval_transfer", self.eval_transfer or [], ["all", *transfer])
-        limits = self.eval_score_range
-        if limits is not None and not (len(limits) == 2 and -math.inf < limits[0] < limits[1] < math.inf):
-            found = " ".join(f"{limit:g}" for limit in limits)
-            raise ParameterError("eval_score_range", f"two numbers, the lowest and the highest score; got {found}")
 
 
 @dataclass(frozen=True)

@@ -126,18 +126,15 @@ def test_bad_evaluations_are_one_line_and_write_nothing(flags, own, wrong, words
 
 
 def test_a_resumed_run_is_evaluated_on_the_same_pairs(flags, own, tmp_path, capsys):
-    flags = [*flags, "--eval_set=none", "--save_steps=4", "--eval_score_range", "-20", "20"]
+    flags = [*flags, "--eval_set=none", "--save_steps=4"]
     run(flags, tmp_path / "out", "--eval_file", str(own))
     moved = tmp_path / "elsewhere" / own.name
     moved.parent.mkdir()
     moved.write_bytes(own.read_bytes())
     interrupt(tmp_path / "out")
     record, _ = run(flags, tmp_path / "out", "--eval_file", str(moved), "--resume_from_checkpoint")
-    known = {"my_pairs_spearman", "my_pairs_uniformity"}  # no score is in the top fifth of -20 to 20
+    known = {"my_pairs_spearman", "my_pairs_alignment", "my_pairs_uniformity"}
     assert {frozenset(metrics) for metrics in (record["trained"], *record["untrained"].values())} == {frozenset(known)}
-    printed = capsys.readouterr().out
-    assert "nan" not in printed
-    assert "alignment" in printed
     moved.write_text(moved.read_text().replace("-3.5", "-3.6"))
     interrupt(tmp_path / "out")
     reset_accelerator()
