@@ -58,7 +58,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
 
     text, output = settings.text, Path(settings.engine.output_dir)
     if text.push_to_hub is not None:
-        check_push(text.push_to_hub, text.private)
+        check_push(text.push_to_hub)
     built: list[TextRun] = []
     published: list[Path] = []
 

@@ -200,7 +200,7 @@ _LAYOUTS: dict[str, tuple[Write, Embed]] = {
 # ---- the hub ---------------------------------------------------------------------------------------------------------
 
 
-def check_push(repository: str, private: bool) -> None:
+def check_push(repository: str) -> None:
     """Check that a folder can be uploaded, before it is made; a repository that does not exist is made."""
     if get_token() is None:
         raise ParameterError("push_to_hub", "no token: log in with `hf auth login`, or set HF_TOKEN")
@@ -208,7 +208,7 @@ def check_push(repository: str, private: bool) -> None:
         message = "the hub cannot be reached from here (no network, or HF_HUB_OFFLINE is set)"
         raise ParameterError("push_to_hub", message)
     with _hub_errors("Nothing was done"):
-        HfApi().create_repo(repository, private=private or None, exist_ok=True)
+        HfApi().create_repo(repository, exist_ok=True)
 
 
 def push(folder: Path, repository: str, left: Path) -> str:

@@ -42,7 +42,7 @@ OF_AN_OBJECTIVE = ("rows", *(name for name, owners in OWNERS.items() if set(owne
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
     "report_to", "log_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
-    "train_list", "skip_corrupt", "tsv_quoting", "preset", "push_to_hub", "private",
+    "train_list", "skip_corrupt", "tsv_quoting", "preset", "push_to_hub",
 )  # fmt: skip
 
 DATA_OPTIONS = {"train_file", "text_column", "eval_file", "dataset", "train_list"}

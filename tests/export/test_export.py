@@ -147,7 +147,6 @@ def test_an_output_that_is_occupied(model, tmp_path, capsys):
         (["--to", "coreml"], "--to: no 'coreml'; known are native, hf, onnx"),
         (["--to", "onnx"], "--to onnx needs onnxscript: pip install -c "),
         (["--to", "hf", "--push_to_hub", "x/y"], "--push_to_hub: no token"),
-        (["--to", "hf", "--private"], "--private: give --push_to_hub too"),
     ],
 )
 def test_options_that_are_none(flags, said, model, tmp_path, capsys, monkeypatch):
@@ -163,7 +162,7 @@ def test_a_copy_is_uploaded_or_one_line_says_why_not(status, model, tmp_path, ca
     copy = tmp_path / "copy"
     with hub_server() as (address, files, faults), with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
         faults["commit"] = status
-        flags = ["--to", "hf", "--output", str(copy), "--push_to_hub", "someone/model", "--private"]
+        flags = ["--to", "hf", "--output", str(copy), "--push_to_hub", "someone/model"]
         code = main([str(model), *flags])
     said = capsys.readouterr()
     assert "hf_secret" not in said.out + said.err
@@ -174,8 +173,7 @@ def test_a_copy_is_uploaded_or_one_line_says_why_not(status, model, tmp_path, ca
         return
     assert (code, f"{address}/someone/model" in said.out) == (0, True), said.err
     made, uploaded = faults["made"], files["models/someone/model"]
-    assert (made["organization"], made["name"], made.get("visibility", "private")) == ("someone", "model", "private")
-    assert "visibility" in made or made["private"]  # huggingface_hub before 1.0
+    assert (made["organization"], made["name"]) == ("someone", "model")
     assert faults["token"] == "Bearer hf_secret"
     assert uploaded == {str(f.relative_to(copy)): f.read_bytes() for f in copy.rglob("*") if f.is_file()}
     card = uploaded["README.md"].decode()
