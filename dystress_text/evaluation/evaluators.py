@@ -11,8 +11,8 @@ import math
 import re
 import reprlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -22,16 +22,10 @@ import torch
 from torch import Tensor
 
 from dystress_text.cli.options import check_names
-from dystress_text.errors import DataError, ParameterError, UserError
-from dystress_text.evaluation.catalogue import (
-    SUITES,
-    TASKS,
-    TransferTask,
-    eval_pairs,
-    suite_folder,
-)
+from dystress_text.errors import DataError, ParameterError
+from dystress_text.evaluation.catalogue import SUITES, TASKS, TransferTask, eval_pairs, suite_folder
 from dystress_text.evaluation.embedder import EncodedOnce
-from dystress_text.evaluation.readers import Labelled, StsPairs, one_spaced, score_of
+from dystress_text.evaluation.readers import Labelled, StsPairs, scored, slug_of
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import Embed, score_vectors
@@ -66,13 +60,10 @@ class StsEvaluator:
 class TransferEvaluator:
     """Dev accuracies x 100 under SentEval's fast mode: ``mr_dev_accuracy`` and so on, and their mean.
 
-    They are measured on the rows that choose the classifier's l2, as in SimCSE's training; test rows are not used.
-
-    Attributes:
-        tasks: what is measured, each with its texts by split.
+    They are measured on the texts that choose the classifier's l2, as in SimCSE's training, and on none of the tests.
     """
 
-    tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]
+    tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]  # with their texts by split
 
     @property
     def best_metrics(self) -> Sequence[str]:
@@ -82,9 +73,9 @@ class TransferEvaluator:
     def __call__(self, embed: Embed) -> dict[str, float]:
         from dystress_text.evaluation.transfer import dev_accuracy  # scikit-learn is slow to import
 
-        found = [dev_accuracy(task, splits, lambda texts: embed(texts).cpu()) for task, splits in self.tasks]
-        metrics = dict(zip(self.best_metrics[-len(found) :], found, strict=True))
-        return metrics | {TRANSFER_AVERAGE: sum(found) / len(found)} if len(found) > 1 else metrics
+        each = [dev_accuracy(task, splits, lambda texts: embed(texts).cpu()) for task, splits in self.tasks]
+        metrics = dict(zip(self.best_metrics[-len(each) :], each, strict=True))
+        return metrics | {TRANSFER_AVERAGE: sum(each) / len(each)} if len(each) > 1 else metrics
 
 
 @dataclass(frozen=True)
@@ -106,14 +97,12 @@ class RetrievalEvaluator:
 class Evaluation:
     """Evaluators one after another, each distinct sentence encoded once.
 
-    Attributes:
-        evaluators: in order, each with its ``best_metrics``, higher is better, of which one may choose the best model;
-            by default the first of the first.
-        seconds: spent so far.
+    One of their ``best_metrics``, of which higher is better, may choose the best model; by default the first of the
+    first.
     """
 
     evaluators: Sequence[Evaluator]
-    seconds: float = 0.0
+    seconds: float = 0.0  # spent so far
 
     @property
     def pairs(self) -> list[StsPairs]:
@@ -135,9 +124,9 @@ class Evaluation:
             for evaluator in self.evaluators:
                 metrics |= _that_exist(evaluator(embed))
         self.seconds += time.perf_counter() - start
-        found = [metrics[name] for pairs in self.pairs if (name := pairs.metric("spearman")) in metrics]
-        if len(found) == len(self.pairs) > 1:
-            metrics[AVERAGE] = float(np.mean(found))
+        scored = [metrics[name] for pairs in self.pairs if (name := pairs.metric("spearman")) in metrics]
+        if len(scored) == len(self.pairs) > 1:
+            metrics[AVERAGE] = float(np.mean(scored))
         return metrics
 
     def best_metric(self, name: str | None) -> str | None:
@@ -182,10 +171,7 @@ def build_evaluation(
     evaluators: list[Evaluator] = [StsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
-    try:
-        evaluators += map(RetrievalEvaluator, read_collections(settings.eval_retrieval or []))
-    except DataError as error:
-        raise ParameterError("eval_retrieval", str(error)) from error
+    evaluators += map(RetrievalEvaluator, read_collections("eval_retrieval", settings.eval_retrieval or []))
     return Evaluation(evaluators)
 
 
@@ -218,8 +204,9 @@ def _that_exist(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
     """A line of the table at the end of a run: the figures of a pooler on a set."""
-    found = [(metrics.get(pairs.metric(kind)), form) for kind, form in zip(KINDS, (".2f", ".4f", ".4f"), strict=True)]
-    spearman, alignment, uniformity = ("-" if value is None else format(value, form) for value, form in found)
+    forms = zip(KINDS, (".2f", ".4f", ".4f"), strict=True)
+    figures = ((metrics.get(pairs.metric(kind)), form) for kind, form in forms)
+    spearman, alignment, uniformity = ("-" if value is None else format(value, form) for value, form in figures)
     return f"{title:24} {pooler:16} {spearman:>8} {alignment:>9} {uniformity:>10}"
 
 
@@ -231,7 +218,7 @@ def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: 
 
 
 def read_scored_pairs(source: str, tsv_quoting: bool | None = None) -> StsPairs:
-    """Read pairs with scores; each run of white space within a sentence becomes one space.
+    """Read pairs with scores, named by their file or data set (see :func:`name_of`).
 
     The columns are sentence1, sentence2 and score, or the only three, in that order; a .csv or .tsv file of three need
     not have a header. Alignment uses the pairs in the top fifth of the scores, from the lowest to the highest, as STS-B
@@ -241,30 +228,20 @@ def read_scored_pairs(source: str, tsv_quoting: bool | None = None) -> StsPairs:
         source: a .csv, .tsv, .jsonl, .json or .parquet file, or a hub data set as ``OWNER/NAME`` (its ``validation``
             split) or ``OWNER/NAME:SPLIT``.
         tsv_quoting: see :func:`load_table`.
-
-    Returns:
-        The pairs, named by the file or data set (see :func:`slug_of`).
     """
-    names, rows = _read(source, tsv_quoting)
-    first: list[str] = []
-    second: list[str] = []
-    scores: list[float] = []
-    for number, row in enumerate(rows, 1):
-        try:
-            first.append(_text(row[names[0]]))
-            second.append(_text(row[names[1]]))
-            scores.append(score_of(row[names[2]]))
-        except ValueError as error:
-            raise ParameterError("eval_file", f"row {number} of {source!r}: {error}") from error
-    if len(set(scores)) < 2:
-        raise ParameterError("eval_file", f"the {len(scores)} pairs of {source!r} have no two different scores")
-    positive_above = 0.8 * max(scores) + 0.2 * min(scores)
-    return StsPairs(tuple(first), tuple(second), np.array(scores), slug_of(source), positive_above)
+    try:
+        pairs = scored(_rows(source, tsv_quoting))
+    except DataError as error:
+        raise ParameterError("eval_file", str(error)) from error
+    if len(set(pairs.scores)) < 2:
+        raise ParameterError("eval_file", f"the {len(pairs)} pairs of {source!r} have no two different scores")
+    positive_above = float(0.8 * pairs.scores.max() + 0.2 * pairs.scores.min())
+    return replace(pairs, name=name_of(source), positive_above=positive_above)
 
 
-def slug_of(source: str) -> str:
-    """A file's or data set's name in metrics: its stem in lower case, with ``_`` for all but letters and digits."""
-    slug = re.sub(r"\W+", "_", Path(_place(source)[0]).stem.lower()).strip("_")
+def name_of(source: str) -> str:
+    """A file's or data set's name in metrics."""
+    slug = slug_of(Path(_place(source)[0]).stem)
     if not slug:
         raise ParameterError("eval_file", f"the name of {source!r} has no letter or digit to name its metrics by")
     return slug
@@ -276,27 +253,26 @@ def _place(source: str) -> tuple[str, str]:
     return (name, split or HUB_SPLIT) if is_hub_name(name) and not Path(source).exists() else (source, "")
 
 
-def _read(source: str, tsv_quoting: bool | None) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
-    """The names of the columns of first sentence, second sentence and score, and a table's rows."""
+def _rows(source: str, tsv_quoting: bool | None) -> Iterator[tuple[str, str, str, Any]]:
+    """The place of each row for errors, its two texts and its score."""
     name, split = _place(source)
     if not is_table(name) or not (split or Path(source).is_file()):
-        raise ParameterError("eval_file", f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
-    try:
-        table = load_table(name, split, tsv_quoting)
-    except UserError as error:
-        raise ParameterError("eval_file", str(error)) from error
-    names, rows = table.column_names, cast(Iterable[dict[str, Any]], table)
-    if set(COLUMNS) <= set(names):
-        return COLUMNS, rows
-    if len(names) != 3:
-        raise ParameterError(
-            "eval_file",
-            f"{source!r} has the columns {', '.join(names)}; it should have sentence1, sentence2 and score, or three "
-            "alone, two texts and a number, in that order",
+        raise DataError(f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
+    table = load_table(name, split, tsv_quoting)
+    columns, rows = table.column_names, cast(Iterable[dict[str, Any]], table)
+    if set(COLUMNS) <= set(columns):
+        columns = list(COLUMNS)
+    elif len(columns) != 3:
+        raise DataError(
+            f"{source!r} has the columns {', '.join(columns)}; it should have sentence1, sentence2 and score, or three "
+            "alone, two texts and a number, in that order"
         )
-    if names != ["0", "1", "2"] and _is_number(names[2]):  # no header, nor what pandas writes for none
-        rows = chain([dict(zip(names, names, strict=True))], rows)
-    return names, rows
+    elif columns != ["0", "1", "2"] and _is_number(columns[2]):  # no header, nor what pandas writes for none
+        rows = chain([dict(zip(columns, columns, strict=True))], rows)
+    for number, row in enumerate(rows, 1):
+        where = f"row {number} of {source!r}"
+        first, second = (_text(row[column], where) for column in columns[:2])
+        yield where, first, second, row[columns[2]]
 
 
 def _is_number(cell: str) -> bool:
@@ -307,8 +283,8 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _text(cell: Any) -> str:
-    if not isinstance(cell, str) or is_blank(cell):
-        raise ValueError(f"{reprlib.repr(cell)} is not a text")
-    cell.encode()  # half of a surrogate pair is a ValueError too
-    return one_spaced(cell)
+def _text(cell: Any, where: str) -> str:
+    # half of a surrogate pair is no text either
+    if not isinstance(cell, str) or is_blank(cell) or cell.encode(errors="ignore").decode() != cell:
+        raise DataError(f"{where}: {reprlib.repr(cell)} is not a text")
+    return cell

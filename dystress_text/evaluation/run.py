@@ -24,14 +24,10 @@ from dystress_text.evaluation.catalogue import (
     figure_of,
     suite_folder,
 )
-from dystress_text.evaluation.embedder import (
-    EncodedOnce,
-    check_complete,
-    load_model,
-)
+from dystress_text.evaluation.embedder import EncodedOnce, check_complete, load_model
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
-from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
+from dystress_text.evaluation.sts import Embed, evaluate_sts_task, score_vectors
 from dystress_text.evaluation.transfer import evaluate_transfer
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions
@@ -44,33 +40,21 @@ _SAME = ("suite", "mode", "pooler_type", "max_seq_length", "dtype", "prompts", "
 
 @dataclass
 class Results:
-    """The results of one evaluation of a model on a suite; they grow task by task.
+    """The results of one evaluation of a model on a suite; they grow task by task."""
 
-    Attributes:
-        about: the model, the suite and the settings.
-        tasks: by name, the entries of :func:`evaluate_task`.
-        left_out: why a task has no result, by task.
-        geometry: alignment and uniformity, with the name of their set, under "geometry".
-        retrieval: of collections by name, their metrics and sizes.
-    """
-
-    about: Mapping[str, Any]
-    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    geometry: dict[str, dict[str, Any]] = field(default_factory=dict)
-    retrieval: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def row(self, names: Iterable[str]) -> Row:
-        """The figures of tasks, None for a task without a result."""
-        return _row(self.tasks, names)
+    about: Mapping[str, Any]  # the model, the suite and the settings
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # entries of evaluate_task, by name
+    left_out: dict[str, str] = field(default_factory=dict)  # why a task has no result
+    geometry: dict[str, dict[str, Any]] = field(default_factory=dict)  # of one set, under "geometry"
+    retrieval: dict[str, dict[str, Any]] = field(default_factory=dict)  # figures and sizes by collection
 
     def rows(self, names: Sequence[str], aggregations: bool) -> dict[str, Row]:
         """The rows of a table, with the other aggregations of tasks with subsets; other tasks repeat their figure."""
-        rows = {self.about["model"]: self.row(names)}
+        rows = {self.about["model"]: _row(self.tasks, names)}
         years = [name for name in names if len(self.tasks.get(name, {}).get("subsets", ())) > 1]
         if years and aggregations:
             for label, key in (("  mean of subsets", "mean"), ("  weighted mean", "weighted_mean")):
-                rows[label] = self.row(names) | {name: self.tasks[name][key] for name in years}
+                rows[label] = _row(self.tasks, names) | {name: self.tasks[name][key] for name in years}
         return rows
 
     def begin(self, file: Path) -> None:
@@ -104,18 +88,16 @@ class Results:
 
     def _content(self, kept: Mapping[str, Any], new: Sequence[str]) -> dict[str, Any]:
         """These results with those that a file has kept of the same model and settings."""
-        variant = {"data_variant": kept.get("data_variant")}  # of all tasks, in files without the tasks' own
-        tasks = {name: {**variant, **result} for name, result in kept["tasks"].items()}
-        retrieval, others = {**kept.get("retrieval", {})}, {**kept.get("other_data", {})}
-        geometry = {"geometry": found} if (found := kept.get("geometry")) else {}
-        left_out = {**kept.get("left_out", {})}
+        tasks = {**kept["tasks"]}
+        retrieval, others, left_out = ({**kept.get(name, {})} for name in ("retrieval", "other_data", "left_out"))
+        geometry = {"geometry": measured} if (measured := kept.get("geometry")) else {}
         places = (self.tasks, tasks, others), (self.retrieval, retrieval, retrieval), (self.geometry, geometry, others)
         for mine, there, aside in places:
             for name in (name for name in mine if name in new or name not in there):
                 left_out.pop(name, None)
                 _put(there, name, mine[name], aside)
         rows = {group: _row(tasks, (task.name for task in of)) for group, of in SUITES[self.about["suite"]].items()}
-        variants = dict.fromkeys({**self.about, **result}.get("data_variant") for result in tasks.values())
+        variants = dict.fromkeys(result.get("data_variant") for result in tasks.values())
         return {
             **self.about,
             "data_variant": "; ".join(filter(None, variants)) or None,
@@ -131,6 +113,7 @@ class Results:
 
 
 def _row(tasks: Mapping[str, Any], names: Iterable[str]) -> Row:
+    """The figures of tasks, None for one without a result."""
     return {name: figure_of(tasks[name]) if name in tasks else None for name in names}
 
 
@@ -146,22 +129,21 @@ def _put(results: dict[str, Any], name: str, new: dict[str, Any], others: dict[s
     results[name] = new
 
 
-def table(found: Sequence[Results], names: Sequence[str], mean: str, more: Mapping[str, Row]) -> str:
+def table(results: Sequence[Results], names: Sequence[str], mean: str, more: Mapping[str, Row]) -> str:
     """The figures of models on tasks and their averages, with further rows below, such as published ones."""
     lines = [["", *names, mean]]
-    rows = [row for results in found for row in results.rows(names, len(found) == 1).items()]
+    rows = [row for of_model in results for row in of_model.rows(names, len(results) == 1).items()]
     for label, row in (*rows, *more.items()):
         figures = {name: row[name] for name in names}
         cells = ["missing" if figure is None else f"{figure:.2f}" for figure in figures.values()]
-        of_row = average(figures)
-        lines.append([label, *cells, "-" if of_row is None else f"{of_row:.2f}"])
+        lines.append([label, *cells, "-" if (of_row := average(figures)) is None else f"{of_row:.2f}"])
     return lay_out(lines)
 
 
-def retrieval_table(found: Sequence[Results], collections: Sequence[Collection]) -> str:
+def retrieval_table(results: Sequence[Results], collections: Sequence[Collection]) -> str:
     """The figures of models in search, a row for each."""
     columns = [(collection.name, metric) for collection in collections for metric in collection.metrics]
-    rows = [[r.about["model"], *(f"{r.retrieval[name][metric]:.2f}" for name, metric in columns)] for r in found]
+    rows = [[r.about["model"], *(f"{r.retrieval[name][metric]:.2f}" for name, metric in columns)] for r in results]
     return lay_out([["", *map(" ".join, columns)], *rows])
 
 
@@ -184,30 +166,28 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
     """
     chosen = choose(settings.suite, settings.tasks or [])
     folder = suite_folder(settings.suite, settings.data_dir)
-    collections = _collections(settings)
+    collections = read_collections("retrieval", settings.retrieval or [], settings.split)
     if chosen and not folder.is_dir():
-        raise ParameterError(
-            "data_dir",
-            f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none",
-        )
+        reason = f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none"
+        raise ParameterError("data_dir", reason)
     variant = variant_of(folder)
     if variant is not None:
         print(f"not SentEval's published data but a variant: {variant}")
     poolers = {model: _pooler_of(settings, model) for model in settings.model}
     about = {name: getattr(settings, name) for name in ("suite", "mode", "batch_size")}
     about |= {"data": str(folder), "data_variant": variant}
-    found: list[Results] = []
+    every: list[Results] = []
 
     def show(group: str) -> None:
         names = [task.name for task in chosen[group]]
         mean = "avg" if len(names) == len(SUITES[settings.suite][group]) else f"avg of {len(names)}"
         more = (published or {}).get(group, {}) if settings.compare and settings.suite == "senteval" else {}
-        print(f"\n{table(found, names, mean, more)}", flush=True)
+        print(f"\n{table(every, names, mean, more)}", flush=True)
 
     for model, pooler in poolers.items():
-        encode, of_model = load_model(model, pooler, settings.dtype, settings.batch_size, progress=True)
+        encode, of_model = load_model(model, pooler, settings.dtype, settings.batch_size)
         embed, file = EncodedOnce(encode), _file_of(settings, model)
-        found.append(results := Results({**about, **of_model}))
+        every.append(results := Results({**about, **of_model}))
         results.begin(file)
         for group, tasks in chosen.items():
             for task in tasks:
@@ -226,8 +206,8 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
         for group in chosen:
             show(group)
     if collections:
-        print(f"\n{retrieval_table(found, collections)}", flush=True)
-    return all(task.name in results.tasks for results in found for tasks in chosen.values() for task in tasks)
+        print(f"\n{retrieval_table(every, collections)}", flush=True)
+    return all(task.name in results.tasks for results in every for tasks in chosen.values() for task in tasks)
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
@@ -249,25 +229,17 @@ def _file_of(settings: SentEvalSettings, model: str) -> Path:
 
 def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed) -> None:
     try:
-        found = evaluate_task(task, folder, embed, settings.mode)
+        results.tasks[task.name] = entry = evaluate_task(task, folder, embed, settings.mode)
     except DataError as error:
         results.left_out[task.name] = str(error)
         print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
         return
-    results.tasks[task.name] = found
     name = _said(settings, results, task.name)
-    print(f"{name}: {figure_of(found):.2f} ({found['seconds']:.1f} s)", file=sys.stderr, flush=True)
+    print(f"{name}: {figure_of(entry):.2f} ({entry['seconds']:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
     return f"{results.about['model']}, {name}" if len(settings.model) > 1 else name
-
-
-def _collections(settings: SentEvalSettings) -> list[Collection]:
-    try:
-        return read_collections(settings.retrieval or [], settings.split)
-    except DataError as error:
-        raise ParameterError("retrieval", str(error)) from error
 
 
 def _run_collection(results: Results, collection: Collection, embed: Embed, file: Path) -> None:
@@ -287,7 +259,7 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
         results.left_out["geometry"] = str(error)
         print(f"geometry left out: {error}", file=sys.stderr)
         return
-    measured = evaluate_sts(pairs, embed)
+    measured = score_vectors(pairs, embed(pairs.sentences))
     sums = {name: sha256_of(folder / name) for name in task.files}
     about = {"set": pairs.name, "sentences": len(pairs.sentences), "sha256": sums}
     results.geometry["geometry"] = about | asdict(measured)

@@ -30,7 +30,6 @@ class EvaluationSettings:
         "Evaluate on the dev accuracy of these transfer tasks too (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC; "
         "all seven if none is named), SentEval's fast mode.",
     )
-
     eval_retrieval: list[str] | None = option(
         None,
         "Evaluate on search too: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or "

@@ -179,10 +179,10 @@ def test_a_collection_that_does_not_fit_together_is_one_line(tmp_path, file, con
 
 def test_metrics_have_names_of_their_own(tmp_path):
     folders = [make_collection(tmp_path / name) for name in ("trec.a", "trec.b")]
-    assert [collection.slug for collection in read_collections(folders)] == ["trec_a", "trec_b"]
+    assert [collection.slug for collection in read_collections("retrieval", folders)] == ["trec_a", "trec_b"]
     for name, message in (("Trec a", "two collections are named 'trec_a'"), ("---", "the name of a folder has no")):
-        with pytest.raises(DataError, match=message):
-            read_collections([*folders, make_collection(tmp_path / name)])
+        with pytest.raises(UserError, match=message):
+            read_collections("retrieval", [*folders, make_collection(tmp_path / name)])
 
 
 def test_it_chooses_the_best_model_while_training(tmp_path):

@@ -15,8 +15,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.evaluators import read_scored_pairs, slug_of
-from dystress_text.evaluation.sts import evaluate_sts
+from dystress_text.evaluation.evaluators import name_of, read_scored_pairs
+from dystress_text.evaluation.sts import score_vectors
 
 ROWS = [
     ("the cat sat", "the dog ran", 0.5), ('a man, "old"', "a  woman\nswam", -2.0),
@@ -89,7 +89,7 @@ def test_columns_that_cannot_be_found_are_one_line_that_says_what_the_file_shoul
 def test_the_score_is_sentence_transformers(tmp_path, tiny_bert):
     pairs = read_scored_pairs(write(tmp_path, "csv"))
     model = SentenceTransformer(str(tiny_bert), device="cpu")
-    result = evaluate_sts(pairs, lambda s: model.encode(list(s), convert_to_tensor=True))
+    result = score_vectors(pairs, model.encode(pairs.sentences, convert_to_tensor=True))
     theirs = EmbeddingSimilarityEvaluator(
         list(pairs.first), list(pairs.second), pairs.scores.tolist(), main_similarity="cosine", write_csv=False
     )
@@ -122,9 +122,9 @@ def test_a_wrong_file_is_one_line_that_names_its_row(tmp_path, name, content, sa
 
 
 def test_names_in_metrics():
-    assert slug_of("a/b c/My Pairs-2.csv") == "my_pairs_2"
-    assert slug_of("owner/Their-Set") == slug_of("owner/Their-Set:test") == "their_set"
-    assert slug_of("数据.tsv") == "数据"
+    assert name_of("a/b c/My Pairs-2.csv") == "my_pairs_2"
+    assert name_of("owner/Their-Set") == name_of("owner/Their-Set:test") == "their_set"
+    assert name_of("数据.tsv") == "数据"
 
 
 def test_a_data_set_of_the_hub(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from dystress_text.evaluation.catalogue import STS_TASKS
 from dystress_text.export.card import CARD, describe_base, write_card
 from dystress_text.export.results import carry_results, renew_results
 
-ABOUT = {"suite": "senteval", "weights": "w", "pooler_type": None, "dtype": "fp32", "data_variant": None}
+ABOUT = {"suite": "senteval", "weights": "w", "pooler_type": None, "dtype": "fp32"}
 MTEB = {  # of mteb 2.26.24: a task's name, its data set, and the pairs of its test split
     "STS12": ("mteb/sts12-sts", 3108), "STS13": ("mteb/sts13-sts", 1500), "STS14": ("mteb/sts14-sts", 3750),
     "STS15": ("mteb/sts15-sts", 3000), "STS16": ("mteb/sts16-sts", 1186),
@@ -33,7 +33,8 @@ def evaluated(tmp_path):
     def after(figures, text=None, **more):
         card, suite = tmp_path / CARD, more.get("suite", "senteval")
         card.write_text(before := text or card.read_text())
-        tasks = {task: {"accuracy" if task == "MR" else "spearman": figure} for task, figure in figures.items()}
+        about = {"data_variant": more.pop("data_variant", None)}
+        tasks = {t: {"accuracy" if t == "MR" else "spearman": figure, **about} for t, figure in figures.items()}
         (tmp_path / f"senteval-{suite}-test.json").write_text(json.dumps({**ABOUT, "tasks": tasks, **more}))
         assert (renew_results(tmp_path, suite) is None) == (card.read_text() == before)
         found = ModelCard.load(card).data.eval_results or []
