@@ -37,15 +37,8 @@ def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsy
     """Dropout, order and the first set's figures: all to the last bit."""
     flags = [*flags, "--pooler_type=avg"]  # the first token's vectors all but agree in this encoder
     alone, _ = run(flags, tmp_path / "alone")
-    more = [
-        "--eval_set=stsb_dev mini_sts",
-        "--eval_file",
-        str(own),
-        "--eval_transfer",
-        "MiniQuestions",
-        "MiniParaphrase",
-    ]
-    beside, log = run(flags, tmp_path / "beside", *more)
+    more = ["--eval_set=stsb_dev mini_sts", "--eval_transfer", "MiniQuestions", "MiniParaphrase"]
+    beside, log = run(flags, tmp_path / "beside", "--eval_file", str(own), *more)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("alone", "beside"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert beside["best_step"] == alone["best_step"]

@@ -48,19 +48,15 @@ def sts_folder(tmp_path):
 
 def test_the_mini_suite_runs_anywhere(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(classifier, "MAX_EPOCHS", 8)  # the slow loop of test_classifier.py has them all
-    model = EMBEDDED / "bert-mini-wiki"
-    arguments = [f"--model={model}", "--pooler_type=avg", f"--output={tmp_path / 'results.json'}"]
+    arguments = [f"--model={EMBEDDED / 'bert-mini-wiki'}", "--pooler_type=avg", f"--output={tmp_path / 'results.json'}"]
     assert main([*arguments, "--suite=mini", "--mode=fast", "--tasks", *MINI]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
-    assert tuple(results["tasks"]) == MINI
-    assert (results["complete"], results["left_out"]) == (False, {})
-    spearman = results["tasks"]["MiniSTS"]["spearman"]  # test_sts.py has SciPy's
-    assert results["geometry"]["spearman"] == pytest.approx(spearman, abs=0.006)
+    assert (tuple(results["tasks"]), results["complete"], results["left_out"]) == (MINI, False, {})
+    assert results["geometry"]["spearman"] == pytest.approx(results["tasks"]["MiniSTS"]["spearman"], abs=0.006)
     assert results["geometry"]["set"] == "mini-STS"
     assert len(results["tasks"]["MiniQuestions"]["sha256"]["MiniQuestions/train.label"]) == 64
     assert set(results["versions"]) >= {"python", "torch", "transformers", "scipy"}
-    printed = capsys.readouterr().out
-    assert f"{results['tasks']['MiniQuestions']['accuracy']:.2f}" in printed
+    assert f"{results['tasks']['MiniQuestions']['accuracy']:.2f}" in capsys.readouterr().out
 
 
 def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder, tmp_path, capsys):

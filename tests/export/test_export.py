@@ -83,15 +83,14 @@ def test_a_model_whose_empty_text_has_no_tokens_is_copied(family, pooler, to, tm
 
 
 def test_the_native_copy_leaves_the_run_behind(model, tmp_path, capsys):
-    assert main([str(model), "--to", "native", "--output", str(tmp_path / "copy")]) == 0
+    copy = tmp_path / "copy"
+    assert main([str(model), "--to", "native", "--output", str(copy)]) == 0
     assert "vectors within" in capsys.readouterr().out
-    files = {file.name for file in (tmp_path / "copy").iterdir()}
-    assert {"model.safetensors", "modules.json", "README.md"} <= files
-    assert not files & {"run.json", "metrics.jsonl"}
-    assert "| seed | 5 |" in (tmp_path / "copy" / "README.md").read_text()
-    assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
-    modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "copy").rglob("*") if file.is_file()}
-    assert modes == {(tmp_path / "copy" / "README.md").stat().st_mode & 0o777}
+    assert {"model.safetensors", "modules.json", "README.md"} <= set(os.listdir(copy))
+    assert not {"run.json", "metrics.jsonl"} & set(os.listdir(copy))
+    assert "| seed | 5 |" in (copy / "README.md").read_text()
+    assert (copy / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    assert len({file.stat().st_mode & 0o777 for file in copy.rglob("*") if file.is_file()}) == 1
     assert os.listdir(tmp_path) == ["copy"]
 
 

@@ -73,11 +73,6 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     for after in (card, again):  # all else is there to the letter, in its order
         lines = iter(after.splitlines())
         assert all(line in lines for line in mine.replace(THEIRS, "").splitlines())
-    by_an_older_version = again.replace(
-        "url: https://huggingface.co/models?other=dystress-text", "url: https://arxiv.org"
-    )
-    assert by_an_older_version != again
-    assert evaluated({"STS12": 51.0}, by_an_older_version)[0] == again
     search = {"cisi": {"nDCG@10": 12.0, "MRR@10": 30.5, "recall@100": 40.0, "documents": 1460}}
     card, found = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search)
     assert set(found) == {"c", "MTEB STS12", "dystress-text MiniSTS", "cisi"}
@@ -96,16 +91,13 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
 def test_a_byte_order_mark_and_the_ends_of_lines_stay(evaluated, tmp_path, mark, end):
     card, copy = tmp_path / CARD, tmp_path / "copy.md"
     plain = card.read_text().replace("license: unknown\n", f"license: mit\n{THEIRS}\n# mine\n") + "A caf\u00e9\n"
-    for figure in (50.0, 51.0):
-        expected, found = evaluated({"STS12": figure}, plain)
-        card.write_bytes((mark + plain.replace("\n", end)).encode())
-        assert renew_results(tmp_path, "senteval")
-        assert card.read_bytes().decode() == mark + expected.replace("\n", end)
-        plain = expected
-    assert {name: result.metric_value for name, result in found.items()} == {"c": 1.1, "MTEB STS12": 51.0}
+    expected, results = evaluated({"STS12": 51.0}, plain)
+    card.write_bytes((mark + plain.replace("\n", end)).encode())
+    assert renew_results(tmp_path, "senteval")
+    assert card.read_bytes().decode() == mark + expected.replace("\n", end)
     copy.write_text("---\nlicense: mit\n---\n# Copy\n")
     carry_results(card, copy)
-    assert (ModelCard.load(copy).data.eval_results, b"\r" in copy.read_bytes()) == (list(found.values()), False)
+    assert (ModelCard.load(copy).data.eval_results, b"\r" in copy.read_bytes()) == (list(results.values()), False)
     assert describe_base(str(tmp_path))["license"] == "mit"
     card.write_bytes((mark + f"# Mine, by dystress{end}").encode())
     renew_results(tmp_path, "senteval")
