@@ -48,15 +48,6 @@ class Results:
     geometry: dict[str, dict[str, Any]] = field(default_factory=dict)  # of one set, under "geometry"
     retrieval: dict[str, dict[str, Any]] = field(default_factory=dict)  # figures and sizes by collection
 
-    def rows(self, names: Sequence[str], aggregations: bool) -> dict[str, Row]:
-        """The rows of a table, with the other aggregations of tasks with subsets; other tasks repeat their figure."""
-        rows = {self.about["model"]: _row(self.tasks, names)}
-        years = [name for name in names if len(self.tasks.get(name, {}).get("subsets", ())) > 1]
-        if years and aggregations:
-            for label, key in (("  mean of subsets", "mean"), ("  weighted mean", "weighted_mean")):
-                rows[label] = _row(self.tasks, names) | {name: self.tasks[name][key] for name in years}
-        return rows
-
     def begin(self, file: Path) -> None:
         """Find out now whether the file can be read and written, and say whether it holds what will be replaced."""
         with one_writer(file.parent):
@@ -132,7 +123,7 @@ def _put(results: dict[str, Any], name: str, new: dict[str, Any], others: dict[s
 def table(results: Sequence[Results], names: Sequence[str], mean: str, more: Mapping[str, Row]) -> str:
     """The figures of models on tasks and their averages, with further rows below, such as published ones."""
     lines = [["", *names, mean]]
-    rows = [row for of_model in results for row in of_model.rows(names, len(results) == 1).items()]
+    rows = [(of_model.about["model"], _row(of_model.tasks, names)) for of_model in results]
     for label, row in (*rows, *more.items()):
         figures = {name: row[name] for name in names}
         cells = ["missing" if figure is None else f"{figure:.2f}" for figure in figures.values()]

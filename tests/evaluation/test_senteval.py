@@ -17,7 +17,7 @@ from sweep_runs import a_run
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
-from dystress_text.evaluation.run import Results, table
+from dystress_text.evaluation.run import Results
 from dystress_text.export.card import write_card
 from dystress_text.files.places import EMBEDDED
 from dystress_text.report.text_page import leave_text_report
@@ -93,39 +93,34 @@ def test_page_and_card_of_a_run_take_the_results_up(tiny_bert, sts_folder, tmp_p
     assert (result.dataset_name, result.metric_value) == ("MTEB STSBenchmark", figure)
 
 
-def test_other_data_settings_and_weights_take_nothing_from_file_and_card(tiny_bert, sts_folder, tmp_path, capsys):
+def test_results_of_other_weights_go_those_of_other_settings_stay_and_a_damaged_file_is_left(
+    tiny_bert, sts_folder, tmp_path, capsys
+):
     (encoder, tokenizer), out = load_encoder(str(tiny_bert), "avg"), tmp_path / "out"
     encoder.save(out, tokenizer)
     write_card(out, {}, encoder, 40)
-    other = Path(shutil.copytree(sts_folder.parent, tmp_path / "other")) / "senteval" / "STS" / "STSBenchmark"
-    (other / "sts-test.csv").write_text((other / "sts-test.csv").read_text().replace("\t1.", "\t2."))
-    here, there = f"--data_dir={sts_folder.parent}", f"--data_dir={other.parents[2]}"
+    file, arguments = out / "senteval-senteval-test.json", [f"--model={out}", f"--data_dir={sts_folder.parent}"]
 
-    def after(*more, code=0):
-        assert main([f"--model={out}", "--geometry=none", *more]) == code
-        content = json.loads((out / "senteval-senteval-test.json").read_text())
-        return content, {r.dataset_name for r in ModelCard.load(out / "README.md").data.eval_results}
+    def after(*tasks, more=()):
+        assert main([*arguments, "--geometry=none", *more, "--tasks", *tasks]) == 0
+        names = {result.dataset_name for result in ModelCard.load(out / "README.md").data.eval_results}
+        return json.loads(file.read_text()), names
 
-    first, _ = after(here, "--tasks", "STS-B", "SICK-R")
-    second, card = after(there, "--tasks", "STS-B", "STS12", code=1)
-    assert second["tasks"]["SICK-R"] == first["tasks"]["SICK-R"]
-    assert [*second["other_data"].values()] == [first["tasks"]["STS-B"]]
-    assert "STS12" in second["left_out"]
-    assert len(card) == 3
-    content, again = after(here, "--pooler_type=cls", "--tasks", "STS-B")
-    assert (content["others"][0]["tasks"], again) == (second["tasks"], card)
+    content, card = after("STS-B", "SICK-R")
+    others, again = after("STS-B", more=["--pooler_type=cls"])
+    assert (others["others"][0]["tasks"], again) == (content["tasks"], card)
     capsys.readouterr()
     encoder.transformer.get_input_embeddings().weight.data[5:] += 1
     encoder.save(out, tokenizer)
-    content, card = after(here, "--tasks", "STS-B")
+    content, card = after("STS-B")
     assert (list(content["tasks"]), card) == (["STS-B"], {"MTEB STSBenchmark"})
     assert [other["pooler_type"] for other in content["others"]] == ["cls"]  # whose weights are others in any case
     assert f"the results of other weights of {out} are replaced" in capsys.readouterr().err
     for damaged in ("", '{"tasks": 7}', '{"tasks": {"STS-B": {}}}', '{"a": 1}', "[]"):
-        (out / "senteval-senteval-test.json").write_text(damaged)
-        assert main([f"--model={out}", here, "--tasks", "STS-B"]) == 2
-        assert "senteval-senteval-test.json" in capsys.readouterr().err
-        assert (out / "senteval-senteval-test.json").read_text() == damaged
+        file.write_text(damaged)
+        assert main([*arguments, "--tasks", "STS-B"]) == 2
+        assert file.name in capsys.readouterr().err
+        assert file.read_text() == damaged
 
 
 EVALUATIONS = st.lists(
@@ -232,13 +227,3 @@ def test_bad_input_is_one_line(arguments, wrong, words, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dystress senteval: error: ")
     assert all(word in line for word in words), line
-
-
-def test_years_have_rows_for_the_other_aggregations():
-    year = {"spearman": 10.0, "mean": 20.0, "weighted_mean": 30.0, "subsets": {"a": 1.0, "b": 2.0}}
-    results = Results({"model": "mine"}, {"STS12": year, "STS-B": {"spearman": 40.0, "subsets": {"test": 40.0}}})
-    rows = [line.split() for line in table([results], ["STS12", "STS-B"], "avg of 2", {}).split("\n")]
-    assert rows == [
-        ["STS12", "STS-B", "avg", "of", "2"], ["mine", "10.00", "40.00", "25.00"],
-        ["mean", "of", "subsets", "20.00", "40.00", "30.00"], ["weighted", "mean", "30.00", "40.00", "35.00"],
-    ]  # fmt: skip
