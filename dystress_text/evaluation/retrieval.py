@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import EncodedOnce
-from dystress_text.evaluation.readers import one_spaced, slug_of
+from dystress_text.evaluation.readers import one_spaced, score_of, slug_of
 from dystress_text.evaluation.sts import Embed
 
 METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
@@ -144,9 +143,7 @@ def read_collection(folder: Path, split: str = "test") -> Collection:
     for number, line in _lines(qrels):
         cells = [cell.strip() for cell in line.split("\t")]
         try:
-            query, document, score = *cells[:-1], float(cells[-1])
-            if not math.isfinite(score):
-                raise ValueError
+            query, document, score = *cells[:-1], score_of(cells[-1])
         except ValueError:
             if number == 1 and not (queries.keys() | documents.keys()) & set(cells):  # the header
                 continue

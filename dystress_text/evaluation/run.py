@@ -161,12 +161,10 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
     if chosen and not folder.is_dir():
         reason = f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none"
         raise ParameterError("data_dir", reason)
-    variant = variant_of(folder)
-    if variant is not None:
+    if (variant := variant_of(folder)) is not None:
         print(f"not SentEval's published data but a variant: {variant}")
     poolers = {model: _pooler_of(settings, model) for model in settings.model}
-    about = {name: getattr(settings, name) for name in ("suite", "mode", "batch_size")}
-    about |= {"data": str(folder), "data_variant": variant}
+    about = {name: getattr(settings, name) for name in ("suite", "mode", "batch_size")} | {"data": str(folder)}
     every: list[Results] = []
 
     def show(group: str) -> None:
