@@ -81,7 +81,6 @@ class TextSettings:
     )
     data_dir: str | None = option(None, "Folder of prepared data; default: where dystress prepare puts them.")
     push_to_hub: str | None = option(None, "Upload the model at the end to OWNER/NAME of the hub, which is made first.")
-    private: bool = option(False, "push_to_hub: a repository that is made is private.", needs="push_to_hub")
 
     def __post_init__(self) -> None:
         check_options(self)

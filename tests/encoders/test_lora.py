@@ -13,13 +13,7 @@ from dystress_text.cli import extras
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.loading import load_saved
 from dystress_text.errors import ParameterError
-<<<<<<< HEAD
 from dystress_text.programs.train import main
-from dystress_text.simcse.settings import TextSettings
-from dystress_text.simcse.start import load_start
-=======
-from dystress_text.train import main
->>>>>>> enc
 
 
 @pytest.mark.parametrize(("family", "pooler"), [("roberta", "cls"), ("gpt2", "last")])
