@@ -195,11 +195,11 @@ def test_figures_are_of_the_images_and_pairs_of_their_views():
     features = torch.randn(12, 5, generator=generator)
     views = [features + 0.3 * torch.randn(12, 5, generator=generator) for _ in range(2)]
     labels = torch.arange(12) % 3
-    found = geometry_of(features, *views, labels, bins=20)
+    found = geometry_of(features, *views, labels)
     labelled = (features, labels)
     given = {"uniformity": [features], "alignment": views, "interclass_uniformity": labelled, "tolerance": labelled}
     for name, tensors in given.items():
         assert found[name] == pytest.approx(getattr(geometry, name)(*tensors).item())
-    pairs = geometry.similarity_histograms(*views, labels, 20)
+    pairs = geometry.similarity_histograms(*views, labels, 100)
     counts = [found[kind] for kind in ("true_positive", "false_negative", "true_negative")]
     assert counts == [of_kind.tolist() for of_kind in pairs[1:]]
