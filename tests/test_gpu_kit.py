@@ -15,13 +15,7 @@ import kit  # noqa: E402
 sys.path.pop(0)
 
 
-def run(monkeypatch, tmp_path, *words):
-    monkeypatch.setattr(sys, "argv", ["kit.py", "--output", str(tmp_path / "out"), *words])
-    code = kit.main()
-    return code, {file.stem: json.loads(file.read_text()) for file in (tmp_path / "out").iterdir()}
-
-
-def test_an_item_that_fails_or_runs_out_of_time_is_recorded_and_the_others_go_on(monkeypatch, tmp_path):
+def test_an_item_that_fails_or_runs_out_of_time_is_recorded_and_the_others_go_on(tmp_path):
     programs = {
         "slow": "import subprocess\nprint('begun', flush=True)\nsubprocess.run(['sleep', '60'])",
         "broken": "print('before')\nraise ValueError('what is wrong')",
@@ -29,16 +23,14 @@ def test_an_item_that_fails_or_runs_out_of_time_is_recorded_and_the_others_go_on
     }
     for name, code in programs.items():
         (tmp_path / f"{name}.py").write_text(code)
-    items = tuple(kit.Item(name, 1, str(tmp_path / f"{name}.py"), "") for name in programs)
-    monkeypatch.setattr(kit, "PARTS", {1: items})
-    monkeypatch.setattr(kit, "DRY_SECONDS", 3)
-    code, records = run(monkeypatch, tmp_path, "--dry_run")
-    assert code == 1
+    items = [kit.Item(name, 3, str(tmp_path / f"{name}.py")) for name in programs]
+    assert kit.run_items(items, {"device": "none"}, tmp_path, tmp_path) == 1
+    records = {file.stem: json.loads(file.read_text()) for file in tmp_path.glob("*.json")}
     statuses = {name: record["status"] for name, record in records.items()}
-    assert statuses == {"part1-slow": "out of time", "part1-broken": "failed", "part1-good": "measured"}
-    assert records["part1-slow"]["seconds"] < 30  # the process that it had started is gone too
-    assert records["part1-broken"]["last_lines"][-1] == "ValueError: what is wrong"
-    assert records["part1-good"]["result"] == {"ms": 3}
+    assert statuses == {"slow": "out of time", "broken": "failed", "good": "measured"}
+    assert records["slow"]["seconds"] < 30  # the process that it had started is gone too
+    assert records["broken"]["last_lines"][-1] == "ValueError: what is wrong"
+    assert records["good"]["result"] == {"ms": 3}
 
 
 def test_the_limits_of_a_part_fit_under_ten_minutes():
@@ -47,8 +39,7 @@ def test_the_limits_of_a_part_fit_under_ten_minutes():
         assert all(item.command.startswith("-m ") or (ROOT / item.command.split()[0]).is_file() for item in items)
 
 
-LEFT_OUT = {"speed-base", "killed-images", "suite"}  # what the others do
-ITEMS = {item.name: item for items in kit.PARTS.values() for item in items if item.name not in LEFT_OUT}
+ITEMS = {item.name: item for items in kit.PARTS.values() for item in items if item.small}
 
 
 @pytest.mark.slow(20)

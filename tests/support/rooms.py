@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,12 +94,8 @@ def loaded(tree: Mapping[str, str], *modules: str) -> set[str]:
 
 def wrong_imports(tree: Mapping[str, str]) -> list[str]:
     """Every import that does not go down, a line each."""
-    return [
-        f"{module} imports {imported}"
-        for module in tree
-        for imported in imports_of(module, tree)
-        if not _allowed(module, imported)
-    ]
+    pairs = ((module, imported) for module in tree for imported in imports_of(module, tree))
+    return [f"{module} imports {imported}" for module, imported in pairs if not _allowed(module, imported)]
 
 
 def _allowed(module: str, imported: str) -> bool:
@@ -114,16 +109,6 @@ def _allowed(module: str, imported: str) -> bool:
     if of_vision == from_vision:
         return FLOOR[there] < FLOOR[here]
     return from_vision and there not in NOT_FOR_VISION
-
-
-def circles(tree: Mapping[str, str]) -> list[str]:
-    """The modules of a circle of imports, if there is one."""
-    arrows = {module: set(imports_of(module, tree)) & tree.keys() - {module} for module in tree}
-    try:
-        list(TopologicalSorter(arrows).static_order())
-    except CycleError as error:
-        return error.args[1]
-    return []
 
 
 def too_long(tree: Mapping[str, str]) -> list[str]:
