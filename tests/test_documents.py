@@ -217,7 +217,7 @@ def test_options_that_the_documents_name_exist(capsys):
             main(["--help", "all"])
     known = capsys.readouterr().out
     known += " ".join(launch_command_parser()._option_string_actions)  # its help shows those of one kind of launch
-    benchmarks = [*ROOT.glob("tests/benchmarks/*.py"), ROOT / "tests/gpu/kit.py"]
+    benchmarks = ROOT.glob("tests/benchmarks/*.py")
     known += "".join(file.read_text() for file in benchmarks)
     others = {"--dist", "--no-deps", "--wheel-dir", "--repo-type", "--include", "--local-dir"}  # pytest's, pip's, hf's
     for document in DOCUMENTS:

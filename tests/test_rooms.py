@@ -42,6 +42,12 @@ def test_what_is_loaded_at_the_start():
     assert found.isdisjoint(EXTRAS | EXTRAS_OF_VISION)
 
 
+def test_nothing_asks_for_code_or_a_pickle():
+    """ruff's rules ban the rest; tests/fuzz/test_fuzz_models.py has folders with code and pickles."""
+    unsafe = "weights_only=False", "allow_pickle=True", "trust_remote_code=True", "register_for_checkpointing"
+    assert [(module, words) for module in TREE for words in unsafe if words in TREE[module]] == []
+
+
 def test_a_wrong_import_is_found():
     for module, source in (
         ("dystress_text.core.objectives", "import scipy"),
