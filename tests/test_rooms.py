@@ -1,13 +1,10 @@
 """The order of the rooms: imports go down only; rooms say what they hold; nothing is too long."""
 
 import ast
-import sys
 
 import rooms
 
 TREE = rooms.tree_of()
-EXTRAS = {"matplotlib", "jinja2", "onnx", "onnxscript", "onnxruntime", "peft", "tensorboard"}
-EXTRAS_OF_VISION = {"kornia", "PIL", "pytorch_optimizer"}
 
 
 def test_imports_go_down():
@@ -28,18 +25,6 @@ def test_every_room_says_what_it_holds():
 def test_the_picture_shows_the_rooms_as_they_are():
     text = (rooms.ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert text == rooms.with_picture(text, TREE), "run .ci/draw_rooms"
-
-
-def test_what_is_loaded_at_the_start():
-    assert rooms.loaded(TREE, "dystress_text") - TREE.keys() <= sys.stdlib_module_names  # light
-    vision = rooms.loaded(TREE, "vision.train", "vision.evaluate", "vision.export")
-    of_rooms = {rooms.room_of(module) for module in (vision & TREE.keys()) - {"dystress_text"}}
-    assert "training" in of_rooms
-    assert of_rooms.isdisjoint(rooms.NOT_FOR_VISION)
-    programs = [module for module in TREE if rooms.room_of(module) == "programs" and not module.startswith("data.")]
-    found = rooms.loaded(TREE, *programs)
-    assert "torch" in found
-    assert found.isdisjoint(EXTRAS | EXTRAS_OF_VISION)
 
 
 def test_nothing_asks_for_code_or_a_pickle():
