@@ -119,6 +119,15 @@ def test_a_tiff_names_its_depth(bits):
     assert np.array_equal(np.asarray(decode(own))[:, :, 0], values // 256)
 
 
+def test_a_tiff_of_12_bits_a_number():
+    values = ramp(12, 4).ravel()
+    packed = b"".join(int(a << 12 | b).to_bytes(3, "big") for a, b in values.astype(int).reshape(-1, 2))
+    entries = {256: 4, 257: 4, 258: 12, 259: 1, 262: 1, 273: 200, 277: 1, 278: 4, 279: len(packed)}
+    tags = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries.items())
+    content = (b"II*\0" + struct.pack("<IH", 8, len(entries)) + tags + bytes(4)).ljust(200, b"\0") + packed
+    assert np.asarray(decode(content))[:, :, 0].ravel().tolist() == (values // 16).tolist()
+
+
 @pytest.mark.parametrize(
     ("bits", "channels", "kind", "skip_corrupt"),
     [(10, 1, "PNG", False), (12, 3, "PNG", True), (14, 1, "PNG", False), (12, 1, "TIFF", False)],
