@@ -52,7 +52,7 @@ def test_columns_and_range_are_found_from_the_file(tmp_path_factory, rows, head,
     cells = [dict(zip((*HEAD, "id"), (*row, i), strict=True)) for i, row in enumerate(rows)]
     among_others = write(folder, kind, order, [tuple(row[name] for name in order) for row in cells], "others")
     for file in (write(folder, kind, *([rows[0], rows[1:]] if head is None else [head, rows])), among_others):
-        pairs = read_scored_pairs(file, tsv_quoting=True)
+        pairs = read_scored_pairs(file)
         expected = [(" ".join(a.split()), " ".join(b.split()), score) for a, b, score in rows]
         assert list(zip(pairs.first, pairs.second, pairs.scores, strict=True)) == expected
         scores = [row[2] for row in rows]

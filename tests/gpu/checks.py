@@ -1,4 +1,4 @@
-"""Whether a device computes what was asked, through the training programs; the last line is JSON. kit.py runs them.
+"""Whether a device computes what was asked, through the training programs; the last line is JSON.
 
 python tests/gpu/checks.py --corpus sentences.txt dropout | equal | objectives KIND | killed KIND
 """
