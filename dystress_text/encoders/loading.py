@@ -29,6 +29,7 @@ from transformers import (
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, FIRST, LAST, layer_weights
 from dystress_text.encoders.saving import MODULES, PROMPTS, quiet
+from dystress_text.encoders.static import StaticEncoder, StaticTable, of_module
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.hub import hub_reachable
 
@@ -108,6 +109,8 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
 
     One that is more than that is refused: the encoder must give the vectors that sentence-transformers gives.
     """
+    if is_static(name_or_path):
+        return _static(name_or_path)
     pretrained = load_pretrained(name_or_path, dropout)
     if not is_sentence_transformer(name_or_path):
         return pretrained
@@ -128,6 +131,24 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
         if kept := prompts_of(model):
             setattr(pretrained.transformer.config, PROMPTS, kept)
     return pretrained
+
+
+def is_static(name_or_path: str) -> bool:
+    """Whether a folder is a sentence-transformers model of a table of word vectors."""
+    modules = Path(name_or_path) / MODULES
+    return modules.is_file() and ".StaticEmbedding" in modules.read_text(encoding="utf-8", errors="replace")
+
+
+def _static(name: str) -> Pretrained:
+    """A ``StaticEmbedding``, alone or with ``Normalize`` on top."""
+    model = load_sentence_transformer(name, "cpu")
+    kinds = [type(module).__name__ for module in model]
+    if kinds[1:] not in ([], ["Normalize"]) or kinds[0] != "StaticEmbedding":
+        raise UserError(f"{name!r} cannot be read: it is made of {', '.join(kinds)}, not of StaticEmbedding, Normalize")
+    table, tokenizer = of_module(model[0])
+    if kept := prompts_of(model):
+        setattr(table.config, PROMPTS, kept)
+    return Pretrained(name, table, tokenizer, None, False, (), "avg", None, len(kinds) > 1)
 
 
 def prompts_of(model: Any) -> dict[str, Any]:
@@ -175,6 +196,8 @@ def build_encoder(
     pretrained: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
 ) -> SentenceEncoder:
     """A sentence encoder from loaded files; it encodes a sentence as a trial, alone and beside a longer one."""
+    if isinstance(pretrained.transformer, StaticTable):
+        return StaticEncoder(pretrained.transformer, pretrained.normalize)
     with readable(pretrained.name):
         encoder = SentenceEncoder(pretrained.transformer, pooler_type, mlp_head, keep_head, pretrained.normalize)
         with torch.random.fork_rng(devices=[]):

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.progress import progress_bar
@@ -87,6 +88,16 @@ class TokenizedCorpus:
             "longest": int(lengths.max()),
         }
 
+    def texts_with(self, vocabulary: int) -> Tensor:
+        """The number of sentences that have each token, (vocabulary,)."""
+        counts = np.zeros(vocabulary, np.int64)
+        for start in range(0, len(self.offsets) - 1, 10_000):
+            ends = self.offsets[start : start + 10_001]
+            sentence = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+            pairs = np.unique(sentence * vocabulary + self.tokens[ends[0] : ends[-1]])  # of sentence and token
+            counts += np.bincount(pairs % vocabulary, minlength=vocabulary)
+        return torch.from_numpy(counts)
+
     def distinct(self) -> TokenizedCorpus:
         """Of samples with the same tokens the first alone."""
         return replace(self, chosen=self.first)
@@ -114,6 +125,29 @@ class CroppedCorpus(TokenizedCorpus):
 
     def text(self, sample: int) -> str:
         return self.tokens[self.offsets[sample] : self.offsets[sample + 1]].tobytes().decode()
+
+
+@dataclass(eq=False, kw_only=True)
+class TokenCroppedCorpus(TokenizedCorpus):
+    """Samples as token ids, of which each batch takes two crops: spans of tokens, whose vectors know no context."""
+
+    crops: Crops
+
+    @property
+    def rows(self) -> int:
+        return 2
+
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
+        numbers = self.numbers(samples)
+        starts = self.offsets[numbers]
+        firsts, lengths = self.crops.spans(self.offsets[numbers + 1] - starts, step, numbers)  # (2, n) each
+        ends = lengths.ravel().cumsum()
+        places = np.repeat((starts + firsts).ravel() - (ends - lengths.ravel()), lengths.ravel()) + np.arange(ends[-1])
+        return {
+            "token_ids": torch.from_numpy(self.tokens[places].astype(np.int64)),
+            "lengths": torch.from_numpy(lengths.ravel()),
+            "longest": int(lengths.max()),
+        }
 
 
 def load_corpus(

@@ -19,6 +19,7 @@ from dystress_text.encoders.loading import check_saving, load_saved, reads_forwa
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import FIRST, POOLERS
 from dystress_text.encoders.saving import prompt_of
+from dystress_text.encoders.static import StaticEncoder
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.embedder import prompted
@@ -28,7 +29,7 @@ from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import MODEL_STAGING, versions
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import PROGRAM, RunSettings
@@ -79,11 +80,17 @@ class TextRun(Run):
         start.model.to(accelerator.device)
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
         crops = Crops(engine.seed, text.crop_min, text.crop_max, text.max_seq_length)
+        static = isinstance(start.model, StaticEncoder)
         with accelerator.local_main_process_first():
             read = load_corpus(
                 self.text, start.tokenizer, text.max_seq_length, text.max_train_samples,
-                crops=crops if text.views == "crop" else None,
+                crops=crops if text.views == "crop" and not static else None,
             )  # fmt: skip
+        if static and text.views == "crop":
+            read = TokenCroppedCorpus(**vars(read), crops=crops)
+        if start.about.pop("new_table", False):
+            table: Any = start.model.transformer
+            table.start(read.texts_with(len(start.tokenizer)), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
         if self.samples < (batch := global_batch_size(engine, accelerator.num_processes)):

@@ -24,8 +24,9 @@ class TextSettings:
     model_name_or_path: str = option(
         "bert-base-uncased",
         "Folder or hub name of an encoder, of a SimCSE checkpoint, or of a sentence-transformers model, "
-        "whose pooling, head, normalisation and length limit are kept.",
+        "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors.",
     )
+    dim: int = option(512, "static: numbers of a word's vector.", interval="[1, 65536]")
     pooler_type: str = option(
         "cls",
         "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (token: for decoders); a "

@@ -9,10 +9,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
-from dystress_text.encoders.loading import Pretrained, build_encoder, load_model
+from dystress_text.encoders.loading import Pretrained, build_encoder, is_static, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import FIRST, averages_layers
 from dystress_text.encoders.saving import PROMPTS
+from dystress_text.encoders.static import NEW, StaticEncoder, new_static, refuse
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.simcse.settings import TextSettings
@@ -43,6 +44,8 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
         given: the options that the user named; if it has ``pooler_type``, a model with a pooler of its own must agree.
     """
     name = model_path(text.model_name_or_path)
+    if name == NEW or is_static(name):
+        return _static_start(name, text)
     try:
         pretrained = load_model(name, text.dropout)
     except ParameterError:
@@ -70,6 +73,21 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
     if text.dropout != 0 and text.views == "dropout" and not text.supervised:  # --dropout 0 is on purpose
         check_views(model, pretrained.tokenizer)
     return Start(model, pretrained.tokenizer, notes, about)
+
+
+def _static_start(name: str, text: TextSettings) -> Start:
+    refuse(name, mlp_head=text.mlp_head, do_mlm=text.do_mlm, lora=text.lora, dropout=text.dropout)
+    if text.views == "dropout" and not text.supervised:
+        raise ParameterError("views", "a static encoder has no dropout: its views are crops, --views crop")
+    if name == NEW:
+        table, tokenizer = new_static(text.dim)
+        model: SentenceEncoder = StaticEncoder(table)
+        notes = [f"static: {len(tokenizer):,} word pieces, {text.dim} numbers each"]
+    else:
+        pretrained = load_model(name)
+        model, tokenizer = build_encoder(pretrained), pretrained.tokenizer
+        notes = [f"static: {len(tokenizer):,} word pieces of {name!r}, {model.transformer.config.hidden_size} numbers"]
+    return Start(model, tokenizer, notes, {"head": None, "new_table": name == NEW})
 
 
 def model_path(name: str) -> str:

@@ -1,0 +1,149 @@
+"""A static encoder: a table of word vectors, whose mean over a text's tokens is the text's vector.
+
+Saved it is sentence-transformers' ``StaticEmbedding``. A new table starts as random numbers that weigh a token by its
+inverse document frequency, which is a fair encoder by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.modeling_outputs import BaseModelOutput
+
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.saving import PROMPTS, quiet
+from dystress_text.errors import ParameterError
+from dystress_text.files.places import EMBEDDED
+from dystress_text.files.whole import replaced_files
+
+NEW = "static"  # the name of a new table in place of a model's
+_SPREAD = 0.1  # standard deviation of a new table's rows at the mean idf
+
+
+class StaticConfig(PretrainedConfig):
+    """Of a :class:`StaticTable`."""
+
+    model_type = "static_table"
+
+    def __init__(self, vocab_size: int = 1, hidden_size: int = 512, **more: Any) -> None:
+        super().__init__(**more)
+        self.vocab_size, self.hidden_size, self.num_hidden_layers = vocab_size, hidden_size, 0
+
+
+class StaticTable(PreTrainedModel):
+    """Word vectors as a model of transformers: the states of its only layer are the tokens' rows."""
+
+    config_class = StaticConfig
+
+    def __init__(self, config: StaticConfig) -> None:
+        super().__init__(config)
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embedding
+
+    def forward(self, input_ids: Tensor, **_: Any) -> BaseModelOutput:
+        """States (n, length, dim) of token ids (n, length)."""
+        states = self.embedding(input_ids)
+        return BaseModelOutput(last_hidden_state=states, hidden_states=(states,))
+
+    @torch.no_grad()
+    def start(self, texts_with: Tensor, texts: int, seed: int) -> None:
+        """Begin as idf x random: N(0, 0.1) x idf / mean idf, idf = log((1 + texts) / (1 + texts with the token)).
+
+        Args:
+            texts_with: the number of texts in which each token is, (vocabulary,).
+            texts: the number of all.
+            seed: of the random numbers.
+        """
+        idf = torch.log((1 + texts) / (1 + texts_with.double())).float()  # (vocabulary,)
+        rows = torch.randn(self.embedding.weight.shape, generator=torch.Generator().manual_seed(seed))
+        self.embedding.weight.copy_(rows * (_SPREAD * idf / idf.mean()).unsqueeze(1))
+
+
+class StaticEncoder(SentenceEncoder):
+    """The mean of a table's rows; all else is as for a transformer with the pooler ``avg``."""
+
+    transformer: StaticTable
+    can_pack = True
+
+    def __init__(self, table: StaticTable, normalize: bool = False) -> None:
+        super().__init__(table, "avg", mlp_head=False, normalize=normalize)
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        lengths: Tensor,
+        longest: int | None = None,
+        packed: bool = True,
+        masked: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Vectors (n, dim) of texts: ids (tokens,), text after text, and lengths (n,); 0 without a token."""
+        first = lengths.cumsum(0) - lengths  # (n,), where each text begins
+        vectors = F.embedding_bag(token_ids, self.transformer.embedding.weight, first, mode="mean")
+        return self._apply_head(vectors)
+
+    def _pooled(
+        self, token_ids: Tensor, lengths: Tensor, longest: int, padding: int | None, poolers: Sequence[str] | None
+    ) -> list[Tensor]:
+        return [self(token_ids, lengths)]
+
+    @quiet()
+    def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        from sentence_transformers import SentenceTransformer  # slow to import
+        from sentence_transformers import models as kinds  # type: ignore[attr-defined]  # the name in every release
+
+        weights = self.transformer.embedding.weight.detach().cpu().clone()
+        modules: list[nn.Module] = [kinds.StaticEmbedding(_copy(tokenizer), embedding_weights=weights)]
+        modules += [kinds.Normalize()] * self.normalize
+        kept = getattr(self.transformer.config, PROMPTS, {})
+        with replaced_files(folder) as complete:
+            SentenceTransformer(modules=modules, device="cpu", **kept).save(str(complete), create_model_card=False)
+
+
+def new_static(dim: int) -> tuple[StaticTable, PreTrainedTokenizerBase]:
+    """A table of the embedded word pieces, (vocabulary, dim), and their tokenizer; its rows are not yet started."""
+    tokenizer = tokenizer_of(Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json")))
+    return StaticTable(StaticConfig(len(tokenizer), dim)), tokenizer
+
+
+def tokenizer_of(backend: Tokenizer) -> PreTrainedTokenizerBase:
+    """A tokenizer of transformers without special tokens around a text, as ``StaticEmbedding`` reads."""
+    written = json.loads(backend.to_str())
+    written |= {"post_processor": None, "truncation": None, "padding": None}
+    names = {"unk_token": written["model"].get("unk_token"), "pad_token": "[PAD]"}
+    known = backend.get_vocab()
+    plain = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(written)),
+        **{name: token for name, token in names.items() if token in known},
+    )
+    if plain.pad_token is None:
+        plain.pad_token = plain.unk_token or min(known, key=known.__getitem__)
+    return plain
+
+
+def of_module(module: Any) -> tuple[StaticTable, PreTrainedTokenizerBase]:
+    """Table and tokenizer of a ``StaticEmbedding``."""
+    weight = module.embedding.weight.detach().float()
+    table = StaticTable(StaticConfig(*weight.shape))
+    table.embedding.weight.data = weight.clone()
+    return table, tokenizer_of(module.tokenizer)
+
+
+def refuse(name: str, **options: object) -> None:
+    """Refuse options that a table does not have."""
+    for option, value in options.items():
+        if value:
+            raise ParameterError(option, f"a static encoder such as {name!r} has none; leave the option out")
+
+
+def _copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    return Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
