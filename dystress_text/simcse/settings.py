@@ -27,6 +27,11 @@ class TextSettings:
         "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors.",
     )
     dim: int = option(512, "static: numbers of a word's vector.", interval="[1, 65536]")
+    vocabulary: str = option(
+        "embedded",
+        "static: English word pieces that come with the package, or pieces learned from the text, in any language.",
+        choices=["embedded", "text"],
+    )
     pooler_type: str = option(
         "cls",
         "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (token: for decoders); a "

@@ -13,10 +13,12 @@ from dystress_text.encoders.loading import Pretrained, build_encoder, is_static,
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import FIRST, averages_layers
 from dystress_text.encoders.saving import PROMPTS
-from dystress_text.encoders.static import NEW, StaticEncoder, new_static, refuse
+from dystress_text.encoders.static import NEW, READ, StaticEncoder, new_static, refuse
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
+from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.settings import TextSettings
+from dystress_text.simcse.texts import TrainingText
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,19 @@ class Start:
     about: dict[str, Any]
 
 
-def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
+def load_start(text: TextSettings, given: Collection[str] = (), texts: TrainingText | None = None) -> Start:
     """The encoder that a run starts from.
 
     Args:
         text: the options of encoder and data.
         given: the options that the user named; if it has ``pooler_type``, a model with a pooler of its own must agree.
+        texts: the training text, from which a new vocabulary is learned.
     """
     name = model_path(text.model_name_or_path)
     if name == NEW or is_static(name):
-        return _static_start(name, text)
+        return _static_start(name, text, texts)
+    if text.vocabulary != "embedded":
+        raise ParameterError("vocabulary", f"is of --model_name_or_path {NEW}; {name!r} has its own")
     try:
         pretrained = load_model(name, text.dropout)
     except ParameterError:
@@ -75,12 +80,13 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
     return Start(model, pretrained.tokenizer, notes, about)
 
 
-def _static_start(name: str, text: TextSettings) -> Start:
+def _static_start(name: str, text: TextSettings, texts: TrainingText | None) -> Start:
     refuse(name, mlp_head=text.mlp_head, do_mlm=text.do_mlm, lora=text.lora, dropout=text.dropout)
     if text.views == "dropout" and not text.supervised:
         raise ParameterError("views", "a static encoder has no dropout: its views are crops, --views crop")
     if name == NEW:
-        table, tokenizer = new_static(text.dim)
+        learned_from = texts.sentences(CorpusReport(), READ) if texts and text.vocabulary == "text" else None
+        table, tokenizer = new_static(text.dim, learned_from)
         model: SentenceEncoder = StaticEncoder(table)
         notes = [f"static: {len(tokenizer):,} word pieces, {text.dim} numbers each"]
     else:
