@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,9 +117,9 @@ def audit(
         raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")
     sums: list[PairSums] = []
     compared: list[Comparison] = []
-    was_training = encoder.training
-    with left_as_they_were(), torch.no_grad():
+    with left_as_they_were(), torch.no_grad(), ExitStack() as after:
         torch.manual_seed(seed)
+        after.callback(encoder.train, encoder.training)
         encoder.train()
         for start in range(0, len(sentences) - batch_size + 1, batch_size):
             features = encoder.preprocess(list(sentences[start : start + batch_size]))
@@ -126,7 +127,6 @@ def audit(
             views = [encoder(dict(features))["sentence_embedding"].float() for _ in range(2)]  # (batch, dim) each
             sums.append(PairSums(*(each.double().cpu() for each in pair_sums(objective, views, HIGH_SIMILARITY))))
             compared.append(Comparison(*(each.double().cpu() for each in compare(objective, views))))
-        encoder.train(was_training)
     steps = PairSums(*map(torch.stack, zip(*sums, strict=True)))
     lines = lines_of(steps, Comparison(*(torch.stack(each).sum(0) for each in zip(*compared, strict=True))))
     windows, negatives = windows_of([{"step": i, **line} for i, line in enumerate(lines, 1)], "this audit")

@@ -77,8 +77,9 @@ def configurations(options: Any) -> dict[str, list[str]]:
         if len(found) > 1:
             raise UserError(f"losses go on top of one preset, and {len(found)} are named: {', '.join(found)}")
         words = next(iter(found.values()), [])
+        losses = [parse([*words, f"--loss={loss}"]).text.loss for loss in options.loss]  # in one spelling
         # a folder's name holds no brackets and blanks
-        found = {re.sub(r"[^\w.=+]+", "-", loss).strip("-"): [*words, f"--loss={loss}"] for loss in options.loss}
+        found = {re.sub(r"[^\w.=+]+", "-", loss).strip("-"): [*words, f"--loss={loss}"] for loss in losses}
     if not found:
         raise UserError("nothing to run: name a --table, --presets, or a --loss")
     return found
@@ -95,16 +96,16 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
     tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
-    named, runs, compared = configurations(options), [], {}
-    for seed in dict.fromkeys(options.seeds):
-        for name, words in named.items():
-            run_options = (*extra, *words, *data, f"--seed={seed}")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
-                settings = parse(run_options)
-            folder = options.output_dir / f"{name}-seed-{seed}"
-            compared[name] = FinishedRun(folder, {"settings": settings.options()})
-            runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
+    runs, compared = [], {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
+        named = configurations(options)
+        for seed in dict.fromkeys(options.seeds):
+            for name, words in named.items():
+                run_options = (*extra, *words, *data, f"--seed={seed}")
+                folder = options.output_dir / f"{name}-seed-{seed}"
+                compared[name] = FinishedRun(folder, {"settings": parse(run_options).options()})
+                runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
     away = differing([*compared.values()], {"loss"})
     if away and not options.different_settings:
         raise UserError(
