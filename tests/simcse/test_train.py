@@ -34,9 +34,11 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     assert (record["steps"], record["corpus"]["sentences"], record["random_pairs"]["sentences"]) == (6, 200, 200)
     assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "last"}
     assert 0 < record["padding_share"] < 1 < record["sentences_per_second"]
-    assert (record["settings"]["preset"], record["objective"]) == ("paper", "InfoNCELoss")
-    assert record["temperature"] == "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)"
-    for said in (record["temperature"], f"{record['trained']['sts_b_dev_spearman']:.2f}", "similarity reached by"):
+    assert (record["settings"]["preset"], record["loss"]) == (
+        "paper",
+        "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
+    )
+    for said in (f"loss: {record['loss']}", f"{record['trained']['sts_b_dev_spearman']:.2f}", "similarity reached by"):
         assert said in printed
     assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [3, 3, 6, 6]
     assert "<h2>Similarities and temperature</h2>" in (out / "report.html").read_text()
@@ -174,11 +176,11 @@ def test_an_encoder_without_dropout_is_refused_unless_given_some(flags, tmp_path
 
 
 BAD = [  # one of each kind
-    (["--temperature=nope"], ["--temperature", "shifted_cosine", "constant"]),
+    (["--loss=infonce(nope(1))"], ["--loss: nope: unknown", "shifted_cosine", "constant"]),
     (["--train_file=/no/such.txt"], ["--train_file", "/no/such.txt"]),
     (["--train_file=/"], ["is a folder; name a"]),
     (["--model_name_or_path=/no/such"], ["/no/such"]),
-    (["--tau_min=0.1", "--tau_max=0.05"], ["tau_min", "tau_max", "0.1", "0.05"]),
+    (["--loss=dcl(cosine(0.1, 0.05))"], ["--loss: cosine(0.1, 0.05): ", "tau_min"]),
     (["--train_batch_size=500"], ["--train_batch_size", "200 sentences in 200 lines"]),
     (["--max_seq_length=41"], ["--max_seq_length", "at most 40 tokens"]),
     (["--metric_for_best_model=accuracy"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
@@ -227,5 +229,5 @@ def test_a_decoder_trains_on_and_is_evaluated_with_texts_without_tokens(flags, t
 
 def test_a_falling_logit_is_one_warning(flags):
     with pytest.warns(UserWarning, match="logit s / tau") as caught:
-        assert main([*flags, "--tau_min=0.02", "--tau_max=0.05"]) == 0
+        assert main([*flags, "--loss=infonce(shifted_cosine(0.02, 0.05, shift=-0.4))"]) == 0
     assert len([w for w in caught if "logit" in str(w.message)]) == 1
