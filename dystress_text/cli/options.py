@@ -63,8 +63,10 @@ def check_options(settings: Any) -> None:
         interval, needs = entry.metadata.get("interval"), entry.metadata.get("needs")
         if interval and value is not None and not lies_in(value, interval):
             raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
-        if value is not None and value not in entry.metadata.get("choices", (value,)):
-            raise ParameterError(entry.name, f"must be one of {', '.join(entry.metadata['choices'])}, got {value!r}")
+        choices = entry.metadata.get("choices")
+        for word in value if isinstance(value, list) else [value]:
+            if choices and word is not None and word not in choices:
+                raise ParameterError(entry.name, f"must be one of {', '.join(choices)}, got {word!r}")
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
             raise ParameterError(entry.name, f"has no effect without --{needs}")
 

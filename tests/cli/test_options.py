@@ -15,10 +15,17 @@ class Settings:
     layers: list[int] = option([1, 2], "layers", needs="rank")
     merge: bool = option(False, "merge", needs="rank")
     limit: int = option(0, "a limit", needs="merge")
+    tasks: list[str] = option(["a"], "tasks", choices=["a", "b"])
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"rate": 0}, {"layers": [1, 2]}, {"rank": 1, "layers": []}, {"rank": 1, "merge": True, "limit": 3}]
+    "given",
+    [
+        {"rate": 0, "tasks": ["a", "b"]},
+        {"layers": [1, 2]},
+        {"rank": 1, "layers": []},
+        {"rank": 1, "merge": True, "limit": 3},
+    ],
 )
 def test_settings_that_fit_are_taken(given):
     check_options(Settings(**given))
@@ -29,6 +36,7 @@ def test_settings_that_fit_are_taken(given):
     [({"rate": 1.0}, r"rate: must lie in \[0, 1\), got 1.0"),
      ({"rate": float("nan")}, "rate: must lie in"),
      ({"rank": 0}, r"rank: must lie in \(0, inf\), got 0"),
+     ({"tasks": ["a", "c"]}, "tasks: must be one of a, b, got 'c'"),
      ({"layers": []}, "layers: has no effect without --rank"),
      ({"rank": 1, "limit": 3}, "limit: has no effect without --merge")],
 )  # fmt: skip

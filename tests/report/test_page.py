@@ -110,7 +110,8 @@ def test_runs_side_by_side_begin_with_the_verdict_and_say_where_they_differ(tmp_
 
 def test_a_run_of_images_without_a_temperature_has_a_page(tmp_path):
     record = {
-        "program": "vision/train.py", "settings": {"dataset": "shapes"}, "loss": "byol()", "steps": 2, "train_seconds": 1.0, "device": "1 x cpu", "untrained": {"knn20": 50.0},
+        "program": "vision/train.py", "settings": {"dataset": "shapes"}, "loss": "byol()", "steps": 2,
+        "train_seconds": 1.0, "device": "1 x cpu", "untrained": {"knn20": 50.0},
         "trained": {"knn20": 60.0},
     }  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
