@@ -22,7 +22,7 @@ COMMANDS = {  # module with ``main``, loaded when it is called, and what it does
     "senteval": ("dystress_text.programs.senteval", "evaluate a model on the STS and transfer tasks"),
     "prepare": ("dystress_text.programs.prepare", "get data sets ready"),
     "audit": ("dystress_text.programs.audit", "which constant temperature a rule amounted to, from a run's log"),
-    "export": ("dystress_text.programs.export", "copies for transformers, ONNX Runtime, older releases, the hub"),
+    "export": ("dystress_text.programs.export", "copies for transformers, ONNX Runtime, the hub"),
     "sweep": ("dystress_text.programs.sweep", "train and evaluate many configurations with several seeds"),
     "report": ("dystress_text.programs.report", "tables and pages of runs, with tests against constant temperatures"),
     "figures": ("dystress_text.programs.figures", "the paper's figures of temperatures"),

@@ -3,7 +3,7 @@
 @dataclass(frozen=True)
 class Settings:
     dropout: float = option(0.1, "Dropout rate.", interval="[0, 1)")
-    alpha: float | None = option(None, "lora: scale.", interval="(0, inf)", needs="lora_rank")
+    weight: float = option(0.1, "mask: weight of that loss.", interval="[0, inf)", needs="mask")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -92,7 +92,8 @@ def converted(entry: Field[Any], group: type, value: Any) -> Any:
     for each in texts:
         fits = isinstance(each, (int, float) if one is float else one)
         if not fits or isinstance(each, bool) != (one is bool):
-            raise ParameterError(entry.name, f"must be {one.__name__}, got {each!r}")
+            kinds = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
+            raise ParameterError(entry.name, f"must be {kinds.get(one, one.__name__)}, got {each!r}")
     return texts if of_list else texts[0]
 
 

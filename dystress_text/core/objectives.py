@@ -152,7 +152,9 @@ class ContrastiveLoss(Objective):
         super().__init__(gather)
         self.rule = as_rule(temperature)
         if isinstance(self.rule, ADNCERule) and self.rule.weigh_positive and not self.positive_may_weigh:
-            raise ValueError("weigh_positive: infonce and ntxent alone have a positive to weigh in the denominator")
+            raise ValueError(
+                "weigh_positive: infonce and ntxent have a positive to weigh in the denominator, this loss has not"
+            )
         check_flag("detach_temperature", detach_temperature)
         self.detach_temperature = detach_temperature
         check_number("hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)")

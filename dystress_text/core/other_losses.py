@@ -41,6 +41,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
     """
 
     negatives_from_batch = False
+    positive_may_weigh = True
     queue: Tensor  # (queue_size, dim), the oldest key first
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 from dystress_text.errors import UserError
@@ -37,3 +38,15 @@ def cache_error(folder: Path, error: OSError) -> UserError:
         f"cannot write to the cache {str(folder)!r}: {error.strerror}; "
         "the environment variable DYSTRESS_CACHE names another place"
     )
+
+
+def revision() -> str | None:
+    """The commit of the checkout; None where the package is installed, or git is not."""
+    if CHECKOUT is None:
+        return None
+    try:
+        command = ["git", "-C", str(CHECKOUT), "rev-parse", "HEAD"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

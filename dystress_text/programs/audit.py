@@ -17,7 +17,15 @@ from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import UserError, reason_of
 from dystress_text.files.whole import write_json
 from dystress_text.laboratory.audit import Audit, in_words, record_of, table, windows_of
-from dystress_text.training.run_folder import AUDIT, IMAGE_PROGRAM, PROGRAMS, SIMILARITY_LOG, read_record, read_steps
+from dystress_text.training.run_folder import (
+    AUDIT,
+    IMAGE_PROGRAM,
+    PROGRAMS,
+    SIMILARITY_LOG,
+    check_version,
+    read_record,
+    read_steps,
+)
 
 
 def make_parser() -> OneLineParser:
@@ -31,6 +39,7 @@ def audit_of(folder: Path, record: Mapping[str, Any]) -> Audit:
     """The audit of a run's log."""
     if record.get("program") not in PROGRAMS:
         raise UserError(f"no run in {str(folder)!r}")
+    check_version(folder, record)
     log = folder / SIMILARITY_LOG
     if not log.is_file():
         raise UserError(f"{str(folder)!r} has no {SIMILARITY_LOG}: train with --log_similarity")

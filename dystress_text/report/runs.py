@@ -21,6 +21,7 @@ from dystress_text.training.run_folder import (
     PROGRAMS,
     RECORD,
     SIMILARITY_LOG,
+    check_version,
     read_json,
     read_steps,
     run_folders,
@@ -110,6 +111,7 @@ def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -
         record = read_json(folder / RECORD)
         if record.get("program") not in programs:
             raise UserError(f"{folder / RECORD} is not the record of a run of {' or '.join(programs)}")
+        check_version(folder, record)
         if state_of(record) == FINISHED:
             runs.append(FinishedRun(folder.absolute(), record))
         else:

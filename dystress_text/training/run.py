@@ -10,7 +10,9 @@ from typing import Any
 
 from accelerate import Accelerator
 
+from dystress_text import __version__
 from dystress_text.errors import TrainingError
+from dystress_text.files.places import revision
 from dystress_text.training.accelerator import (
     StopSignals,
     describe,
@@ -85,7 +87,9 @@ def _train(
         if (reason := failure_of(error, accelerator)) is None:
             raise
         raise TrainingError(f"before the first step: {reason}") from error
-    built.record.update(processes=accelerator.num_processes, device=describe(accelerator))
+    built.record.update(
+        version=__version__, revision=revision(), processes=accelerator.num_processes, device=describe(accelerator)
+    )
 
     def begin() -> None:
         before = read_record(folder) if engine.resumes else {}

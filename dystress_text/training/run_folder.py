@@ -4,9 +4,9 @@ A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.
 lives in a folder inside that one's, so that the old model stands until the new one is trained to its end.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
-``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, ``adapter/``, the trackers'
-``tracker-logs/dystress/``, the model, and the results of its evaluations
-(``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files are the user's.
+``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, the trackers' ``tracker-logs/dystress/``,
+the model, and the results of its evaluations (``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files
+are the user's.
 
 The logs hold one JSON object per line with ``step`` in each.
 """
@@ -29,7 +29,6 @@ from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS, En
 RECORD, REPORT = "run.json", "report.html"
 AUDIT = "audit.json"  # what dystress audit writes
 LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
-ADAPTER = "adapter"  # the folder of the adapter's own files, inside a model's
 TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
 NEW, INTERRUPTED, FINISHED = "new", "interrupted", "finished"  # states of a run
@@ -98,6 +97,7 @@ def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | 
     One with other options than these is refused, and so is one that is not finished where its model would go.
     """
     record = read_record(folder)
+    check_version(folder, record)
     finished = state_of(record) == FINISHED
     if (finished or _begins_again(folder)) and (changed := _changed(record, asked)):
         reason = f"holds a{' finished' * finished} run with other settings ({changed}); name another folder"
@@ -124,6 +124,12 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection
     names = [name for name in {**then, **now} if name not in but and then.get(name) != now.get(name)]
     more = [f"{len(names) - _NAMED} more"] * (len(names) > _NAMED)  # of another program's run
     return "; ".join([*(f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_NAMED]), *more])
+
+
+def check_version(folder: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a record of an earlier version, whose options were others."""
+    if record.get("program") in PROGRAMS and "version" not in record:
+        raise UserError(f"{folder / RECORD} was written by dystress-text 0.1.0, and that version reads it")
 
 
 def state_of(record: Mapping[str, Any]) -> str:
@@ -241,7 +247,7 @@ def _remove_run(folder: Path, but: Collection[str] = ()) -> None:
         for path in folder.glob(pattern):
             if path.name not in but:
                 path.unlink()
-    others = (MODEL_STAGING, ADAPTER, f"{TRACKER_FOLDER}/dystress")
+    others = (MODEL_STAGING, f"{TRACKER_FOLDER}/dystress")
     for inner in (*checkpoint_folders(folder), *(folder / name for name in others)):
         shutil.rmtree(inner, ignore_errors=True)
 

@@ -75,7 +75,7 @@ def test_backward_uses_the_state_of_the_forward(both_views, detach):
     for form in (False, True):
         loss = core.MACLLoss(0.1, 0.8, 0.6, both_views=both_views, detach_temperature=detach, blockwise=form)
         scheduled, learned = (
-            core.NTXentLoss(tau, blockwise=form) for tau in (core.ScheduledTemperature(), OwnTemperature())
+            core.NTXentLoss(tau, blockwise=form) for tau in (core.ScheduledTemperature(0.1, 1.0), OwnTemperature())
         )
         values = [loss(*z), scheduled(*z), learned(*z)]
         loss(*others)
@@ -100,7 +100,9 @@ def test_second_derivatives_are_refused_with_the_way_out_and_the_plain_form_has_
     with pytest.raises(RuntimeError, match="blockwise=False"):
         torch.autograd.grad(core.InfoNCELoss(0.1, blockwise=True)(*z), z, create_graph=True)
     assert torch.autograd.gradgradcheck(unit_vectors, views(3, 4)[:1])
-    assert torch.autograd.gradgradcheck(core.NTXentLoss(core.CosineTemperature(0.1, 0.2), False, blockwise=False), z)
+    assert torch.autograd.gradgradcheck(
+        core.NTXentLoss(core.CosineTemperature(0.1, 0.2), detach_temperature=False, blockwise=False), z
+    )
 
 
 @pytest.mark.parametrize(("name", "count", "entries"), [("InfoNCE", 2, 25), ("NT-Xent", 2, 100), ("InfoNCE", 4, 75)])

@@ -50,7 +50,7 @@ def test_macl_takes_its_temperature_from_the_batch_without_a_gradient(name, deta
         tau = spec.adaptive_tau(*z, 0.1, 0.8, 0.6)
         expected = value_and_gradients(case.loss(case.rows(*z), lambda s, tau=tau: tau), z)
         assert_same(value_and_gradients(loss(*z), z), expected)
-    assert any(key.startswith("temperature.") for key in loss.state_dict())  # saved with the loss
+    assert any(key.startswith("rule.temperature.") for key in loss.state_dict())  # saved with the loss
 
 
 @pytest.mark.parametrize("profile", TEMPERATURES)
@@ -63,7 +63,7 @@ def test_info_nce_has_the_gradients_of_the_paper(profile, detach):
     tau = torch.stack([formula(x) for x in s.flatten()]).view_as(s)
     (slope,) = torch.autograd.grad(tau.sum(), s)
     loss = core.InfoNCELoss(temperature, detach_temperature=detach)
-    logits = loss.temperature.logits(s, loss.tau(s))[0]
+    logits = loss.rule.logits(s, loss.tau(s))[0]
     rows = loss.row_loss(logits[:, 0], logits[:, 1:].logsumexp(dim=1), s[:, 0])
     (found,) = torch.autograd.grad(rows.sum(), s)
     s, tau = s.detach(), tau.detach()

@@ -78,7 +78,7 @@ def test_rince_and_siglip_are_their_loops(form):
     expected = by_loop(spec.simcse_rows(*z), rince, z)
     assert_same(with_gradients(core.RINCELoss(0.2, q=0.5, lam=0.01, blockwise=form), z), expected)
     loss = core.SigLIPLoss(8.0, -3.0, blockwise=form).double()
-    learned = [loss.temperature.log_scale, loss.temperature.bias]
+    learned = [loss.temperature.log_scale, loss.rule.bias]
     log_scale, bias = (p.detach().clone().requires_grad_() for p in learned)
     siglip = partial(spec.siglip, scale=log_scale.exp(), bias=bias)
     expected = by_loop(spec.simcse_rows(*z), siglip, [*z, log_scale, bias])
@@ -106,7 +106,7 @@ def test_low_temperatures_in_fp32(name, form):
 
 @pytest.mark.parametrize("name", ["hcl", "focal", "adnce", "adnce, sentences", "hardness"])
 def test_a_rule_wraps_any_temperature(name):
-    """A learned one gets its gradient through the rule, in both forms; a rule knows what its temperature needs."""
+    """A learned one gets its gradient through the rule, in both forms."""
     rule, z, gradients = RULES[name][0], views(6, 3), []
     build = partial(rule.func, **rule.keywords)
     for form in (False, True):
@@ -117,10 +117,3 @@ def test_a_rule_wraps_any_temperature(name):
     ends = [core.InfoNCELoss(build(0.2 + sign * step))(*z).item() for sign in (1, -1)]
     (slope,) = torch.autograd.grad(rule.temperature(torch.zeros(()).double()), free)  # tau by the free number
     assert float(gradients[0][1]) == pytest.approx((ends[0] - ends[1]) / (2 * step) * float(slope), rel=1e-5)
-    follows = build(core.ScheduledTemperature(0.1, 0.7))
-    follows.advance(200, 0.5)
-    assert follows.needs_progress
-    assert not follows.needs_mean_positive
-    assert follows(torch.zeros(1)).item() == pytest.approx(0.1)
-    follows = build(core.ShiftedCosineTemperature(0.2, 0.3))
-    assert list(follows.values())[-4:] == ["tau_min", "tau_max", "shift", "scale"]

@@ -15,14 +15,14 @@ N, DIM = 6, 8
 
 def degenerate_views(case, dtype):
     x = torch.randn(N, DIM, generator=torch.Generator().manual_seed(1))
-    same = x[:1].expand(N, DIM)
-    z1, z2 = {
+    same, one_zero = x[:1].expand(N, DIM), x * (torch.arange(N) != 2)[:, None]
+    pairs = {
         "identical": (same, same),
         "opposite pairs": (x, -x),
-        "zero": (torch.zeros_like(x), torch.zeros_like(x)),
-        "one zero row": (x * torch.ones(N, 1).index_fill(0, torch.tensor([2]), 0), x),
-    }[case]
-    return [z.clone().to(dtype).requires_grad_() for z in (z1, z2)]
+        "zero": (0 * x, 0 * x),
+        "one zero row": (one_zero, x),
+    }
+    return [z.clone().to(dtype).requires_grad_() for z in pairs[case]]
 
 
 def checked(loss, z):
@@ -45,7 +45,7 @@ def test_degenerate_embeddings_give_finite_losses_and_gradients(name, case):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_embeddings_without_information_give_the_loss_of_chance(dtype):
-    shifted = core.ShiftedCosineTemperature()
+    shifted = core.ShiftedCosineTemperature(0.05, 0.07, -0.4)
     for name, count in {"InfoNCE": N, "NT-Xent": 2 * N - 1, "DCL": 2 * N - 2, "DCLW": 2 * N - 2}.items():
         for case in ("identical", "zero"):
             found = checked(OBJECTIVES[name].build(shifted), degenerate_views(case, dtype))
@@ -59,7 +59,11 @@ def test_embeddings_without_information_give_the_loss_of_chance(dtype):
 @EVERY
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_half_precision_is_computed_in_fp32_and_autocast_changes_nothing(name, dtype):
-    for tau in (core.CosineTemperature(0.05, 0.1), core.ScheduledTemperature(), core.AlignmentAdaptiveTemperature()):
+    for tau in (
+        core.CosineTemperature(0.05, 0.1),
+        core.ScheduledTemperature(0.1, 1.0),
+        core.AlignmentAdaptiveTemperature(0.05, 2.0, 0.8),
+    ):
         loss = OBJECTIVES[name].build(tau, detach_temperature=False)
         z = [x.detach().to(dtype).requires_grad_() for x in views(N, DIM)]
         value, *gradients = value_and_gradients(loss(*z), z)
@@ -81,7 +85,7 @@ def test_length_does_not_matter_and_a_zero_row_stays_zero_with_a_zero_gradient(e
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("lead", [-1e4, -60.0, -3.0, 0.0, 30.0, 39.9, 40.1, 100.0, 1e4])
+@pytest.mark.parametrize("lead", [-1e4, -3.0, 0.0, 39.9, 40.1, 1e4])
 def test_macl_is_exact_at_any_lead_of_the_positive(lead, dtype):
     other = math.exp(-abs(lead))
     if lead >= 0:  # softplus(-lead) / sigmoid(-lead), which tends to 1

@@ -16,7 +16,8 @@ from vision.train import parse as parse_vision
 LIKELY = (
     "true", "false", "no", "null", "~", "1", "-1", "0", "64", "1e-4", "nan", "inf", "-inf", "1e400", "1_000", "0x10",
     "9" * 30, "9" * 5000, "٣", "", " ", "macl()", "queue(0.1)", "infonce(hcl(0.5, beta=1e999))", "dcl(-0.1)",
-    "infonce(" * 99, "x.y(1)", "a\nb", "--", "paper", "quickstart", "cifar10", "-", "=", "%s", "{}", "$(touch x)", "`touch x`", "; touch x", "@file", "\x1b[2J",
+    "infonce(" * 99, "x.y(1)", "a\nb", "--", "paper", "quickstart", "cifar10", "-", "=", "%s", "{}", "$(touch x)",
+    "`touch x`", "; touch x", "@file", "\x1b[2J",
 )  # fmt: skip
 VALUES = st.sampled_from(LIKELY) | st.floats().map(str) | st.text(max_size=30) | st.text("-=%@", max_size=5)
 
@@ -25,7 +26,7 @@ VALUES = st.sampled_from(LIKELY) | st.floats().map(str) | st.text(max_size=30) |
 def command_lines(draw, names):
     words = []
     for _ in range(draw(st.integers(0, 5))):
-        name = draw(st.sampled_from([*names, "preset", "x", "no_packing"]))
+        name = draw(st.sampled_from([*names, "preset", "x", "no_supervised"]))
         value = draw(VALUES)
         shape = draw(st.integers(0, 5))
         words += [f"--{name}={value}"] if shape < 3 else [f"--{name}", value] if shape < 5 else [value]

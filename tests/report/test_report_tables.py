@@ -203,8 +203,9 @@ def test_a_set_that_chose_the_step_judges_nothing(tmp_path, printed, options, ab
 
 def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypatch, printed, capsys):
     for name, model, pooler, figure in (("base", "x/base", "cls", 30.0), ("here", "owner/of-the-hub", None, 40.0)):
-        about = {"suite": "senteval", "model": model, "pooler_type": pooler, "data_variant": f"of {model}"}
-        tasks = {task: {"spearman": figure + i} for i, task in enumerate(TASKS["sts"])}
+        about = {"suite": "senteval", "model": model, "pooler_type": pooler}
+        variant = {"data_variant": f"of {model}"}
+        tasks = {task: {"spearman": figure + i, **variant} for i, task in enumerate(TASKS["sts"])}
         Results(about, tasks).write(evaluation_file(tmp_path / name, "senteval", "test"))
     monkeypatch.chdir(tmp_path / "here")
     places = "../base", "senteval-senteval-test.json", sweep

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import spec_formulas as spec
@@ -13,8 +14,8 @@ from dystress_text import core
 
 PROFILES = [  # all that take tau_min and tau_max
     core.CosineTemperature,
-    core.ShiftedCosineTemperature,
-    core.OneSidedCosineTemperature,
+    partial(core.ShiftedCosineTemperature, shift=-0.4),
+    partial(core.OneSidedCosineTemperature, shift=0.2),
     core.LinearTemperature,
     core.ExponentialTemperature,
     core.MonotonicCosineTemperature,
@@ -23,7 +24,7 @@ PROFILES = [  # all that take tau_min and tau_max
 TEMPERATURES = {  # built once: none of them has state
     "constant": (core.ConstantTemperature(0.1), lambda s: 0.1 + 0 * s),
     "cosine": (core.CosineTemperature(0.07, 0.2), lambda s: spec.cosine_tau(s, 0.07, 0.2)),
-    "shifted": (core.ShiftedCosineTemperature(0.1, 0.14), lambda s: spec.shifted_tau(s, 0.1, 0.14, -0.4, 0.7)),
+    "shifted": (core.ShiftedCosineTemperature(0.1, 0.14, -0.4), lambda s: spec.shifted_tau(s, 0.1, 0.14, -0.4, 0.7)),
     "other side": (core.ShiftedCosineTemperature(0.1, 0.15, 0.2), lambda s: spec.shifted_tau(s, 0.1, 0.15, 0.2, 0.6)),
     "one side": (core.OneSidedCosineTemperature(0.1, 0.14, 0.2), lambda s: spec.one_sided_tau(s, 0.1, 0.14, -0.2)),
     "linear": (core.LinearTemperature(0.1, 0.3), lambda s: spec.linear_tau(s, 0.1, 0.3)),

@@ -43,7 +43,7 @@ def take_step(run):
 @pytest.mark.parametrize(
     "more",
     ["--temp=0.05 --grad_cache_chunk=3", f"--do_mlm {WITH_MASK}", "--loss=infonce(learned(0.05),bidirectional=True)",
-     "--loss=dclw(0.05) --log_similarity",
+     "--lora=2", "--loss=dclw(0.05) --log_similarity",
      "--supervised --loss=infonce(0.05,hard_negative_weight=0.5)", "--supervised --loss=dcl(0.05)"],
 )  # fmt: skip
 def test_a_step_reads_no_device(more, tiny_run, tmp_path):

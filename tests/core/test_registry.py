@@ -1,0 +1,216 @@
+"""A loss as text: what is written is read as an equal loss; what is wrong is named at its place, and never run."""
+
+import sys
+
+import pytest
+import torch
+from core_cases import assert_same, views
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dystress_text as dt
+from dystress_text.core import registry
+from dystress_text.simcse.presets import PRESETS
+from vision.pretraining import negative_free  # noqa: F401  # its losses have names
+from vision.pretraining.presets import PRESETS as IMAGE_PRESETS
+
+PUBLIC = {name: getattr(dt, name) for name in dt.core.__all__}
+
+
+@pytest.mark.filterwarnings("ignore:.*the logit s / tau")
+@pytest.mark.parametrize("presets", [PRESETS, IMAGE_PRESETS], ids=["text", "images"])
+def test_presets_hold_the_text_that_their_losses_write(presets):
+    texts = {preset.settings["loss"] for preset in presets.values()}
+    assert {str(dt.loss(text)) for text in texts} == texts
+
+
+ends = st.floats(0.01, 0.5).flatmap(lambda low: st.tuples(st.just(low), st.floats(low, low * 1.5)))
+profiles = st.one_of(
+    st.builds(lambda kind, pair: kind(*pair), st.sampled_from([dt.CosineTemperature, dt.LinearTemperature]), ends),
+    st.builds(lambda pair, shift: dt.ShiftedCosineTemperature(*pair, shift), ends, st.floats(-1, 1)),
+    st.builds(lambda pair, k: dt.ShiftedCosineTemperature(*pair, -0.4, scale=k), ends, st.floats(0.5, 1.5)),
+    st.builds(lambda pair, c: dt.ExponentialTemperature(*pair, sharpness=c), ends, st.integers(1, 9)),
+)
+temperatures = st.one_of(
+    st.floats(0.01, 1),
+    profiles,
+    st.builds(dt.LearnableTemperature, st.floats(0.05, 0.5), learning_rate=st.sampled_from([1e-3, 0.5])),
+    st.builds(lambda pair, unit: dt.ScheduledTemperature(*pair, unit=unit), ends, st.sampled_from(["epoch", "run"])),
+    st.builds(dt.AlignmentAdaptiveTemperature, st.floats(0.01, 1), st.floats(0, 3), st.floats(-1, 1)),
+)
+rules = st.one_of(
+    temperatures,
+    st.builds(dt.HardNegativeRule, temperatures, st.floats(0, 2), st.floats(0, 0.9)),
+    st.builds(dt.FocalRule, temperatures, st.floats(-2, 1.9)),
+    st.builds(dt.HardnessRule, temperatures, st.floats(0, 1e20)),
+)
+options = {"detach_temperature": st.booleans(), "hard_negative_weight": st.floats(-9, 9)}
+losses = st.one_of(
+    st.builds(dt.InfoNCELoss, rules, bidirectional=st.booleans(), **options),
+    st.builds(dt.DCLWLoss, rules, st.floats(0.1, 2), blockwise=st.sampled_from([None, True, False])),
+    st.builds(dt.MACLLoss, st.floats(0.01, 1), st.floats(0, 3), st.floats(-1, 1), both_views=st.booleans(), **options),
+    st.builds(lambda rule: dt.MACLLoss(temperature=rule), rules),
+    st.builds(dt.InfoNCELoss, st.builds(dt.ADNCERule, temperatures, weigh_positive=st.booleans())),
+    st.builds(dt.SigLIPLoss, st.floats(0.1, 99), st.floats(-99, 99), learning_rate=st.floats(1e-6, 1)),
+    st.builds(dt.QueueInfoNCELoss, rules, st.integers(1, 9), st.sampled_from([None, 4])),
+)
+
+
+@pytest.mark.filterwarnings("ignore:.*the logit s / tau")
+@given(losses)
+def test_a_loss_is_read_as_it_is_written(loss):
+    assert dt.loss(str(loss)) == loss
+    assert eval(repr(loss), PUBLIC) == loss
+    assert str(dt.loss(str(loss))) == str(loss)
+
+
+def test_two_losses_are_equal_by_value_and_two_modules():
+    first, second = dt.loss("infonce(learned(0.05))"), dt.loss("infonce(learned(0.05, 0.01, 1.0))")
+    assert first == second != dt.loss("infonce(learned(0.06))")
+    assert first != dt.loss("rince(learned(0.05))")
+    assert len({first, second}) == 2  # torch keeps modules in sets
+    assert len(list(torch.nn.ModuleList([first, second]).parameters())) == 2
+    assert str(first.replace(temperature=0.1)) == "infonce(0.1)"
+
+
+SHIFTED = "it takes tau_min, tau_max, shift, scale"
+OF_INFONCE = "it takes temperature, bidirectional, detach_temperature, hard_negative_weight, blockwise"
+WRONG = {
+    "infonce(shifted_cosine(0.05, 0.07, shft=-0.4))":
+        f"shifted_cosine(0.05, 0.07, shft=-0.4): no parameter shft (did you mean shift?); {SHIFTED}",
+    "infonce(shifted_cosine(0.05, 0.07))": f"shifted_cosine(0.05, 0.07): shift must be given; {SHIFTED}",
+    "infonce(0.05, True)": f"infonce(0.05, True): at most 1 arguments without a name; {OF_INFONCE}",
+    "infonce(0.05, temperature=1)": "infonce(0.05, temperature=1): temperature is given twice",
+    "infonce(0.05, gather=None)": f"infonce(0.05, gather=None): no parameter gather; {OF_INFONCE}",
+    "infonce(cosine(0.2, 0.1))":
+        "cosine(0.2, 0.1): tau_min must not exceed tau_max, got tau_min=0.2 > tau_max=0.1",
+    "infonce(cosine('a', 1))": "cosine('a', 1): tau_min must be a number, got 'a'",
+    "infonce(0.05, detach_temperature=3)":
+        "infonce(0.05, detach_temperature=3): detach_temperature must be True or False, got 3",
+    "infonce(hcl(focal(0.1)))": "hcl(focal(0.1)): temperature must be no rule itself, got focal(0.1, margin=0.3)",
+    "dclw(adnce(0.1))": "dclw(adnce(0.1)): adnce does not go with dclw: each has a sigma for weights of its own",
+    "dcl(adnce(0.1, weigh_positive=True))": "dcl(adnce(0.1, weigh_positive=True)): weigh_positive: infonce and ntxent "
+        "have a positive to weigh in the denominator, this loss has not",
+    "infonce(dcl(0.1))": "infonce(dcl(0.1)): temperature must be a temperature or a number, got DCLLoss(0.1)",
+    "infonce(learned(scheduled(0.1, 1)))": "learned(scheduled(0.1, 1)): temperature scheduled(0.1, 1, half_period=200, "
+        "unit='epoch') has nothing to learn; a constant or profile has",
+    "siglip(hard_negative_weight=1)": "siglip(hard_negative_weight=1): hard_negative_weight must be 0: SigLIP has no "
+        "softmax whose logits it could be added to",
+    "cosine(0.1, 0.2)": "cosine(0.1, 0.2): no loss by itself; an objective takes it, as in infonce(cosine(0.1, 0.2))",
+    "infonce": "infonce: a name with its arguments is needed, such as infonce(0.05)",
+    "infonce(cosine)": "cosine: a name needs its arguments",
+    "infonc(0.05)": "infonc: unknown (did you mean infonce?); known are ",
+    "infonce(0.05": "infonce(0.05: '(' was never closed",
+    "": ": invalid syntax",
+    "infonce(*[0.05])": "infonce(*[0.05]): no stars",
+    "infonce(**{'temperature': 0.05})": "infonce(**{'temperature': 0.05}): no stars",
+    "infonce(f'{0.05}')": "f'{0.05}': not a number, text or part",
+    "infonce(0.05 + 0.05)": "0.05 + 0.05: not a number, text or part",
+    "infonce([0.05])": "[0.05]: not a number, text or part",
+    "infonce(0.05)\0": "infonce(0.05)\0: source code string cannot contain null bytes",
+    "__import__('os').system('x')": "__import__('os').system: not a name",
+    "os.system('x')": "os.system: a class of your own is not loaded here; import its module and register it",
+    "(" * 10_000: f"{'(' * 97}...: longer than 1000 characters",
+    "(" * 300 + ")" * 300: f"{'(' * 97}...: too many nested parentheses",
+    "infonce(" + "-" * 900 + "1)": "infonce(" + "-" * 89 + "...: ",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG.items(), ids=range(len(WRONG)))
+def test_what_is_wrong_is_named_at_its_place(text, message):
+    with pytest.raises(dt.LossError) as error:
+        dt.loss(text)
+    assert str(error.value).startswith(message)
+    assert len(str(error.value)) < 500
+
+
+@given(st.text(max_size=60) | st.text("infocesqu.ld(),=-0'\"[]*{}", max_size=60))
+def test_any_text_is_a_loss_or_refused(text):
+    try:
+        loss = dt.loss(text)
+    except dt.LossError:
+        return
+    assert dt.loss(str(loss)) == loss
+
+
+OWN = """
+import dystress_text as dt
+
+@dt.register("square")
+class Square(dt.ProfileTemperature):
+    def shape(self, similarity):
+        return similarity.square()
+
+@dt.register("doubled")
+class Doubled(dt.Rule):
+    def logits(self, similarity, tau):
+        return (2 * similarity / tau,)
+
+@dt.register("margin")
+class Margin(dt.NTXentLoss):
+    def row_loss(self, positive, negatives, similarity):
+        return (negatives - positive + 1).relu()
+
+class Unnamed(dt.Temperature):
+    def forward(self, similarity):
+        return 0.1 + 0 * similarity
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """The module of a user, in the working directory."""
+    (tmp_path / "my_losses.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "PARTS", dict(registry.PARTS))
+    yield "my_losses"
+    sys.modules.pop("my_losses", None)
+
+
+def test_a_class_of_the_users_own_joins_with_one_decorator(own_module):
+    """As CONTRIBUTING shows it: five lines each, and nothing else to touch."""
+    before = list(sys.path)
+    dt.loss("infonce(my_losses.Square(0.05, 0.07))", own_classes=True)  # loads the module, whose names are known then
+    assert sys.path == before
+    loss = dt.loss("margin(doubled(square(0.1, 0.14)))")
+    assert str(loss) == "margin(doubled(square(0.1, 0.14)))" == str(dt.loss(str(loss)))
+    z = views(5, 4)
+    for form in (False, True):
+        found = loss.replace(blockwise=form)(*z)
+        tau = [[0.1 + 0.04 * float(a @ b) ** 2 for b in units] for units in [_units(z)] for a in units]
+        assert_same([found], [_by_hand(_units(z), tau)])
+
+
+def _units(z):
+    return torch.nn.functional.normalize(torch.cat(z).detach(), dim=1)
+
+
+def _by_hand(units, tau):
+    """The mean of relu(logsumexp(2 s_n / tau_n) - s_p / tau_p + 1) over both views' anchors."""
+    n, total = len(units) // 2, []
+    for i, anchor in enumerate(units):
+        p = (i + n) % (2 * n)
+        logits = [2 * (anchor @ units[j]) / tau[i][j] for j in range(2 * n) if j not in (i, p)]
+        total.append((torch.stack(logits).logsumexp(0) - anchor @ units[p] / tau[i][p] + 1).relu())
+    return torch.stack(total).mean()
+
+
+def test_a_dotted_name_is_loaded_by_a_command_line_alone(own_module):
+    text = "infonce(my_losses.Unnamed())"
+    with pytest.raises(dt.LossError, match=r"my_losses\.Unnamed: a class of your own is not loaded here"):
+        dt.loss(text)
+    assert "my_losses" not in sys.modules
+    loss = dt.loss(text, own_classes=True)
+    assert str(loss) == text
+    assert dt.loss(text) == loss  # its record can be read in this process
+    for wrong, reason in {"os.getcwd": "neither a temperature", "no_such.Thing": "cannot be loaded",
+                          "my_losses.Thing": "cannot be loaded"}.items():  # fmt: skip
+        with pytest.raises(dt.LossError, match=f"^{wrong}: {reason}"):
+            dt.loss(f"infonce({wrong}())", own_classes=True)
+
+
+def test_a_users_class_does_not_take_the_name_of_one_of_the_core():
+    own = type("CosineTemperature", (dt.Temperature,), {"__module__": "users"})
+    with pytest.raises(ValueError, match="already: register another name"):
+        dt.register("cosine")(own)
+    assert registry.PARTS["cosine"] is dt.CosineTemperature
