@@ -62,15 +62,6 @@ def test_a_finished_run_stays_as_it_is_unless_it_is_to_be_replaced(finished, out
     assert content(out) == before
 
 
-def test_an_older_record_without_a_state_is_that_of_a_finished_run(finished, out):
-    record = json.loads((out / "run.json").read_text())
-    del record["state"]
-    (out / "run.json").write_text(json.dumps(record))
-    before = content(out)
-    assert again([*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto"]) == 0
-    assert content(out) == before
-
-
 def test_the_old_run_stands_until_the_new_one_is_trained(finished, out, tmp_path, monkeypatch, capsys):
     before, replace = content(out), [*finished[1], f"--output_dir={out}", "--seed=3", "--overwrite_output_dir"]
     step, calls = Trainer._step, []
