@@ -7,7 +7,6 @@ import shutil
 
 import pytest
 import torch
-from conftest import reset_accelerator
 from fuzz_cases import Harm
 from trainer_cases import equal, interrupt, log_of, make_task, run, weights
 
@@ -74,7 +73,6 @@ def interrupted(tiny_bert, text_file, tmp_path_factory):
     ]  # fmt: skip
     assert main([*flags, f"--output_dir={folder / 'out'}"]) == 0
     interrupt(folder / "out")
-    reset_accelerator()
     return folder / "out", flags
 
 
@@ -89,7 +87,6 @@ def copied(interrupted, tmp_path):
 def refused(flags, capsys):
     """The one line of a run that does not go on."""
     code = main(flags)
-    reset_accelerator()
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert code == 2, said
@@ -133,7 +130,6 @@ def test_a_learned_temperature_is_part_of_it(tiny_run, tmp_path):
     options = [*tiny_run, "--loss=infonce(learned(0.05, learning_rate=0.05))", "--save_steps=3"]
     assert main([*options, f"--output_dir={tmp_path}"]) == 0
     before = json.loads((tmp_path / "run.json").read_text())["learned_temperature"]
-    reset_accelerator()
     interrupt(tmp_path)
     assert main([*options, f"--output_dir={tmp_path}", "--resume_from_checkpoint"]) == 0
     assert json.loads((tmp_path / "run.json").read_text())["learned_temperature"] == before
