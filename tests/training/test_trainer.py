@@ -12,14 +12,12 @@ from torch.nn.utils import parameters_to_vector
 from trainer_cases import SHIFTED, equal, log_of, make_task, run, weights
 
 from dystress_text.core import (
+    CosineTemperature,
+    HardNegativeRule,
     InfoNCELoss,
     LearnableTemperature,
-    ProfileTemperature,
     ScheduledTemperature,
-    register,
-    registry,
 )
-from dystress_text.core import loss as core_loss
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.programs.train import main
 from dystress_text.report.runs import FinishedRun
@@ -198,13 +196,11 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
 
 @pytest.mark.parametrize(
     ("options", "evaluated"),
-    [
-        ({"num_train_epochs": 0.5}, [13]),  # of 25 steps, rounded up
-        ({"eval_steps": 10}, [10, 20, 25]),
-        ({"max_steps": 100, "num_train_epochs": 1.5}, [38]),
-        ({"max_steps": 3, "num_train_epochs": 1.5}, [3]),
-    ],
-)
+    [({"num_train_epochs": 0.5}, [13]),  # of 25 steps, rounded up
+     ({"eval_steps": 10}, [10, 20, 25]),
+     ({"max_steps": 100, "num_train_epochs": 1.5}, [38]),
+     ({"max_steps": 3, "num_train_epochs": 1.5}, [3])],
+)  # fmt: skip
 def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path, corpus):
     task, steps = make_task(corpus), []
     task.evaluate = lambda: steps.append(1) or {"score": float(len(steps))}
@@ -234,32 +230,25 @@ def test_what_is_learned_moves_and_is_recorded(tiny_run, tmp_path, loss, names):
     assert names == {"logit_scale", "logit_bias"} or {name: getattr(after, name) for name in names} == learned
 
 
-class OwnTemperature(ProfileTemperature):
+class OwnTemperature(CosineTemperature):
     """Of a user: one parameter learns, one is frozen, one is not used."""
 
-    def __init__(self, tau_min: float, tau_max: float, *, power: float = 2.0) -> None:
-        self.power = power
+    def __init__(self, tau_min: float, tau_max: float) -> None:
         super().__init__(tau_min, tau_max)
         self.factor = torch.nn.Parameter(torch.tensor(1.0))
         self.frozen = torch.nn.Parameter(torch.tensor(1.0), requires_grad=False)
         self.unused = torch.nn.Parameter(torch.ones(2))
 
-    def shape(self, similarity):
-        return similarity.abs() ** self.power
-
     def forward(self, similarity):
-        return super().forward(similarity) * self.factor * self.frozen if hasattr(self, "frozen") else similarity
+        return super().forward(similarity) * self.factor * self.frozen
 
 
-@pytest.mark.parametrize("rule", ["{}", "hcl({}, beta=1)"])
-def test_only_what_can_learn_in_a_temperature_of_ones_own_does(rule, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(registry, "PARTS", registry.PARTS.copy())
-    register("own")(OwnTemperature)
-    objective = core_loss(f"infonce({rule.format('own(0.05, 0.06, power=3)')})")
-    run(make_task(corpus, objective=objective), corpus, tmp_path)
-    assert abs(float(objective.temperature.factor) - 1) > 1e-4
-    assert float(objective.temperature.frozen) == 1
-    assert str(objective) == f"infonce({rule.format('own(0.05, 0.06, power=3)')})"
+@pytest.mark.parametrize("rule", [None, HardNegativeRule])
+def test_only_what_can_learn_in_a_temperature_of_ones_own_does(rule, corpus, tmp_path):
+    temperature = OwnTemperature(0.05, 0.06)
+    run(make_task(corpus, objective=InfoNCELoss(rule(temperature) if rule else temperature)), corpus, tmp_path)
+    assert abs(float(temperature.factor) - 1) > 1e-4
+    assert float(temperature.frozen) == 1
 
 
 def trained(corpus, folder, scores=(), **options):
