@@ -34,17 +34,11 @@ from torch import Tensor
 from dystress_text.core.blockwise import blockwise_logsumexps, blockwise_pays
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.pairs import Pairs, both_view_pairs, first_view_pairs
-from dystress_text.core.registry import LossError, LossPart, check_number, parse, register
+from dystress_text.core.registry import LossError, LossPart, check_flag, check_number, parse, register
 from dystress_text.core.rules import ADNCERule, Rule, as_rule
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
 from dystress_text.core.temperature import Temperature, as_argument
 from dystress_text.core.vectors import positive_similarity, unit_vectors
-
-
-def check_flag(name: str, value: bool) -> None:
-    """Refuse what is neither true nor false: a number was probably meant for another parameter."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 class Objective(LossPart):
@@ -159,6 +153,8 @@ class ContrastiveLoss(Objective):
         self.detach_temperature = detach_temperature
         check_number("hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)")
         self.hard_negative_weight = hard_negative_weight
+        if blockwise is not None:
+            check_flag("blockwise", blockwise)
         self.blockwise = blockwise
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.pairs import Pairs
-from dystress_text.core.registry import check_number, register
+from dystress_text.core.registry import check_count, check_number, register
 from dystress_text.core.rules import Rule
 from dystress_text.core.temperature import Temperature
 from dystress_text.core.vectors import unit_vectors
@@ -52,14 +52,14 @@ class QueueInfoNCELoss(ContrastiveLoss):
         **options: Any,
     ) -> None:
         super().__init__(temperature, **options)
-        check_number("queue_size", queue_size, "[1, 16777216]")
+        check_count("queue_size", queue_size, "[1, 16777216]")
         self.queue_size, self.dim = queue_size, dim
         if dim is not None:
             self.start(dim)
 
     def start(self, dim: int) -> None:
         """Fill the queue with random keys of this dimension, the same ones in every process."""
-        check_number("dim", dim, "[1, inf)")
+        check_count("dim", dim, "[1, 65536]")
         generator = torch.Generator().manual_seed(0)
         self.register_buffer("queue", unit_vectors(torch.randn(self.queue_size, dim, generator=generator)))
 
@@ -138,6 +138,7 @@ class SigmoidRule(Rule):
     def __init__(self, logit_scale: float, logit_bias: float) -> None:
         super().__init__(InverseScale(logit_scale))
         check_number("logit_bias", logit_bias, "(-inf, inf)")
+        self.logit_scale, self.logit_bias = logit_scale, logit_bias
         self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
 
     def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:

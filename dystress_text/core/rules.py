@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dystress_text.core.registry import LossPart, check_number, register
+from dystress_text.core.registry import LossPart, check_flag, check_number, register
 from dystress_text.core.temperature import Temperature, as_argument, as_temperature
 
 
@@ -143,7 +143,7 @@ class ADNCERule(Rule):
 
     Args:
         mu: similarity of the largest weight.
-        sigma: width of the Gaussian; positive.
+        sigma: width of the Gaussian; at least 1e-6.
         weigh_positive: the form for sentences, with a weight for the positive; for InfoNCE and NT-Xent.
     """
 
@@ -151,8 +151,9 @@ class ADNCERule(Rule):
         self, temperature: Temperature | float, mu: float = 0.4, sigma: float = 1.0, *, weigh_positive: bool = False
     ) -> None:
         super().__init__(temperature)
-        check_number("mu", mu, "(-inf, inf)")
-        check_number("sigma", sigma, "(0, inf)")
+        check_number("mu", mu, "(-1e3, 1e3)")
+        check_number("sigma", sigma, "[1e-6, inf)")  # its square divides
+        check_flag("weigh_positive", weigh_positive)
         self.mu, self.sigma, self.weigh_positive = mu, sigma, weigh_positive
 
     def log_height(self, similarity: Tensor) -> Tensor:

@@ -121,11 +121,12 @@ class LearnableTemperature(Temperature):
         start = as_temperature(temperature)
         if not isinstance(start, (ConstantTemperature, ProfileTemperature)):
             raise ValueError(f"temperature {start} has nothing to learn; a constant or profile has")
-        check_number("learning_rate", learning_rate, "(0, inf)")
+        for name, value in {"low": low, "high": high, "learning_rate": learning_rate}.items():
+            check_number(name, value, "(0, inf)")
         self.ends = [name for name in ("tau", "tau_min", "tau_max") if hasattr(start, name)]
         starts: list[float] = [getattr(start, name) for name in self.ends]
         floors = [low, *starts[:-1]]
-        if not low > 0 or not all(a < b < high < math.inf for a, b in zip(floors, starts, strict=True)):
+        if not all(a < b < high for a, b in zip(floors, starts, strict=True)):
             ends = " < ".join(map(str, starts))
             raise ValueError(f"low < {ends} < high must hold for the bounds, 0 < low < high, got {low} and {high}")
         self.temperature, self.low, self.high, self.learning_rate = start, low, high, learning_rate
