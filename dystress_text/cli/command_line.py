@@ -19,6 +19,8 @@ from typing import Any, NoReturn
 from dystress_text.errors import Interrupted, ParameterError, UserError, meant
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
+Work = Callable[[list[str]], bool | None]
+Main = Callable[[Sequence[str] | None], int]
 _SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
@@ -68,12 +70,26 @@ def one_line(message: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
 
 
-def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupted") -> int:
-    """Run a program's work and return the exit code.
+def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Main]:
+    """Decorator that makes a program of its work, a function of the words of a command line.
 
-    The code is 0 if all is done, 1 if something is left, 2 after a one-line error, and 128 + the number of a signal.
+    The program takes the words, by default those of the process, and returns its :func:`exit_code`.
+    """
 
-    ``work`` returns whether all of it was done; ``interrupted`` is the message after Ctrl-C.
+    def decorate(work: Work) -> Main:
+        def main(argv: Sequence[str] | None = None) -> int:
+            return exit_code(prog, lambda: work(list(sys.argv[1:] if argv is None else argv)), interrupted)
+
+        return main
+
+    return decorate
+
+
+def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "interrupted") -> int:
+    """Run a program's work and return the exit code; ``interrupted`` is the message after Ctrl-C.
+
+    The code is 0 if all is done, 1 if work returns False, as something is left, 2 after a one-line error, and 128 + the
+    number of a signal.
     """
     as_it_was, stdout = warnings.formatwarning, sys.stdout
     errors = getattr(stdout, "errors", None)
@@ -81,7 +97,7 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
     if isinstance(stdout, io.TextIOWrapper):
         stdout.reconfigure(errors="backslashreplace")  # a file's name need not be valid text
     try:
-        return 0 if work() else 1
+        return 1 if work() is False else 0
     except UserError as error:
         dashes = "--" if isinstance(error, ParameterError) else ""
         line = f"{prog}: error: {dashes}{one_line(str(error))}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import torch
@@ -186,19 +186,11 @@ def draw_logit() -> Figure:
     return figure
 
 
-DRAWINGS: dict[str, Callable[[], Figure]] = {
-    "default": draw_default,
-    "profiles": draw_profiles,
-    "shifts": draw_shifts,
-    "ode": draw_ode,
-    "logit": draw_logit,
-}
-
-
 def make(name: str) -> Figure:
     """The figure of that name."""
+    drawings = (draw_default, draw_profiles, draw_shifts, draw_ode, draw_logit)
     with style(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the logit of some rows falls
-        figure = DRAWINGS[name]()
+        figure = next(draw for draw in drawings if draw.__name__ == f"draw_{name}")()
         figure.draw_without_rendering()  # lays it out under these settings
         return figure

@@ -11,14 +11,12 @@ sentence-transformers from 2.2 on, without the run's log and checkpoints.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, program
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress export", __doc__)
     add = parser.add_argument
@@ -30,26 +28,22 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+@program("dystress export")
+def main(words: list[str]) -> None:
+    """The program."""
+    parser = make_parser()
+    options = parser.parse_args(words)
+    if options.private and options.push_to_hub is None:
+        parser.error("--private: give --push_to_hub too")
+    # here, so that help and wrong options come at once
+    from dystress_text.encoders.saving import quiet
+    from dystress_text.export.card import HERE
+    from dystress_text.export.copies import PROBES, check_push, export, push
 
-    def work() -> bool:
-        parser = make_parser()
-        options = parser.parse_args(argv)
-        if options.private and options.push_to_hub is None:
-            parser.error("--private: give --push_to_hub too")
-        # here, so that help and wrong options come at once
-        from dystress_text.encoders.saving import quiet
-        from dystress_text.export.card import HERE
-        from dystress_text.export.copies import PROBES, check_push, export, push
-
-        if options.push_to_hub is not None:
-            check_push(options.push_to_hub, options.private)
-        with quiet():
-            folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
-        print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
-        if options.push_to_hub is not None:
-            print(push(folder, options.push_to_hub, folder), flush=True)
-        return True
-
-    return exit_code("dystress export", work)
+    if options.push_to_hub is not None:
+        check_push(options.push_to_hub, options.private)
+    with quiet():
+        folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
+    print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
+    if options.push_to_hub is not None:
+        print(push(folder, options.push_to_hub, folder), flush=True)
