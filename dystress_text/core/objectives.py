@@ -37,7 +37,7 @@ from dystress_text.core.pairs import Pairs, both_view_pairs, first_view_pairs
 from dystress_text.core.registry import LossError, LossPart, check_flag, check_number, parse, register
 from dystress_text.core.rules import ADNCERule, Rule, as_rule
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
-from dystress_text.core.temperature import Temperature, as_argument
+from dystress_text.core.temperature import Temperature
 from dystress_text.core.vectors import positive_similarity, unit_vectors
 
 
@@ -163,9 +163,7 @@ class ContrastiveLoss(Objective):
         return self.rule.temperature
 
     def argument(self, name: str) -> Any:
-        if name != "temperature":
-            return super().argument(name)
-        return as_argument(self.temperature) if type(self.rule) is Rule else self.rule
+        return self.rule if name == "temperature" else super().argument(name)
 
     def learned(self) -> dict[str, float]:
         return self.temperature.learned()

@@ -43,6 +43,7 @@ class LossPart(nn.Module):
         found = {}
         for name, parameter in parameters(type(self)).items():
             value = self.argument(name)
+            value = value.as_argument() if isinstance(value, LossPart) else value
             if value is not None and (parameter.kind is not parameter.KEYWORD_ONLY or value != parameter.default):
                 found[name] = value
         return found
@@ -52,6 +53,10 @@ class LossPart(nn.Module):
         if not hasattr(self, name):
             raise LossError(f"the constructor of {type(self).__name__} must keep {name} as self.{name}")
         return getattr(self, name)
+
+    def as_argument(self) -> LossPart | float:
+        """What stands for this part in the text of another: a constant temperature is its number."""
+        return self
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LossPart) and type(self) is type(other) and self.arguments() == other.arguments()

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dystress_text.core.registry import LossPart, check_flag, check_number, register
-from dystress_text.core.temperature import Temperature, as_argument, as_temperature
+from dystress_text.core.temperature import Temperature, as_temperature
 
 
 class Rule(LossPart):
@@ -31,8 +30,8 @@ class Rule(LossPart):
             raise ValueError(f"temperature must be no rule itself, got {temperature}")
         self.temperature = as_temperature(temperature)
 
-    def argument(self, name: str) -> Any:
-        return as_argument(self.temperature) if name == "temperature" else super().argument(name)
+    def as_argument(self) -> LossPart | float:
+        return self.temperature.as_argument() if type(self) is Rule else self
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         """The logits of negatives, whose logsumexps over each row :meth:`negatives_logsumexp` receives."""

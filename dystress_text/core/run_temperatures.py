@@ -6,7 +6,6 @@ What changes is a buffer or parameter, so that checkpoints save it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,6 @@ from dystress_text.core.temperature import (
     ProfileTemperature,
     Temperature,
     TemperatureError,
-    as_argument,
     as_temperature,
     check_range,
 )
@@ -132,9 +130,6 @@ class LearnableTemperature(Temperature):
         self.temperature, self.low, self.high, self.learning_rate = start, low, high, learning_rate
         free = [math.log((start - floor) / (high - start)) for start, floor in zip(starts, floors, strict=True)]
         self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
-
-    def argument(self, name: str) -> Any:
-        return as_argument(self.temperature) if name == "temperature" else super().argument(name)
 
     def forward(self, similarity: Tensor) -> Tensor:
         low, *highest = self._end_points(self.free.to(similarity.dtype))

@@ -78,6 +78,9 @@ class ConstantTemperature(Temperature):
         check_number("tau", tau, "(0, inf)")
         self.tau = tau
 
+    def as_argument(self) -> float:
+        return self.tau
+
     def forward(self, similarity: Tensor) -> Tensor:
         return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(similarity)
 
@@ -89,11 +92,6 @@ def as_temperature(temperature: Temperature | float) -> Temperature:
     if not isinstance(temperature, Temperature):
         raise TypeError(f"temperature must be a temperature or a number, got {temperature!r}")
     return temperature
-
-
-def as_argument(temperature: Temperature) -> Temperature | float:
-    """The opposite: a constant as its number."""
-    return temperature.tau if type(temperature) is ConstantTemperature else temperature
 
 
 class ProfileTemperature(Temperature):
