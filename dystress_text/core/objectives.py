@@ -42,11 +42,7 @@ from dystress_text.core.vectors import positive_similarity, unit_vectors
 
 
 class Objective(LossPart):
-    """Base of all losses of the embeddings of views.
-
-    Args:
-        gather: the other processes; None for one process.
-    """
+    """Base of all losses of the embeddings of views; without a ``gather`` there is one process."""
 
     def __init__(self, gather: Gather | None = None) -> None:
         super().__init__()
@@ -58,14 +54,9 @@ class Objective(LossPart):
 
 
 def loss(text: str, own_classes: bool = False) -> Objective:
-    """The loss that a text describes: ``loss(str(x)) == x``.
+    """The loss that a text such as ``dcl(cosine(0.1, 0.2))`` describes: ``loss(str(x)) == x``.
 
-    Args:
-        text: such as ``dcl(cosine(0.1, 0.2))``; see :func:`dystress_text.core.registry.parse`.
-        own_classes: whether a dotted name may load a module.
-
-    Raises:
-        LossError: something in the text is unknown, missing or does not fit.
+    Errors and ``own_classes`` are those of :func:`dystress_text.core.registry.parse`.
     """
     found = parse(text, own_classes)
     if not isinstance(found, Objective):
@@ -79,7 +70,7 @@ class ContrastiveLoss(Objective):
     Args:
         temperature: any temperature, or a number for a constant one; or a rule with its temperature.
         detach_temperature: whether the similarity is detached before the temperature is computed of it.
-        gather: the other processes; None for one process.
+        gather: the other processes.
         blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
     """
@@ -193,13 +184,13 @@ class InfoNCELoss(ContrastiveLoss):
     SimCSE's objective and the default for text. Equals sentence-transformers' MultipleNegativesRankingLoss (scale
     ``1 / tau``) at a constant temperature.
 
+    The paper's best STS row has ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``, SimCSE 0.05.
+
     Args:
-        temperature: any temperature, or a number for a constant one. The paper's best STS row is
-            ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``; SimCSE's is 0.05.
+        temperature, options: as for :class:`ContrastiveLoss`.
         bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
             directions; hard negatives are candidates of the first alone. Equals MultipleNegativesRankingLoss with both
             directions and a partition for each.
-        options: as for :class:`ContrastiveLoss`.
 
     Examples:
         >>> loss = InfoNCELoss(0.05)
@@ -225,7 +216,7 @@ class NTXentLoss(ContrastiveLoss):
     """NT-Xent (SimCLR, Chen et al., ICML 2020): both views are anchors, all other 2N - 1 views are candidates.
 
     The default for vision; the paper's pseudocode (Alg. vanilladystress) is
-    ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``. Arguments as for :class:`ContrastiveLoss`.
+    ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``.
     """
 
     both_views = True
@@ -236,8 +227,7 @@ class NTXentLoss(ContrastiveLoss):
 class DCLLoss(NTXentLoss):
     """Decoupled contrastive loss (Yeh et al., ECCV 2022): NT-Xent without the positive in the denominator.
 
-    ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions. Arguments as
-    for :class:`NTXentLoss`.
+    ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions.
     """
 
     positive_may_weigh = False
@@ -253,9 +243,8 @@ class DCLWLoss(DCLLoss):
     The positive term of pair i is multiplied by ``w_i = 2 - N softmax_i(s_p / sigma)`` over the global batch, detached.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
+        temperature, options: as for :class:`ContrastiveLoss`.
         sigma: width of the weights; positive. A large one gives DCL.
-        options: as for :class:`ContrastiveLoss`.
     """
 
     def __init__(self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any) -> None:
@@ -281,9 +270,7 @@ class MACLLoss(ContrastiveLoss):
     reaches 0, at a mean positive similarity of a_0 - 1/alpha.
 
     Args:
-        tau_0: temperature at the reference alignment.
-        alpha: how strongly the temperature follows the alignment.
-        a_0: the reference alignment.
+        tau_0, alpha, a_0: of the alignment-adaptive temperature.
         both_views: use the rows of NT-Xent instead.
         temperature: replaces the alignment-adaptive temperature and its three parameters.
         options: as for :class:`ContrastiveLoss`.

@@ -28,10 +28,9 @@ class QueueInfoNCELoss(ContrastiveLoss):
     processes enter the queue after the loss and push out the oldest keys. A batch of 1 is valid.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
+        temperature, options: as for :class:`ContrastiveLoss`.
         queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
         dim: dimension of the embeddings; None if :meth:`start` is told it.
-        options: as for :class:`ContrastiveLoss`.
 
     Examples:
         >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
@@ -89,10 +88,9 @@ class RINCELoss(InfoNCELoss):
     0.01. With q 0.6 and the temperature 0.05 a row of a positive of 0.9 weighs 5e4.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
+        temperature, options: as for :class:`InfoNCELoss`.
         q: from InfoNCE, towards 0, to a symmetric loss, 1; in (0, 1].
         lam: weight of the denominator; positive.
-        options: as for :class:`InfoNCELoss`.
     """
 
     positive_may_weigh = False
@@ -124,14 +122,7 @@ class InverseScale(Temperature):
 
 
 class SigmoidRule(Rule):
-    """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts ``softplus`` of its logit.
-
-    For :class:`SigLIPLoss`.
-
-    Args:
-        logit_scale: at the start; positive.
-        logit_bias: at the start.
-    """
+    """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts ``softplus`` of its logit."""
 
     temperature: InverseScale
 
@@ -161,8 +152,7 @@ class SigLIPLoss(ContrastiveLoss):
     are learned: give them to the optimiser without weight decay. The paper begins with t = 10 and b = -10.
 
     Args:
-        logit_scale: its learned scale t at the start; positive.
-        logit_bias: its learned bias b at the start.
+        logit_scale, logit_bias: t and b at the start; the scale is positive.
         learning_rate: peak learning rate of both.
         options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no softmax.
     """

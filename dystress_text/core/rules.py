@@ -18,11 +18,7 @@ from dystress_text.core.temperature import Temperature, as_temperature
 
 
 class Rule(LossPart):
-    """Logits ``s / tau``; the base of the other rules.
-
-    Args:
-        temperature: any temperature, or a number for a constant one.
-    """
+    """Logits ``s / tau``; the base of the other rules."""
 
     def __init__(self, temperature: Temperature | float) -> None:
         super().__init__()
@@ -114,9 +110,6 @@ class FocalRule(Rule):
 
     Nothing but the temperature is detached. The logit falls for ``s < -margin / 2``. Published for text: margin 0.3 at
     the temperature 0.05.
-
-    Args:
-        margin: added to the similarity that multiplies a negative's logit; in [-2, 2).
     """
 
     def __init__(self, temperature: Temperature | float, margin: float = 0.3) -> None:
@@ -140,10 +133,7 @@ class ADNCERule(Rule):
     mean is over it and the negatives: ``-l_p + log sum w exp(l)``, which may be below 0. Published with this form: mu
     0.4 and sigma 1 at the temperature 0.07 (BERT-base).
 
-    Args:
-        mu: similarity of the largest weight.
-        sigma: width of the Gaussian; at least 1e-6.
-        weigh_positive: the form for sentences, with a weight for the positive; for InfoNCE and NT-Xent.
+    ``weigh_positive`` is the form for sentences, for InfoNCE and NT-Xent.
     """
 
     def __init__(
@@ -185,9 +175,6 @@ class HardnessRule(Rule):
 
     As sentence-transformers' MultipleNegativesRankingLoss with ``hardness_mode="all_negatives"``. It cites LLaVE with
     the strength 9, and Schechter Vera et al., "EmbeddingGemma" (2025), with 5. Its scale is 20, the temperature 0.05.
-
-    Args:
-        hardness_strength: a negative's similarity times this is added to its logit, without a gradient; not negative.
     """
 
     def __init__(self, temperature: Temperature | float, hardness_strength: float = 9.0) -> None:

@@ -28,11 +28,7 @@ class ScheduledTemperature(Temperature):
     ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``: ``tau_max`` at the start,
     ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
 
-    Args:
-        tau_min: lowest temperature.
-        tau_max: highest temperature, the one at the start.
-        half_period: time from highest to lowest, in unit.
-        unit: epoch, or run for fractions of the whole run (as a one-epoch text run needs).
+    The ``unit`` of the half period is an epoch, or the run (as a one-epoch text run needs).
     """
 
     time: Tensor
@@ -60,11 +56,6 @@ class AlignmentAdaptiveTemperature(Temperature):
 
     A is the mean positive similarity of the global batch, without a gradient; before the first batch it is ``a_0``. A
     batch with A <= a_0 - 1/alpha would make the temperature zero or negative and raises a TemperatureError.
-
-    Args:
-        tau_0: temperature at A = a_0; positive.
-        alpha: how strongly the temperature follows A; not negative.
-        a_0: the reference alignment, in [-1, 1].
     """
 
     mean_positive: Tensor
@@ -107,8 +98,7 @@ class LearnableTemperature(Temperature):
 
     Args:
         temperature: the start, a number or a profile with ``tau_min < tau_max``; strictly between the bounds.
-        low: the lower bound.
-        high: the upper bound.
+        low, high: the bounds.
         learning_rate: peak learning rate of what is learned.
     """
 

@@ -22,10 +22,7 @@ _GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
 
 
 class Temperature(LossPart, ABC):
-    """Base of all temperatures. Its call maps similarities (any shape) to temperatures (same shape).
-
-    The other methods are for what changes during the run.
-    """
+    """Base of all temperatures, which map similarities; its other methods are for what changes during the run."""
 
     @abstractmethod
     def forward(self, similarity: Tensor) -> Tensor:
@@ -67,11 +64,7 @@ def check_range(tau_min: float, tau_max: float) -> None:
 
 @register("constant")
 class ConstantTemperature(Temperature):
-    """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05).
-
-    Args:
-        tau: the temperature, positive.
-    """
+    """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05)."""
 
     def __init__(self, tau: float) -> None:
         super().__init__()
@@ -100,10 +93,6 @@ class ProfileTemperature(Temperature):
     The base of the named profiles, and of your own, which sets what its shape needs before it calls the constructor
     here. The temperature must be positive. If the logit ``s / tau(s)`` falls somewhere while the similarity rises, a
     warning says so: a pair that gets closer is then treated as if it moved apart.
-
-    Args:
-        tau_min: lowest temperature; positive.
-        tau_max: highest temperature; not below tau_min.
     """
 
     def __init__(self, tau_min: float, tau_max: float) -> None:
@@ -182,10 +171,8 @@ class ShiftedCosineTemperature(ProfileTemperature):
 class OneSidedCosineTemperature(ProfileTemperature):
     """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above: "version 3" of the shifts.
 
-    It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and from -0.4 on.
-
-    Args:
-        shift: minus the plateau's start; in [-1, 1).
+    It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and from -0.4 on. The
+    shift lies in [-1, 1).
     """
 
     def __init__(self, tau_min: float, tau_max: float, shift: float) -> None:
@@ -209,8 +196,7 @@ class LinearTemperature(ProfileTemperature):
 class ExponentialTemperature(ProfileTemperature):
     """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of Table abltempfunc).
 
-    Args:
-        sharpness: c, positive; the larger, the narrower the dip at s = 0.
+    The larger the sharpness c, the narrower the dip at s = 0.
     """
 
     def __init__(self, tau_min: float, tau_max: float, sharpness: float = 3.5) -> None:
@@ -254,10 +240,6 @@ class TeMoTemperature(ProfileTemperature):
 
     It rises from ``tau_0`` at s = -1 to ``tau_0 + alpha`` at s = 1, for positives too. Published for images with texts:
     0.01 and 0.04, with ``detach_temperature=False``.
-
-    Args:
-        tau_0: temperature at s = -1; positive.
-        alpha: how far it rises; not negative.
     """
 
     def __init__(self, tau_0: float, alpha: float) -> None:
@@ -273,12 +255,8 @@ class TeMoTemperature(ProfileTemperature):
 def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
     """The ODE family of the paper (Eq. tauij), ``s / log(delta K s - c)``, for plots; NaN where it is not positive.
 
-    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels).
-
-    Args:
-        similarity: any shape.
-        delta_k: the product delta K of the gradient bound and the sum over the other pairs.
-        c: the integration constant.
+    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels), with the product
+    ``delta_k`` of the gradient bound and the sum over the other pairs, and the integration constant ``c``.
     """
     argument = delta_k * similarity - c
     tau = similarity / torch.log(argument.clamp(min=torch.finfo(similarity.dtype).tiny))
