@@ -39,21 +39,17 @@ class OneLineParser(argparse.ArgumentParser):
         """Raise the message, where argparse would print its whole usage."""
         raise UserError(f"{message} (see --help)")
 
-    def spelled(self, words: Sequence[str]) -> list[str]:
-        """A command line with the options' own spelling; an unknown option is refused, and the nearest one named."""
-        options, found = self._option_string_actions, list(words)
-        for i, word in enumerate(found[: found.index("--") if "--" in found else None]):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, which all its ways to parse call; an unknown option is refused, and the nearest one named."""
+        options, words = self._option_string_actions, list(sys.argv[1:] if args is None else args)
+        for i, word in enumerate(words[: words.index("--") if "--" in words else None]):
             name, equals, value = word.partition("=")
             ours = f"--{name[2:].replace('-', '_')}"
             if name.startswith("--") and ours in options:
-                found[i] = f"{ours}{equals}{value}"
+                words[i] = f"{ours}{equals}{value}"
             elif name.startswith("--") and " " not in word:  # with a space argparse takes it for a value
                 raise UserError(f"unknown option {name}{meant(name, options) or ' (see --help)'}")
-        return found
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which all its ways to parse call."""
-        return super().parse_known_args(self.spelled(sys.argv[1:] if args is None else args), namespace)
+        return super().parse_known_args(words, namespace)
 
 
 def without_tokens(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from torch import nn
 
-from dystress_text.errors import meant
+from dystress_text.errors import lies_in, meant
 
 PARTS: dict[str, type[LossPart]] = {}  # the registry
 LONGEST = 1_000  # characters of a text
@@ -144,10 +144,7 @@ def check_number(name: str, value: float, interval: str) -> None:
     """Refuse a parameter outside an interval such as ``[0, 1)``, and NaN; True was probably meant for another one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} must be a number, got {value!r}")
-    low, high = map(float, interval[1:-1].split(","))
-    above = low <= value if interval[0] == "[" else low < value
-    below = value <= high if interval[-1] == "]" else value < high
-    if not (above and below):
+    if not lies_in(value, interval):
         raise ValueError(f"{name} must lie in {interval}, got {value}")
 
 

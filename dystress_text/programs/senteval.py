@@ -15,10 +15,11 @@ whose files are missing or damaged is marked, no average is then given, and the 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from dystress_text.cli.command_line import program
-from dystress_text.cli.options import SettingsParser, named_options
+from dystress_text.cli.options import SettingsParser
 from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import SentEvalSettings
 
@@ -40,8 +41,10 @@ def make_parser() -> SettingsParser:
 @program("dystress senteval", "interrupted; the result file holds what was finished")
 def main(words: list[str]) -> bool:
     """The program; whether every task has its figure."""
-    for name, value in named_options(words).items():
-        for option in {f"--{name}", f"--{name}={value}"} & SIMCSE_OPTIONS.keys():
+    for word, following in pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        name = name[:2] + name[2:].replace("-", "_")
+        for option in {name, f"{name}={value if equals else following}"} & SIMCSE_OPTIONS.keys():
             raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
     (settings,) = make_parser().settings(words)
     # here, so that help and errors of the command line come at once
