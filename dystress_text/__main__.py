@@ -22,7 +22,7 @@ COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and w
     "senteval": "evaluate a model on the STS and transfer tasks",
     "prepare": "get data sets ready",
     "audit": "which constant temperature a rule amounted to, from a run's log",
-    "export": "copies for transformers, ONNX Runtime, older releases, the hub",
+    "export": "copies for transformers, ONNX Runtime, the hub",
     "sweep": "train and evaluate many configurations with several seeds",
     "report": "tables and pages of runs, with tests against constant temperatures",
     "figures": "the paper's figures of temperatures",

@@ -33,7 +33,7 @@ class Break(NamedTuple):
     test: str  # a file's name
 
 
-_TABLE = (
+BREAKS = [Break(*row) for row in (
     ("info-nce-formula", "return -F.logsigmoid(positive - negatives)", "return negatives - positive", "test_losses.py"),
     ("dcl-decoupled", "        return negatives - positive\n",
      "        return -F.logsigmoid(positive - negatives)\n", "test_losses.py"),
@@ -77,8 +77,7 @@ _TABLE = (
     ("class-weights", "F.cross_entropy(logits, labels, weight=weights)",
      "F.cross_entropy(logits, labels)", "test_fine_tuning.py"),
     ("picture-crop-key", "np.random.default_rng([*key, row])", "np.random.default_rng(key[:1])", "test_pictures.py"),
-)  # fmt: skip
-BREAKS = tuple(Break(*row) for row in _TABLE)
+)]  # fmt: skip
 
 
 def places_of(fragment: str, checkout: Path) -> list[Path]:
@@ -87,10 +86,9 @@ def places_of(fragment: str, checkout: Path) -> list[Path]:
     return [file for file in files for _ in range(file.read_text(encoding="utf-8").count(fragment))]
 
 
-def test_of(each: Break, checkout: Path) -> str:
-    """The test of a break with its path; empty where there is none."""
-    found = [str(path.relative_to(checkout)) for path in (checkout / "tests").rglob(each.test)]
-    return found[0] if len(found) == 1 else ""
+def tests_of(each: Break, checkout: Path) -> list[str]:
+    """The test file of a break with its path; one, or the break is lost."""
+    return [str(path.relative_to(checkout)) for path in (checkout / "tests").rglob(each.test)]
 
 
 def failed(tests: list[str], checkout: Path) -> list[str]:
@@ -108,37 +106,33 @@ def failed(tests: list[str], checkout: Path) -> list[str]:
 
 def run(breaks: list[Break], checkout: Path) -> int:
     """Run breaks one after another; 0 if all are seen, by tests that pass unbroken."""
-    listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
-                            capture_output=True, check=True, text=True)  # fmt: skip
-    for name in listed.stdout.splitlines():
+    git = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(git, cwd=ROOT, capture_output=True, check=True, text=True).stdout.splitlines():
         if not name.startswith("docs/") and (ROOT / name).is_file():
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, checkout / name)
-    seen, missed = [], []
+    seen: dict[str, list[str]] = {}
     for each in breaks:
         (place,) = places_of(each.find, checkout)
         whole = place.read_text(encoding="utf-8")
         place.write_text(whole.replace(each.find, each.replace), encoding="utf-8")
-        found = failed([test_of(each, checkout)], checkout)
+        seen[each.name] = failed(tests_of(each, checkout), checkout)
         place.write_text(whole, encoding="utf-8")
-        seen += found
-        missed += [] if found else [each.name]
-        print(f"{each.name:32} {found[0] if found else 'NOT SEEN'}", flush=True)
-    always = failed(sorted(set(seen)), checkout) if seen else []
-    print(f"{len(breaks) - len(missed)} of {len(breaks)} seen; with nothing broken {always or 'all pass'}")
-    return 1 if missed or always else 0
+        print(f"{each.name:32} {(seen[each.name] or ['NOT SEEN'])[0]}", flush=True)
+    always = failed(sorted({test for tests in seen.values() for test in tests}), checkout) if any(seen.values()) else []
+    print(f"{sum(map(bool, seen.values()))} of {len(breaks)} seen; with nothing broken {always or 'all pass'}")
+    return 0 if all(seen.values()) and not always else 1
 
 
 def main() -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *(each.name for each in BREAKS)])
-    options = parser.parse_args()
-    chosen = [each for each in BREAKS if each.name in options.names or not options.names]
-    lost = [each.name for each in chosen if len(places_of(each.find, ROOT)) != 1 or not test_of(each, ROOT)]
+    names = parser.parse_args().names
+    chosen = [each for each in BREAKS if each.name in names or not names]
+    lost = [each.name for each in chosen if len(places_of(each.find, ROOT)) != 1 or len(tests_of(each, ROOT)) != 1]
     if lost:
-        print(f"break_lines.py: the fragment does not stand in one place, or its test in none: {', '.join(lost)}")
-        return 1
+        raise SystemExit(f"the fragment does not stand in one place, or its test in none: {', '.join(lost)}")
     with tempfile.TemporaryDirectory(prefix="breaks-") as folder:
         return run(chosen, Path(folder))
 

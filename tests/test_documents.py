@@ -37,11 +37,9 @@ PROGRAMS = {"train.py": "train", "dystress_text/train.py": "train", "eval/sentev
 
 
 class Block(NamedTuple):
-    """A block of a document: the document's path, why no test runs it, bash or python, and the block."""
-
-    document: str
-    needs: frozenset[str]
-    language: str
+    document: str  # its path
+    needs: frozenset[str]  # why no test runs it
+    language: str  # bash or python
     text: str
 
     @property
@@ -52,9 +50,7 @@ class Block(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command of ``dystress``, or a file of ``vision/`` or ``tests/``, and its arguments."""
-
-    program: str
+    program: str  # a command of dystress, or a file of vision/ or tests/
     words: tuple[str, ...]
     block: Block
 
@@ -100,21 +96,18 @@ IMAGES = {"vision/train.py": pretrain.main, "vision/evaluate.py": evaluate.main,
 
 
 def check(command):
-    """Raise unless the program takes the command."""
+    """Raise unless the program takes the command; of benchmarks and their kind, options are looked up below."""
     words = list(command.words)
-    if command.program.startswith("tests/"):
-        source = (ROOT / command.program).read_text()
-        assert [word for word in words if word.startswith("--") and f'"{word}"' not in source] == []
-    elif command.program in ("train", "vision/train.py"):
+    if command.program in ("train", "vision/train.py"):
         (parse if command.program == "train" else pretrain.parse)(words)
-    elif command.program == "vision/evaluate.py":
-        evaluate.make_parser().parse_args(words)
-    elif command.program == "vision/export.py":
-        export_images.make_parser().parse_args(words)
+    elif command.program in ("vision/evaluate.py", "vision/export.py"):
+        (evaluate if "evaluate" in command.program else export_images).make_parser().parse_args(words)
     elif command.program == "sweep":
         cut = words.index("--") if "--" in words else len(words)
         sweep.make_parser().parse_args(words[:cut])
         parse(words[cut + 1 :])
+    elif command.program.startswith("tests/"):
+        assert (ROOT / command.program).is_file()
     else:
         dystress.program(command.program).make_parser().parse_intermixed_args(words)
 
@@ -205,25 +198,15 @@ def test_snippets_without_a_model_run_as_printed(monkeypatch):
                 run_snippet("\n".join(line for line in block.text.splitlines() if re.match("from|import", line)))
 
 
-@pytest.mark.parametrize("lines", [100, 4000])
-def test_the_threshold_of_the_page_on_search_lets_one_query_in_twenty_find_a_false_match(lines):
-    rng = np.random.default_rng(0)
-    units = rng.standard_normal((lines + 3000, 24)) + 1
+def test_the_threshold_of_the_page_on_search_lets_one_query_in_twenty_find_a_false_match():
+    units = np.random.default_rng(0).standard_normal((7000, 24)) + 1
     units /= np.linalg.norm(units, axis=1, keepdims=True)
-    vectors, unrelated = units[:lines], units[lines:]
+    vectors, unrelated = units[:4000], units[4000:]
     (snippet,) = [block.text for block in BLOCKS if block.document == "docs/search.md" and "threshold" in block.text]
     names = {"vectors": vectors}
     run_snippet(snippet, names)
-    best = (unrelated @ vectors.T).max(1)
-    assert (best > names["threshold"]).mean() == pytest.approx(1 / names["queries"], abs=0.03 if lines > 100 else 0.06)
-    assert (best > np.quantile(vectors @ vectors[0], 0.999)).mean() > 0.5 or lines < 1000  # one in 1,000 pairs
-
-
-def test_mteb_gets_a_name_for_each_model():
-    """Its cache has scores by name: the second model without one gets the first one's. mteb itself is not at hand."""
-    (snippet,) = [block.text for block in BLOCKS if "import mteb" in block.text]
-    assert snippet.index("model.model_card_data.model_name = ") < snippet.index("mteb.evaluate(model,")
-    assert 'overwrite_strategy="always"' in snippet  # and a folder may be trained anew
+    wrong = (unrelated @ vectors.T).max(1) > names["threshold"]
+    assert wrong.mean() == pytest.approx(1 / names["queries"], abs=0.03)
 
 
 def test_options_that_the_documents_name_exist(capsys):
@@ -234,7 +217,7 @@ def test_options_that_the_documents_name_exist(capsys):
             main(["--help", "all"])
     known = capsys.readouterr().out
     known += " ".join(launch_command_parser()._option_string_actions)  # its help shows those of one kind of launch
-    benchmarks = [*ROOT.glob("tests/benchmarks/*.py"), ROOT / "tests/gpu/kit.py", ROOT / "tests/consumers/check.py"]
+    benchmarks = ROOT.glob("tests/benchmarks/*.py")
     known += "".join(file.read_text() for file in benchmarks)
     others = {"--dist", "--no-deps", "--wheel-dir", "--repo-type", "--include", "--local-dir"}  # pytest's, pip's, hf's
     for document in DOCUMENTS:

@@ -38,10 +38,19 @@ def test_workflows_are_careful(file):
     assert workflow["permissions"] == {"contents": "read"}
     assert "concurrency" in workflow
     assert "secrets." not in file.read_text()
-    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+    actions = re.findall(r"uses: (.*)", file.read_text())
+    assert len(actions) == sum("uses" in step for step in steps)
+    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action) for action in actions)
     programs = re.findall(r"\.ci/\w+", " ".join(step.get("run", "") for step in steps))
     assert programs
     assert all((ROOT / program).is_file() for program in programs)
+
+
+def test_the_hooks_have_the_ruff_of_the_tested_set():
+    (version,) = re.findall(r"^ruff==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [hook["entry"].partition(" ")[0] for hook in local["hooks"]] == ["ruff", "ruff"]
+    assert all(f"required-version='=={version}'" in hook["entry"] for hook in local["hooks"])
 
 
 def test_the_citation_is_the_papers_and_of_this_version():

@@ -15,7 +15,6 @@ import pytest
 import rooms
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from sentence_transformers import SentenceTransformer
 
 from dystress_text.__main__ import COMMANDS
 
@@ -81,23 +80,15 @@ def user(built, tmp_path):
     return home, lambda *words: run(f"{paths['scripts']}/dystress", *words), run
 
 
-def check_quickstart(folder):
-    """Its score rose, its text is Python's documentation, and its model loads."""
-    record = json.loads((folder / "run.json").read_text())
-    before = max(pooler["mini_sts_spearman"] for pooler in record["untrained"].values())
-    assert record["trained"]["mini_sts_spearman"] > before
-    assert 10_000 < record["corpus"]["sentences"] < 30_000
-    model = SentenceTransformer(str(folder), device="cpu")
-    assert model.encode("It works.").shape == (256,)
-
-
 @pytest.mark.slow(60)
 def test_a_users_first_commands(user):
     """A trained model that searches, its evaluation, a launched run, and commands that need no model."""
     home, dystress, python = user
     (home / "sentences.txt").write_text("It is raining.\nThe shop is closed.\nA man plays the guitar on stage.\n")
     dystress("train", "--preset=quickstart", "--max_steps=40", "--eval_steps=0")
-    check_quickstart(home / "out")
+    record = json.loads((home / "out" / "run.json").read_text())
+    before = max(pooler["mini_sts_spearman"] for pooler in record["untrained"].values())
+    assert record["trained"]["mini_sts_spearman"] > before
     found = python("-c", (
         "import dystress_text; print(dystress_text.__file__);"
         "from sentence_transformers import SentenceTransformer, util; m = SentenceTransformer('out');"

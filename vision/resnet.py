@@ -50,31 +50,16 @@ class EncoderDescription:
 
 @dataclass(frozen=True)
 class ImageInput:
-    """The images that an encoder was trained on; evaluation prepares images in the same way.
+    """The images that an encoder was trained on; evaluation prepares images in the same way."""
 
-    Attributes:
-        image_size: side of the square input.
-        crop: share of the image's shorter side that the square covers; 1 if images have the size of the input.
-        mean: of the channels, of values from 0 to 1.
-        std: of the channels.
-    """
-
-    image_size: int
-    crop: float
-    mean: tuple[float, ...]
+    image_size: int  # side of the square input
+    crop: float  # share of the image's shorter side that the square covers; 1 if images have the size of the input
+    mean: tuple[float, ...]  # of the channels, of values from 0 to 1
     std: tuple[float, ...]
 
 
 class ImageEncoder(nn.Module):
-    """A ResNet and its projector.
-
-    Attributes:
-        description: what it was built from.
-        input: the images that it was trained on; None without training.
-        backbone: transformers' ResNetModel.
-        projector: linear layers, the first of which have BN and ReLU, (n, feature_dim) -> (n, out_dim).
-        feature_dim: width of the backbone's pooled output, which evaluation uses.
-    """
+    """A ResNet and its projector, (n, feature_dim) -> (n, out_dim); ``input`` is None without training."""
 
     def __init__(self, backbone: ResNetModel, projector: nn.Module, description: EncoderDescription) -> None:
         super().__init__()
@@ -104,14 +89,10 @@ def build_encoder(
 ) -> ImageEncoder:
     """An encoder with random weights, initialised as torchvision's (He by fan-out; batch norm 1 and 0).
 
-    Args:
-        architecture: ``resnet18``, ``resnet34``, ``resnet50``, or ``resnet10_narrow`` (one block a stage, half the
-            width).
-        stem: ``cifar`` (3x3, stride 1, no max-pooling) or ``imagenet`` (7x7, stride 2, max-pooling).
-        projector: ``cifar`` and ``simclr`` have two layers and end in batch norm; ``cifar`` has 512 hidden units, as in
-            the paper's code, ``simclr`` as many as there are features. ``expander`` (Barlow Twins, VICReg) has three
-            layers of ``out_dim`` units and ``byol`` two with 4,096 hidden ones; both end in a linear layer.
-        out_dim: width of the projector's output.
+    The stem is ``cifar`` (3x3, stride 1, no max-pooling) or ``imagenet`` (7x7, stride 2, max-pooling). The projectors
+    ``cifar`` and ``simclr`` have two layers and end in batch norm; ``cifar`` has 512 hidden units, as in the paper's
+    code, ``simclr`` as many as there are features. ``expander`` (Barlow Twins, VICReg) has three layers of ``out_dim``
+    units and ``byol`` two with 4,096 hidden ones; both end in a linear layer.
     """
     for name, made, known in (
         ("architecture", architecture, ARCHITECTURES), ("stem", stem, STEMS), ("projector", projector, PROJECTORS),

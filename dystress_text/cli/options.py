@@ -3,7 +3,7 @@
 @dataclass(frozen=True)
 class Settings:
     dropout: float = option(0.1, "Dropout rate.", interval="[0, 1)")
-    alpha: float | None = option(None, "lora: scale.", interval="(0, inf)", needs="lora_rank")
+    weight: float = option(0.1, "mask: weight of that loss.", interval="[0, inf)", needs="mask")
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -11,12 +11,11 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
@@ -24,10 +23,9 @@ from dystress_text.cli.options import check_names
 from dystress_text.cli.progress import progress_bar
 from dystress_text.encoders.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.encoders.pooling import FIRST, POOLERS, averages_layers, mean_layer, pool, pool_tokens
-from dystress_text.encoders.saving import write_adapter, write_model
-from dystress_text.errors import ParameterError, reason_of
+from dystress_text.encoders.saving import write_model
+from dystress_text.errors import ParameterError
 from dystress_text.files.whole import replaced_files
-from dystress_text.training.run_folder import ADAPTER
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -75,50 +73,27 @@ class SentenceEncoder(nn.Module):
         self.keep_head = keep_head and self.head is not None
         self.normalize = normalize
         self._adapted: tuple[PeftModel, ...] = ()  # a tuple, since it must not be a submodule
-        self._keep_adapter = False
 
     def start_head(self, dense: nn.Linear) -> None:
         """Give the head the weights of another dense layer, (dim, dim)."""
         assert self.head is not None
         self.head.load_state_dict(dense.state_dict())
 
-    def add_lora(
-        self,
-        rank: int,
-        alpha: float | None = None,
-        dropout: float = 0.0,
-        target_modules: Sequence[str] | None = None,
-        keep: bool = False,
-    ) -> None:
-        """Put low-rank adapters (peft) into linear layers of the transformer and freeze all its weights.
+    def add_lora(self, rank: int) -> None:
+        """Put low-rank adapters (peft), scaled by 2, into the layers of peft's choice, and freeze all other weights.
 
-        Args:
-            rank: of the adapters.
-            alpha: the adapters are scaled by ``alpha / rank``; None is twice the rank.
-            dropout: rate in front of the adapters.
-            target_modules: names of linear layers, or ends of names; None is peft's choice for this kind of encoder.
-            keep: :meth:`save`, which merges the adapters, writes them to a folder of their own as well.
+        :meth:`save` merges them.
         """
-        require("lora", "lora_rank")
+        require("lora", "lora")
         from peft import LoraConfig, get_peft_model
-        from peft.tuners.lora import LoraLayer
 
-        targets = None if target_modules is None else list(target_modules)
-        # peft divides by the rank, so any number will do, although its type says int
-        scale = cast(int, 2 * rank if alpha is None else alpha)
-        config = LoraConfig(r=rank, lora_alpha=scale, lora_dropout=dropout, target_modules=targets)
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # of peft's own calls to transformers
-                self._adapted = (get_peft_model(self.transformer, config),)
+                warnings.simplefilter("ignore")  # of its own calls to transformers, and of transposed weights
+                self._adapted = (get_peft_model(self.transformer, LoraConfig(r=rank, lora_alpha=2 * rank)),)
         except ValueError as error:
-            raise ParameterError(
-                "lora_target_modules", f"give the names of linear layers of this encoder: {reason_of(error)}"
-            ) from error
-        for name, module in self.transformer.named_modules():
-            if isinstance(module, LoraLayer) and not isinstance(module.get_base_layer(), nn.Linear):
-                raise ParameterError("lora_target_modules", f"{name} is not a linear layer")
-        self._keep_adapter = keep
+            kind = self.transformer.config.model_type
+            raise ParameterError("lora", f"peft has no choice of layers for encoders of type {kind!r}") from error
 
     @property
     def can_pack(self) -> bool:
@@ -130,7 +105,8 @@ class SentenceEncoder(nn.Module):
     def forward(
         self,
         token_ids: Tensor,
-        attention_mask: Tensor,
+        lengths: Tensor,
+        longest: int | None = None,
         packed: bool = False,
         masked: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
@@ -139,23 +115,24 @@ class SentenceEncoder(nn.Module):
         A head that is not kept applies only in training.
 
         Args:
-            token_ids: (tokens,), row after row.
-            attention_mask: (n, length), 1 where a row has a token, from its first position on.
+            token_ids: (tokens,), sentence after sentence.
+            lengths: (n,) of the sentences, in tokens.
+            longest: the greatest length; None reads it from the device.
             packed: compute nothing for padding (see :mod:`dystress_text.encoders.packed`); the vectors are the same.
             masked: indices of hidden tokens among all tokens, and the true tokens, both (m,). With it the result is the
                 sum of the masked-language-model losses, (1,).
         """
-        packing = Packing.of_mask(attention_mask, len(token_ids))
+        packing = Packing.of_lengths(lengths, longest or int(lengths.max()), len(token_ids))
         if masked is not None:
             return self._masked_lm_loss(token_ids, packing, packed, *masked)
         if not packed:
-            return self.forward_padded(self._padded_ids(token_ids, packing), attention_mask)
+            return self.forward_padded(*self._padded(token_ids, packing))
         first = self.pooler_type in FIRST
         states = packed_states(self.transformer, token_ids, packing, first_only=first)  # (tokens, dim) each
         if first:
             return self._apply_head(states[-1])
         mean = packing.pad(mean_layer(states, self.pooler_type))  # (n, length, dim)
-        return self._apply_head(pool_tokens(mean, attention_mask, self.pooler_type))
+        return self._apply_head(pool_tokens(mean, packing.mask, self.pooler_type))
 
     def forward_padded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Padded token ids and mask, both (n, length), to sentence vectors (n, dim), without packing."""
@@ -175,13 +152,15 @@ class SentenceEncoder(nn.Module):
         if packed:
             states = packed_states(self.transformer, token_ids, packing)[-1]  # (tokens, dim)
         else:
-            ids = self._padded_ids(token_ids, packing)
-            states = self._hidden_states(ids, packing.mask)[-1].flatten(0, 1)[packing.places]
+            states = packing.pack(self._hidden_states(*self._padded(token_ids, packing))[-1])
         logits = self.lm_head(states[masked])  # (m, vocabulary)
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
-    def _padded_ids(self, token_ids: Tensor, packing: Packing) -> Tensor:
-        return packing.pad(token_ids, self.transformer.config.pad_token_id or 0)
+    def _padded(self, token_ids: Tensor, packing: Packing, padding: int | None = None) -> tuple[Tensor, Tensor]:
+        """Ids and mask as transformers takes them, both (n, length)."""
+        if padding is None:
+            padding = self.transformer.config.pad_token_id or 0
+        return packing.pad(token_ids, padding), packing.mask.long()
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
         all_layers = all_layers or averages_layers(self.pooler_type)
@@ -226,7 +205,7 @@ class SentenceEncoder(nn.Module):
         """What :meth:`encode` would give with each of several poolers, without head and normalisation, in one pass."""
         tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, self.transformer))
         vectors = self._encode(sentences, tokenized, by_sentences(sentences, SENTENCES_A_BATCH), torch.float32, poolers)
-        return {name: found.cpu() for name, found in vectors.items()}
+        return {name: of_pooler.cpu() for name, of_pooler in vectors.items()}
 
     @torch.no_grad()
     def _encode(
@@ -242,17 +221,21 @@ class SentenceEncoder(nn.Module):
         vectors: dict[str, list[Tensor]] = {name: [] for name in poolers or (self.pooler_type,)}
         places: list[int] = []
         self.eval()
-        for rows in batches:
-            ids, mask = (tensor.to(device) for tensor in tokenized.padded([sentences[i] for i in rows]))
+        for batch in batches:
+            ids = tokenized([sentences[i] for i in batch])
+            lengths = [len(of_sentence) for of_sentence in ids]
+            token_ids, longest = torch.cat(ids).to(device), max(1, *lengths)  # no encoder reads (n, 0) tokens
+            packing = Packing.of_lengths(torch.tensor(lengths).to(device), longest, len(token_ids))
+            padded, mask = self._padded(token_ids, packing, tokenized.tokenizer.pad_token_id)
             with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                states = self._hidden_states(ids, mask, all_layers=poolers is not None)
-            for name, found in vectors.items():
+                states = self._hidden_states(padded, mask, all_layers=poolers is not None)
+            for name, of_pooler in vectors.items():
                 pooled = pool(states, mask, name).float()
-                found.append(pooled if poolers is not None else self._apply_head(pooled))
-            places.extend(rows)
+                of_pooler.append(pooled if poolers is not None else self._apply_head(pooled))
+            places.extend(batch)
         self.train(was_training)
         order = torch.tensor(places).argsort().to(device)
-        return {name: torch.cat(found)[order] for name, found in vectors.items()}
+        return {name: torch.cat(of_pooler)[order] for name, of_pooler in vectors.items()}
 
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write a sentence-transformers model whose vectors are those of :meth:`encode`.
@@ -271,8 +254,6 @@ class SentenceEncoder(nn.Module):
         dense = self.head if self.keep_head else None
         with replaced_files(folder) as complete:
             write_model(complete, plain, limited, self.pooler_type, dense, self.normalize)
-            if self._keep_adapter:
-                write_adapter(self._adapted[0], complete / ADAPTER)
 
 
 class TokenizedOnce:
@@ -291,13 +272,6 @@ class TokenizedOnce:
             ids = self.tokenizer(part, truncation=True, max_length=self.limit)["input_ids"]
             self._ids.update(zip(part, map(torch.LongTensor, ids), strict=True))
         return [self._ids[sentence] for sentence in sentences]
-
-    def padded(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Ids and mask of a batch, both (n, longest), padded on the right; longest is at least 1."""
-        padding = torch.tensor([self.tokenizer.pad_token_id])
-        ids = [one if len(one) else padding for one in self(sentences)]
-        mask = [torch.full_like(row, len(one) > 0) for row, one in zip(ids, self(sentences), strict=True)]
-        return pad_sequence(ids, True, self.tokenizer.pad_token_id), pad_sequence(mask, True, 0)
 
 
 def by_sentences(sentences: Sequence[str], size: int) -> list[list[int]]:
@@ -345,10 +319,10 @@ def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> N
     Training would learn nothing from equal views.
     """
     device = next(model.parameters()).device
-    batch = tokenizer(["Two views of one sentence."] * 2, return_tensors="pt").to(device)
-    was_training, mask = model.training, batch["attention_mask"]
+    ids = torch.tensor(tokenizer("Two views of one sentence.")["input_ids"], device=device)  # (tokens,)
+    was_training, lengths = model.training, torch.tensor([len(ids)] * 2, device=device)
     with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-        first, second = model.train()(batch["input_ids"][mask.bool()], mask)
+        first, second = model.train()(ids.repeat(2), lengths)
     model.train(was_training)
     if torch.equal(first, second):
         reason = "this encoder has none, so two views of a sentence are equal; give a rate, or views crop"

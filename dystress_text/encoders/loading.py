@@ -108,16 +108,16 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
 
     One that is more than that is refused: the encoder must give the vectors that sentence-transformers gives.
     """
-    found = load_pretrained(name_or_path, dropout)
+    pretrained = load_pretrained(name_or_path, dropout)
     if not is_sentence_transformer(name_or_path):
-        return found
+        return pretrained
     with readable(name_or_path), torch.random.fork_rng(devices=[]):
         model = load_sentence_transformer(name_or_path, "cpu")
-        found = _with_modules(found, model)
+        pretrained = _with_modules(pretrained, model)
         model.tokenizer.padding_side = "right"
-        encoder = _with_own_head(found)
+        encoder = _with_own_head(pretrained)
         for prompt in {"", max(filter(None, model.prompts.values()), key=len, default="")}:
-            vectors = encoder.encode([prompt + text for text in _TRIALS], found.tokenizer)
+            vectors = encoder.encode([prompt + text for text in _TRIALS], pretrained.tokenizer)
             expected = model.encode(_TRIALS, prompt=prompt, convert_to_tensor=True, show_progress_bar=False)
             if not _same(vectors, expected):
                 kinds = ", ".join(type(module).__name__ for module in model)
@@ -126,8 +126,8 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
                     "Transformer, Pooling (of prompts too) and on top of them one Dense (tanh) and Normalize"
                 )
         if kept := prompts_of(model):
-            setattr(found.transformer.config, PROMPTS, kept)
-    return found
+            setattr(pretrained.transformer.config, PROMPTS, kept)
+    return pretrained
 
 
 def prompts_of(model: Any) -> dict[str, Any]:
@@ -138,10 +138,10 @@ def prompts_of(model: Any) -> dict[str, Any]:
 
 def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
     """The encoder of a sentence-transformers folder, with its pooler, head and normalisation, and its tokenizer."""
-    found = load_model(str(folder))
-    if found.pooler_type is None:
+    pretrained = load_model(str(folder))
+    if pretrained.pooler_type is None:
         raise UserError(f"{str(folder)!r} is not a model of dystress train: a folder with {MODULES} is needed")
-    return _with_own_head(found), found.tokenizer
+    return _with_own_head(pretrained), pretrained.tokenizer
 
 
 def check_saving(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
@@ -164,31 +164,28 @@ def check_saving(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, scr
 
 
 def load_encoder(
-    name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None, dropout: float | None = None
+    name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None
 ) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
-    """An encoder alone, in fp32, and its tokenizer, from a folder or from the hub; see :class:`SentenceEncoder`.
-
-    ``dropout`` is a rate for every dropout, in place of the configuration's.
-    """
-    found = load_pretrained(name_or_path, dropout)
-    return build_encoder(found, pooler_type, mlp_head), found.tokenizer
+    """An encoder alone, in fp32, and its tokenizer, from a folder or from the hub; see :class:`SentenceEncoder`."""
+    pretrained = load_pretrained(name_or_path)
+    return build_encoder(pretrained, pooler_type, mlp_head), pretrained.tokenizer
 
 
 def build_encoder(
-    found: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
+    pretrained: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
 ) -> SentenceEncoder:
     """A sentence encoder from loaded files; it encodes a sentence as a trial, alone and beside a longer one."""
-    with readable(found.name):
-        encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head, found.normalize)
+    with readable(pretrained.name):
+        encoder = SentenceEncoder(pretrained.transformer, pooler_type, mlp_head, keep_head, pretrained.normalize)
         with torch.random.fork_rng(devices=[]):
-            alone = encoder.encode(_TRIALS[:1], found.tokenizer)
-            padded = encoder.encode([_TRIALS[0], " ".join(_TRIALS * 3)], found.tokenizer)
+            alone = encoder.encode(_TRIALS[:1], pretrained.tokenizer)
+            padded = encoder.encode([_TRIALS[0], " ".join(_TRIALS * 3)], pretrained.tokenizer)
             if not _same(padded[:1], alone, equal_nan=True):
                 raise UserError(
-                    f"{found.name!r} cannot be used: a text's vector changes with the padding of its batch, since "
-                    f"encoders of type {found.transformer.config.model_type!r} read padding; take another one"
+                    f"{pretrained.name!r} cannot be used: a text's vector changes with the padding of its batch, since "
+                    f"encoders of type {pretrained.transformer.config.model_type!r} read padding; take another one"
                 )
-            if pooler_type in FIRST and reads_forward(found.transformer, found.tokenizer):
+            if pooler_type in FIRST and reads_forward(pretrained.transformer, pretrained.tokenizer):
                 raise ParameterError(
                     "pooler_type", f"{pooler_type} is the first token, which in this decoder sees no other; take {LAST}"
                 )
@@ -201,18 +198,18 @@ def _same(vectors: Tensor, expected: Tensor, equal_nan: bool = False) -> bool:
     return vectors.shape == expected.shape and torch.allclose(vectors, expected, 0, atol, equal_nan)
 
 
-def pooler_encoder(found: Pretrained) -> SentenceEncoder:
+def pooler_encoder(pretrained: Pretrained) -> SentenceEncoder:
     """An encoder whose vectors are transformers' ``pooler_output``: the first token, then the pooler's dense + tanh."""
-    if found.pooler is None:
-        raise ParameterError("pooler_type", f"{found.name!r} has no weights of a pooler of dense + tanh")
-    return _with_own_head(replace(found, pooler_type="cls", head=found.pooler))
+    if pretrained.pooler is None:
+        raise ParameterError("pooler_type", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
+    return _with_own_head(replace(pretrained, pooler_type="cls", head=pretrained.pooler))
 
 
-def _with_own_head(found: Pretrained) -> SentenceEncoder:
+def _with_own_head(pretrained: Pretrained) -> SentenceEncoder:
     """A sentence-transformers model as it is."""
-    encoder = build_encoder(found, str(found.pooler_type), found.head is not None, keep_head=True)
-    if found.head is not None:
-        encoder.start_head(found.head)
+    encoder = build_encoder(pretrained, str(pretrained.pooler_type), pretrained.head is not None, keep_head=True)
+    if pretrained.head is not None:
+        encoder.start_head(pretrained.head)
     return encoder
 
 
@@ -299,20 +296,20 @@ def is_sentence_transformer(name_or_path: str) -> bool:
         return True
 
 
-def _with_modules(found: Pretrained, model: SentenceTransformer) -> Pretrained:
+def _with_modules(pretrained: Pretrained, model: SentenceTransformer) -> Pretrained:
     """What the modules behind the transformer are to a :class:`SentenceEncoder`; sets the tokenizer's limit."""
     modules: dict[str, Any] = {type(module).__name__: module for module in model}
-    pooling, layers = modules.get("Pooling"), found.transformer.config.num_hidden_layers
+    pooling, layers = modules.get("Pooling"), pretrained.transformer.config.num_hidden_layers
     mode = getattr(pooling, "pooling_mode", None) or getattr(pooling, "get_pooling_mode_str", str)()  # before 5.4
     weighted = modules.get("WeightedLayerPooling")
     weights = layer_weights("avg", layers) if weighted is None else weighted.layer_weights
     names = {"cls": ("cls",), "mean": tuple(AVERAGED), "lasttoken": (LAST,)}.get(str(mode), ())
     pooler_type = next((name for name in names if torch.equal(layer_weights(name, layers), weights)), None)
     if pooler_type is None:
-        raise UserError(f"{found.name!r}: pooling {mode!r} is that of no pooler of this package")
-    found.tokenizer.model_max_length = model.max_seq_length or found.tokenizer.model_max_length
+        raise UserError(f"{pretrained.name!r}: pooling {mode!r} is that of no pooler of this package")
+    pretrained.tokenizer.model_max_length = model.max_seq_length or pretrained.tokenizer.model_max_length
     head = modules["Dense"].linear if "Dense" in modules else None
-    return replace(found, pooler_type=pooler_type, head=head, normalize="Normalize" in modules)
+    return replace(pretrained, pooler_type=pooler_type, head=head, normalize="Normalize" in modules)
 
 
 def _give_padding(name_or_path: str, tokenizer: PreTrainedTokenizerBase) -> None:

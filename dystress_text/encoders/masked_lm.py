@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from dystress_text.encoders.loading import readable
+from dystress_text.encoders.packed import Packing
 from dystress_text.errors import ParameterError
 from dystress_text.files.hub import hub_reachable
 from dystress_text.training.batches import Batch
@@ -45,22 +46,22 @@ class TokenMasking:
         self._seed = seed
 
     def __call__(self, batch: Batch, samples: NDArray[np.int64]) -> Batch:
-        """The inputs of the loss for a batch of ``token_ids`` (tokens,) and ``attention_mask`` (n, length).
+        """The inputs of the loss for a batch of ``token_ids`` (tokens,), ``lengths`` (n,) and ``longest``.
 
         Returns:
             ``masked_ids`` (tokens,), the tokens with some of them hidden; ``masked_places`` (m,), where these stand
             among all tokens; ``masked_tokens`` (m,), what they are; ``masked_count`` (1,), m.
         """
-        mask = batch["attention_mask"].bool()
-        ids = torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, batch["token_ids"])  # (n, length)
-        special = torch.isin(ids, self._special) | ~mask
+        packing = Packing.of_lengths(batch["lengths"], batch["longest"], len(batch["token_ids"]))
+        ids = packing.pad(batch["token_ids"])  # (n, longest)
+        special = torch.isin(ids, self._special) | ~packing.mask
         draw = np.random.default_rng([self._seed, *samples.tolist()]).integers(2**63)
         self._collator.generator = torch.Generator().manual_seed(int(draw))
-        masked, labels = self._collator.torch_mask_tokens(ids.clone(), special)
-        wanted = labels[mask]  # (tokens,), -100 at what stays
+        masked, labels = self._collator.torch_mask_tokens(ids, special)
+        wanted = labels[packing.mask]  # (tokens,), -100 at what stays
         places = (wanted >= 0).nonzero().squeeze(1)
         return {
-            "masked_ids": masked[mask],
+            "masked_ids": masked[packing.mask],
             "masked_places": places,
             "masked_tokens": wanted[places],
             "masked_count": torch.tensor([len(places)]),
@@ -76,12 +77,12 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
     if kind not in HEADS:
         raise ParameterError("do_mlm", f"no head is known for {kind!r}; known are {', '.join(HEADS)}")
     with readable(name_or_path):
-        model, found = AutoModelForMaskedLM.from_pretrained(
+        model, info = AutoModelForMaskedLM.from_pretrained(
             name_or_path, dtype=torch.float32, output_loading_info=True, local_files_only=not hub_reachable(),
             trust_remote_code=False,
         )  # fmt: skip
     prefix = HEADS[kind] + "."
-    if any(key.startswith(prefix) and "decoder" not in key for key in found["missing_keys"]):
+    if any(key.startswith(prefix) and "decoder" not in key for key in info["missing_keys"]):
         warnings.warn(f"{name_or_path!r} has no masked-language-model head: a new one is trained", stacklevel=2)
     head = cast(nn.Module, getattr(model, HEADS[kind]))
     decoder: Any = head.get_submodule("predictions.decoder" if kind == "bert" else "decoder")

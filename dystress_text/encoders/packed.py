@@ -22,24 +22,26 @@ _LEVELS = 1 << 16  # of a dropout rate on a CPU
 
 @dataclass(frozen=True)
 class Packing:
-    """The positions of packed tokens in padded rows.
+    """Where the tokens of texts lie: text after text, or each in a row that is padded on the right.
 
     Attributes:
-        places: (tokens,) ascending indices into the rows * length positions; the tokens of a row begin at its start.
-        mask: (rows, length), 1 at tokens.
+        starts: (rows,) each text's first one of the packed tokens.
+        places: (tokens,) ascending indices into the rows * length positions.
+        mask: (rows, length), true at tokens.
     """
 
+    starts: Tensor
     places: Tensor
     mask: Tensor
 
     @classmethod
-    def of_mask(cls, mask: Tensor, tokens: int) -> Packing:
-        """The packing of rows from a mask (rows, length) with ``tokens`` ones; reads nothing from the device."""
-        lengths = mask.sum(dim=1)
-        rows = torch.arange(len(mask), device=mask.device)
-        row = torch.repeat_interleave(rows, lengths, output_size=tokens)  # (tokens,)
-        position = torch.arange(tokens, device=mask.device) - (lengths.cumsum(0) - lengths)[row]
-        return cls(row * mask.shape[1] + position, mask)
+    def of_lengths(cls, lengths: Tensor, longest: int, tokens: int) -> Packing:
+        """From the lengths (rows,) of texts, the longest, and their sum; reads nothing from the device."""
+        device, starts = lengths.device, lengths.cumsum(0) - lengths
+        row = torch.repeat_interleave(torch.arange(len(lengths), device=device), lengths, output_size=tokens)
+        position = torch.arange(tokens, device=device) - starts[row]  # (tokens,), as row
+        mask = torch.arange(longest, device=device) < lengths[:, None]
+        return cls(starts, row * longest + position, mask)
 
     def pack(self, x: Tensor) -> Tensor:
         """(rows, length, ...) -> (tokens, ...)."""
@@ -51,8 +53,7 @@ class Packing:
 
     def first(self, x: Tensor) -> Tensor:
         """Each row's first token, (tokens, ...) -> (rows, ...)."""
-        lengths = self.mask.sum(dim=1)
-        return x[lengths.cumsum(0) - lengths]
+        return x[self.starts]
 
 
 class _Pack(torch.autograd.Function):
@@ -132,7 +133,7 @@ def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor
         for z in (query, packing.pad(block.key(x)), packing.pad(block.value(x)))
     )
     rate, scale = block.dropout.p if block.training else 0.0, block.attention_head_size**-0.5
-    mask = packing.mask[:, None, None].bool()  # (rows, 1, 1, length)
+    mask = packing.mask[:, None, None]  # (rows, 1, 1, length)
     if x.device.type == "cpu" and rate > 0:  # torch has no fused kernel for this case
         scores = query @ key.transpose(2, 3) * scale  # (rows, heads, length, length)
         attention = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)

@@ -1,7 +1,4 @@
-"""The layout of saved models: what sentence-transformers' own ``save`` writes, in the words of its older releases.
-
-Every release from 2.2 on reads it, and the newest one without a warning.
-"""
+"""The layout of saved models: what sentence-transformers' own ``save`` writes, in the words of release 5.1."""
 
 from __future__ import annotations
 
@@ -10,10 +7,9 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -21,13 +17,9 @@ from transformers.utils import logging
 from dystress_text.encoders.pooling import averages_layers, layer_weights, token_of
 from dystress_text.files.whole import write_json
 
-if TYPE_CHECKING:
-    from peft import PeftModel
-
 MODULES = "modules.json"
 TRANSFORMER = "sentence_bert_config.json"
 PROMPTS = "sentence_transformers"  # where a transformer's configuration keeps prompts and similarity until then
-WEIGHTS, OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
 
 _OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
 _NEW_NAMES = ("module_input_name", "module_output_name", "include_prompt")  # at their defaults
@@ -50,7 +42,7 @@ class _TransformerFiles(nn.Module):
         write_config(config, Path(path))
         write_tokenizer(self.tokenizer, Path(path))
         limit = self.tokenizer.model_max_length
-        write_json(Path(path) / TRANSFORMER, {"max_seq_length": limit, "do_lower_case": False})
+        write_json(Path(path) / TRANSFORMER, {"max_seq_length": limit})
 
 
 def prompt_of(transformer: PreTrainedModel, role: str = "") -> str:
@@ -115,16 +107,6 @@ def write_model(
     _reword(folder, token_of(pooler_type))
 
 
-def write_adapter(adapted: PeftModel, folder: Path) -> None:
-    """Write adapters as ``PeftModel.from_pretrained(base, folder)`` reads them; of a base's path they have the end."""
-    config = adapted.peft_config["default"]
-    base = Path(config.base_model_name_or_path or "")
-    if base.is_dir():
-        config.base_model_name_or_path = base.resolve().name
-    adapted.save_pretrained(str(folder), save_embedding_layers=False)  # only linear layers have adapters
-    (folder / "README.md").unlink(missing_ok=True)  # an empty form
-
-
 def write_config(config: PretrainedConfig, folder: Path) -> None:
     """Write ``config.json``, with rotary positions under the names of transformers 4 too."""
     config.save_pretrained(folder)
@@ -153,21 +135,17 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def _reword(folder: Path, mode: str) -> None:
-    """Name modules and settings as releases before 5.4 do, and repeat small weights in the one form that 2.2 reads."""
+    """Name modules and settings as sentence-transformers does before 5.4, and as servers read them."""
     modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
     for module in modules:
-        place = folder / module["path"]
-        module["type"] = f"sentence_transformers.models.{module['path'].partition('_')[2] or 'Transformer'}"
-        if place == folder:
+        kind, path = module["path"].partition("_")[2] or "Transformer", folder / module["path"] / "config.json"
+        module["type"] = f"sentence_transformers.models.{kind}"
+        if kind == "Transformer" or not path.is_file():
             continue
-        path = place / "config.json"  # those releases write none for Normalize
-        settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        settings = json.loads(path.read_text(encoding="utf-8"))
         settings = {_OLD_NAMES.get(name, name): value for name, value in settings.items() if name not in _NEW_NAMES}
-        if place.name.endswith("_Pooling"):
-            settings = {"word_embedding_dimension": settings["word_embedding_dimension"], "pooling_mode": mode}
-            settings |= {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
-            settings |= {"pooling_mode_lasttoken": True} if mode == "lasttoken" else {}  # 2.2 does not know it
+        if kind == "Pooling":
+            tokens = ("cls_token", "mean_tokens", "lasttoken")
+            settings |= {f"pooling_mode_{token}": token.startswith(mode) for token in tokens}
         write_json(path, settings)
-        if (place / WEIGHTS).is_file():
-            torch.save(load_file(place / WEIGHTS), place / OLD_WEIGHTS)
     write_json(folder / MODULES, modules)

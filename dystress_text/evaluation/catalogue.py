@@ -33,24 +33,17 @@ from dystress_text.files.whole import write_bytes
 
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
-SENTEVAL_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}  # SentEval's names where ours differ
-
 Row = dict[str, float | None]  # the figures of a table's row by task; None where a task gave none
 Part = TypeVar("Part", StsPairs, Labelled)
 
 
 @dataclass(frozen=True)
 class _Task(Generic[Part]):
-    """What all tasks have.
+    """What all tasks have."""
 
-    Attributes:
-        name: the column of the published tables.
-        reader: reads a part from its files.
-        parts: by subset or split, the number of its rows, and its files in SentEval's ``downstream`` folder.
-    """
-
-    name: str
-    reader: Callable[..., Part]
+    name: str  # the column of the published tables
+    reader: Callable[..., Part]  # of a part from its files
+    # by subset or split, the number of its pairs or texts, and its files in SentEval's ``downstream`` folder
     parts: Mapping[str, tuple[int, *tuple[str, ...]]]
 
     @property
@@ -76,35 +69,23 @@ class _Task(Generic[Part]):
 
 @dataclass(frozen=True)
 class StsTask(_Task[StsPairs]):
-    """A set of scored pairs, by subset.
+    """A set of scored pairs, by subset."""
 
-    Attributes:
-        title: the set's name while training, from which its metrics have their names.
-    """
-
-    title: str
+    title: str  # its name while training, from which its metrics have theirs
 
     def pairs(self, folder: Path) -> StsPairs:
         """The pairs of all subsets as one set, however many there are."""
-        subsets = list(self.load(folder).values())
-        return StsPairs(
-            tuple(sentence for pairs in subsets for sentence in pairs.first),
-            tuple(sentence for pairs in subsets for sentence in pairs.second),
-            np.concatenate([pairs.scores for pairs in subsets]),
-            self.title,
-        )
+        subsets = self.load(folder).values()
+        first = tuple(sentence for pairs in subsets for sentence in pairs.first)
+        second = tuple(sentence for pairs in subsets for sentence in pairs.second)
+        return StsPairs(first, second, np.concatenate([pairs.scores for pairs in subsets]), self.title)
 
 
 @dataclass(frozen=True)
 class TransferTask(_Task[Labelled]):
-    """A classification task, by split.
+    """A classification task, by split."""
 
-    Attributes:
-        scheme: ``folds`` (nested cross-validation), ``dev`` (l2 chosen on a dev split) or ``test`` (l2 chosen by folds
-            of the training split).
-        classes: their number.
-    """
-
+    # nested cross-validation, l2 chosen on a dev split, or l2 chosen by folds of the training split
     scheme: Literal["folds", "dev", "test"]
     classes: int = 2
 
@@ -187,7 +168,7 @@ TASKS = {group: tuple(task.name for task in tasks) for group, tasks in SUITES["s
 
 def figure_of(result: Mapping[str, Any]) -> float:
     """What tables show of a task's entry in a result file."""
-    figure: float = next(result[name] for name in ("spearman", "accuracy", "figure") if name in result)
+    figure: float = result["spearman"] if "spearman" in result else result["accuracy"]
     return figure
 
 
@@ -209,7 +190,7 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
     """Tasks by group, in table order, from names of tasks, ours or SentEval's, and groups (``sts``, ``all``)."""
     groups = SUITES[suite]
     known = ["all", *groups, *(task.name for tasks in groups.values() for task in tasks)]
-    names = [SENTEVAL_NAMES.get(name, name) for name in names]
+    names = [{"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}.get(name, name) for name in names]
     check_names("tasks", names, known)
     chosen = {
         group: [task for task in tasks if {"all", group, task.name} & set(names)] for group, tasks in groups.items()

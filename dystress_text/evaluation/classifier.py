@@ -25,21 +25,13 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a fit is trained, and how many folds choose its l2.
-
-    Attributes:
-        folds: of the cross-validation.
-        optimizer: ``adam`` or ``rmsprop``, at torch's default learning rate.
-        batch_size: rows a step.
-        patience: misses before the one that stops a fit.
-        check_every: epochs between checks on the held-out rows.
-    """
+    """How a fit is trained, and how many folds choose its l2."""
 
     folds: int
-    optimizer: str
+    optimizer: str  # at torch's default learning rate
     batch_size: int
-    patience: int
-    check_every: int
+    patience: int  # misses before the one that stops a fit
+    check_every: int  # epochs between checks on the held-out rows
 
 
 RECIPES = {
@@ -50,30 +42,19 @@ RECIPES = {
 
 @dataclass(frozen=True)
 class Subset:
-    """The rows that a fit sees.
-
-    Attributes:
-        train: rows to train on.
-        held_out: rows for early stopping; None splits 5 % of ``train`` off.
-    """
+    """The rows that a fit sees."""
 
     train: Rows
-    held_out: Rows | None = None
+    held_out: Rows | None = None  # for early stopping; None splits 5 % of ``train`` off
 
 
 @dataclass(frozen=True)
 class Fits:
-    """Trained classifiers: S subsets with L values of l2 each.
+    """Trained classifiers: S subsets with L values of l2 each."""
 
-    Attributes:
-        accuracy: (S, L), the best one on the held-out rows.
-        weight: (S, L, classes, dim), of the best round.
-        bias: (S, L, classes).
-    """
-
-    accuracy: NDArray[np.float64]
-    weight: Tensor
-    bias: Tensor
+    accuracy: NDArray[np.float64]  # (S, L), the best one on the held-out rows
+    weight: Tensor  # (S, L, classes, dim), of the best round
+    bias: Tensor  # (S, L, classes)
 
     def predict(self, x: Tensor, subset: int) -> Tensor:
         """Classes that the first fit of a subset predicts for ``x`` (n, dim): (n,)."""
@@ -90,7 +71,7 @@ def fit(x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArr
     Args:
         x: (n, dim) features of all rows; the fits run on their device.
         y: (n,) classes from 0.
-        classes: the number of classes.
+        classes: their number.
         subsets: S subsets of the rows.
         l2: (S, L) weight decay, also of the bias.
         recipe: of each fit.

@@ -99,14 +99,14 @@ def refusing_useless(encode: Embed) -> Embed:
 
 
 def load_model(
-    model: str, pooler_type: str | None, dtype: str = "fp32", batch_size: int = 64, progress: bool = False
+    model: str, pooler_type: str | None, dtype: str = "fp32", batch_size: int = 64
 ) -> tuple[Embed, dict[str, Any]]:
     """Load an encoder, as a function from sentences to vectors and a description for the record.
 
     Without a ``pooler_type`` it is a sentence-transformers model; it and ``dtype`` are choices of ``SentEvalSettings``.
     """
     device = device_alone().type
-    forward = DTYPES[dtype], batch_size, progress, device
+    forward = DTYPES[dtype], batch_size, device
     embed: Embed
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
@@ -134,25 +134,26 @@ def check_complete(model: str) -> None:
 
 
 def _load_encoder(
-    model: str, pooler_type: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
+    model: str, pooler_type: str, dtype: torch.dtype, batch_size: int, device: str
 ) -> tuple[Embed, nn.Module, int | None]:
-    found = load_pretrained(model)
+    pretrained = load_pretrained(model)
+    tokenizer = pretrained.tokenizer
     if pooler_type == OWN_POOLER:
-        encoder = pooler_encoder(found)
+        encoder = pooler_encoder(pretrained)
     else:
-        encoder = build_encoder(found, pooler_type, mlp_head=False)
-        if found.simcse:
+        encoder = build_encoder(pretrained, pooler_type, mlp_head=False)
+        if pretrained.simcse:
             warnings.warn(
                 f"{model!r} is a SimCSE checkpoint; the pooler {pooler_type} leaves out its MLP, {OWN_POOLER} does not",
                 stacklevel=3,
             )
     encoder.to(device)
-    embed = partial(encoder.encode, tokenizer=found.tokenizer, batch_size=batch_size, progress=progress, dtype=dtype)
-    return refusing_useless(embed), encoder, length_limit(found.tokenizer, encoder.transformer)
+    embed = partial(encoder.encode, tokenizer=tokenizer, batch_size=batch_size, progress=True, dtype=dtype)
+    return refusing_useless(embed), encoder, length_limit(tokenizer, encoder.transformer)
 
 
 def _load_sentence_transformer(
-    model: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
+    model: str, dtype: torch.dtype, batch_size: int, device: str
 ) -> tuple[Embedder, nn.Module, int | None]:
     check_complete(model)
     with readable(model):
@@ -177,7 +178,7 @@ def _load_sentence_transformer(
                 list(sentences),
                 batch_size=batch_size,
                 convert_to_tensor=True,
-                show_progress_bar=progress and sys.stderr.isatty(),  # its bar would fill a log file
+                show_progress_bar=sys.stderr.isatty(),  # its bar would fill a log file
             )
 
     ways = (encoder.encode, encoder.encode_query, encoder.encode_document)

@@ -11,8 +11,9 @@ import math
 import re
 import reprlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,16 +22,10 @@ import torch
 from torch import Tensor
 
 from dystress_text.cli.options import check_names
-from dystress_text.errors import DataError, ParameterError, UserError
-from dystress_text.evaluation.catalogue import (
-    SUITES,
-    TASKS,
-    TransferTask,
-    eval_pairs,
-    suite_folder,
-)
+from dystress_text.errors import DataError, ParameterError
+from dystress_text.evaluation.catalogue import SUITES, TASKS, TransferTask, eval_pairs, suite_folder
 from dystress_text.evaluation.embedder import EncodedOnce
-from dystress_text.evaluation.readers import Labelled, StsPairs, one_spaced, score_of
+from dystress_text.evaluation.readers import Labelled, StsPairs, scored, slug_of
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import Embed, score_vectors
@@ -65,13 +60,10 @@ class StsEvaluator:
 class TransferEvaluator:
     """Dev accuracies x 100 under SentEval's fast mode: ``mr_dev_accuracy`` and so on, and their mean.
 
-    They are measured on the rows that choose the classifier's l2, as in SimCSE's training; test rows are not used.
-
-    Attributes:
-        tasks: what is measured, each with its texts by split.
+    They are measured on the texts that choose the classifier's l2, as in SimCSE's training, and on none of the tests.
     """
 
-    tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]
+    tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]  # with their texts by split
 
     @property
     def best_metrics(self) -> Sequence[str]:
@@ -81,9 +73,9 @@ class TransferEvaluator:
     def __call__(self, embed: Embed) -> dict[str, float]:
         from dystress_text.evaluation.transfer import dev_accuracy  # scikit-learn is slow to import
 
-        found = [dev_accuracy(task, splits, lambda texts: embed(texts).cpu()) for task, splits in self.tasks]
-        metrics = dict(zip(self.best_metrics[-len(found) :], found, strict=True))
-        return metrics | {TRANSFER_AVERAGE: sum(found) / len(found)} if len(found) > 1 else metrics
+        each = [dev_accuracy(task, splits, lambda texts: embed(texts).cpu()) for task, splits in self.tasks]
+        metrics = dict(zip(self.best_metrics[-len(each) :], each, strict=True))
+        return metrics | {TRANSFER_AVERAGE: sum(each) / len(each)} if len(each) > 1 else metrics
 
 
 @dataclass(frozen=True)
@@ -105,14 +97,12 @@ class RetrievalEvaluator:
 class Evaluation:
     """Evaluators one after another, each distinct sentence encoded once.
 
-    Attributes:
-        evaluators: in order, each with its ``best_metrics``, higher is better, of which one may choose the best model;
-            by default the first of the first.
-        seconds: spent so far.
+    One of their ``best_metrics``, of which higher is better, may choose the best model; by default the first of the
+    first.
     """
 
     evaluators: Sequence[Evaluator]
-    seconds: float = 0.0
+    seconds: float = 0.0  # spent so far
 
     @property
     def pairs(self) -> list[StsPairs]:
@@ -134,9 +124,9 @@ class Evaluation:
             for evaluator in self.evaluators:
                 metrics |= _that_exist(evaluator(embed))
         self.seconds += time.perf_counter() - start
-        found = [metrics[name] for pairs in self.pairs if (name := pairs.metric("spearman")) in metrics]
-        if len(found) == len(self.pairs) > 1:
-            metrics[AVERAGE] = float(np.mean(found))
+        scored = [metrics[name] for pairs in self.pairs if (name := pairs.metric("spearman")) in metrics]
+        if len(scored) == len(self.pairs) > 1:
+            metrics[AVERAGE] = float(np.mean(scored))
         return metrics
 
     def best_metric(self, name: str | None) -> str | None:
@@ -168,15 +158,10 @@ class Evaluation:
 Evaluator = StsEvaluator | TransferEvaluator | RetrievalEvaluator
 
 
-def build_evaluation(
-    settings: EvaluationSettings, data_dir: str | Path | None = None, tsv_quoting: bool | None = None
-) -> Evaluation:
-    """The evaluators that the settings name: sets, files, transfer tasks, search; ``tsv_quoting`` is of files."""
+def build_evaluation(settings: EvaluationSettings, data_dir: str | Path | None = None) -> Evaluation:
+    """The evaluators that the settings name: sets, files, transfer tasks, search."""
     sets = [eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"]
-    sets += [
-        read_scored_pairs(file, settings.eval_columns, settings.eval_score_range, tsv_quoting)
-        for file in settings.eval_file or []
-    ]
+    sets += [read_scored_pairs(file) for file in settings.eval_file or []]
     metrics = [AVERAGE, *(pairs.metric("spearman") for pairs in sets)]
     twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
     if twice is not None:
@@ -184,10 +169,7 @@ def build_evaluation(
     evaluators: list[Evaluator] = [StsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
-    try:
-        evaluators += map(RetrievalEvaluator, read_collections(settings.eval_retrieval or []))
-    except DataError as error:
-        raise ParameterError("eval_retrieval", str(error)) from error
+    evaluators += map(RetrievalEvaluator, read_collections("eval_retrieval", settings.eval_retrieval or []))
     return Evaluation(evaluators)
 
 
@@ -220,8 +202,9 @@ def _that_exist(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
     """A line of the table at the end of a run: the figures of a pooler on a set."""
-    found = [(metrics.get(pairs.metric(kind)), form) for kind, form in zip(KINDS, (".2f", ".4f", ".4f"), strict=True)]
-    spearman, alignment, uniformity = ("-" if value is None else format(value, form) for value, form in found)
+    forms = zip(KINDS, (".2f", ".4f", ".4f"), strict=True)
+    figures = ((metrics.get(pairs.metric(kind)), form) for kind, form in forms)
+    spearman, alignment, uniformity = ("-" if value is None else format(value, form) for value, form in figures)
     return f"{title:24} {pooler:16} {spearman:>8} {alignment:>9} {uniformity:>10}"
 
 
@@ -232,55 +215,30 @@ def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: 
     return lines + [f"{name:41} {value:8.2f}" for name, value in metrics.items() if name not in shown]
 
 
-def read_scored_pairs(
-    source: str,
-    columns: Sequence[str] | None = None,
-    score_range: Sequence[float] | None = None,
-    tsv_quoting: bool | None = None,
-) -> StsPairs:
-    """Read pairs with scores; each run of white space within a sentence becomes one space.
+def read_scored_pairs(source: str) -> StsPairs:
+    """Read pairs with scores, named by their file or data set (see :func:`name_of`).
 
-    Alignment uses the pairs in the top fifth of the scores' range, as STS-B uses those above 4 of 0 to 5. The range is
-    ``score_range``, else from the lowest to the highest score.
+    The columns are sentence1, sentence2 and score, or the only three, in that order; a .csv or .tsv file of three need
+    not have a header. Alignment uses the pairs in the top fifth of the scores, from the lowest to the highest, as STS-B
+    uses those above 4 of 0 to 5.
 
     Args:
         source: a .csv, .tsv, .jsonl, .json or .parquet file, or a hub data set as ``OWNER/NAME`` (its ``validation``
             split) or ``OWNER/NAME:SPLIT``.
-        columns: names of the columns with the first sentence, the second and the score; None for sentence1, sentence2
-            and score, or for a table of three columns in that order.
-        score_range: the lowest and the highest score that are accepted; None for any.
-        tsv_quoting: see :func:`load_table`.
-
-    Returns:
-        The pairs, named by the file or data set (see :func:`slug_of`).
     """
-    known, rows = _read(source, tsv_quoting)
-    names = _chosen(source, known, columns)
-    first: list[str] = []
-    second: list[str] = []
-    scores: list[float] = []
-    for number, row in enumerate(rows, 1):
-        where = f"row {number} of {source!r}"
-        try:
-            first.append(_text(row[names[0]]))
-            second.append(_text(row[names[1]]))
-            scores.append(score_of(row[names[2]]))
-        except ValueError as error:
-            raise ParameterError("eval_file", f"{where}: {error}") from error
-        if score_range is not None and not score_range[0] <= scores[-1] <= score_range[1]:
-            low, high = score_range
-            raise ParameterError(
-                "eval_score_range", f"{where} has the score {scores[-1]:g}, outside {low:g} to {high:g}"
-            )
-    if len(set(scores)) < 2:
-        raise ParameterError("eval_file", f"the {len(scores)} pairs of {source!r} have no two different scores")
-    low, high = score_range or (min(scores), max(scores))
-    return StsPairs(tuple(first), tuple(second), np.array(scores), slug_of(source), 0.8 * high + 0.2 * low)
+    try:
+        pairs = scored(_rows(source))
+    except DataError as error:
+        raise ParameterError("eval_file", str(error)) from error
+    if len(set(pairs.scores)) < 2:
+        raise ParameterError("eval_file", f"the {len(pairs)} pairs of {source!r} have no two different scores")
+    positive_above = float(0.8 * pairs.scores.max() + 0.2 * pairs.scores.min())
+    return replace(pairs, name=name_of(source), positive_above=positive_above)
 
 
-def slug_of(source: str) -> str:
-    """A file's or data set's name in metrics: its stem in lower case, with ``_`` for all but letters and digits."""
-    slug = re.sub(r"\W+", "_", Path(_place(source)[0]).stem.lower()).strip("_")
+def name_of(source: str) -> str:
+    """A file's or data set's name in metrics."""
+    slug = slug_of(Path(_place(source)[0]).stem)
     if not slug:
         raise ParameterError("eval_file", f"the name of {source!r} has no letter or digit to name its metrics by")
     return slug
@@ -292,38 +250,38 @@ def _place(source: str) -> tuple[str, str]:
     return (name, split or HUB_SPLIT) if is_hub_name(name) and not Path(source).exists() else (source, "")
 
 
-def _read(source: str, tsv_quoting: bool | None) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
-    """The names of a table's columns, and its rows."""
+def _rows(source: str) -> Iterator[tuple[str, str, str, Any]]:
+    """The place of each row for errors, its two texts and its score."""
     name, split = _place(source)
     if not is_table(name) or not (split or Path(source).is_file()):
-        raise ParameterError("eval_file", f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
-    try:
-        table = load_table(name, split, tsv_quoting)
-    except UserError as error:
-        raise ParameterError("eval_file", str(error)) from error
-    return table.column_names, cast(Iterable[dict[str, Any]], table)
-
-
-def _chosen(source: str, known: Sequence[str], columns: Sequence[str] | None) -> Sequence[str]:
-    """The columns of the two sentences and the score."""
-    if columns is None and set(COLUMNS) <= set(known):
-        return COLUMNS
-    if columns is None and len(known) == 3:
-        if re.fullmatch(r"[-+.\d\s]+", known[2]):
-            raise ParameterError("eval_file", f"{source!r} has no header: its first row has the score {known[2]!r}")
-        return known
-    if columns is None or len(columns) != 3 or not set(columns) <= set(known):
-        asked = "" if columns is None else f", not {', '.join(columns)}"
-        raise ParameterError(
-            "eval_columns",
-            f"{source!r} has the columns {', '.join(known)}{asked}; name those of the first sentence, the second and "
-            "the score",
+        raise DataError(f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
+    table = load_table(name, split)
+    columns, rows = table.column_names, cast(Iterable[dict[str, Any]], table)
+    if set(COLUMNS) <= set(columns):
+        columns = list(COLUMNS)
+    elif len(columns) != 3:
+        raise DataError(
+            f"{source!r} has the columns {', '.join(columns)}; it should have sentence1, sentence2 and score, or three "
+            "alone, two texts and a number, in that order"
         )
-    return columns
+    elif columns != ["0", "1", "2"] and _is_number(columns[2]):  # no header, nor what pandas writes for none
+        rows = chain([dict(zip(columns, columns, strict=True))], rows)
+    for number, row in enumerate(rows, 1):
+        where = f"row {number} of {source!r}"
+        first, second = (_text(row[column], where) for column in columns[:2])
+        yield where, first, second, row[columns[2]]
 
 
-def _text(cell: Any) -> str:
-    if not isinstance(cell, str) or is_blank(cell):
-        raise ValueError(f"{reprlib.repr(cell)} is not a text")
-    cell.encode()  # half of a surrogate pair is a ValueError too
-    return one_spaced(cell)
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _text(cell: Any, where: str) -> str:
+    # half of a surrogate pair is no text either
+    if not isinstance(cell, str) or is_blank(cell) or cell.encode(errors="ignore").decode() != cell:
+        raise DataError(f"{where}: {reprlib.repr(cell)} is not a text")
+    return cell

@@ -12,23 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_SENTENCES = 2_000  # their 2 million pairs tell a share of 1 in 10,000
-FEWEST_SENTENCES = 50
 SHARES = (0.5, 0.1, 0.01, 0.001, 0.0001)
 HEADER = ("share of random pairs", "similarity reached")
 
 
 def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
-    """The cosine that each share of all pairs of sentences reaches, for the record.
+    """The cosine that each share of all pairs of distinct sentences reaches, for the record, from vectors (n, dim).
 
-    Args:
-        vectors: of distinct sentences, (n, dim), of any length; of more than 2,000 the first count.
-
-    Returns:
-        ``sentences``, ``pairs`` and ``cosines`` by share, shares of fewer than 100 pairs left out; None for fewer than
-        50 sentences.
+    Shares of fewer than 100 pairs are left out. None for fewer than 50 sentences; of more than 2,000 the first count.
     """
     vectors = np.asarray(vectors[:MOST_SENTENCES], dtype=np.float32)
-    if len(vectors) < FEWEST_SENTENCES:
+    if len(vectors) < 50:
         return None
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
     cosines = (units @ units.T)[np.tri(len(units), k=-1, dtype=bool)]  # (pairs,), each pair once, none with itself

@@ -7,6 +7,7 @@ or damaged is a DataError that names file and line.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,21 +27,13 @@ Row = tuple[str, list[str]]  # file and line for errors, and the columns
 
 @dataclass(frozen=True)
 class StsPairs:
-    """Sentence pairs with gold scores.
-
-    Attributes:
-        first: the first sentence of each pair.
-        second: the second sentence of each pair.
-        scores: (pairs,) gold similarity: 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file.
-        name: the set's name in tables.
-        positive_above: alignment uses the pairs scored above this value.
-    """
+    """Sentence pairs with gold scores."""
 
     first: tuple[str, ...]
     second: tuple[str, ...]
-    scores: NDArray[np.float64]
-    name: str = "STS"
-    positive_above: float = POSITIVE_SCORE
+    scores: NDArray[np.float64]  # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
+    name: str = "STS"  # in tables
+    positive_above: float = POSITIVE_SCORE  # alignment uses the pairs scored above this value
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -48,7 +41,7 @@ class StsPairs:
     @property
     def slug(self) -> str:
         """The name inside metric names: ``STS-B dev`` becomes ``sts_b_dev``."""
-        return self.name.lower().replace("-", "_").replace(" ", "_")
+        return slug_of(self.name)
 
     def metric(self, kind: str) -> str:
         """The name of a metric of the set, such as ``sts_b_dev_spearman``."""
@@ -62,18 +55,18 @@ class StsPairs:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Texts with classes, sorted as the protocol asks.
+    """Texts with classes, sorted as the protocol asks."""
 
-    Attributes:
-        columns: one tuple of sentences, or two for a task whose texts are pairs.
-        labels: (texts,) classes from 0.
-    """
-
-    columns: tuple[tuple[str, ...], ...]
-    labels: NDArray[np.int64]
+    columns: tuple[tuple[str, ...], ...]  # one, or two for a task whose texts are pairs
+    labels: NDArray[np.int64]  # (texts,) classes from 0
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def slug_of(name: str) -> str:
+    """A name in lower case, with ``_`` for all but letters and digits."""
+    return re.sub(r"\W+", "_", name.lower()).strip("_")
 
 
 def one_spaced(text: str) -> str:
@@ -115,12 +108,12 @@ def read_rows(
 
 def read_sts_benchmark(path: Path) -> StsPairs:
     """Read the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in 6 and 7."""
-    return _scored((where, row[5], row[6], row[4]) for where, row in read_rows(path, 7))
+    return scored((where, row[5], row[6], row[4]) for where, row in read_rows(path, 7))
 
 
 def read_sick(path: Path) -> StsPairs:
     """Read a SICK file: tabs, a header, sentences in columns 2 and 3, relatedness in column 4."""
-    return _scored((where, row[1], row[2], row[3]) for where, row in read_rows(path, 4, header=True))
+    return scored((where, row[1], row[2], row[3]) for where, row in read_rows(path, 4, header=True))
 
 
 def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
@@ -128,12 +121,12 @@ def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
     pairs, scores = read_rows(inputs, 2), read_rows(golds)
     if len(pairs) != len(scores):
         raise DataError(f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally long")
-    together = ((where, *pair[:2], gold[0]) for (_, pair), (where, gold) in zip(pairs, scores, strict=True))
-    return _scored(row for row in together if row[3].strip())
+    together = zip(pairs, scores, strict=True)
+    return scored((where, a, b, gold) for (_, (a, b, *_)), (where, (gold, *_)) in together if gold.strip())
 
 
-def _scored(rows: Iterable[tuple[str, ...]]) -> StsPairs:
-    """Pairs from rows of (place, first, second, score)."""
+def scored(rows: Iterable[tuple[str, str, str, Any]]) -> StsPairs:
+    """Pairs from rows of (place for errors, first, second, score)."""
     first, second, scores = [], [], []
     for where, a, b, score in rows:
         try:
@@ -176,11 +169,11 @@ def _latin_1(path: Path) -> list[Row]:
 
 def _labelled(rows: Iterable[tuple[str, list[str], str]], classes: Sequence[str]) -> Labelled:
     """Texts from rows of (place, texts, label), sorted by (token counts, label); equal ones keep the file's order."""
-    found = []
+    labelled = []
     for where, texts, label in rows:
         if label.strip() not in classes:
             raise DataError(f"{where}: {label!r} is none of the classes {', '.join(classes)}")
-        found.append(([one_spaced(text) for text in texts], classes.index(label.strip())))
-    found.sort(key=lambda row: (*(len(text.split()) for text in row[0]), row[1]))
-    columns = tuple(zip(*(texts for texts, _ in found), strict=True))
-    return Labelled(columns, np.array([label for _, label in found], np.int64))
+        labelled.append(([one_spaced(text) for text in texts], classes.index(label.strip())))
+    labelled.sort(key=lambda row: (*(len(text.split()) for text in row[0]), row[1]))
+    columns = tuple(zip(*(texts for texts, _ in labelled), strict=True))
+    return Labelled(columns, np.array([label for _, label in labelled], np.int64))

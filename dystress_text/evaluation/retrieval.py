@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,9 +19,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from dystress_text.errors import DataError
+from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import EncodedOnce
-from dystress_text.evaluation.readers import one_spaced
+from dystress_text.evaluation.readers import one_spaced, score_of, slug_of
 from dystress_text.evaluation.sts import Embed
 
 METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
@@ -38,25 +36,15 @@ def figures_in(result: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Collection:
-    """Documents, queries and which documents each query should find.
+    """Documents, queries and which documents each query should find."""
 
-    Attributes:
-        name: of its folder, and the split where it is not the test split.
-        documents: texts by id.
-        queries: texts by id; those without a relevant document are left out.
-        relevant: the scores of a query's relevant documents, by the ids of both.
-        left_out: number of queries that were left out.
-        ignored: number of judgements of a query or a document that the collection lacks.
-        graded: whether there are other scores than 0 and 1.
-    """
-
-    name: str
-    documents: Mapping[str, str]
-    queries: Mapping[str, str]
-    relevant: Mapping[str, Mapping[str, float]]
-    left_out: int
-    ignored: int
-    graded: bool
+    name: str  # of its folder, and the split where it is not the test split
+    documents: Mapping[str, str]  # texts by id
+    queries: Mapping[str, str]  # texts by id
+    relevant: Mapping[str, Mapping[str, float]]  # the scores of a query's relevant documents, by the ids of both
+    left_out: int  # queries without a relevant document
+    ignored: int  # judgements of a query or a document that the collection lacks
+    graded: bool  # whether there are other scores than 0 and 1
 
     @cached_property
     def own(self) -> frozenset[str]:
@@ -77,8 +65,8 @@ class Collection:
 
     @property
     def slug(self) -> str:
-        """The name inside metric names: lower case, with ``_`` for all but letters and digits."""
-        return re.sub(r"\W+", "_", self.name.lower()).strip("_")
+        """The name inside metric names."""
+        return slug_of(self.name)
 
     @cached_property
     def about(self) -> dict[str, int | str]:
@@ -107,9 +95,9 @@ class Collection:
             def embed_inputs(self, model: Any, sentences: Sequence[str], encode_fn_name: str, **_: Any) -> Tensor:
                 return (encoded.query if encode_fn_name == "query" else encoded.document)(sentences)
 
-            def compute_metrics(self, found: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+            def compute_metrics(self, hits_of_queries: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
                 ranked, graded, dcg = [], [], self.compute_dcg_at_k
-                for query, hits in zip(self.queries_ids, found, strict=True):
+                for query, hits in zip(self.queries_ids, hits_of_queries, strict=True):
                     others = (hit for hit in hits if query not in own or hit["corpus_id"] != query)
                     ranked.append(sorted(others, key=lambda hit: (-hit["score"], hit["corpus_id"])))
                     scores = self.relevant_docs[query]
@@ -123,20 +111,23 @@ class Collection:
             score_functions={"own": SimilarityFunction.to_similarity_fn(encoded.similarity)},
             **{f"{argument}_at_k": [k] for argument, k in METRICS.values()},
         )  # fmt: skip
-        found = evaluator.compute_metrices(None)["own"]
-        figures = {name: found[f"{name.split('@')[0].lower()}@k"][k] for name, (_, k) in METRICS.items()}
-        return {name: 100 * float((figures | {GRADED: found[GRADED]})[name]) for name in self.metrics}
+        measured = evaluator.compute_metrices(None)["own"]
+        figures = {name: measured[f"{name.split('@')[0].lower()}@k"][k] for name, (_, k) in METRICS.items()}
+        return {name: 100 * float((figures | {GRADED: measured[GRADED]})[name]) for name in self.metrics}
 
 
-def read_collections(folders: Sequence[str | Path], split: str = "test") -> list[Collection]:
-    """Read several, whose metrics have names of their own."""
-    found = [read_collection(Path(folder), split) for folder in folders]
-    slugs = [collection.slug for collection in found]
+def read_collections(parameter: str, folders: Sequence[str | Path], split: str = "test") -> list[Collection]:
+    """Read several, whose metrics have names of their own; ``parameter`` is what an error names."""
+    try:
+        collections = [read_collection(Path(folder), split) for folder in folders]
+    except DataError as error:
+        raise ParameterError(parameter, str(error)) from error
+    slugs = [collection.slug for collection in collections]
     for name in slugs:
         if not name or slugs.count(name) > 1:
             problem = f"two collections are named {name!r}" if name else "the name of a folder has no letter or digit"
-            raise DataError(f"{problem}; rename it")
-    return found
+            raise ParameterError(parameter, f"{problem}; rename it")
+    return collections
 
 
 def read_collection(folder: Path, split: str = "test") -> Collection:
@@ -152,9 +143,7 @@ def read_collection(folder: Path, split: str = "test") -> Collection:
     for number, line in _lines(qrels):
         cells = [cell.strip() for cell in line.split("\t")]
         try:
-            query, document, score = *cells[:-1], float(cells[-1])
-            if not math.isfinite(score):
-                raise ValueError
+            query, document, score = *cells[:-1], score_of(cells[-1])
         except ValueError:
             if number == 1 and not (queries.keys() | documents.keys()) & set(cells):  # the header
                 continue

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dystress_text.cli.text_table import lay_out
 from dystress_text.encoders.loading import is_sentence_transformer
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
-    SENTEVAL_NAMES,
     STS_SETS,
     SUITES,
     Row,
@@ -31,58 +24,29 @@ from dystress_text.evaluation.catalogue import (
     figure_of,
     suite_folder,
 )
-from dystress_text.evaluation.classifier import RECIPES, SEED
-from dystress_text.evaluation.embedder import (
-    EncodedOnce,
-    check_complete,
-    load_model,
-)
+from dystress_text.evaluation.embedder import EncodedOnce, check_complete, load_model
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
-from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
+from dystress_text.evaluation.sts import Embed, evaluate_sts_task, score_vectors
 from dystress_text.evaluation.transfer import evaluate_transfer
-from dystress_text.files.places import PACKAGE
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions
 from dystress_text.training.run_folder import contents_of, evaluation_file, one_writer, write_evaluation
 
-_PACKAGES_NAMES = {ours: theirs for theirs, ours in SENTEVAL_NAMES.items()}  # where they differ
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
-_SAME = (  # results of the same of all these stand beside each other in a file
-    "suite", "mode", "engine", "pooler_type", "max_seq_length", "dtype", "prompts", "weights"
-)  # fmt: skip
+# results of the same of all these stand beside each other in a file
+_SAME = ("suite", "mode", "pooler_type", "max_seq_length", "dtype", "prompts", "weights")
 
 
 @dataclass
 class Results:
-    """The results of one evaluation of a model on a suite; they grow task by task.
+    """The results of one evaluation of a model on a suite; they grow task by task."""
 
-    Attributes:
-        about: the model, the suite and the settings.
-        tasks: by name, the entries of :func:`evaluate_task`.
-        left_out: why a task has no result, by task.
-        geometry: alignment and uniformity, with the name of their set, under "geometry".
-        retrieval: of collections by name, their metrics and sizes.
-    """
-
-    about: Mapping[str, Any]
-    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    geometry: dict[str, dict[str, Any]] = field(default_factory=dict)
-    retrieval: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def row(self, names: Iterable[str]) -> Row:
-        """The figures of tasks, None for a task without a result."""
-        return _row(self.tasks, names)
-
-    def rows(self, names: Sequence[str], aggregations: bool) -> dict[str, Row]:
-        """The rows of a table, with the other aggregations of tasks with subsets; other tasks repeat their figure."""
-        rows = {self.about["model"]: self.row(names)}
-        years = [name for name in names if len(self.tasks.get(name, {}).get("subsets", ())) > 1]
-        if years and aggregations:
-            for label, key in (("  mean of subsets", "mean"), ("  weighted mean", "weighted_mean")):
-                rows[label] = self.row(names) | {name: self.tasks[name][key] for name in years}
-        return rows
+    about: Mapping[str, Any]  # the model, the suite and the settings
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # entries of evaluate_task, by name
+    left_out: dict[str, str] = field(default_factory=dict)  # why a task has no result
+    geometry: dict[str, dict[str, Any]] = field(default_factory=dict)  # of one set, under "geometry"
+    retrieval: dict[str, dict[str, Any]] = field(default_factory=dict)  # figures and sizes by collection
 
     def begin(self, file: Path) -> None:
         """Find out now whether the file can be read and written, and say whether it holds what will be replaced."""
@@ -109,24 +73,22 @@ class Results:
             same = [all(c.get(name) == self.about.get(name) for name in _SAME) for c in contents]
             mine = merged[same.index(True)] if any(same) else self._content({"tasks": {}}, new)
             return {**mine, "others": [c for c, is_same in zip(contents, same, strict=True) if not is_same]}
-        except (AttributeError, LookupError, StopIteration, TypeError) as error:
+        except (AttributeError, LookupError, TypeError) as error:
             reason = f"is no result file of an evaluation ({error!r}); move it away, or name another one"
             raise ParameterError("output", f"{file} {reason}") from error
 
     def _content(self, kept: Mapping[str, Any], new: Sequence[str]) -> dict[str, Any]:
         """These results with those that a file has kept of the same model and settings."""
-        variant = {"data_variant": kept.get("data_variant")}  # of all tasks, in files without the tasks' own
-        tasks = {name: {**variant, **result} for name, result in kept["tasks"].items()}
-        retrieval, others = {**kept.get("retrieval", {})}, {**kept.get("other_data", {})}
-        geometry = {"geometry": found} if (found := kept.get("geometry")) else {}
-        left_out = {**kept.get("left_out", {})}
+        tasks = {**kept["tasks"]}
+        retrieval, others, left_out = ({**kept.get(name, {})} for name in ("retrieval", "other_data", "left_out"))
+        geometry = {"geometry": measured} if (measured := kept.get("geometry")) else {}
         places = (self.tasks, tasks, others), (self.retrieval, retrieval, retrieval), (self.geometry, geometry, others)
         for mine, there, aside in places:
             for name in (name for name in mine if name in new or name not in there):
                 left_out.pop(name, None)
                 _put(there, name, mine[name], aside)
         rows = {group: _row(tasks, (task.name for task in of)) for group, of in SUITES[self.about["suite"]].items()}
-        variants = dict.fromkeys({**self.about, **result}.get("data_variant") for result in tasks.values())
+        variants = dict.fromkeys(result.get("data_variant") for result in tasks.values())
         return {
             **self.about,
             "data_variant": "; ".join(filter(None, variants)) or None,
@@ -142,6 +104,7 @@ class Results:
 
 
 def _row(tasks: Mapping[str, Any], names: Iterable[str]) -> Row:
+    """The figures of tasks, None for one without a result."""
     return {name: figure_of(tasks[name]) if name in tasks else None for name in names}
 
 
@@ -157,39 +120,34 @@ def _put(results: dict[str, Any], name: str, new: dict[str, Any], others: dict[s
     results[name] = new
 
 
-def table(found: Sequence[Results], names: Sequence[str], mean: str, more: Mapping[str, Row]) -> str:
+def table(results: Sequence[Results], names: Sequence[str], mean: str, more: Mapping[str, Row]) -> str:
     """The figures of models on tasks and their averages, with further rows below, such as published ones."""
     lines = [["", *names, mean]]
-    rows = [row for results in found for row in results.rows(names, len(found) == 1).items()]
+    rows = [(of_model.about["model"], _row(of_model.tasks, names)) for of_model in results]
     for label, row in (*rows, *more.items()):
         figures = {name: row[name] for name in names}
         cells = ["missing" if figure is None else f"{figure:.2f}" for figure in figures.values()]
-        of_row = average(figures)
-        lines.append([label, *cells, "-" if of_row is None else f"{of_row:.2f}"])
+        lines.append([label, *cells, "-" if (of_row := average(figures)) is None else f"{of_row:.2f}"])
     return lay_out(lines)
 
 
-def retrieval_table(found: Sequence[Results], collections: Sequence[Collection]) -> str:
+def retrieval_table(results: Sequence[Results], collections: Sequence[Collection]) -> str:
     """The figures of models in search, a row for each."""
     columns = [(collection.name, metric) for collection in collections for metric in collection.metrics]
-    rows = [[r.about["model"], *(f"{r.retrieval[name][metric]:.2f}" for name, metric in columns)] for r in found]
+    rows = [[r.about["model"], *(f"{r.retrieval[name][metric]:.2f}" for name, metric in columns)] for r in results]
     return lay_out([["", *map(" ".join, columns)], *rows])
 
 
-def evaluate_task(
-    task: Task, folder: Path, embed: Embed, mode: str = "test", engine: str = "batched"
-) -> dict[str, Any]:
+def evaluate_task(task: Task, folder: Path, embed: Embed, mode: str = "test") -> dict[str, Any]:
     """Evaluate on a task of either kind in SentEval's ``downstream`` folder; returns its entry in the result file."""
     start = time.perf_counter()
-    if engine == "original":
-        found: dict[str, Any] = {"figure": run_original(task, folder, embed, mode)}
-    elif isinstance(task, StsTask):
-        found = evaluate_sts_task(task, folder, embed)
+    if isinstance(task, StsTask):
+        scores = evaluate_sts_task(task, folder, embed)
     else:
-        found = evaluate_transfer(task, folder, embed, mode)
+        scores = evaluate_transfer(task, folder, embed, mode)
     seconds = round(time.perf_counter() - start, 2)
     data = {"data": str(folder), "data_variant": variant_of(folder)}
-    return {**found, **data, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
+    return {**scores, **data, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
 
 
 def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
@@ -199,32 +157,26 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
     """
     chosen = choose(settings.suite, settings.tasks or [])
     folder = suite_folder(settings.suite, settings.data_dir)
-    collections = _collections(settings)
+    collections = read_collections("retrieval", settings.retrieval or [], settings.split)
     if chosen and not folder.is_dir():
-        raise ParameterError(
-            "data_dir",
-            f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none",
-        )
-    if settings.engine == "original":
-        import_senteval()
-    variant = variant_of(folder)
-    if variant is not None:
+        reason = f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none"
+        raise ParameterError("data_dir", reason)
+    if (variant := variant_of(folder)) is not None:
         print(f"not SentEval's published data but a variant: {variant}")
     poolers = {model: _pooler_of(settings, model) for model in settings.model}
-    about = {name: getattr(settings, name) for name in ("suite", "mode", "engine", "batch_size")}
-    about |= {"data": str(folder), "data_variant": variant}
-    found: list[Results] = []
+    about = {name: getattr(settings, name) for name in ("suite", "mode", "batch_size")} | {"data": str(folder)}
+    every: list[Results] = []
 
     def show(group: str) -> None:
         names = [task.name for task in chosen[group]]
         mean = "avg" if len(names) == len(SUITES[settings.suite][group]) else f"avg of {len(names)}"
         more = (published or {}).get(group, {}) if settings.compare and settings.suite == "senteval" else {}
-        print(f"\n{table(found, names, mean, more)}", flush=True)
+        print(f"\n{table(every, names, mean, more)}", flush=True)
 
     for model, pooler in poolers.items():
-        encode, of_model = load_model(model, pooler, settings.dtype, settings.batch_size, progress=True)
+        encode, of_model = load_model(model, pooler, settings.dtype, settings.batch_size)
         embed, file = EncodedOnce(encode), _file_of(settings, model)
-        found.append(results := Results({**about, **of_model}))
+        every.append(results := Results({**about, **of_model}))
         results.begin(file)
         for group, tasks in chosen.items():
             for task in tasks:
@@ -243,8 +195,8 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
         for group in chosen:
             show(group)
     if collections:
-        print(f"\n{retrieval_table(found, collections)}", flush=True)
-    return all(task.name in results.tasks for results in found for tasks in chosen.values() for task in tasks)
+        print(f"\n{retrieval_table(every, collections)}", flush=True)
+    return all(task.name in results.tasks for results in every for tasks in chosen.values() for task in tasks)
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
@@ -266,25 +218,17 @@ def _file_of(settings: SentEvalSettings, model: str) -> Path:
 
 def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed) -> None:
     try:
-        found = evaluate_task(task, folder, embed, settings.mode, settings.engine)
+        results.tasks[task.name] = entry = evaluate_task(task, folder, embed, settings.mode)
     except DataError as error:
         results.left_out[task.name] = str(error)
         print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
         return
-    results.tasks[task.name] = found
     name = _said(settings, results, task.name)
-    print(f"{name}: {figure_of(found):.2f} ({found['seconds']:.1f} s)", file=sys.stderr, flush=True)
+    print(f"{name}: {figure_of(entry):.2f} ({entry['seconds']:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
     return f"{results.about['model']}, {name}" if len(settings.model) > 1 else name
-
-
-def _collections(settings: SentEvalSettings) -> list[Collection]:
-    try:
-        return read_collections(settings.retrieval or [], settings.split)
-    except DataError as error:
-        raise ParameterError("retrieval", str(error)) from error
 
 
 def _run_collection(results: Results, collection: Collection, embed: Embed, file: Path) -> None:
@@ -304,7 +248,7 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
         results.left_out["geometry"] = str(error)
         print(f"geometry left out: {error}", file=sys.stderr)
         return
-    measured = evaluate_sts(pairs, embed)
+    measured = score_vectors(pairs, embed(pairs.sentences))
     sums = {name: sha256_of(folder / name) for name in task.files}
     about = {"set": pairs.name, "sentences": len(pairs.sentences), "sha256": sums}
     results.geometry["geometry"] = about | asdict(measured)
@@ -313,49 +257,3 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
         f"{measured.alignment:.4f} (pairs scored above 4), uniformity {measured.uniformity:.4f}, Spearman "
         f"{measured.spearman:.2f}"
     )
-
-
-# ---- the senteval package, if it is installed and runs (SimCSE's copy is the one to install) -------------------------
-
-
-def import_senteval() -> ModuleType:
-    """The installed package, not one of our programs of that name, whose folders are taken from the path."""
-    ours = (PACKAGE, PACKAGE.parent / "eval")
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() not in ours]
-    try:
-        return importlib.import_module("senteval")
-    except ImportError as error:
-        raise ParameterError("engine", f"the package senteval is not importable here: {error}") from error
-
-
-def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> float:
-    """A task's figure in the published tables, by the package; its files were checked."""
-    task.read(folder)
-    senteval = import_senteval()
-    recipe = RECIPES[mode]
-    classifier = {
-        "nhid": 0, "optim": recipe.optimizer, "batch_size": recipe.batch_size, "tenacity": recipe.patience,
-        "epoch_size": recipe.check_every,
-    }  # fmt: skip
-
-    def batcher(_: Any, batch: list[list[str]]) -> NDArray[np.float32]:
-        vectors: NDArray[np.float32] = embed([" ".join(words) for words in batch]).numpy()
-        return vectors
-
-    with tempfile.TemporaryDirectory() as root:
-        (Path(root) / "downstream").symlink_to(folder.resolve())
-        parameters = {"task_path": root, "usepytorch": True, "kfold": recipe.folds, "seed": SEED}
-        try:
-            engine = senteval.engine.SE({**parameters, "classifier": classifier}, batcher)
-            return _figure(task.name, engine.eval(_PACKAGES_NAMES.get(task.name, task.name)))
-        except Exception as error:  # an unmaintained package may raise anything
-            raise ParameterError("engine", f"senteval failed on {task.name}: {error!r}") from error
-
-
-def _figure(task: str, result: dict[str, Any]) -> float:
-    if task in _PACKAGES_NAMES:
-        spearman = result["test"]["spearman"]
-        return round(100 * float(getattr(spearman, "correlation", spearman)), 2)
-    if task.startswith("STS"):
-        return round(100 * float(result["all"]["spearman"]["all"]), 2)
-    return round(float(result["acc"]), 2)

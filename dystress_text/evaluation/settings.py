@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,13 @@ class EvaluationSettings:
     eval_file: list[str] | None = option(
         None,
         "Evaluate on scored pairs of your own too: .csv, .tsv, .jsonl or .parquet files with the columns "
-        "sentence1, sentence2 and score (or any three, in that order), or OWNER/NAME[:SPLIT] on the hub.",
-    )
-    eval_columns: list[str] | None = option(
-        None, "eval_file: names of the columns of first sentence, second sentence and score.", needs="eval_file"
-    )
-    eval_score_range: list[float] | None = option(
-        None, "eval_file: lowest and highest score; one outside is refused; default any.", needs="eval_file"
+        "sentence1, sentence2 and score, or with two texts and a number alone, or OWNER/NAME[:SPLIT] on the hub.",
     )
     eval_transfer: list[str] | None = option(
         None,
         "Evaluate on the dev accuracy of these transfer tasks too (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC; "
         "all seven if none is named), SentEval's fast mode.",
     )
-
     eval_retrieval: list[str] | None = option(
         None,
         "Evaluate on search too: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or "
@@ -51,10 +43,6 @@ class EvaluationSettings:
         check_names("eval_set", self.eval_set, [*STS_SETS, "none"])
         transfer = (task.name for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS)
         check_names("eval_transfer", self.eval_transfer or [], ["all", *transfer])
-        limits = self.eval_score_range
-        if limits is not None and not (len(limits) == 2 and -math.inf < limits[0] < limits[1] < math.inf):
-            found = " ".join(f"{limit:g}" for limit in limits)
-            raise ParameterError("eval_score_range", f"two numbers, the lowest and the highest score; got {found}")
 
 
 @dataclass(frozen=True)
@@ -86,9 +74,6 @@ class SentEvalSettings:
     data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
     dtype: str = option("fp32", "of the encoder's forward pass", choices=("fp32", "bf16"))
     batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
-    engine: str = option(
-        "batched", "ours, or original: everything by the senteval package", choices=("batched", "original")
-    )
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
     output: Path | None = option(

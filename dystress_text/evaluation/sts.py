@@ -29,27 +29,16 @@ RANDOM_PAIRS = 100_000
 
 @dataclass(frozen=True)
 class StsResult:
-    """Scores of an encoder on one set of pairs.
+    """Scores of an encoder on one set of pairs."""
 
-    Attributes:
-        spearman: rank correlation of cosine and gold score, x 100.
-        alignment: of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there are none.
-        uniformity: of the distinct sentences.
-    """
-
-    spearman: float
-    alignment: float
-    uniformity: float
+    spearman: float  # rank correlation of cosine and gold score, x 100
+    alignment: float  # of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there are none
+    uniformity: float  # of the distinct sentences
 
 
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
     """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds a NaN."""
     return 100 * float(stats.spearmanr(x, y).statistic)
-
-
-def evaluate_sts(pairs: StsPairs, embed: Embed) -> StsResult:
-    """Score an encoder on one set of pairs; each distinct sentence is embedded once."""
-    return score_vectors(pairs, embed(pairs.sentences))
 
 
 def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
@@ -66,11 +55,7 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
     """Counts of cosines in equal bins over [-1, 1], by kind of pair: what a temperature of the similarity acts on.
 
     The kinds are ``alike`` (scored above the set's ``positive_above``, 4 on STS), ``others`` (the other scored pairs)
-    and ``random`` (pairs of distinct sentences, the same at each call).
-
-    Args:
-        pairs: the set.
-        vectors: of ``pairs.sentences``, (distinct sentences, dim).
+    and ``random`` (pairs of distinct sentences, the same at each call). ``vectors`` are as in :func:`score_vectors`.
     """
     units = unit_vectors(vectors)
     first, second = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
@@ -85,10 +70,8 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
 def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> dict[str, Any]:
     """Score an encoder on a task, with cosines in fp64: Spearman's correlation of cosine and gold score, x 100.
 
-    Returns:
-        ``spearman`` over the pairs of all subsets together ("all"), the published figure. ``mean`` and
-        ``weighted_mean`` of the subsets' figures, by their numbers of pairs. ``subsets``: the figure of each.
-        ``counts``: pairs by subset.
+    ``spearman`` is over the pairs of all subsets together ("all"), the published figure; ``mean`` and ``weighted_mean``
+    are of the figures in ``subsets``, by the numbers of pairs in ``counts``.
     """
     subsets = {}
     for name, pairs in task.read(folder).items():

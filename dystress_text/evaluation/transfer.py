@@ -35,13 +35,7 @@ class _Choice:
 
 
 def evaluate_transfer(task: TransferTask, folder: Path, embed: Embed, mode: str = "test") -> dict[str, Any]:
-    """Run a task; its classifiers are trained on the device of the vectors.
-
-    Args:
-        task: from :mod:`dystress_text.evaluation.catalogue`.
-        folder: SentEval's ``downstream`` folder.
-        embed: sentences to vectors (n, dim).
-        mode: ``test`` (the published figures) or ``fast``.
+    """Run a task in SentEval's ``downstream`` folder; its classifiers are trained on the device of the vectors.
 
     Returns:
         ``accuracy`` x 100: the mean over the outer folds, or the accuracy on the test split. ``dev_accuracy`` x 100: of
@@ -98,25 +92,19 @@ def _prepared(
     rows = dict(zip(splits, np.split(np.arange(len(labels)), ends[:-1]), strict=True))
     test = rows.get("test", np.arange(0))
     if task.scheme == "folds":
-        choices = [
-            _Choice(_folds(train, labels, recipe), Subset(train), held_out)
-            for train, held_out in _split(labels, recipe)
-        ]
+        folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED).split(labels, labels)
+        choices = [_Choice(_inner(train, labels, recipe), Subset(train), held_out) for train, held_out in folds]
     elif task.scheme == "dev":
         only = Subset(rows["train"], rows["dev"])
         choices = [_Choice([only], only, test)]
     else:
-        choices = [_Choice(_folds(rows["train"], labels, recipe), Subset(rows["train"]), test)]
+        choices = [_Choice(_inner(rows["train"], labels, recipe), Subset(rows["train"]), test)]
     return x, torch.from_numpy(labels).to(x.device), choices
 
 
-def _folds(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[Subset]:
-    return [Subset(rows[train], rows[held_out]) for train, held_out in _split(labels[rows], recipe)]
-
-
-def _split(labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]:
+def _inner(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[Subset]:
     folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED)
-    return list(folds.split(np.zeros(len(labels)), labels))
+    return [Subset(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])]
 
 
 def _inner_scores(x: Tensor, y: Tensor, classes: int, choices: Sequence[_Choice], recipe: Recipe) -> list[list[float]]:

@@ -36,10 +36,10 @@ _POOLINGS = {
     "last": "the last token of the last layer",
     "avg_first_last": "the mean over the tokens of the mean of the first and the last layer",
 }
+_SIMILARITIES = {"cosine": "cosine similarity", "dot": "dot product"}  # others are distances
 _SETTINGS = (  # that the recipe repeats where they are set
-    "supervised", "bidirectional", "lora_rank", "lora_alpha", "lora_dropout",
-    "lora_target_modules", "max_seq_length", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type",
-    "warmup_ratio", "weight_decay", "max_grad_norm", "seed", "preset",
+    "supervised", "bidirectional", "lora", "max_seq_length", "gradient_accumulation_steps", "learning_rate",
+    "lr_scheduler_type", "warmup_ratio", "weight_decay", "max_grad_norm", "seed", "preset",
 )  # fmt: skip
 
 
@@ -56,6 +56,7 @@ def write_card(
     variants = record.get("data_variants", {})
     data = f"{data_name}; not the published data but a variant: {v}" if (v := variants.get("train_file")) else data_name
     kept = getattr(encoder.transformer.config, PROMPTS, {})
+    prompts = [(role, prompt) for role, prompt in kept.get("prompts", {}).items() if prompt]
     is_published = "train_file" in settings and settings["train_file"] is None and not variants.get("train_file")
     text = ModelCard.from_template(
         _metadata(base, layout, is_published, credits := credits_of(record)),
@@ -70,14 +71,8 @@ def write_card(
         pooling=_POOLINGS.get(encoder.pooler_type, "the first token of the last layer"),
         averages_layers=averages_layers(encoder.pooler_type),
         states=_states(encoder.pooler_type),
-        similarity={"dot": "dot product"}.get(like := kept.get("similarity_fn_name", "cosine"), like)
-        + " distance" * (like in ("euclidean", "manhattan"))
-        + " similarity" * (like == "cosine"),
-        prompts=", ".join(
-            f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})"
-            for name, p in kept.get("prompts", {}).items()
-            if p
-        ),
+        similarity=_SIMILARITIES.get(like := kept.get("similarity_fn_name", "cosine"), f"{like} distance"),
+        prompts=", ".join(f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})" for name, p in prompts),
         recipe=_recipe(record, settings, data) if settings else None,
         results=_results(record, settings),
         chosen=_plain(settings.get("metric_for_best_model") or ""),
@@ -100,10 +95,7 @@ def read_card(file: Path) -> str:
 
 
 def describe_base(name_or_path: str) -> dict[str, Any]:
-    """An encoder's name, whether the hub has it under that name, and the licence that its card states (else None).
-
-    Of a folder only the name is given, not the path.
-    """
+    """An encoder's name, not its path; whether the hub has it under that name; and the licence that its card states."""
     folder = Path(name_or_path)
     local = folder.is_dir()
     try:
@@ -159,10 +151,8 @@ def _data(settings: Mapping[str, Any]) -> tuple[str | None, str]:
 def _states(pooler_type: str) -> str | None:
     """Code for the layers that a pooler averages before the tokens."""
     # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
-    layers = [
-        "output.last_hidden_state" if layer == -1 else f"output.hidden_states[{layer}]"
-        for layer in AVERAGED.get(pooler_type, ())
-    ]
+    states = {-1: "output.last_hidden_state"}
+    layers = [states.get(layer, f"output.hidden_states[{layer}]") for layer in AVERAGED.get(pooler_type, ())]
     return f"({' + '.join(layers)}) / {len(layers)}" if len(layers) > 1 else "".join(layers) or None
 
 
@@ -191,9 +181,7 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
         "training time": f"{record['train_seconds']} s" if "train_seconds" in record else None,
         "versions": _listed(record.get("versions", {})),
     }
-    return plain_table(
-        ("", ""), ((name, value) for name, value in rows.items() if value is not None and value is not False)
-    )
+    return plain_table(("", ""), [row for row in rows.items() if row[1] is not None and row[1] is not False])
 
 
 def _listed(values: Mapping[str, Any]) -> str | None:

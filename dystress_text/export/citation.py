@@ -22,7 +22,7 @@ CITATION = """\
 
 
 def credits_of(record: Mapping[str, Any]) -> list[str]:
-    """What a run was trained with and the papers that it is from, from the record; nothing where none is recorded.
+    """What a run was trained with and the papers that it is from, from the record.
 
     The first sentence of a class of the core names its source, with the year; a profile without one is the paper's.
     """

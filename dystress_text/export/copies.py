@@ -167,8 +167,8 @@ def _embed_native(folder: Path, encoder: SentenceEncoder) -> Tensor:
 
 def _embed_hf(folder: Path, encoder: SentenceEncoder) -> Tensor:
     if encoder.keep_head:
-        found = load_pretrained(str(folder))
-        copy, tokenizer = pooler_encoder(found), found.tokenizer
+        pretrained = load_pretrained(str(folder))
+        copy, tokenizer = pooler_encoder(pretrained), pretrained.tokenizer
     else:
         copy, tokenizer = load_encoder(str(folder), encoder.pooler_type, mlp_head=False)
     copy.normalize = encoder.normalize
@@ -200,15 +200,14 @@ _LAYOUTS: dict[str, tuple[Write, Embed]] = {
 # ---- the hub ---------------------------------------------------------------------------------------------------------
 
 
-def check_push(repository: str, private: bool) -> None:
+def check_push(repository: str) -> None:
     """Check that a folder can be uploaded, before it is made; a repository that does not exist is made."""
     if get_token() is None:
         raise ParameterError("push_to_hub", "no token: log in with `hf auth login`, or set HF_TOKEN")
     if not hub_reachable():
-        message = "the hub cannot be reached from here (no network, or HF_HUB_OFFLINE is set)"
-        raise ParameterError("push_to_hub", message)
+        raise ParameterError("push_to_hub", "the hub cannot be reached (no network, or HF_HUB_OFFLINE is set)")
     with _hub_errors("Nothing was done"):
-        HfApi().create_repo(repository, private=private or None, exist_ok=True)
+        HfApi().create_repo(repository, exist_ok=True)
 
 
 def push(folder: Path, repository: str, left: Path) -> str:

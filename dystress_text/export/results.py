@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +31,33 @@ def renew_results(folder: Path, suite: str) -> str | None:
 
     None where the card has nothing to do with this package, or the model was not evaluated as it is loaded.
     """
-    with one_writer(folder):
-        return _renew(folder, contents_of(evaluation_file(folder, suite, "test"))[0])
-
-
-def _renew(folder: Path, now: Mapping[str, Any]) -> str | None:
     file = folder / CARD
-    text = read_card(file) if file.is_file() else ""
-    mark, text = text[: text.startswith(MARK)], text.removeprefix(MARK)
-    found = _results(folder, now)
-    if "dystress" not in text or not found:
-        return None
-    rows = [(result.dataset_name, result.metric_name, f"{result.metric_value:.2f}") for result in found]
+    with one_writer(folder):
+        results = _results(folder, contents_of(evaluation_file(folder, suite, "test"))[0])
+        text = read_card(file) if file.is_file() else ""
+        if "dystress" not in text or not results:
+            return None
+        mark, text = text[: text.startswith(MARK)], text.removeprefix(MARK)
+        write_text(file, mark + _renewed(file, text, results))
+    return f"{file} holds the results."
+
+
+def _renewed(file: Path, text: str, results: Sequence[EvalResult]) -> str:
+    rows = [(result.dataset_name, result.metric_name, f"{result.metric_value:.2f}") for result in results]
     table = f"\n## Evaluation\n\n{plain_table(('', '', ''), rows)}\n\n"
     try:
         head = dict(vars(RepoCard(text).data))
-        models = head.get("model-index") or [{"name": folder.resolve().name, "results": []}]
+        models = head.get("model-index") or [{"name": file.parent.resolve().name, "results": []}]
         for model in models:
             model["results"] = [r for r in model["results"] if (r.get("source") or {}).get("name") != _SOURCE]
-        models[0]["results"] += eval_results_to_model_index("", found)[0]["results"]
+        models[0]["results"] += eval_results_to_model_index("", list(results))[0]["results"]
         index: dict[str, Any] = {"model-index": models}
         text = _with(text, CardData(**index).to_yaml(), table)
         if vars(RepoCard(text).data) != head | index:
             raise ValueError("write model-index as a list of indented lines")
+        return text
     except Exception as error:  # YAML has errors of its own, and model-index any form
         raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
-    write_text(file, mark + text)
-    return f"{file} holds the results."
 
 
 def carry_results(source: Path, file: Path) -> None:
@@ -83,10 +83,9 @@ def _results(folder: Path, now: Mapping[str, Any]) -> list[EvalResult]:
     as_loaded = {name: now.get(name) for name in ("weights", "max_seq_length", "prompts")}
     as_loaded |= {"pooler_type": None, "dtype": "fp32"}
     contents = [c for suite in SUITES for c in contents_of(evaluation_file(folder, suite, "test"))]
-    found = [c for c in contents if all(c.get(name) == value for name, value in as_loaded.items())]
     of_tasks: dict[tuple[str, str], EvalResult] = {}
     searched: dict[str, Mapping[str, float]] = {}
-    for about in found:
+    for about in (c for c in contents if all(c.get(name) == value for name, value in as_loaded.items())):
         known = {task.name: (group, task) for group, tasks in SUITES[about["suite"]].items() for task in tasks}
         for name, result in (about["tasks"] | about.get("other_data", {})).items():
             if (what := known.get(name.partition(" (")[0])) and (about["suite"], name) not in of_tasks:
@@ -104,8 +103,7 @@ def _results(folder: Path, now: Mapping[str, Any]) -> list[EvalResult]:
 
 def _result(about: dict[str, Any], group: str, task: Task, label: str, result: Mapping[str, Any]) -> EvalResult:
     of_suite = {"senteval": "SentEval", "mini": "dystress-text"}[about["suite"]]
-    kind = result.get("data_variant", about.get("data_variant"))
-    variant = f" (a variant: {kind})" if kind else ""
+    variant = f" (a variant: {kind})" if (kind := result.get("data_variant")) else ""
     folds = isinstance(task, TransferTask) and task.scheme == "folds"
     type_, metric = ("STS", "cosine_spearman") if group == "sts" else ("text-classification", "accuracy")
     name, data, config = f"{of_suite} {label}{variant}", of_suite.lower(), task.name

@@ -29,9 +29,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 def claimed(file: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock ``file``, whose folder is made. At the end it goes, with the folders made that are still empty.
 
-    Raises:
-        UserError: another process has the lock, and it is not to be waited for; nothing was touched.
-        OSError: the folder cannot be made or written.
+    Where another process has the lock, wait for it, or raise a UserError that says so, and touch nothing.
     """
     made = [folder for folder in file.parents if not folder.exists()]
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -8,11 +8,13 @@ import io
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -29,7 +31,6 @@ LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of datas
 ENDINGS = (*SEPARATORS, *LOADERS)
 _MOST_IN_A_CELL = 1 << 26  # characters: an unpaired quotation mark makes one cell of all that follows
 _FIRST_ROW = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
-_QUOTED = re.compile(r'"(?:[^"]|"")*"')  # a cell in quotation marks, those inside doubled
 
 
 def is_table(source: str) -> bool:
@@ -50,14 +51,10 @@ def is_hub_name(name: str) -> bool:
     return named and not Path(name).exists()
 
 
-def load_table(source: str, split: str = "train", tsv_quoting: bool | None = None) -> Dataset:
-    """The rows of a table; the cells of a .csv or .tsv file are all texts.
+def load_table(source: str, split: str = "train") -> Dataset:
+    """The rows of a table: a file with one of the :data:`ENDINGS`, packed or not, or ``split`` of a hub's data set.
 
-    Args:
-        source: a file with one of the :data:`ENDINGS`, packed or not, or a hub data set's name.
-        split: of a data set on the hub.
-        tsv_quoting: whether quotation marks in a .tsv file stand around cells, as pandas writes it, or belong to the
-            texts, as in GLUE's files; None is the latter, but refuses a cell that can hardly be anything but quoted.
+    The cells of a .csv or .tsv file are all texts.
     """
     import datasets  # slow to import
 
@@ -69,7 +66,7 @@ def load_table(source: str, split: str = "train", tsv_quoting: bool | None = Non
         if on_hub:
             return datasets.load_dataset(source, split=split)
         if ending in SEPARATORS:
-            return datasets.Dataset(_separated(Path(source), ending, tsv_quoting))
+            return datasets.Dataset(_separated(Path(source), ending))
         if LOADERS[ending] == "json":
             with open_text(Path(source)) as file:
                 if not _FIRST_ROW.match(file.read(2**20)):  # pyarrow crashes where null comes first
@@ -89,59 +86,94 @@ def load_table(source: str, split: str = "train", tsv_quoting: bool | None = Non
 def read_once(path: Path) -> Iterator[tuple[str, str]]:
     """A new name for a file, and a place for a copy: datasets takes names as patterns, and knows its copies by them."""
     (root := cache_root() / "datasets").mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root) as folder:
+    with tempfile.TemporaryDirectory(dir=root) as folder, open_text(path) as file:
         name = Path(folder) / "table"
-        with open_text(path) as file:
-            if isinstance(file, io.BufferedReader):
-                name.symlink_to(path.absolute())
-            else:
-                with name.open("wb") as unpacked:
-                    shutil.copyfileobj(file, unpacked, 1 << 20)
+        if isinstance(file, io.BufferedReader):
+            name.symlink_to(path.absolute())
+        else:
+            with name.open("wb") as unpacked:
+                shutil.copyfileobj(file, unpacked, 1 << 20)
         yield glob.escape(str(name)), folder
 
 
-def _separated(path: Path, ending: str, tsv_quoting: bool | None) -> pa.Table:
+def _separated(path: Path, ending: str) -> pa.Table:
     # the libraries' readers guess a type for each column, and fill up or join rows that do not fit without a word
-    with open_text(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        rows = _rows(text, ending, tsv_quoting)
-        names = next(rows, [])
-        if len(set(names)) < max(1, len(names)):
-            raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
-        if len(names) == 1 and re.search(r"[\t,;|^~]|\w: ?\w", names[0]):
-            raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs")
-        schema = pa.schema([(name, pa.string()) for name in names])
-        batches = []
-        while some := list(islice(rows, 10_000)):
-            columns = [pa.array(cells, pa.string()) for cells in zip(*some, strict=True)]
-            batches.append(pa.record_batch(columns, schema=schema))
+    rows = (cells for cells, _ in _rows(path, SEPARATORS[ending], ending == ".csv" or _cells_in_marks(path)))
+    names = next(rows, [])
+    if len(set(names)) < max(1, len(names)):
+        raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
+    if len(names) == 1 and re.search(r"[\t,;|^~]|\w: ?\w", names[0]):
+        raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs")
+    schema = pa.schema([(name, pa.string()) for name in names])
+    batches = []
+    while some := list(islice(rows, 10_000)):
+        columns = [pa.array(cells, pa.string()) for cells in zip(*some, strict=True)]
+        batches.append(pa.record_batch(columns, schema=schema))
     return pa.Table.from_batches(batches, schema)
 
 
-def _rows(text: io.TextIOWrapper, ending: str, tsv_quoting: bool | None) -> Iterator[list[str]]:
-    """The header and the rows; blank lines are left out, and a row with more or fewer cells is a ValueError."""
-    tabs = ending == ".tsv"
-    quoted = tsv_quoting is True or not tabs
-    other = "no takes quotation marks as text" if quoted else "yes reads cells in quotation marks"
-    hint = f"; tsv_quoting {other}" if tabs else ""
-    reader = csv.reader(
-        text, delimiter=SEPARATORS[ending], quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
-    )
-    width, line = 0, 1
-    limit = csv.field_size_limit(_MOST_IN_A_CELL)  # of the whole process
+def _cells_in_marks(path: Path) -> bool:
+    """Whether quotation marks of a .tsv stand around cells, as pandas writes them, or are text, as in GLUE's files.
+
+    They stand around cells if each row is what csv's writer makes of its cells, with marks where they are needed, or if
+    all cells of the header have them, or if the rows have one width in this way alone. Where it matters, a warning says
+    which it was.
+    """
+    as_needed, everywhere, differ = True, False, False
     try:
-        for row in reader:
-            width = width or len(row)
-            if row and len(row) != width:
-                raise ValueError(f"line {line} does not have the header's {width} cells but {len(row)}{hint}")
-            if tabs and tsv_quoting is None and any('""' in cell[1:-1] and _QUOTED.fullmatch(cell) for cell in row):
-                raise ValueError(
-                    f"line {line} has a cell in quotation marks with doubled ones inside: tsv_quoting yes takes off "
-                    "what pandas adds, no takes it as text"
-                )
-            if row:
-                yield row
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise ValueError(f"line {line}: {error} (an unpaired quotation mark?){hint}") from None
-    finally:
-        csv.field_size_limit(limit)
+        for number, (cells, line) in enumerate(_rows(path, "\t", True)):
+            if '"' in line:
+                differ |= line != "\t".join(cells)
+                as_needed &= line == _written(cells, csv.QUOTE_MINIMAL)
+                everywhere |= number == 0 and line == _written(cells, csv.QUOTE_ALL)
+    except ValueError:
+        return False
+    if not differ:
+        return False
+    quoted = as_needed or everywhere
+    if not quoted:
+        try:
+            deque(_rows(path, "\t", False), maxlen=0)
+        except ValueError:
+            quoted = True
+    taken = "taken off, as pandas writes them" if quoted else "taken as text, as in GLUE's files"
+    warnings.warn(
+        f"{str(path)!r}: quotation marks around cells are {taken}; if they are not meant so, save it as .jsonl",
+        stacklevel=2,
+    )
+    return quoted
+
+
+def _written(cells: list[str], quoting: Literal[0, 1]) -> str:
+    csv.writer(line := io.StringIO(), delimiter="\t", quoting=quoting).writerow(cells)
+    return line.getvalue().removesuffix("\r\n")
+
+
+def _rows(path: Path, separator: str, quoted: bool) -> Iterator[tuple[list[str], str]]:
+    """The header and the rows, each with its text; blank lines are left out, a row of another width is a ValueError."""
+    lines: list[str] = []  # of the row that is being read
+    width, number, hint = 0, 1, "" if quoted else " (quotation marks are read as text)"
+
+    def read(text: Iterable[str]) -> Iterator[str]:
+        for line in text:
+            lines.append(line)
+            yield line
+
+    limit = csv.field_size_limit(_MOST_IN_A_CELL)  # of the whole process
+    with open_text(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(
+            read(text), delimiter=separator, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
+        )
+        try:
+            for row in reader:
+                width = width or len(row)
+                if row and len(row) != width:
+                    raise ValueError(f"line {number} does not have the header's {width} cells but {len(row)}{hint}")
+                if row:
+                    yield row, "".join(lines).rstrip("\r\n")
+                lines.clear()
+                number = reader.line_num + 1
+        except csv.Error as error:
+            raise ValueError(f"line {number}: {error} (an unpaired quotation mark?)") from None
+        finally:
+            csv.field_size_limit(limit)

@@ -39,45 +39,27 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 @dataclass
 class CorpusReport:
-    """What the lines of a text file are. Each line is a sentence, or is left out for exactly one reason.
+    """What the lines of a text file are. Each line is a sentence, or is left out for exactly one reason."""
 
-    Attributes:
-        sha256: of the file as it lies on disk.
-        lines: lines read.
-        sentences: lines kept.
-        empty: left out, nothing to be seen.
-        over_long: left out, more than 65,536 bytes.
-        invalid_utf8: left out, not UTF-8.
-        nul: left out, with a NUL byte.
-        duplicates: kept, equal to an earlier sentence.
-        truncated: kept, but cut to the training length in tokens.
-        short: kept, but too short to be cropped, and so used whole.
-        tokens: of the sentences, special tokens left out.
-        unknown: tokens that stand for what the tokenizer does not know.
-        equal: the share of sentences whose tokens are those of an earlier sentence that is another text.
-        crops: where tokens, unknown and equal are those of some crops, how many; otherwise 0.
-        documents: whether a line is a document between blank lines.
-    """
-
-    sha256: str = ""
+    sha256: str = ""  # of the file as it lies on disk
     lines: int = 0
-    sentences: int = 0
-    empty: int = 0
-    over_long: int = 0
-    invalid_utf8: int = 0
-    nul: int = 0
-    duplicates: int = 0
-    truncated: int = 0
-    short: int = 0
-    tokens: int = 0
-    unknown: int = 0
-    equal: float = 0.0
-    crops: int = 0
-    documents: bool = False
+    sentences: int = 0  # lines kept
+    empty: int = 0  # left out, nothing to be seen
+    over_long: int = 0  # left out, more than MAX_LINE_BYTES
+    invalid_utf8: int = 0  # left out
+    nul: int = 0  # left out, with a NUL byte
+    duplicates: int = 0  # kept, equal to an earlier sentence
+    truncated: int = 0  # kept, but cut to the training length in tokens
+    short: int = 0  # kept, but too short to be cropped, and so used whole
+    tokens: int = 0  # of the sentences, special tokens left out
+    unknown: int = 0  # tokens that stand for what the tokenizer does not know
+    equal: float = 0.0  # share of sentences whose tokens are those of an earlier sentence that is another text
+    crops: int = 0  # where tokens, unknown and equal are those of some crops, how many
+    documents: bool = False  # a line is a document between blank lines
 
     def summary(self) -> str:
-        """One line for the user: the number of lines of each kind, and what was done with them."""
-        findings = {
+        """One line for the user."""
+        counts = {
             "empty (left out)": self.empty,
             f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
             "not UTF-8 (left out)": self.invalid_utf8,
@@ -91,22 +73,19 @@ class CorpusReport:
             "of the texts equal to others for the tokenizer": self.equal,
         }
         of = f" (estimated from {self.crops:,} crops)" if self.crops else ""
-        notes = [f"{count:,} {text}" for text, count in findings.items() if count]
+        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
         notes += [f"{100 * share:.2f} % {text}{of}" for text, share in shares.items() if round(share, 4)]
         kept = "documents" if self.documents else f"sentences in {self.lines:,} lines"
         return f"{self.sentences:,} {kept}" + (f"; {', '.join(notes)}" if notes else "")
 
 
-def read_sentences(
-    source: BinaryIO | Iterable[bytes], report: CorpusReport, max_sentences: int | None = None
-) -> Iterator[str]:
-    """Sentences of a binary stream or of lines, one per line; counts the lines of each kind in ``report``.
+def read_sentences(lines: Iterable[bytes], report: CorpusReport, most: int | None = None) -> Iterator[str]:
+    """At most ``most`` sentences, one a line; counts the lines of each kind in ``report``.
 
-    Only a line feed ends a line; a carriage return before it and a byte order mark are dropped. Of a stream, memory is
-    bounded for lines of any length. Stops after ``max_sentences``.
+    Only a line feed ends a line; a carriage return before it and a byte order mark are dropped.
     """
     hashes = array("q")  # 8 bytes per sentence; a set of strings would be far larger
-    for line in _bounded(cast(BinaryIO, source)) if hasattr(source, "readline") else source:
+    for line in lines:
         report.lines += 1
         line = line.removesuffix(b"\n")
         if report.lines == 1:
@@ -128,7 +107,7 @@ def read_sentences(
             report.sentences += 1
             hashes.append(hash(sentence))
             yield sentence
-            if report.sentences == max_sentences:
+            if report.sentences == most:
                 break
     report.duplicates = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
 
@@ -140,7 +119,7 @@ def is_blank(text: str) -> bool:
 
 def cell_mark(stream: BinaryIO) -> str:
     """The mark between the cells of a table, ``{`` for JSON, "" for text: nine lines of ten have it equally often."""
-    first = (line.decode(errors="replace").rstrip("\r\n") for line in islice(_bounded(stream), 100))
+    first = (line.decode(errors="replace").rstrip("\r\n") for line in islice(bounded_lines(stream), 100))
     lines = [line for line in first if not is_blank(line)]
     if re.match(r'\s*(\[\s*\{|\{\s*\n)\s*"[^"]*"\s*:', "\n".join(lines)):  # rows of several lines, or in a list
         return "{"
@@ -160,7 +139,7 @@ def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
     Ends where a line would make it longer than 65,536 bytes; a longer line stays alone, and is too long as a document.
     """
     document = b""
-    for line in _bounded(stream):
+    for line in bounded_lines(stream):
         if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # of another one this is only the beginning
             line = line.strip()
         if is_blank(line.decode(errors="replace")):
@@ -173,7 +152,7 @@ def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
         yield document
 
 
-def _bounded(stream: BinaryIO) -> Iterator[bytes]:
+def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
     """The lines of a stream; of one that is too long only the beginning, which is too long too."""
     while line := stream.readline(MAX_LINE_BYTES + 1):
         yield line

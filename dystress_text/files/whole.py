@@ -56,10 +56,7 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """A new staging folder on the same file system, which replaces ``final`` at the end.
-
-    After an error ``final`` is unchanged, and the staging folder is removed.
-    """
+    """A new staging folder beside ``final``, which it replaces at the end; after an error ``final`` is unchanged."""
     staging = _staging(final)
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
@@ -84,10 +81,7 @@ def recover(final: Path) -> None:
 
 @contextmanager
 def replaced_files(folder: str | Path) -> Iterator[Path]:
-    """A staging folder; at the end its files replace those of the same names in ``folder``.
-
-    After an error inside the context, ``folder`` is unchanged. Its other files stay.
-    """
+    """A staging folder; at the end its files replace those of the same names in ``folder``, whose others stay."""
     target = Path(folder)
     staging = target / MODEL_STAGING
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program

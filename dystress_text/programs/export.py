@@ -6,7 +6,7 @@
 
 The copy lands in a folder of its own (``--output``, or ``out-hf`` and so on) and is there only if its vectors, as
 the tool that it is for computes them, are those of the model (1e-4). ``native`` is what training saves, for
-sentence-transformers from 2.2 on, without the run's log and checkpoints.
+sentence-transformers from 5.1 on, without the run's log and checkpoints.
 """
 
 from __future__ import annotations
@@ -24,24 +24,20 @@ def make_parser() -> OneLineParser:
     add("--to", required=True, metavar="{native,hf,onnx}", help="layout of the copy")
     add("--output", type=Path, metavar="FOLDER", help="where the copy goes; default beside the model, MODEL-LAYOUT")
     add("--push_to_hub", metavar="OWNER/NAME", help="upload the copy to this repository of the hub")
-    add("--private", action="store_true", help="with --push_to_hub: a repository that is made is private")
     return parser
 
 
 @program("dystress export")
 def main(words: list[str]) -> None:
     """The program."""
-    parser = make_parser()
-    options = parser.parse_args(words)
-    if options.private and options.push_to_hub is None:
-        parser.error("--private: give --push_to_hub too")
+    options = make_parser().parse_args(words)
     # here, so that help and wrong options come at once
     from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import HERE
     from dystress_text.export.copies import PROBES, check_push, export, push
 
     if options.push_to_hub is not None:
-        check_push(options.push_to_hub, options.private)
+        check_push(options.push_to_hub)
     with quiet():
         folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
     print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)

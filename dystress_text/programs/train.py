@@ -98,7 +98,7 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
 
     text, output = settings.text, Path(settings.engine.output_dir)
     if text.push_to_hub is not None:
-        check_push(text.push_to_hub, text.private)
+        check_push(text.push_to_hub)
     built: list[TextRun] = []
     published: list[Path] = []
 

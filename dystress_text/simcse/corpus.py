@@ -1,8 +1,10 @@
 """Training samples: tokenised once and memory-mapped, or kept as text of which each batch takes two crops.
 
-The tokens stay in the cache: Wiki1M takes half a minute to tokenise, and the runs of a sweep share the text. The key is
-the content of the text, the tokenizer and the length; for crops, which are tokenised later, the content alone. A
-:class:`CorpusReport` counts what is left out or noteworthy.
+The tokens stay in the cache, by the content of the text, the tokenizer and the length; for crops, which are tokenised
+later, the text itself. A :class:`CorpusReport` counts what is left out or noteworthy.
+
+``datasets.map`` is not used: its batches take three times as long, it trains on a damaged cache, and report and equal
+samples would need files beside it (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -12,58 +14,47 @@ import json
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
+from dystress_text.files.claim import LOCK, claimed
 from dystress_text.files.places import cache_error, cache_root
 from dystress_text.files.text_lines import CorpusReport
-from dystress_text.files.whole import sha256_of, whole_folder, write_json
-from dystress_text.simcse.crops import Crops
+from dystress_text.files.whole import sha256_of, whole_folder
+from dystress_text.simcse.crops import Crops, too_short
 from dystress_text.simcse.texts import TrainingText
+from dystress_text.training.batches import Batch
 
-FORMAT = 10  # version of the cache; raise it with the layout of the files or the reading of a text
-TOKENS, OFFSETS, FIRST, REPORT, SUMS = "tokens.bin", "offsets.npy", "first.npy", "report.json", "sums.json"
-CHUNK = 4_000_000  # characters read at a time, where a sample has 200 more than it has
+FORMAT = 11  # version of the cache; raise it with the layout of the files or the reading of a text
+TOKENS, REST = "tokens.bin", "rest.npz"  # what is mapped, and what has checksums of its own
+CHUNK = 256  # sentences that are tokenised at a time
 WARNED, REFUSED = 0.05, 0.5  # shares of unknown tokens, and of sentences that the tokenizer makes equal
 
 
 @dataclass(eq=False)
 class TokenizedCorpus:
-    """Samples of one or several sentences as token ids, special tokens included.
+    """Samples of one or several sentences as token ids, special tokens included."""
 
-    Attributes:
-        tokens: (total,) ids of all sentences, one after another.
-        offsets: (samples * columns + 1,) the start of each sentence.
-        first: (distinct samples,) the numbers of the samples that equal no earlier one.
-        some: distinct sentences from the whole text, each a sample's first; the same for all seeds.
-        report: of reading the text.
-        identity: checksums of the text and of the tokenizer.
-        columns: sentences per sample.
-        chosen: the numbers of the samples that count, which are numbered anew from 0; None for all.
-    """
-
-    tokens: NDArray[np.integer]
-    offsets: NDArray[np.int64]
-    first: NDArray[np.int64]
-    some: list[str]
+    tokens: NDArray[np.integer]  # (total,) ids of all sentences, one after another
+    offsets: NDArray[np.int64]  # (samples * columns + 1,) the start of each sentence
+    first: NDArray[np.int64]  # (distinct samples,) the numbers of the samples that equal no earlier one
+    some: list[str]  # distinct sentences from the whole text, each a sample's first; the same for all seeds
     report: CorpusReport
-    identity: str
-    columns: int = 1
-    chosen: NDArray[np.int64] | None = None
+    identity: str  # checksums of the text and of the tokenizer
+    columns: int = 1  # sentences of a sample
+    chosen: NDArray[np.int64] | None = None  # the numbers of the samples that count, renumbered from 0; None for all
 
     def __len__(self) -> int:
         return (len(self.offsets) - 1) // self.columns if self.chosen is None else len(self.chosen)
@@ -77,23 +68,23 @@ class TokenizedCorpus:
         """The numbers that samples (n,) have in the text."""
         return samples if self.chosen is None else self.chosen[samples]
 
-    def batch(self, samples: NDArray[np.int64], step: int = 0) -> dict[str, Tensor]:
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         """The sentences of samples (n,): the first column of all samples, then the second, and so on.
 
         The same at each ``step``; of a :class:`CroppedCorpus` others.
 
         Returns:
-            ``token_ids`` (tokens,), sentence after sentence, and ``attention_mask`` (n * columns, longest), 1 where a
-            sentence has a token; int64.
+            ``token_ids`` (tokens,), sentence after sentence; ``lengths`` (n * columns,) of the sentences; ``longest``,
+            the greatest of them, as a number.
         """
         sentences = (self.numbers(samples) * self.columns + np.arange(self.columns)[:, None]).ravel()
         starts = self.offsets[sentences]
         lengths = self.offsets[sentences + 1] - starts  # (n * columns,)
-        mask = np.arange(lengths.max()) < lengths[:, None]  # (n * columns, longest)
         places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         return {
             "token_ids": torch.from_numpy(self.tokens[places].astype(np.int64)),
-            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+            "lengths": torch.from_numpy(lengths),
+            "longest": int(lengths.max()),
         }
 
     def distinct(self) -> TokenizedCorpus:
@@ -103,30 +94,23 @@ class TokenizedCorpus:
 
 @dataclass(eq=False, kw_only=True)
 class CroppedCorpus(TokenizedCorpus):
-    """Samples as UTF-8, of which each batch takes two crops; the tokenizer reads these while earlier batches train.
-
-    Attributes:
-        crops: how they are drawn.
-        backend: the tokenizer, which cuts at the training length.
-        padding: the token that stands for a crop without one.
-    """
+    """Samples as UTF-8, of which each batch takes two crops; the tokenizer reads these while earlier batches train."""
 
     crops: Crops
-    backend: Tokenizer
-    padding: int
+    backend: Tokenizer  # cuts at the training length
+    padding: int  # the token that stands for a crop without one
 
     @property
     def rows(self) -> int:
         return 2
 
-    def batch(self, samples: NDArray[np.int64], step: int = 0) -> dict[str, Tensor]:
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         """The first crops of samples (n,), then the second ones, as :meth:`TokenizedCorpus.batch` has them."""
         views = [self.crops.views(self.text(i), step, i) for i in self.numbers(samples).tolist()]
-        rows = self.backend.encode_batch_fast([views[i][k] for k in (0, 1) for i in range(len(views))])
-        ids = [torch.tensor(row.ids or [self.padding]) for row in rows]
-        lengths = torch.tensor([len(row) for row in ids])  # (2 n,)
-        mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (2 n, longest)
-        return {"token_ids": torch.cat(ids), "attention_mask": mask.long()}
+        encodings = self.backend.encode_batch_fast([views[i][k] for k in (0, 1) for i in range(len(views))])
+        ids = [torch.tensor(encoding.ids or [self.padding]) for encoding in encodings]
+        lengths = [len(of_crop) for of_crop in ids]
+        return {"token_ids": torch.cat(ids), "lengths": torch.tensor(lengths), "longest": max(lengths)}
 
     def text(self, sample: int) -> str:
         return self.tokens[self.offsets[sample] : self.offsets[sample + 1]].tobytes().decode()
@@ -140,15 +124,9 @@ def load_corpus(
     cache_dir: str | Path | None = None,
     crops: Crops | None = None,
 ) -> TokenizedCorpus:
-    """The samples of a training text, from the cache if it has them.
+    """The samples of a training text, or the first ``max_samples``, from the cache if it has them.
 
-    Args:
-        text: the source of the sentences.
-        tokenizer: a tokenizer with a ``tokenizers`` backend.
-        max_seq_length: most tokens of a sentence, special tokens included.
-        max_samples: use only the first so many samples.
-        cache_dir: the folder of caches; None is :func:`cache_root`.
-        crops: each batch has two crops of each sample, in place of the sample.
+    With ``crops`` each batch has two crops of each sample in its place. ``max_seq_length`` counts special tokens.
     """
     if not tokenizer.is_fast:
         raise ParameterError("model_name_or_path", f"{type(tokenizer).__name__} has no fast (tokenizers) form")
@@ -163,23 +141,22 @@ def load_corpus(
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
     encode = _utf8 if crops else partial(_encoded, tokenizer, backend)
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):  # another run may be reading the same text
+        with claimed(folder.with_name(f".{folder.name}{LOCK}"), wait=True):  # another run may be reading the same text
             corpus = None
             if folder.is_dir():
                 try:
                     corpus = _open_cached(folder, identity, text.columns)
-                except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                except Exception as error:  # zip, numpy and JSON have many kinds
                     warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=2)
             if corpus is None:
                 with whole_folder(folder) as staging:
                     _write(text, most, encode, staging, report)
                 corpus = _open_cached(folder, identity, text.columns)
-        if crops is not None:
-            corpus = CroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=tokenizer.pad_token_id or 0)
-            corpus.report = _report_of_crops(corpus, partial(_encoded, tokenizer, backend), folder)
     except OSError as error:
         raise cache_error(folder.parent, error) from error
+    if crops is not None:
+        corpus = CroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=tokenizer.pad_token_id or 0)
+        corpus.report = _report_of_crops(corpus, partial(_encoded, tokenizer, backend))
     _check(corpus.report, text.name)
     return corpus
 
@@ -201,7 +178,7 @@ def _encoded(
     unknown_token = getattr(backend.model, "unk_token", tokenizer.unk_token)
     unknown: Any = None if unknown_token is None else backend.token_to_id(unknown_token)
     remaining = iter(sentences)
-    while chunk := list(_chunk(remaining)):
+    while chunk := list(islice(remaining, CHUNK)):
         try:
             encodings = backend.encode_batch_fast(chunk)
         except Exception as error:  # the library has no other kind; a model without a token for the unknown
@@ -214,15 +191,9 @@ def _encoded(
 
 
 def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[Row]:
-    return ((sentence, np.frombuffer(sentence.encode(), np.uint8)) for sentence in sentences)
-
-
-def _chunk(samples: Iterator[str]) -> Iterator[str]:
-    size = 0
-    for sample in samples:
-        yield sample
-        if (size := size + 200 + len(sample)) >= CHUNK:
-            break
+    for sentence in sentences:
+        report.short += too_short(sentence)
+        yield sentence, np.frombuffer(sentence.encode(), np.uint8)
 
 
 def _write(text: TrainingText, most: int | None, encode: Encode, folder: Path, report: CorpusReport) -> None:
@@ -244,11 +215,9 @@ def _write(text: TrainingText, most: int | None, encode: Encode, folder: Path, r
         raise ParameterError(
             "train_file", f"{text.name!r} is no text in UTF-8 with a sentence a line; save it so: {report.summary()}"
         )
-    np.save(folder / OFFSETS, np.frombuffer(offsets, dtype=np.int64))
-    np.save(folder / FIRST, first)
-    stored = {"dtype": dtype, "report": asdict(report), "some": _some_sentences(text, report.sentences)}
-    write_json(folder / REPORT, stored)
-    write_json(folder / SUMS, _sums(folder))
+    some = _some_sentences(text, report.sentences)
+    about = {"dtype": dtype, "sha256": sha256_of(folder / TOKENS), "report": asdict(report), "some": some}
+    np.savez(folder / REST, offsets=offsets, first=first, about=np.frombuffer(json.dumps(about).encode(), np.uint8))
 
 
 def _compare(rows: Iterable[Row], columns: int) -> tuple[NDArray[np.int64], float]:
@@ -278,32 +247,21 @@ def _some_sentences(text: TrainingText, sentences: int) -> list[str]:
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
 
 
-def _sums(folder: Path) -> dict[str, str]:
-    return {name: sha256_of(folder / name) for name in (TOKENS, OFFSETS, FIRST, REPORT)}
-
-
 def _open_cached(folder: Path, identity: str, columns: int) -> TokenizedCorpus:
-    if json.loads((folder / SUMS).read_text(encoding="utf-8")) != _sums(folder):
-        raise ValueError("a file is not what was written")
-    stored = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-    offsets, first = (np.load(folder / name, mmap_mode="r", allow_pickle=False) for name in (OFFSETS, FIRST))
-    tokens = np.memmap(folder / TOKENS, stored["dtype"], "r") if offsets[-1] else np.empty(0, stored["dtype"])
-    return TokenizedCorpus(tokens, offsets, first, stored["some"], CorpusReport(**stored["report"]), identity, columns)
+    with np.load(folder / REST, allow_pickle=False) as rest:
+        offsets, first, about = rest["offsets"], rest["first"], json.loads(rest["about"].tobytes())
+    if sha256_of(folder / TOKENS) != about["sha256"]:
+        raise ValueError("the tokens are not what was written")
+    tokens = np.memmap(folder / TOKENS, about["dtype"], "r")
+    return TokenizedCorpus(tokens, offsets, first, about["some"], CorpusReport(**about["report"]), identity, columns)
 
 
-def _report_of_crops(corpus: CroppedCorpus, encode: Encode, folder: Path) -> CorpusReport:
-    """The report with the samples that are too short, and with what the tokenizer loses in crops of some sentences."""
+def _report_of_crops(corpus: CroppedCorpus, encode: Encode) -> CorpusReport:
+    """The report with what the tokenizer loses in crops of some sentences."""
     crops, of_crops = replace(corpus.crops, seed=0), CorpusReport()
     views = [view for i, text in enumerate(corpus.some) for view in dict.fromkeys(crops.views(text, 0, i))]
     _, equal = _compare(encode(views, of_crops), 1)
-    short, file = None, folder / f"short-{crops.min_words}-{crops.sentences:d}.json"
-    with suppress(OSError, ValueError):
-        short = int(file.read_text())
-    if short is None:  # takes longer than all else
-        short = sum(crops.too_short(corpus.text(sample)) for sample in range(len(corpus)))
-        write_json(file, short)
-    tokens, unknown = of_crops.tokens, of_crops.unknown
-    return replace(corpus.report, short=short, tokens=tokens, unknown=unknown, equal=equal, crops=len(views))
+    return replace(corpus.report, tokens=of_crops.tokens, unknown=of_crops.unknown, equal=equal, crops=len(views))
 
 
 def _check(report: CorpusReport, name: str) -> None:

@@ -71,16 +71,14 @@ class TextRun(Run):
             self.text = training_text(text)
         if self.text.columns < 3 and objective.hard_negative_weight != 0:
             raise ParameterError("loss", "hard_negative_weight: there are no hard negatives; --supervised reads them")
-        self.evaluation = build_evaluation(settings.evaluation, text.data_dir, text.tsv_quoting)
+        self.evaluation = build_evaluation(settings.evaluation, text.data_dir)
         self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
         self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
         set_seed(engine.seed)
         self.start = start = load_start(text, settings.given)
         start.model.to(accelerator.device)
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
-        crops = Crops(
-            engine.seed, text.crop_min, text.crop_max, text.crop_min_words, text.crop_sentences, text.max_seq_length
-        )
+        crops = Crops(engine.seed, text.crop_min, text.crop_max, text.max_seq_length)
         with accelerator.local_main_process_first():
             read = load_corpus(
                 self.text, start.tokenizer, text.max_seq_length, text.max_train_samples,
@@ -94,8 +92,8 @@ class TextRun(Run):
                 "train_batch_size", f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({found})"
             )
         self.task = SimcseTask(
-            start.model, start.tokenizer, corpus, objective, self.evaluation, text.packing, masking, text.mlm_weight,
-            evaluation_dtype(accelerator),
+            start.model, start.tokenizer, corpus, objective, self.evaluation, masking=masking,
+            mlm_weight=text.mlm_weight, evaluation_dtype=evaluation_dtype(accelerator),
         )  # fmt: skip
         own = settings.evaluation.eval_file or settings.evaluation.eval_retrieval
         self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")
@@ -124,8 +122,7 @@ class TextRun(Run):
             f"--{name}: not the published data but a variant: {found}" for name, found in variants.items() if found
         ]
         if (text := self.settings.text).views == "crop":
-            kept = "whole sentences" if text.crop_sentences else "words"
-            lines.append(f"views: two crops of a sample, each {text.crop_min} to {text.crop_max} of it in {kept}")
+            lines.append(f"views: two crops of a sample, each {text.crop_min} to {text.crop_max} of its words")
         lines += [collection.summary() for collection in self.evaluation.collections]
         lines.append(f"loss: {task.objective}")
         samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"

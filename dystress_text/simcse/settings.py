@@ -40,33 +40,18 @@ class TextSettings:
         nargs="?",
         const=True,
     )
-    mlp_init: str | None = option(
-        None,
-        "First weights of the head: new (random), or pooler (the encoder's own pooler; in SimCSE's published "
-        "models it is their MLP). Default: the head or MLP of the checkpoint if it has one, else new.",
-        choices=["new", "pooler"],
-    )
-    lora_rank: int | None = option(None, "Train only LoRA adapters of this rank, and the head.", interval="[1, inf)")
-    lora_alpha: float | None = option(
-        None, "lora: adapters are scaled by alpha / rank; default 2 x rank.", interval="(0, inf)", needs="lora_rank"
-    )
-    lora_dropout: float | None = option(None, "lora: their dropout; default 0.", interval="[0, 1)", needs="lora_rank")
-    lora_target_modules: list[str] | None = option(
-        None, "lora: names of linear layers; default peft's choice, for BERT query and value.", needs="lora_rank"
-    )
-    merge_lora: bool | None = option(
-        None,
-        "lora: save the merged model alone (default); no: the adapter's files too.",
-        needs="lora_rank",
+    lora: int | None = option(
+        None, "Train only LoRA adapters of this rank, and the head; saving merges them.", interval="[1, inf)"
     )
     train_file: str | None = option(
         None,
         "Sentences, one per line (.txt, .gz, .xz, .bz2), a table (.csv, .tsv, .jsonl, .parquet), or the name "
         "of a data set on the hub; default Wiki1M.",
     )
-    text_column: str | None = option(None, "Column of a table; default its only one, or text, sentence or sent0.")
-    tsv_quoting: bool | None = option(
-        None, "Quotation marks in .tsv files stand around cells, as pandas writes them; default no, as in GLUE's files."
+    text_columns: list[str] | None = option(
+        None,
+        "Column of a table; default its only one, or text, sentence or sent0. With --supervised several, anchor first; "
+        "default all.",
     )
     sample: str = option(
         "line", "A sample of a text file is a line, or a document between blank lines.", choices=["line", "document"]
@@ -79,10 +64,7 @@ class TextSettings:
     )
     crop_min: float = option(0.2, "crop: least share of the sample's words in a crop.", interval="(0, 1]")
     crop_max: float = option(0.6, "crop: greatest share; it is drawn evenly between the two.", interval="(0, 1]")
-    crop_min_words: int = option(4, "crop: least words of a crop.", interval="[1, inf)")
-    crop_sentences: bool = option(False, "crop: cut at the ends of sentences alone, not between any words.")
     supervised: bool = option(False, "A row of the table is an anchor, its positive, and any number of hard negatives.")
-    text_columns: list[str] | None = option(None, "supervised: columns in that order; default all.", needs="supervised")
     loss: str = option(
         "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
         "The loss: an objective of a temperature or of a rule with one (docs/losses.md), such as infonce(0.05).",
@@ -97,17 +79,13 @@ class TextSettings:
         "Most tokens of a training sentence or view; evaluation uses the encoder's limit.",
         interval="[3, inf)",
     )
-    packing: bool = option(
-        True, "Compute nothing for padding; no takes transformers' own forward pass: slower, with the same result."
-    )
     data_dir: str | None = option(None, "Folder of prepared data; default: where dystress prepare puts them.")
     push_to_hub: str | None = option(None, "Upload the model at the end to OWNER/NAME of the hub, which is made first.")
-    private: bool = option(False, "push_to_hub: a repository that is made is private.", needs="push_to_hub")
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.text_column is not None and self.supervised:
-            raise ParameterError("text_column", "with --supervised use --text_columns, which takes several")
+        if not self.supervised and len(self.text_columns or "1") != 1:
+            raise ParameterError("text_columns", "takes one name without --supervised")
         if self.views == "crop" and self.supervised:
             raise ParameterError("views", "with --supervised the sentences of a row are the views")
         for entry in fields(self):

@@ -60,9 +60,8 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
     notes = _notes(model, pretrained, source)
     if text.do_mlm:
         model.lm_head = load_lm_head(name, model.transformer)
-    if text.lora_rank is not None:
-        keep = text.merge_lora is False
-        model.add_lora(text.lora_rank, text.lora_alpha, text.lora_dropout or 0.0, text.lora_target_modules, keep)
+    if text.lora is not None:
+        model.add_lora(text.lora)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         about["parameters"] = {"trained": trained, "all": sum(p.numel() for p in model.parameters())}
         notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))
@@ -90,21 +89,17 @@ def _pooler_type(text: TextSettings, given: Collection[str], saved: str | None) 
 
 
 def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettings) -> str:
-    """Give the head its first weights, those of a sentence-transformers model if it has some; says their origin."""
+    """Give the head the weights that the checkpoint has for it; says where they come from."""
     if model.head is None:
-        for name in ("mlp_init", "mlp_only_train"):
-            if getattr(text, name) not in (None, True):
-                raise ParameterError(name, "there is no head; --mlp_head yes adds one")
+        if text.mlp_only_train is False:
+            raise ParameterError("mlp_only_train", "there is no head; --mlp_head yes adds one")
         return "none"
-    if pretrained.head is not None and text.mlp_init is None:
+    if pretrained.head is not None:
         model.start_head(pretrained.head)
         return "the model's own"
-    dense, from_mlp = pretrained.pooler, pretrained.simcse
-    if text.mlp_init == "pooler" and dense is None:
-        raise ParameterError("mlp_init", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
-    if dense is not None and (text.mlp_init == "pooler" or (text.mlp_init is None and from_mlp)):
-        model.start_head(dense)
-        return "SimCSE's MLP" if from_mlp else "the encoder's pooler"
+    if pretrained.simcse and pretrained.pooler is not None:
+        model.start_head(pretrained.pooler)
+        return "SimCSE's MLP"
     return "new"
 
 

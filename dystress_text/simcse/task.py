@@ -71,7 +71,7 @@ class SimcseTask:
         batch = self.corpus.batch(indices, step)
         if self.masking is not None:
             batch |= self.masking(batch, indices)
-        self.positions += batch["attention_mask"].numel()
+        self.positions += len(batch["lengths"]) * batch["longest"]
         self.tokens += len(batch["token_ids"])
         return batch
 
@@ -80,14 +80,14 @@ class SimcseTask:
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         # all views in one call of the prepared model, whose forward handles precision and gradient averaging
-        ids, mask = batch["token_ids"], batch["attention_mask"]  # (tokens,), (rows * n, longest)
+        ids, lengths, longest = batch["token_ids"], batch["lengths"], batch["longest"]  # (tokens,), (rows * n,)
         masked: tuple[Tensor, ...] = ()
         if self.masking is not None:  # the sum of the losses of hidden tokens, and their number, (1,) each
             hidden = (batch["masked_places"], batch["masked_tokens"])
-            masked = (model(batch["masked_ids"], mask, self.packing, hidden), batch["masked_count"])
+            masked = (model(batch["masked_ids"], lengths, longest, self.packing, hidden), batch["masked_count"])
         if self.corpus.rows == 1:  # two dropout views of each sentence
-            ids, mask = ids.repeat(2), mask.repeat(2, 1)
-        vectors: Tensor = model(ids, mask, self.packing)
+            ids, lengths = ids.repeat(2), lengths.repeat(2)
+        vectors: Tensor = model(ids, lengths, longest, self.packing)
         return Embeddings(vectors.chunk(max(2, self.corpus.rows)), masked)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
@@ -104,8 +104,8 @@ class SimcseTask:
         samples = np.linspace(0, len(self.corpus) - 1, min(PROBE, len(self.corpus))).astype(np.int64)
         batch = self.corpus.batch(samples)
         device, was_training = next(self.model.parameters()).device, self.model.training
-        ids, mask = batch["token_ids"].to(device), batch["attention_mask"].to(device)
-        vectors: Tensor = self.model.eval()(ids, mask, self.packing)
+        ids, lengths = batch["token_ids"].to(device), batch["lengths"].to(device)
+        vectors: Tensor = self.model.eval()(ids, lengths, batch["longest"], self.packing)
         self.model.train(was_training)
         return vectors
 
@@ -117,8 +117,4 @@ class SimcseTask:
         return self.model.encode_again(sentences, self._tokenized, self.evaluation_dtype)
 
     def save(self, folder: Path) -> None:
-        if self.model.keep_head and self.model.head is not None:
-            # sentence-transformers, which wrote the model before, drew a head's first weights each time; without
-            # them a run would have another dropout from its first saved model on than it has always had
-            nn.Linear(self.model.head.in_features, self.model.head.out_features)
         self.model.save(folder, self.tokenizer)

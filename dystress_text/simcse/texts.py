@@ -18,6 +18,7 @@ from dystress_text.files.text_lines import (
     MAX_LINE_BYTES,
     UNPACK_ERRORS,
     CorpusReport,
+    bounded_lines,
     cell_mark,
     is_blank,
     joined_lines,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 WIKI1M = "wiki1m_for_simcse.txt"
-TEXT_COLUMNS = ("text", "sentence", "sent0")  # tried in this order if no column is named
 _TABLES = {"\t": ".tsv", ",": ".csv", "{": ".jsonl"}  # by the mark between their cells
 _ANCHOR = re.compile("(search[ _-]?)?(anchor|query|question)([ _-]?text)?", re.IGNORECASE)  # names of columns
 _POSITIVE = re.compile(r"pos(itive)?s?([\d _-].*)?", re.IGNORECASE)
@@ -46,7 +46,6 @@ _DATE = re.compile(  # with names of months and days, or in Chinese
     r"|[ap]m|utc|gmt|st|nd|rd|th|[年月日时時分秒])+",
     re.IGNORECASE,
 )
-HARD_NEGATIVES = "hard_neg"  # a column of SimCSE's NLI file, whose rows are not single sentences
 
 
 @dataclass(frozen=True)
@@ -62,14 +61,12 @@ class TextFile:
         return str(self.path)
 
     def checksum(self) -> str:
-        """The SHA-256 of the file."""
         with self._readable():
             return sha256_of(self.path)
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
-        """At most ``most`` sentences; see :func:`read_sentences`."""
         with self._readable(), open_text(self.path) as stream:
-            yield from read_sentences(joined_lines(stream) if self.documents else stream, report, most)
+            yield from read_sentences((joined_lines if self.documents else bounded_lines)(stream), report, most)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -82,31 +79,23 @@ class TextFile:
 
 @dataclass(frozen=True)
 class TableText:
-    """Columns of a table as a training text, row after row; line feeds within a cell become spaces.
+    """Columns of a table as a training text, row after row; line feeds within a cell become spaces."""
 
-    Attributes:
-        name: of the file, or of the data set on the hub.
-        rows: the table, with only these columns; with one column its empty cells are left out, with several refused.
-    """
-
-    name: str
-    rows: Dataset
+    name: str  # of the file, or of the data set on the hub
+    rows: Dataset  # with only these columns; with one its empty cells are left out, with several refused
 
     @property
     def columns(self) -> int:
-        """Sentences a sample."""
         return len(self.rows.column_names)
 
     def checksum(self) -> str:
-        """The SHA-256 of all cells, each a line."""
         digest = hashlib.sha256()
         for line in self._lines():
             digest.update(line)
         return digest.hexdigest()
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
-        """At most ``most`` sentences, row after row; see :func:`read_sentences`."""
-        yield from read_sentences(self._lines(), report, most)
+        return read_sentences(self._lines(), report, most)
 
     def _lines(self) -> Iterator[bytes]:
         """The cells in UTF-8, each with a line feed at its end."""
@@ -140,7 +129,7 @@ def training_text(text: TextSettings) -> TrainingText:
         if name is None or not is_table(name):
             known = ", ".join(ENDINGS)
             raise ParameterError("supervised", f"needs a table as --train_file ({known}, or one on the hub)")
-        return rows_of_table(name, text.text_columns, text.tsv_quoting)
+        return rows_of_table(name, text.text_columns)
     documents = text.sample == "document"
     if name is None:
         return TextFile(wiki1m(text.data_dir), documents)
@@ -149,9 +138,9 @@ def training_text(text: TextSettings) -> TrainingText:
     if is_table(name):
         if documents:
             raise ParameterError("sample", "a cell of a table is a sample; documents are those of text files")
-        return column_of_table(name, text.text_column, text.tsv_quoting)
-    if text.text_column is not None:
-        raise ParameterError("text_column", f"{name!r} is a text file without columns")
+        return column_of_table(name, text.text_columns[0] if text.text_columns else None)
+    if text.text_columns is not None:
+        raise ParameterError("text_columns", f"{name!r} is a text file without columns")
     if not Path(name).is_file():  # said before a model is loaded
         problem = "is a folder; name a file in it" if Path(name).is_dir() else "is no file"
         raise ParameterError("train_file", f"{name!r} {problem}")
@@ -166,31 +155,32 @@ def training_text(text: TextSettings) -> TrainingText:
     return TextFile(Path(name), documents)
 
 
-def column_of_table(train_file: str, column: str | None, tsv_quoting: bool | None = None) -> TableText:
+def column_of_table(train_file: str, column: str | None) -> TableText:
     """A column of a table, each cell a sentence; without a name the only one, or one called text, sentence or sent0."""
-    rows = load_table(train_file, tsv_quoting=tsv_quoting)
-    known, named = rows.column_names, column is not None
-    if column is None and HARD_NEGATIVES in known:
+    table = load_table(train_file)
+    known, named = table.column_names, column is not None
+    if column is None and "hard_neg" in known:  # of SimCSE's NLI file
         raise ParameterError(
             "train_file",
             f"{train_file!r} has hard negatives ({', '.join(known)}): add --supervised, or name the sentences with "
-            "--text_column",
+            "--text_columns",
         )
     if column is None:
-        column = next(iter(known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]), None)
+        usual = known if len(known) == 1 else ("text", "sentence", "sent0")
+        column = next((name for name in usual if name in known), None)
     if column is None or column not in known:
-        raise ParameterError("text_column", f"{train_file!r} has the columns {', '.join(known)}; name one")
-    return _text_of(train_file, rows, [column], "text_column", named)
+        raise ParameterError("text_columns", f"{train_file!r} has the columns {', '.join(known)}; name one")
+    return _text_of(train_file, table, [column], named)
 
 
-def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: bool | None = None) -> TableText:
+def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
     """Rows of a table: columns of anchor, positive and any number of hard negatives; without names all, in order.
 
     Of columns in their own order an ``anchor`` is put first, and a ``positive``, or else no ``negative``, second.
     """
-    rows = load_table(train_file, tsv_quoting=tsv_quoting)
-    names, known = list(columns or _ordered(rows.column_names)), ", ".join(rows.column_names)
-    if not set(names) <= set(rows.column_names):
+    table = load_table(train_file)
+    names, known = list(columns or _ordered(table.column_names)), ", ".join(table.column_names)
+    if not set(names) <= set(table.column_names):
         raise ParameterError("text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}")
     if len(names) < 2 or len(set(names)) < len(names):
         raise ParameterError(
@@ -198,7 +188,7 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: b
             "a row is an anchor, a positive and any number of hard negatives, each in a column of its own; "
             f"{train_file!r} gives {', '.join(names)}",
         )
-    return _text_of(train_file, rows, names, "text_columns", columns is not None)
+    return _text_of(train_file, table, names, columns is not None)
 
 
 def _ordered(names: Sequence[str]) -> list[str]:
@@ -208,20 +198,19 @@ def _ordered(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*anchors[:1], *positives[:1], *others[: 2 - len(positives)], *names]))
 
 
-def _text_of(train_file: str, rows: Dataset, columns: list[str], option: str, named: bool) -> TableText:
-    some = rows.select(range(0, len(rows), max(1, len(rows) // 1000))).to_list()
-    if len(rows.column_names) > 1:  # rows that are repeated as a whole say nothing of a column
+def _text_of(train_file: str, table: Dataset, columns: list[str], named: bool) -> TableText:
+    some = table.select(range(0, len(table), max(1, len(table) // 1000))).to_list()
+    if len(table.column_names) > 1:  # rows that are repeated as a whole say nothing of a column
         some = list({repr(row): row for row in some}.values())
     for column in columns:  # in a .csv labels and scores are texts too
-        cells = [
-            str(cell)
-            for cell in (row[column] for row in some)
-            if isinstance(cell, (str, int, float)) and not is_blank(str(cell))
-        ]
+        cells = [str(row[column]) for row in some if isinstance(row[column], (str, int, float))]
+        cells = [cell for cell in cells if not is_blank(cell)]
         if cells and (not any(map(_LETTER.search, cells)) or (not named and no_sentences(cells))):
-            found = f"no letter, or labels, ids or one source, such as {cells[0]!r:.40}"
-            raise ParameterError(option, f"column {column!r} of {train_file!r} has {found}; name columns of sentences")
-    return TableText(train_file, rows.select_columns(columns))
+            reason = f"no letter, or labels, ids or one source, such as {cells[0]!r:.40}"
+            raise ParameterError(
+                "text_columns", f"column {column!r} of {train_file!r} has {reason}; name columns of sentences"
+            )
+    return TableText(train_file, table.select_columns(columns))
 
 
 def no_sentences(cells: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import EngineSettings
 
-Batch = dict[str, Tensor]
+Batch = dict[str, Any]  # tensors, and numbers that stay on the CPU
 T = TypeVar("T")
 
 AHEAD = 2  # batches that are loaded in advance
@@ -76,20 +76,25 @@ def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.de
 
     def load_pinned(item: T) -> Batch:
         batch = load(item)
-        return {name: x.pin_memory() for name, x in batch.items()} if device.type == "cuda" else batch
+        return _moved(batch, Tensor.pin_memory) if device.type == "cuda" else batch
 
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
         waiting: deque[Future[Batch]] = deque()
         for item in wanted:
             waiting.append(pool.submit(load_pinned, item))
             if len(waiting) > AHEAD:
-                yield _to(waiting.popleft().result(), device)
+                yield to_device(waiting.popleft().result(), device)
         while waiting:
-            yield _to(waiting.popleft().result(), device)
+            yield to_device(waiting.popleft().result(), device)
 
 
-def _to(batch: Batch, device: torch.device) -> Batch:
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on a device; to CUDA without waiting."""
+    return _moved(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def _moved(batch: Batch, move: Callable[[Tensor], Tensor]) -> Batch:
+    return {name: move(x) if isinstance(x, Tensor) else x for name, x in batch.items()}
 
 
 class Embeddings(NamedTuple):

@@ -4,9 +4,9 @@ A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.
 lives in a folder inside that one's, so that the old model stands until the new one is trained to its end.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
-``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, ``adapter/``, the trackers'
-``tracker-logs/dystress/``, the model, and the results of its evaluations
-(``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files are the user's.
+``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, the trackers' ``tracker-logs/dystress/``,
+the model, and the results of its evaluations (``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files
+are the user's.
 
 The logs hold one JSON object per line with ``step`` in each.
 """
@@ -29,7 +29,6 @@ from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS, En
 RECORD, REPORT = "run.json", "report.html"
 AUDIT = "audit.json"  # what dystress audit writes
 LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
-ADAPTER = "adapter"  # the folder of the adapter's own files, inside a model's
 TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
 NEW, INTERRUPTED, FINISHED = "new", "interrupted", "finished"  # states of a run
@@ -248,7 +247,7 @@ def _remove_run(folder: Path, but: Collection[str] = ()) -> None:
         for path in folder.glob(pattern):
             if path.name not in but:
                 path.unlink()
-    others = (MODEL_STAGING, ADAPTER, f"{TRACKER_FOLDER}/dystress")
+    others = (MODEL_STAGING, f"{TRACKER_FOLDER}/dystress")
     for inner in (*checkpoint_folders(folder), *(folder / name for name in others)):
         shutil.rmtree(inner, ignore_errors=True)
 

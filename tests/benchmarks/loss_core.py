@@ -1,11 +1,10 @@
 """Forward and backward of a loss: plain, blockwise and the paper's pseudocode; time and peak memory.
 
-    python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads 1] [--rules]
+    python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads 1]
 
 Runs on a CUDA device when there is one. Prints a Markdown table and, on the last line, a JSON record. Each contestant's
 peak memory is that of a process of its own (resident memory, or the CUDA allocator's, at its peak less before the
-loss); for the times, medians of forward and backward together, all contestants take turns. With ``--rules`` the rules
-of other papers are the contestants, without the pseudocode.
+loss); for the times, medians of forward and backward together, all contestants take turns.
 """
 
 from __future__ import annotations
@@ -31,14 +30,6 @@ OBJECTIVES = {"InfoNCE": core.InfoNCELoss, "NT-Xent": core.NTXentLoss}
 TEMPERATURES: dict[str, core.Temperature] = {
     "constant": core.ConstantTemperature(0.1),
     "cosine": core.CosineTemperature(0.1, 0.2),
-}
-RULES: dict[str, core.Temperature] = {
-    "TeMo": core.TeMoTemperature(0.1, 0.1),
-    "debiased": core.DebiasedRule(0.5, 0.1),
-    "HCL": core.HardNegativeRule(0.5, 1.0, 0.1),
-    "Focal": core.FocalRule(0.1, 0.3),
-    "ADNCE": core.ADNCERule(0.1, 0.4, 1.0),
-    "hardness": core.HardnessRule(0.1, 9.0),
 }
 Loss = Callable[[Tensor, Tensor], Tensor]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -66,12 +57,7 @@ def make_loss(objective: str, name: str, form: str) -> Loss:
     """A contestant."""
     if form == "pseudocode":
         return pseudocode(objective, 0.1, 0.1 if name == "constant" else 0.2)
-    blockwise = form == "blockwise"
-    if name == "RINCE":
-        return core.RINCELoss(0.1, blockwise=blockwise)
-    if name == "SigLIP":
-        return core.SigLIPLoss(blockwise=blockwise).to(DEVICE)
-    loss: Loss = OBJECTIVES[objective]((TEMPERATURES | RULES)[name], blockwise=blockwise)
+    loss: Loss = OBJECTIVES[objective](TEMPERATURES[name], blockwise=form == "blockwise")
     return loss
 
 
@@ -122,7 +108,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
     parser.add_argument("--temperatures", nargs="+", choices=TEMPERATURES, default=list(TEMPERATURES))
-    parser.add_argument("--rules", action="store_true", help="the rules of other papers beside a constant")
     parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)  # in a process of its own
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -134,10 +119,8 @@ def main() -> None:
     print(f"|{'---|' * 7}")
     record = []
     for objective in options.objectives:
-        own = ["RINCE", "SigLIP"] if objective == "InfoNCE" else []
-        names = ["constant", *RULES, *own] if options.rules else options.temperatures
-        forms = ["plain", "blockwise"] + ([] if options.rules else ["pseudocode"])
-        contestants = {(name, form): make_loss(objective, name, form) for name in names for form in forms}
+        forms = ("plain", "blockwise", "pseudocode")
+        contestants = {(n, form): make_loss(objective, n, form) for n in options.temperatures for form in forms}
         for size in options.sizes:
             views = make_views(size, options.dim)
             seconds: dict[tuple[str, str], list[float]] = {who: [] for who in contestants}

@@ -4,8 +4,7 @@
 
 Unsupervised SimCSE on the same sentences with the same encoder, precision, batch size and truncation, alternately by
 this package's engine, by sentence-transformers' trainer with MultipleNegativesRankingLoss on pairs of a sentence with
-itself, by this package's engine on two crops of each sample (take paragraphs as ``--corpus``), and by a bare loop:
-transformers' model as it comes, both views in one forward pass, backward, clipping, step.
+itself, and by a bare loop: transformers' model as it comes, both views in one forward pass, backward, clipping, step.
 The first tokenisation is counted (the bare loop has none); loading the model is not. Without ``--model``, a BERT of
 ``--layers`` and ``--width`` (6 and 384; BERT-base has 12 and 768) with random weights is built around the embedded
 tokenizer; ``--vocabulary 30522`` gives its table of words BERT's size. Runs on an accelerator where there is one, after
@@ -21,7 +20,6 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -43,7 +41,6 @@ from dystress_text.encoders.loading import load_encoder
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TextFile
 from dystress_text.training.accelerator import make_accelerator
@@ -70,8 +67,8 @@ def random_bert(folder: Path, layers: int = 6, width: int = 384, vocabulary: int
     return str(folder)
 
 
-def ours(model: str, sentences: list[str], batch: int, precision: str, crops: Crops | None = None) -> float:
-    """Seconds of the engine, tokenisation and crops included."""
+def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
+    """Seconds of the engine, tokenisation included."""
     encoder, tokenizer = load_encoder(model, "cls")
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "sentences.txt"
@@ -80,7 +77,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str, crops: Cr
             output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision
         )
         start = time.perf_counter()
-        corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache", crops=crops)
+        corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache")
         task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings()))
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))
@@ -158,10 +155,7 @@ def main() -> None:
 
         def seconds_of(repeats: int, texts: list[str]) -> Seconds:
             common = model, texts, options.batch, options.precision
-            contestants: dict[str, Callable[..., float]] = {
-                "dystress_text": ours, "dystress_text, crops": partial(ours, crops=Crops(42, most=LENGTH)),
-                "sentence-transformers": theirs, "bare loop": bare,
-            }  # fmt: skip
+            contestants = {"dystress_text": ours, "sentence-transformers": theirs, "bare loop": bare}
             with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
                 return in_turn({name: partial(each, *common) for name, each in contestants.items()}, repeats)
 

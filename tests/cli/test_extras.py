@@ -5,12 +5,10 @@ import subprocess
 import sys
 import tomllib
 
-import pytest
 import rooms
 from packaging.requirements import Requirement
 
 from dystress_text.cli import extras
-from dystress_text.errors import UserError
 
 HIDDEN = sorted({name for names in extras.EXTRAS.values() for name in names} - {"jinja2"})  # which torch requires
 PROGRAM = f"""
@@ -34,13 +32,8 @@ NEEDY = {
 }
 
 
-@pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
+def test_programs_without_extras(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_programs_without_extras():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input="\n".join([*QUIET, *NEEDY]), capture_output=True, text=True, check=True
     )
@@ -51,22 +44,6 @@ def test_programs_without_extras():
         command = shlex.split(line.partition(": pip install ")[2])
         assert command[::2] == ["-c", "-e"]
         assert command[3].endswith(f"[{extra}]")
-
-
-def test_the_command_fits_a_checkout_another_folder_and_a_wheel(tmp_path, monkeypatch):
-    def said(extra):
-        with pytest.raises(UserError) as caught:
-            extras.require(extra, "this")
-        return str(caught.value).partition(": ")[2]
-
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    monkeypatch.chdir(rooms.ROOT)
-    assert said("vision") == "pip install -c constraints.txt -e '.[vision]'"  # the documents' command
-    monkeypatch.chdir(rooms.ROOT / "vision")
-    assert said("lora") == f"pip install -c {rooms.ROOT}/constraints.txt -e '{rooms.ROOT}[lora]'"
-    assert said("wandb") == "pip install wandb"
-    monkeypatch.setattr(extras, "ROOT", tmp_path)
-    assert said("plots") == "pip install 'dystress-text[plots]'"
 
 
 def test_extras_are_those_of_the_project():

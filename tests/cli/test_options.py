@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dystress_text.cli.options import SettingsParser, check_names, check_options, lies_in, option
+from dystress_text.cli.options import SettingsParser, check_names, check_options, option
 from dystress_text.errors import UserError
 
 
@@ -17,17 +17,22 @@ class Settings:
     limit: int = option(0, "a limit", needs="merge")
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"rate": 0}, {"layers": [1, 2]}, {"rank": 1, "layers": []}, {"rank": 1, "merge": True, "limit": 3}]
-)
-def test_settings_that_fit_are_taken(given):
-    check_options(Settings(**given))
+def test_settings_that_fit_are_taken():
+    for given in (
+        {},
+        {"rate": 0},
+        {"layers": [1, 2]},
+        {"rank": 1, "layers": []},
+        {"rank": 1, "merge": True, "limit": 3},
+    ):
+        check_options(Settings(**given))
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [({"rate": 1.0}, r"rate: must lie in \[0, 1\), got 1.0"),
      ({"rate": float("nan")}, "rate: must lie in"),
+     ({"rate": []}, "rate: must lie in"),  # argparse of Python 3.11 makes it of --rate=--
      ({"rank": 0}, r"rank: must lie in \(0, inf\), got 0"),
      ({"layers": []}, "layers: has no effect without --rank"),
      ({"rank": 1, "limit": 3}, "limit: has no effect without --merge")],
@@ -35,12 +40,6 @@ def test_settings_that_fit_are_taken(given):
 def test_settings_that_do_not_fit_name_the_option(given, message):
     with pytest.raises(UserError, match=message):
         check_options(Settings(**given))
-
-
-@pytest.mark.parametrize("value", [[], "0.5", None])
-def test_what_is_not_a_number_lies_in_no_interval(value):
-    """argparse of Python 3.11 makes an empty list of ``--dropout=--``."""
-    assert not lies_in(value, "[0, 2]")
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,7 @@ def test_words_that_do_not_fit_are_one_line(line, message):
     assert str(caught.value).startswith(message)
 
 
-def test_an_unknown_name_is_refused_with_the_nearest():
-    check_names("tasks", ["STS-B"], ["STS-B", "MR"])
-    for name, near in (("stsb", " (did you mean STS-B?)"), ("xyz", "")):
-        with pytest.raises(UserError) as caught:
-            check_names("tasks", [name], ["STS-B", "MR"])
-        assert str(caught.value) == f"tasks: no {name!r}{near}; known are STS-B, MR"
+@pytest.mark.parametrize(("name", "near"), [("stsb", r" \(did you mean STS-B\?\)"), ("xyz", "")])
+def test_an_unknown_name_is_refused_with_the_nearest(name, near):
+    with pytest.raises(UserError, match=f"^tasks: no '{name}'{near}; known are STS-B, MR$"):
+        check_names("tasks", ["STS-B", name], ["STS-B", "MR"])

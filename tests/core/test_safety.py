@@ -15,14 +15,14 @@ N, DIM = 6, 8
 
 def degenerate_views(case, dtype):
     x = torch.randn(N, DIM, generator=torch.Generator().manual_seed(1))
-    same = x[:1].expand(N, DIM)
-    z1, z2 = {
+    same, one_zero = x[:1].expand(N, DIM), x * (torch.arange(N) != 2)[:, None]
+    pairs = {
         "identical": (same, same),
         "opposite pairs": (x, -x),
-        "zero": (torch.zeros_like(x), torch.zeros_like(x)),
-        "one zero row": (x * torch.ones(N, 1).index_fill(0, torch.tensor([2]), 0), x),
-    }[case]
-    return [z.clone().to(dtype).requires_grad_() for z in (z1, z2)]
+        "zero": (0 * x, 0 * x),
+        "one zero row": (one_zero, x),
+    }
+    return [z.clone().to(dtype).requires_grad_() for z in pairs[case]]
 
 
 def checked(loss, z):
@@ -85,7 +85,7 @@ def test_length_does_not_matter_and_a_zero_row_stays_zero_with_a_zero_gradient(e
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("lead", [-1e4, -60.0, -3.0, 0.0, 30.0, 39.9, 40.1, 100.0, 1e4])
+@pytest.mark.parametrize("lead", [-1e4, -3.0, 0.0, 39.9, 40.1, 1e4])
 def test_macl_is_exact_at_any_lead_of_the_positive(lead, dtype):
     other = math.exp(-abs(lead))
     if lead >= 0:  # softplus(-lead) / sigmoid(-lead), which tends to 1

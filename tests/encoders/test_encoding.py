@@ -21,18 +21,6 @@ def test_batches_by_tokens_hold_each_sentence_once_and_keep_the_bound():
     assert all(len(batch) * lengths[batch[-1]] <= 256 for batch in batches[:-1])
 
 
-def test_ids_are_the_tokenizers_and_are_made_once():
-    tokenizer = build_tokenizer()
-    tokenized = TokenizedOnce(tokenizer, 40)
-    asked = [*SENTENCES[:5], SENTENCES[2], SENTENCES[-1]]
-    ids, mask = tokenized.padded(asked)
-    tokenized.tokenizer = None
-    assert [len(one) for one in tokenized(asked)] == mask.sum(1).tolist()
-    expected = tokenizer(asked, padding=True, truncation=True, max_length=40, return_tensors="pt")
-    assert torch.equal(ids, expected["input_ids"])
-    assert torch.equal(mask, expected["attention_mask"])
-
-
 @pytest.mark.parametrize("pooler", ["cls", "avg_first_last"])
 def test_on_a_cpu_the_vectors_are_bit_for_bit_those_of_encode(pooler):
     model = SentenceEncoder(build_transformer("roberta"), pooler, True, keep_head=True)

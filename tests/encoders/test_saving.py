@@ -26,8 +26,8 @@ def with_head(family="bert", pooler="cls", normalize=False):
     return encoder
 
 
-def truth(encoder, tokenizer):
-    """By hand, in fp64, from the vectors without a head."""
+def by_hand(encoder, tokenizer):
+    """In fp64, from the vectors without a head."""
     bare = encoder.encode_by_pooler(SENTENCES, tokenizer, [encoder.pooler_type])[encoder.pooler_type].double().numpy()
     weight, bias = (parameter.detach().double().numpy() for parameter in encoder.head.parameters())
     vectors = np.tanh(bare @ weight.T + bias)
@@ -40,9 +40,8 @@ def close(vectors, expected, atol=1e-5):
 
 @pytest.mark.parametrize(
     ("family", "pooler"),
-    [("bert", "cls"), ("roberta", "avg_top2"), ("distilbert", "avg_first_last"), ("mpnet", "avg"),
-     ("modernbert", "avg"), ("xlm-roberta", "avg"), ("electra", "cls"), ("deberta-v2", "avg"), ("llama", "last"),
-     ("bert", "last")],
+    [("bert", "cls"), ("roberta", "avg_top2"), ("distilbert", "avg_first_last"), ("modernbert", "avg"),
+     ("llama", "last")],
 )  # fmt: skip
 def test_a_saved_model_gives_the_vectors_of_evaluation(family, pooler, tmp_path, tokenizer):
     encoder = SentenceEncoder(build_transformer(family), pooler)
@@ -58,25 +57,16 @@ def test_a_saved_model_gives_the_vectors_of_evaluation(family, pooler, tmp_path,
     assert len({file.stat().st_mode for file in tmp_path.rglob("*") if file.is_file()}) == 1
 
 
-def test_the_layout_is_that_of_older_releases(tmp_path, tokenizer, recwarn):
+def test_the_layout_has_the_words_of_5_1(tmp_path, tokenizer, recwarn):
     with_head("bert", "avg_top2", normalize=True).save(tmp_path, tokenizer)
     modules = json.loads((tmp_path / "modules.json").read_text())
     kinds = ["Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize"]
     assert [module["type"] for module in modules] == [f"sentence_transformers.models.{kind}" for kind in kinds]
-    settings = [json.loads((tmp_path / module["path"] / "config.json").read_text()) for module in modules[1:4]]
-    assert settings[1] == {
-        "word_embedding_dimension": 16, "pooling_mode": "mean", "pooling_mode_cls_token": False,
-        "pooling_mode_mean_tokens": True,
-    }  # fmt: skip
-    assert settings[2].keys() == {"in_features", "out_features", "bias", "activation_function"}
-    limit = json.loads((tmp_path / "sentence_bert_config.json").read_text())
-    assert limit == {"max_seq_length": 40, "do_lower_case": False}
+    settings = [json.loads((tmp_path / module["path"] / "config.json").read_text()) for module in modules[2:4]]
+    assert settings[0].keys() >= {"word_embedding_dimension", "pooling_mode_mean_tokens"}
+    assert settings[1].keys() == {"in_features", "out_features", "bias", "activation_function"}
     assert "TokenizersBackend" not in (tmp_path / "tokenizer_config.json").read_text()
-    for place in ("1_WeightedLayerPooling", "3_Dense"):  # 2.2 reads the .bin file alone
-        old = torch.load(tmp_path / place / "pytorch_model.bin", weights_only=True)
-        new = load_file(tmp_path / place / "model.safetensors")
-        assert old.keys() == new.keys()
-        assert all(torch.equal(old[name], new[name]) for name in new)
+    assert not list(tmp_path.rglob("*.bin"))
     SentenceTransformer(str(tmp_path), device="cpu")
     assert [str(w.message) for w in recwarn if "sentence_transformers" in str(w.filename)] == []
 
@@ -86,8 +76,7 @@ def test_the_layout_is_that_of_older_releases(tmp_path, tokenizer, recwarn):
 )
 def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, tmp_path, tokenizer, capsys):
     encoder = with_head(family, pooler, normalize)
-    expected = truth(encoder, tokenizer)
-    close(encoder.encode(SENTENCES, tokenizer, batch_size=3), expected)
+    expected = by_hand(encoder, tokenizer)
     encoder.save(tmp_path / "out", tokenizer)
     close(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(SENTENCES), expected)
     again, its_tokenizer = load_saved(tmp_path / "out")
@@ -102,8 +91,6 @@ def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, 
     else:
         assert export([str(tmp_path / "out"), "--to", "hf"]) == 2
         assert "does not follow the first token; native and onnx can hold it" in capsys.readouterr().err
-    next((tmp_path / "out").glob("*_Dense/model.safetensors")).unlink()
-    close(load_saved(tmp_path / "out")[0].encode(SENTENCES, its_tokenizer), expected)  # from the .bin file
 
 
 @pytest.mark.parametrize(
@@ -129,19 +116,28 @@ def test_the_check_before_a_run_leaves_no_trace(lora, tmp_path, tokenizer):
     encoder = with_head("bert", "cls")
     set_dropout(encoder, 0.1)
     if lora:
-        encoder.add_lora(2, keep=True)
-    before, weights = torch.get_rng_state(), {name: x.clone() for name, x in encoder.train().state_dict().items()}
-    others = random.getstate(), np.random.get_state()[1].tolist()
+        encoder.add_lora(2)
+    weights = {name: x.clone() for name, x in encoder.train().state_dict().items()}
+
+    def random_states():
+        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+
+    before = random_states()
     check_saving(encoder, tokenizer, tmp_path / "scratch")
-    assert torch.equal(before, torch.get_rng_state())
-    assert others == (random.getstate(), np.random.get_state()[1].tolist())
-    assert encoder.training
+    assert (random_states(), encoder.training) == (before, True)
     assert encoder.state_dict().keys() == weights.keys()
     assert all(torch.equal(x, weights[name]) for name, x in encoder.state_dict().items())
     assert list(tmp_path.iterdir()) == []
 
 
-def another_weight(encoder, tokenizer, monkeypatch):
+def raising(error):
+    def refuse(*_, **__):
+        raise error
+
+    return refuse
+
+
+def another_weight(encoder, monkeypatch):
     save = encoder.transformer.save_pretrained
 
     def damaged(path):
@@ -153,27 +149,19 @@ def another_weight(encoder, tokenizer, monkeypatch):
     monkeypatch.setattr(encoder.transformer, "save_pretrained", damaged)
 
 
-def shared_weights(encoder, tokenizer, monkeypatch):
+def shared_weights(encoder, monkeypatch):
     first, second, _ = encoder.transformer.encoder.layer
     second.output.dense.weight = first.output.dense.weight
 
 
-def no_tokenizer(encoder, tokenizer, monkeypatch):
-    def refuse(*_, **__):
-        raise NotImplementedError("this tokenizer\ncannot be saved")
-
-    monkeypatch.setattr(type(tokenizer), "save_pretrained", refuse)
+def no_tokenizer(encoder, monkeypatch):
+    error = NotImplementedError("this tokenizer\ncannot be saved")
+    monkeypatch.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", raising(error))
 
 
-def no_json(encoder, tokenizer, monkeypatch):
-    encoder.transformer.config.odd = {1, 2}
-
-
-def full_disk(encoder, tokenizer, monkeypatch):
-    def refuse(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(encoder.transformer, "save_pretrained", refuse)
+def full_disk(encoder, monkeypatch):
+    error = OSError(28, "No space left on device")
+    monkeypatch.setattr(encoder.transformer, "save_pretrained", raising(error))
 
 
 @pytest.mark.parametrize(
@@ -181,12 +169,11 @@ def full_disk(encoder, tokenizer, monkeypatch):
     [(another_weight, "is not the encoder \\(its vectors differ from the encoder's\\): take another encoder"),
      (shared_weights, "is not the encoder \\(.*shared.*\\): take another encoder"),
      (no_tokenizer, "is not the encoder \\(this tokenizer cannot be saved\\): take another encoder"),
-     (no_json, "is not the encoder \\(.*not JSON serializable.*\\): take another encoder"),
      (full_disk, "output_dir: cannot write to .*No space left on device")],
 )  # fmt: skip
 def test_what_cannot_be_saved_is_one_line_before_the_first_step(spoil, said, tmp_path, monkeypatch):
     encoder, tokenizer = SentenceEncoder(build_transformer("bert"), "avg"), build_tokenizer()
-    spoil(encoder, tokenizer, monkeypatch)
+    spoil(encoder, monkeypatch)
     with pytest.raises(UserError, match=said) as caught:
         check_saving(encoder, tokenizer, tmp_path / "scratch")
     assert "\n" not in str(caught.value)

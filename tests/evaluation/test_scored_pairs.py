@@ -2,17 +2,19 @@
 
 import csv
 import json
+from operator import itemgetter
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from fuzz_cases import inputs
 from hub_server import hub_server, with_hub
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.evaluators import read_scored_pairs, slug_of
-from dystress_text.evaluation.sts import evaluate_sts
+from dystress_text.evaluation.evaluators import name_of, read_scored_pairs
+from dystress_text.evaluation.sts import score_vectors
 
 ROWS = [
     ("the cat sat", "the dog ran", 0.5), ('a man, "old"', "a  woman\nswam", -2.0),
@@ -23,43 +25,55 @@ HEAD = ("sentence1", "sentence2", "score")
 
 def write(folder, kind, head=HEAD, rows=ROWS, name="mine"):
     path = folder / f"{name}.{kind}"
-    if kind == "parquet":
-        pq.write_table(pa.table({key: [row[i] for row in rows] for i, key in enumerate(head)}), path)
-    elif kind == "jsonl":
-        path.write_text("".join(json.dumps(dict(zip(head, row, strict=True))) + "\n\n" for row in rows))
-    elif kind == "json":
-        path.write_text(json.dumps([dict(zip(head, row, strict=True)) for row in rows], indent=1))
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(dict(zip(head, row, strict=True))) + "\n" for row in rows))
     else:
         with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, delimiter="\t" if kind == "tsv" else ",")
-            writer.writerows([head, *rows])
+            csv.writer(file, delimiter="\t" if kind == "tsv" else ",").writerows([head, *rows])
     return str(path)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "json", "parquet"])
-def test_every_format_gives_the_same_pairs(tmp_path, kind):
-    pairs = read_scored_pairs(write(tmp_path, kind), tsv_quoting=True)
-    assert pairs.first == ("the cat sat", 'a man, "old"', "the bird flew", "café 3", "a child saw a fish")
-    assert pairs.second == ("the dog ran", "a woman swam", "a bird flew", "007", "the child ate")
-    assert pairs.scores.tolist() == [row[2] for row in ROWS]
-    assert (pairs.name, pairs.slug) == ("mine", "mine")
+TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=12).filter(str.strip)
+SCORES = st.floats(-1e6, 1e6, allow_subnormal=False)
+HEADS = (None, ("sentence1", "sentence2", "score"), ("premise", "hypothesis", "label"), ("0", "1", "2"))
 
 
-def test_columns_by_name_and_by_place(tmp_path):
-    expected = read_scored_pairs(write(tmp_path, "csv"))
-    wider = [(i, row[2], row[1], row[0]) for i, row in enumerate(ROWS)]
-    by_standard = write(tmp_path, "csv", ("id", "score", "sentence2", "sentence1"), wider, "a")
-    by_name = write(tmp_path, "csv", ("id", "gold", "b", "a"), wider, "b")
-    by_place = write(tmp_path, "csv", ("premise", "hypothesis", "label"), ROWS, "c")
-    for found in map(read_scored_pairs, (by_standard, by_name, by_place), (None, ["a", "b", "gold"], None)):
-        assert (found.first, found.second) == (expected.first, expected.second)
-        assert found.scores.tolist() == expected.scores.tolist()
+@inputs(60)
+@given(
+    rows=st.lists(st.tuples(TEXTS, TEXTS, SCORES), min_size=2, max_size=5, unique_by=itemgetter(2)),
+    head=st.sampled_from(HEADS),
+    order=st.permutations(["sentence1", "sentence2", "score", "id"]),
+    kind=st.sampled_from(["csv", "tsv"]),
+)
+def test_columns_and_range_are_found_from_the_file(tmp_path_factory, rows, head, order, kind):
+    """Three columns by their place, with any header or none, and the standard ones among others."""
+    folder = tmp_path_factory.mktemp("pairs")
+    assume(len(set(rows[0][:2])) == 2)
+    cells = [dict(zip((*HEAD, "id"), (*row, i), strict=True)) for i, row in enumerate(rows)]
+    among_others = write(folder, kind, order, [tuple(row[name] for name in order) for row in cells], "others")
+    for file in (write(folder, kind, *([rows[0], rows[1:]] if head is None else [head, rows])), among_others):
+        pairs = read_scored_pairs(file)
+        expected = [(" ".join(a.split()), " ".join(b.split()), score) for a, b, score in rows]
+        assert list(zip(pairs.first, pairs.second, pairs.scores, strict=True)) == expected
+        scores = [row[2] for row in rows]
+        assert pairs.positive_above == pytest.approx(min(scores) + 0.8 * (max(scores) - min(scores)))
+
+
+@inputs(60)
+@given(st.lists(st.sampled_from([*HEAD, "id", "3", "a b", "7.5"]), min_size=2, max_size=7, unique=True))
+def test_columns_that_cannot_be_found_are_one_line_that_says_what_the_file_should_be(tmp_path_factory, names):
+    assume(len(names) != 3 and not set(HEAD) <= set(names))
+    file = write(tmp_path_factory.mktemp("pairs"), "csv", names, [range(len(names))] * 3)
+    with pytest.raises(
+        UserError, match=r"^eval_file: .* it should have sentence1, sentence2 and score, or three alone"
+    ):
+        read_scored_pairs(file)
 
 
 def test_the_score_is_sentence_transformers(tmp_path, tiny_bert):
     pairs = read_scored_pairs(write(tmp_path, "csv"))
     model = SentenceTransformer(str(tiny_bert), device="cpu")
-    result = evaluate_sts(pairs, lambda s: model.encode(list(s), convert_to_tensor=True))
+    result = score_vectors(pairs, model.encode(pairs.sentences, convert_to_tensor=True))
     theirs = EmbeddingSimilarityEvaluator(
         list(pairs.first), list(pairs.second), pairs.scores.tolist(), main_similarity="cosine", write_csv=False
     )
@@ -76,11 +90,8 @@ FIRST = b"sentence1,sentence2,score\na cat,a dog,1\n"
     [
         ("mine.csv", FIRST + b"a cat, ,2\n", "row 2 .*' ' is not a text"),
         ("mine.csv", FIRST + b"a cat,a bird,nan\n", "row 2 .*'nan' is not a finite number"),
-        ("mine.csv", FIRST + b"a cat,a bird,2,\n", "line 3 .*3 cells but 4"),
         ("mine.csv", FIRST + b"a cat,a bird,1\n", "the 2 pairs .*no two different scores"),
-        ("mine.csv", b"a,b\n1,2\n", "eval_columns: .*has the columns a, b; name"),
-        ("mine.csv", b"a cat,a dog,1.5\nx,y,2\n", "no header: its first row has the score '1.5'"),
-        ("mine.parquet", b"PAR1", "cannot read"),
+        ("mine.csv", b"a cat,a dog,nan\nx,y,2\n", "row 1 .*'nan' is not a finite number"),
         ("mine.txt", b"a\n", "no table"),
         ("!!.csv", b"a,b,c\nx,y,2\nx,z,1\n", "no letter or digit"),
     ],
@@ -92,19 +103,10 @@ def test_a_wrong_file_is_one_line_that_names_its_row(tmp_path, name, content, sa
     assert "\n" not in str(caught.value)
 
 
-def test_a_score_outside_its_range_is_named(tmp_path):
-    file = write(tmp_path, "csv")
-    assert len(read_scored_pairs(file, None, (-2, 3))) == 5
-    with pytest.raises(UserError, match=r"eval_score_range: row 2 of .* has the score -2, outside 0 to 5"):
-        read_scored_pairs(file, None, (0, 5))
-    with pytest.raises(UserError, match=r"eval_columns: .* has the columns sentence1, sentence2, score, not .*gold"):
-        read_scored_pairs(file, ["sentence1", "sentence2", "gold"])
-
-
 def test_names_in_metrics():
-    assert slug_of("a/b c/My Pairs-2.csv") == "my_pairs_2"
-    assert slug_of("owner/Their-Set") == slug_of("owner/Their-Set:test") == "their_set"
-    assert slug_of("数据.tsv") == "数据"
+    assert name_of("a/b c/My Pairs-2.csv") == "my_pairs_2"
+    assert name_of("owner/Their-Set") == name_of("owner/Their-Set:test") == "their_set"
+    assert name_of("数据.tsv") == "数据"
 
 
 def test_a_data_set_of_the_hub(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,19 +12,17 @@ from conftest import make_sentences
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_cases import make_collection
 from sweep_runs import a_run
 
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
-from dystress_text.evaluation.run import Results, table
+from dystress_text.evaluation.run import Results
 from dystress_text.export.card import write_card
 from dystress_text.files.places import EMBEDDED
 from dystress_text.programs.senteval import main
 from dystress_text.report.text_page import leave_text_report
 
-ROOT = Path(__file__).resolve().parents[2]
 MINI = ("MiniSTS", "MiniQuestions")
 
 
@@ -51,19 +48,15 @@ def sts_folder(tmp_path):
 
 def test_the_mini_suite_runs_anywhere(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(classifier, "MAX_EPOCHS", 8)  # the slow loop of test_classifier.py has them all
-    model = EMBEDDED / "bert-mini-wiki"
-    arguments = [f"--model={model}", "--pooler_type=avg", f"--output={tmp_path / 'results.json'}"]
+    arguments = [f"--model={EMBEDDED / 'bert-mini-wiki'}", "--pooler_type=avg", f"--output={tmp_path / 'results.json'}"]
     assert main([*arguments, "--suite=mini", "--mode=fast", "--tasks", *MINI]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
-    assert tuple(results["tasks"]) == MINI
-    assert (results["complete"], results["left_out"]) == (False, {})
-    spearman = results["tasks"]["MiniSTS"]["spearman"]  # test_sts.py has SciPy's
-    assert results["geometry"]["spearman"] == pytest.approx(spearman, abs=0.006)
+    assert (tuple(results["tasks"]), results["complete"], results["left_out"]) == (MINI, False, {})
+    assert results["geometry"]["spearman"] == pytest.approx(results["tasks"]["MiniSTS"]["spearman"], abs=0.006)
     assert results["geometry"]["set"] == "mini-STS"
     assert len(results["tasks"]["MiniQuestions"]["sha256"]["MiniQuestions/train.label"]) == 64
     assert set(results["versions"]) >= {"python", "torch", "transformers", "scipy"}
-    printed = capsys.readouterr().out
-    assert f"{results['tasks']['MiniQuestions']['accuracy']:.2f}" in printed
+    assert f"{results['tasks']['MiniQuestions']['accuracy']:.2f}" in capsys.readouterr().out
 
 
 def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder, tmp_path, capsys):
@@ -84,14 +77,13 @@ def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder,
     assert set(results["tasks"]) == {"STS-B", "SICK-R"}
 
 
-def test_the_page_of_a_run_takes_the_results_up(tiny_bert, sts_folder, tmp_path, capsys):
-    out = a_run(tmp_path, tasks=())
-    load = load_encoder(str(tiny_bert), "avg")
-    load[0].save(out, load[1])
+def test_page_and_card_of_a_run_take_the_results_up(tiny_bert, sts_folder, tmp_path, capsys):
+    out, (encoder, tokenizer) = a_run(tmp_path, tasks=()), load_encoder(str(tiny_bert), "avg")
+    encoder.save(out, tokenizer)
     page = out / "report.html"
     assert leave_text_report(out) == f"{page} shows the run."
     assert "<th>STS-B</th>" not in page.read_text()
-    write_card(out, {}, load[0], 40)
+    write_card(out, {}, encoder, 40)
     assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
     assert f"{page} shows the run.\n{out / 'README.md'} holds the results.\n" in capsys.readouterr().out
     (result,) = ModelCard.load(out / "README.md").data.eval_results
@@ -101,57 +93,34 @@ def test_the_page_of_a_run_takes_the_results_up(tiny_bert, sts_folder, tmp_path,
     assert (result.dataset_name, result.metric_value) == ("MTEB STSBenchmark", figure)
 
 
-def test_other_data_and_other_settings_take_nothing_from_file_and_card(tiny_bert, sts_folder, tmp_path, capsys):
+def test_results_of_other_weights_go_those_of_other_settings_stay_and_a_damaged_file_is_left(
+    tiny_bert, sts_folder, tmp_path, capsys
+):
     (encoder, tokenizer), out = load_encoder(str(tiny_bert), "avg"), tmp_path / "out"
     encoder.save(out, tokenizer)
     write_card(out, {}, encoder, 40)
-    other = Path(shutil.copytree(sts_folder.parent, tmp_path / "other")) / "senteval" / "STS" / "STSBenchmark"
-    (other / "sts-test.csv").write_text((other / "sts-test.csv").read_text().replace("\t1.", "\t2."))
-    shutil.copytree(make_collection(tmp_path / "made"), tmp_path / "again" / "made")
-    (tmp_path / "again" / "made" / "qrels" / "test.tsv").write_text("q0\td1\t1\n")
+    file, arguments = out / "senteval-senteval-test.json", [f"--model={out}", f"--data_dir={sts_folder.parent}"]
 
-    def after(*more, code=0):
-        assert main([f"--model={out}", "--geometry=none", *more]) == code
-        content = json.loads((out / "senteval-senteval-test.json").read_text())
-        on_card = ModelCard.load(out / "README.md").data.eval_results
-        return content, {(r.dataset_name, r.metric_type): r.metric_value for r in on_card}
+    def after(*tasks, more=()):
+        assert main([*arguments, "--geometry=none", *more, "--tasks", *tasks]) == 0
+        names = {result.dataset_name for result in ModelCard.load(out / "README.md").data.eval_results}
+        return json.loads(file.read_text()), names
 
-    here, there = f"--data_dir={sts_folder.parent}", f"--data_dir={other.parents[2]}"
-    first = after("--retrieval", str(tmp_path / "made"))
-    second = after(here, "--tasks", "STS-B", "SICK-R")
-    third = after(there, "--tasks", "STS-B", "STS12", code=1)
-    assert first[0]["retrieval"] == second[0]["retrieval"] == third[0]["retrieval"]
-    assert third[0]["tasks"]["SICK-R"] == second[0]["tasks"]["SICK-R"]
-    assert third[0]["tasks"]["STS-B"]["data"] != second[0]["tasks"]["STS-B"]["data"]
-    assert [*third[0]["other_data"].values()] == [second[0]["tasks"]["STS-B"]]
-    assert "STS12" in third[0]["left_out"]
-    assert third[1].items() > (first[1] | {n: v for n, v in second[1].items() if n[0] == "SentEval SICK-R"}).items()
-    assert len(third[1]) == len(second[1]) + 1
-    content, card = after("--retrieval", str(tmp_path / "again" / "made"))
-    assert first[0]["retrieval"]["made"] in content["retrieval"].values()
-    assert {name for name, _ in card} > {"made", "SentEval SICK-R"}
-    assert after(here, "--pooler_type=cls", "--tasks", "STS-B")[1] == card
-    assert after("--suite=mini", "--tasks", "MiniSTS")[1].items() > card.items()
-    content, _ = after("--retrieval", str(tmp_path / "made"))
-    assert content["retrieval"]["made"] | {"seconds": 0} == first[0]["retrieval"]["made"] | {"seconds": 0}
-    assert content["tasks"] == third[0]["tasks"]
-    assert content["others"][0]["tasks"]["STS-B"]["data"] == second[0]["data"]
+    content, card = after("STS-B", "SICK-R")
+    others, again = after("STS-B", more=["--pooler_type=cls"])
+    assert (others["others"][0]["tasks"], again) == (content["tasks"], card)
     capsys.readouterr()
     encoder.transformer.get_input_embeddings().weight.data[5:] += 1
     encoder.save(out, tokenizer)
-    content, card = after(here, "--tasks", "STS-B")
-    assert (list(content["tasks"]), content["retrieval"]) == (["STS-B"], {})
+    content, card = after("STS-B")
+    assert (list(content["tasks"]), card) == (["STS-B"], {"MTEB STSBenchmark"})
     assert [other["pooler_type"] for other in content["others"]] == ["cls"]  # whose weights are others in any case
     assert f"the results of other weights of {out} are replaced" in capsys.readouterr().err
-    with_other_module = {"weights": "of this pooler", "pooler_type": "cls", "model": str(out)}
-    (tmp_path / "x.json").write_text(json.dumps({**content, **with_other_module}))
-    assert after(here, "--tasks", "STS-B", f"--output={tmp_path / 'x.json'}")
-    assert json.loads((tmp_path / "x.json").read_text())["others"][0].items() >= with_other_module.items()
     for damaged in ("", '{"tasks": 7}', '{"tasks": {"STS-B": {}}}', '{"a": 1}', "[]"):
-        (out / "senteval-senteval-test.json").write_text(damaged)
-        assert main([f"--model={out}", here, "--tasks", "STS-B"]) == 2
-        assert "senteval-senteval-test.json" in capsys.readouterr().err
-        assert (out / "senteval-senteval-test.json").read_text() == damaged
+        file.write_text(damaged)
+        assert main([*arguments, "--tasks", "STS-B"]) == 2
+        assert file.name in capsys.readouterr().err
+        assert file.read_text() == damaged
 
 
 EVALUATIONS = st.lists(
@@ -175,17 +144,19 @@ def test_in_any_order_the_newest_figure_of_each_setting_task_and_data_is_there_o
     for writer in writers.values():
         writer.begin(file)
     for number, (pooler, name, data, which) in enumerate(evaluations):
-        result = {"figure": float(number), "sha256": data}
+        result = {"spearman": float(number), "sha256": data}
         writer = writers[pooler, which] = Results({**about, "pooler_type": pooler})
         (writer.tasks if name.startswith("Mini") else writer.retrieval)[name] = result
         writer.write(file, name)
         expected[pooler, name, data] = number
-    content, found = json.loads(file.read_text()), []
-    for one in (content, *content["others"]):
-        for kind in ("tasks", "retrieval", "other_data"):
-            for name, result in one[kind].items():
-                found.append(((one["pooler_type"], name.partition(" ")[0], result["sha256"]), result["figure"]))
-    assert sorted(found, key=str) == sorted(expected.items(), key=str)
+    content = json.loads(file.read_text())
+    figures = [
+        ((one["pooler_type"], name.partition(" ")[0], result["sha256"]), result["spearman"])
+        for one in (content, *content["others"])
+        for kind in ("tasks", "retrieval", "other_data")
+        for name, result in one[kind].items()
+    ]
+    assert sorted(figures, key=str) == sorted(expected.items(), key=str)
     if evaluations:
         pooler, name, data, _ = evaluations[-1]
         assert (content["tasks"] | content["retrieval"])[name]["sha256"] == data
@@ -206,29 +177,25 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path):
     assert len(json.loads(file.read_text())["retrieval"]) == 48
 
 
-def test_results_stand_side_by_side_and_are_replaced_task_by_task(arguments, tmp_path, monkeypatch, capsys):
-    """An entry stays until its task is finished again; those of other weights or settings go with the first new one."""
-
+def test_an_entry_stays_until_its_task_is_finished_again(arguments, tmp_path, monkeypatch, capsys):
     def evaluated(seconds, *more, stop_at=None):
         def stub(task, *rest):
             if task.name == stop_at:
                 raise KeyboardInterrupt
-            return {"figure": 50.0, "seconds": seconds, "sha256": {}}
+            return {"spearman": 50.0, "seconds": seconds, "sha256": {}}
 
         monkeypatch.setattr(runner, "evaluate_task", stub)
         assert main([*arguments, "--suite=mini", *more]) == (130 if stop_at else 0)
         content = json.loads((tmp_path / "results.json").read_text())
         return {name: entry["seconds"] for name, entry in content["tasks"].items()}, content
 
-    assert evaluated(1, "--tasks", "MiniSTS", "MiniQuestions", stop_at="MiniQuestions")[0] == {"MiniSTS": 1}
+    assert evaluated(1, "--tasks", *MINI, stop_at="MiniQuestions")[0] == {"MiniSTS": 1}
     assert "interrupted" in capsys.readouterr().err
-    found, content = evaluated(2, "--tasks", "MiniQuestions")
-    assert found == {"MiniSTS": 1, "MiniQuestions": 2}
+    seconds, content = evaluated(2, "--tasks", "MiniQuestions")
+    assert seconds == {"MiniSTS": 1, "MiniQuestions": 2}
     assert (content["complete"], content["averages"]) == (False, {"sts": 50.0, "transfer": None})
-    found, content = evaluated(3, "--tasks", "transfer")
-    assert set(found.values()) == {1, 3}
-    assert (content["complete"], content["averages"]) == (True, {"sts": 50.0, "transfer": 50.0})
-    before = found, content
+    before = evaluated(3, "--tasks", "transfer")
+    assert (before[1]["complete"], before[1]["averages"]) == (True, {"sts": 50.0, "transfer": 50.0})
     assert evaluated(4, stop_at="MiniSTS") == evaluated(4, "--pooler_type=cls", stop_at="MiniSTS") == before
     assert evaluated(5, "--pooler_type=cls", "--tasks", "MiniSTS")[0] == {"MiniSTS": 5}
 
@@ -240,77 +207,23 @@ def test_several_models_are_rows_of_one_table_with_a_file_each(tiny_bert, tmp_pa
     shutil.copytree(tiny_bert, tmp_path / "base")
     models, suite = [str(tmp_path / name) for name in ("base", "saved")], ["--suite=mini", "--tasks", "MiniSTS"]
     assert main(["--model", *models, "--pooler_type=cls", *suite]) == 0
-    file = "senteval-mini-test.json"
-    found = [json.loads((Path(model) / file).read_text()) for model in models]
-    figures = [f"{each['tasks']['MiniSTS']['spearman']:.2f}" for each in found]
-    assert [each["pooler_type"] for each in found] == ["cls", None]
-    *before, header, base, saved = capsys.readouterr().out.strip().split("\n")
-    assert [header.split(), base.split(), saved.split()] == [
-        ["MiniSTS", "avg"], [models[0], figures[0], figures[0]], [models[1], figures[1], figures[1]]
-    ]  # fmt: skip
-    assert all(f"{model}/{file}: all results" in before for model in models)
-    assert main([f"--model={models[0]}", "--pooler_type=cls", "--geometry=none", *suite]) == 0
-    assert capsys.readouterr().out.split("\n")[2].split()[1:] == [figures[0]] * 2
+    contents = [json.loads((Path(model) / "senteval-mini-test.json").read_text()) for model in models]
+    assert [content["pooler_type"] for content in contents] == ["cls", None]
+    figures = [f"{content['tasks']['MiniSTS']['spearman']:.2f}" for content in contents]
+    lines = capsys.readouterr().out.strip().split("\n")
+    assert [line.split() for line in lines[-2:]] == [[m, f, f] for m, f in zip(models, figures, strict=True)]
     for wrong, said in ((["--output=x.json"], "--output: is the file of one model"), ([], "--model: '")):
         assert main(["--model", *models, *suite, *wrong]) == 2
         assert capsys.readouterr().err.startswith(f"dystress senteval: error: {said}")
 
 
-BAD = [
-    (["--tasks", "STS99"], ["--tasks", "STS12", "transfer"]),
-    (["--data_dir", "/no/such"], ["--data_dir", "/no/such", "suite mini"]),
-    (["--suite", "mini", "--engine", "original"], ["--engine", "senteval"]),
-]
-
-
-@pytest.mark.parametrize(("wrong", "words"), BAD, ids=lambda x: " ".join(x) if x[0].startswith("--") else "")
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [(["--tasks", "STS99"], ["--tasks", "STS12", "transfer"]), (["--data_dir", "/no"], ["--data_dir", "/no", "mini"]),
+     (["--engine", "original"], ["unknown option --engine"])],
+)  # fmt: skip
 def test_bad_input_is_one_line(arguments, wrong, words, capsys):
     assert main([*arguments, *wrong]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dystress senteval: error: ")
     assert all(word in line for word in words), line
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A package senteval: its engine answers with what it was given."""
-    folder = tmp_path / "packages" / "senteval"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("from senteval.engine import SE\n")
-    (folder / "engine.py").write_text("""
-SPEARMAN = {"STSBenchmark": 0.25, "SICKRelatedness": 0.5}
-
-class SE:
-    def __init__(self, params, batcher):
-        self.params, self.batcher = params, batcher
-
-    def eval(self, name):
-        vectors = self.batcher(self.params, [["one", "two"], ["three"]])
-        assert self.params["kfold"] == 10
-        return {"test": {"spearman": SPEARMAN[name] * len(vectors)}}
-""")
-    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
-    yield
-    for name in ("senteval", "senteval.engine"):
-        sys.modules.pop(name)
-
-
-def test_the_package_gets_its_own_names_and_is_not_our_program_of_its_name(
-    package, sts_folder, tmp_path, arguments, monkeypatch
-):
-    """A script's folder comes first on the path, and a program named senteval lies in it."""
-    monkeypatch.syspath_prepend(str(ROOT / "eval"))
-    flags = [*arguments, "--engine=original", f"--data_dir={sts_folder.parent}", "--geometry=none"]
-    assert main([*flags, "--tasks", "SICKRelatedness", "STSBenchmark", "STS-B"]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert {name: result["figure"] for name, result in results["tasks"].items()} == {"STS-B": 50.0, "SICK-R": 100.0}
-
-
-def test_years_have_rows_for_the_other_aggregations():
-    year = {"spearman": 10.0, "mean": 20.0, "weighted_mean": 30.0, "subsets": {"a": 1.0, "b": 2.0}}
-    results = Results({"model": "mine"}, {"STS12": year, "STS-B": {"spearman": 40.0, "subsets": {"test": 40.0}}})
-    rows = [line.split() for line in table([results], ["STS12", "STS-B"], "avg of 2", {}).split("\n")]
-    assert rows == [
-        ["STS12", "STS-B", "avg", "of", "2"], ["mine", "10.00", "40.00", "25.00"],
-        ["mean", "of", "subsets", "20.00", "40.00", "30.00"], ["weighted", "mean", "30.00", "40.00", "35.00"],
-    ]  # fmt: skip

@@ -16,10 +16,6 @@ from dystress_text.simcse.paper import PUBLISHED
 TASKS = {task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks}
 
 
-def names_of(suite):
-    return [task.name for tasks in SUITES[suite].values() for task in tasks]
-
-
 def test_the_average_is_over_rounded_figures_and_never_over_fewer():
     assert average({"a": 10.0, "b": 20.5}) == 15.25
     assert average({"a": 10.0, "b": None}) is None
@@ -33,9 +29,7 @@ def test_tasks_are_chosen_by_name_and_group():
     assert len(chosen["sts"]) == 7
     assert list(choose("mini", ["all"])) == ["sts", "transfer"]
     assert list(choose("senteval", ["STS-B"])) == ["sts"]
-    with pytest.raises(
-        UserError, match=r"tasks: no 'STSB' \(did you mean STS-B\?\); known are all, sts, transfer, STS12"
-    ):
+    with pytest.raises(UserError, match=r"tasks: no 'STSB' \(did you mean STS-B\?\); known are all, sts, transfer,"):
         choose("senteval", ["STSB"])
 
 
@@ -60,20 +54,15 @@ def test_two_classes_are_sorted_by_length_and_label_and_otherwise_stay(tmp_path)
     assert split.labels.tolist() == [0, 0, 1, 1, 0, 1]
 
 
-def test_questions_are_classes_and_latin_1(tmp_path):
+def test_questions_are_latin_1_and_paraphrases_keep_quotes_and_skip_the_header(tmp_path):
     split = read_trec(write(tmp_path, "trec", b"NUM:date When ?\nABBR:exp What is caf\xe9 b ?\n"))
-    assert split.columns == (("When ?", "What is caf\xe9 b ?"),)
-    assert split.labels.tolist() == [5, 0]
-
-
-def test_paraphrases_keep_quotes_and_skip_the_header(tmp_path):
+    assert (split.columns, split.labels.tolist()) == ((("When ?", "What is caf\xe9 b ?"),), [5, 0])
     header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
     split = read_mrpc(write(tmp_path, "mrpc", header + '1\t1\t2\ta "b c\td e\r\n0\t3\t4\tx\ty z\r\n'))
-    assert split.columns == (("x", 'a "b c'), ("y z", "d e"))
-    assert split.labels.tolist() == [0, 1]
+    assert (split.columns, split.labels.tolist()) == ((("x", 'a "b c'), ("y z", "d e")), [0, 1])
 
 
-@pytest.mark.parametrize("name", names_of("senteval"))
+@pytest.mark.parametrize("name", [task.name for tasks in SUITES["senteval"].values() for task in tasks])
 def test_real_files_have_the_counts_of_the_protocol(name, shared):
     folder = shared / "data" / "senteval"
     if not all((folder / file).is_file() for file in TASKS[name].files):

@@ -11,7 +11,7 @@ from scipy import stats
 
 from dystress_text.evaluation.catalogue import STS_SETS, StsTask
 from dystress_text.evaluation.readers import StsPairs, read_sts_benchmark, read_sts_subset
-from dystress_text.evaluation.sts import evaluate_sts, evaluate_sts_task, score_vectors, spearman
+from dystress_text.evaluation.sts import evaluate_sts_task, score_vectors, spearman
 from dystress_text.files.places import EMBEDDED
 
 
@@ -23,7 +23,7 @@ def arbitrary_vectors(sentences):
 
 def test_scores_are_those_of_a_literal_computation():
     pairs = read_sts_benchmark(EMBEDDED / "senteval/STS/MiniSTS/mini-sts.csv")
-    result = evaluate_sts(pairs, arbitrary_vectors)
+    result = score_vectors(pairs, arbitrary_vectors(pairs.sentences))
     a, b = arbitrary_vectors(pairs.first).numpy(), arbitrary_vectors(pairs.second).numpy()
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     assert result.spearman == pytest.approx(100 * stats.spearmanr(cosines, pairs.scores).statistic, abs=1e-6)
@@ -43,40 +43,37 @@ def test_constant_or_missing_numbers_have_no_correlation():
     assert spearman(x, x) == pytest.approx(100)
     assert math.isnan(spearman(np.ones(3), x))
     assert math.isnan(spearman(np.array([1.0, np.nan, 2.0]), x))
-    pairs = StsPairs(("a", "b", "c"), ("d", "e", "f"), x)
-    assert math.isnan(score_vectors(pairs, torch.ones(6, 4)).spearman)
-    assert math.isnan(score_vectors(pairs, torch.full((6, 4), torch.nan)).spearman)
 
 
-def test_lines_of_the_benchmark_are_split_at_line_feeds_and_tabs_alone(tmp_path):
-    file = tmp_path / "sts.csv"
-    file.write_bytes('g\tf\ty\t1\t3.5\t"An  odd\u2028line\tsecond\textra\ng\tf\ty\t2\t0\tthird\tfourth\r\n'.encode())
+def test_lines_are_split_at_line_feeds_and_tabs_alone_and_unscored_pairs_are_dropped(tmp_path):
+    (file := tmp_path / "sts.csv").write_bytes(
+        'g\tf\ty\t1\t3.5\t"An  odd\u2028line\tsecond\textra\ng\tf\ty\t2\t0\tthird\tfourth\r\n'.encode()
+    )
     pairs = read_sts_benchmark(file)
-    assert pairs.first == ('"An odd line', "third")
-    assert pairs.second == ("second", "fourth")
+    assert (pairs.first, pairs.second) == (('"An odd line', "third"), ("second", "fourth"))
     assert pairs.scores.tolist() == [3.5, 0.0]
+    (tmp_path / "inputs").write_text("a\tb\nc\td\te\nf\tg\n")
+    (tmp_path / "golds").write_text("1.5\n\n2\tx\n")
+    pairs = read_sts_subset(tmp_path / "inputs", tmp_path / "golds")
+    assert (pairs.first, pairs.second, pairs.scores.tolist()) == (("a", "f"), ("b", "g"), [1.5, 2.0])
 
 
 def test_a_year_is_scored_over_its_subsets(tmp_path):
-    """All subsets together, mean and weighted mean; pairs without a score are dropped."""
-    sentences, draw = make_sentences(100), np.random.default_rng(0)
-    golds = {"one": [f"{score:.2f}" for score in draw.random(30)], "two": ["", *map(str, draw.random(18)), ""]}
-    cosines, scores, begin = [], [], 0
-    for subset, lines in golds.items():
-        first, second = (sentences[begin + k : begin + 2 * len(lines) : 2] for k in (0, 1))
-        begin += 2 * len(lines)
-        pairs = "".join(f"{a}\t{b}\n" for a, b in zip(first, second, strict=True))
-        (tmp_path / f"input.{subset}").write_text(pairs)
-        (tmp_path / f"gs.{subset}").write_text("\n".join(lines) + "\n")
-        u, v = arbitrary_vectors(first), arbitrary_vectors(second)
-        scored = [i for i, line in enumerate(lines) if line]
-        cosines.append(torch.cosine_similarity(u, v).numpy()[scored])
-        scores.append([float(lines[i]) for i in scored])
-    parts = {name: (count, f"input.{name}", f"gs.{name}") for name, count in (("one", 30), ("two", 18))}
-    result = evaluate_sts_task(StsTask("YEAR", read_sts_subset, parts, "YEAR"), tmp_path, arbitrary_vectors)
+    """All subsets together, mean and weighted mean."""
+    draw, sentences, subsets = np.random.default_rng(0), iter(make_sentences(96)), {}
+    for name, count in (("one", 30), ("two", 18)):
+        first, second = (tuple(next(sentences) for _ in range(count)) for _ in range(2))
+        subsets[name] = StsPairs(first, second, draw.random(count))
+    parts = {name: (len(pairs), name) for name, pairs in subsets.items()}
+    task = StsTask("YEAR", lambda file: subsets[file.name], parts, "YEAR")
+    result = evaluate_sts_task(task, tmp_path, arbitrary_vectors)
+    scores = [pairs.scores for pairs in subsets.values()]
+    cosines = [
+        torch.cosine_similarity(arbitrary_vectors(pairs.first), arbitrary_vectors(pairs.second)).numpy()
+        for pairs in subsets.values()
+    ]
     figures = [100 * stats.spearmanr(*both).statistic for both in zip(cosines, scores, strict=True)]
-    every = 100 * stats.spearmanr(np.concatenate(cosines), np.concatenate(scores)).statistic
-    assert result["spearman"] == round(every, 2)
+    assert result["spearman"] == round(100 * stats.spearmanr(np.concatenate(cosines), np.concatenate(scores))[0], 2)
     assert result["mean"] == round(np.mean(figures), 2)
     assert result["weighted_mean"] == round(np.average(figures, weights=[30, 18]), 2)
     assert result["counts"] == {"one": 30, "two": 18}

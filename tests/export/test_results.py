@@ -12,7 +12,7 @@ from dystress_text.evaluation.catalogue import STS_TASKS
 from dystress_text.export.card import CARD, describe_base, write_card
 from dystress_text.export.results import carry_results, renew_results
 
-ABOUT = {"suite": "senteval", "weights": "w", "pooler_type": None, "dtype": "fp32", "data_variant": None}
+ABOUT = {"suite": "senteval", "weights": "w", "pooler_type": None, "dtype": "fp32"}
 MTEB = {  # of mteb 2.26.24: a task's name, its data set, and the pairs of its test split
     "STS12": ("mteb/sts12-sts", 3108), "STS13": ("mteb/sts13-sts", 1500), "STS14": ("mteb/sts14-sts", 3750),
     "STS15": ("mteb/sts15-sts", 3000), "STS16": ("mteb/sts16-sts", 1186),
@@ -33,7 +33,8 @@ def evaluated(tmp_path):
     def after(figures, text=None, **more):
         card, suite = tmp_path / CARD, more.get("suite", "senteval")
         card.write_text(before := text or card.read_text())
-        tasks = {task: {"accuracy" if task == "MR" else "spearman": figure} for task, figure in figures.items()}
+        about = {"data_variant": more.pop("data_variant", None)}
+        tasks = {t: {"accuracy" if t == "MR" else "spearman": figure, **about} for t, figure in figures.items()}
         (tmp_path / f"senteval-{suite}-test.json").write_text(json.dumps({**ABOUT, "tasks": tasks, **more}))
         assert (renew_results(tmp_path, suite) is None) == (card.read_text() == before)
         found = ModelCard.load(card).data.eval_results or []
@@ -72,11 +73,6 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     for after in (card, again):  # all else is there to the letter, in its order
         lines = iter(after.splitlines())
         assert all(line in lines for line in mine.replace(THEIRS, "").splitlines())
-    by_an_older_version = again.replace(
-        "url: https://huggingface.co/models?other=dystress-text", "url: https://arxiv.org"
-    )
-    assert by_an_older_version != again
-    assert evaluated({"STS12": 51.0}, by_an_older_version)[0] == again
     search = {"cisi": {"nDCG@10": 12.0, "MRR@10": 30.5, "recall@100": 40.0, "documents": 1460}}
     card, found = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search)
     assert set(found) == {"c", "MTEB STS12", "dystress-text MiniSTS", "cisi"}
@@ -95,16 +91,13 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
 def test_a_byte_order_mark_and_the_ends_of_lines_stay(evaluated, tmp_path, mark, end):
     card, copy = tmp_path / CARD, tmp_path / "copy.md"
     plain = card.read_text().replace("license: unknown\n", f"license: mit\n{THEIRS}\n# mine\n") + "A caf\u00e9\n"
-    for figure in (50.0, 51.0):
-        expected, found = evaluated({"STS12": figure}, plain)
-        card.write_bytes((mark + plain.replace("\n", end)).encode())
-        assert renew_results(tmp_path, "senteval")
-        assert card.read_bytes().decode() == mark + expected.replace("\n", end)
-        plain = expected
-    assert {name: result.metric_value for name, result in found.items()} == {"c": 1.1, "MTEB STS12": 51.0}
+    expected, results = evaluated({"STS12": 51.0}, plain)
+    card.write_bytes((mark + plain.replace("\n", end)).encode())
+    assert renew_results(tmp_path, "senteval")
+    assert card.read_bytes().decode() == mark + expected.replace("\n", end)
     copy.write_text("---\nlicense: mit\n---\n# Copy\n")
     carry_results(card, copy)
-    assert (ModelCard.load(copy).data.eval_results, b"\r" in copy.read_bytes()) == (list(found.values()), False)
+    assert (ModelCard.load(copy).data.eval_results, b"\r" in copy.read_bytes()) == (list(results.values()), False)
     assert describe_base(str(tmp_path))["license"] == "mit"
     card.write_bytes((mark + f"# Mine, by dystress{end}").encode())
     renew_results(tmp_path, "senteval")

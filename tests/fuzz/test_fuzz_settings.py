@@ -25,7 +25,7 @@ VALUES = st.sampled_from(LIKELY) | st.floats().map(str) | st.text(max_size=30) |
 def command_lines(draw, names):
     words = []
     for _ in range(draw(st.integers(0, 5))):
-        name = draw(st.sampled_from([*names, "preset", "x", "no_packing"]))
+        name = draw(st.sampled_from([*names, "preset", "x", "no_supervised"]))
         value = draw(VALUES)
         shape = draw(st.integers(0, 5))
         words += [f"--{name}={value}"] if shape < 3 else [f"--{name}", value] if shape < 5 else [value]

@@ -1,4 +1,4 @@
-"""Whether a device computes what was asked, through the training programs; the last line is JSON. kit.py runs them.
+"""Whether a device computes what was asked, through the training programs; the last line is JSON.
 
 python tests/gpu/checks.py --corpus sentences.txt dropout | equal | objectives KIND | killed KIND
 """
@@ -36,7 +36,7 @@ VARIANTS = {
     "text": {
         "infonce": "", "ntxent": "--objective=ntxent", "dcl": "--objective=dcl", "dclw": "--objective=dclw",
         "macl": "--objective=macl", "bidirectional": "--bidirectional=yes", "mlm": "--do_mlm=yes",
-        "learned": "--learn_temperature=yes", "cache": "--grad_cache_chunk=16", "padded": "--packing=no",
+        "learned": "--learn_temperature=yes", "cache": "--grad_cache_chunk=16",
     },
     "images": {name: f"--objective={name}" for name in (
         "ntxent", "infonce", "dcl", "dclw", "macl", "queue", "barlow_twins", "vicreg", "w_mse", "zero_cl", "arb",

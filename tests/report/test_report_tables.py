@@ -232,8 +232,9 @@ def test_a_set_that_chose_the_step_judges_nothing(tmp_path, printed, options, ab
 
 def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypatch, printed, capsys):
     for name, model, pooler, figure in (("base", "x/base", "cls", 30.0), ("here", "owner/of-the-hub", None, 40.0)):
-        about = {"suite": "senteval", "model": model, "pooler_type": pooler, "data_variant": f"of {model}"}
-        tasks = {task: {"spearman": figure + i} for i, task in enumerate(TASKS["sts"])}
+        about = {"suite": "senteval", "model": model, "pooler_type": pooler}
+        variant = {"data_variant": f"of {model}"}
+        tasks = {task: {"spearman": figure + i, **variant} for i, task in enumerate(TASKS["sts"])}
         Results(about, tasks).write(evaluation_file(tmp_path / name, "senteval", "test"))
     monkeypatch.chdir(tmp_path / "here")
     places = "../base", "senteval-senteval-test.json", sweep
@@ -275,7 +276,7 @@ def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
         ("mine", "--temperature=shifted_cosine --shift=-0.4", "DySTreSS* 0.05/0.07", []),
         ("its-own", "--preset=sts-macl --mlp_only_train", "MACL (repro.)", []),  # SimCSE's scripts name it
         ("head", "--preset=sts-macl --mlp_only_train no", "MACL (repro.)", ["mlp_only_train"]),
-        ("both", "--preset=sts-macl --lora_rank=8 --bidirectional", "MACL (repro.)", ["lora_rank", "bidirectional"]),
+        ("both", "--preset=sts-macl --lora=8 --bidirectional", "MACL (repro.)", ["lora", "bidirectional"]),
         ("graph", "--preset=sts-macl --detach_temperature=false", None, []),
         ("sts-macl", "--temp=0.05", None, []),
         ("both-views", "--preset=sts-macl --rows=ntxent", None, []),

@@ -54,7 +54,7 @@ EVALUATOR = """
     results = Path(model) / f"senteval-{suite}-test.json"
     found = json.loads(results.read_text()) if results.exists() else {"suite": suite, "tasks": {}, "calls": []}
     found["calls"].append(words[words.index("--tasks") + 1:])
-    found["tasks"] |= dict.fromkeys(found["calls"][-1], {"figure": 70.0 + 2 * ("paper" in model)})
+    found["tasks"] |= dict.fromkeys(found["calls"][-1], {"accuracy": 70.0 + 2 * ("paper" in model)})
     results.write_text(json.dumps(found))
 """
 CONSTANT = "sts-constant-0.05"

@@ -33,13 +33,8 @@ def load(file, tokenizer, folder, limit=None, length=9):
 
 def test_every_finding_is_counted():
     long = b"x" * (MAX_LINE_BYTES + 10)
-    data = (
-        codecs.BOM_UTF8
-        + b"one\n\n  \ntwo\r\n"
-        + long
-        + b"\nna\xc3\xafve\nbad \xff\nnul \0 here\none\nlast \x0b\x85 end"
-    )
-    sentences, report = read(data)
+    data = b"one\n\n  \ntwo\r\n" + long + b"\nna\xc3\xafve\nbad \xff\nnul \0 here\none\nlast \x0b\x85 end"
+    sentences, report = read(codecs.BOM_UTF8 + data)
     assert sentences == ["one", "two", "na\u00efve", "one"]  # 0x85 alone is not UTF-8
     assert (report.lines, report.sentences, report.empty, report.over_long) == (10, 4, 2, 1)
     assert (report.invalid_utf8, report.nul, report.duplicates) == (2, 1, 1)
@@ -67,25 +62,25 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
     assert len(corpus) == len(lines)
     rows = np.array([5, 0, 199, 5])
     batch = corpus.batch(rows)
-    expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9, padding=True, return_tensors="pt")
-    assert torch.equal(batch["token_ids"], expected["input_ids"][expected["attention_mask"].bool()])
-    assert torch.equal(batch["attention_mask"], expected["attention_mask"])
+    expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9)["input_ids"]
+    assert [ids.tolist() for ids in batch["token_ids"].split(batch["lengths"].tolist())] == expected
+    assert batch["longest"] == batch["lengths"].max()
     cut = [len(ids) > 9 for ids in tokenizer(lines)["input_ids"]]
     assert corpus.report.truncated == sum(cut)
 
 
-@pytest.mark.parametrize("crops", [None, Crops(0, 0.2, 0.6, min_words=1)])
+@pytest.mark.parametrize("crops", [None, Crops(0)])
 def test_a_text_without_tokens_is_one_of_padding(crops, tmp_path):
     """A tokenizer that adds none and drops some characters; crops of the third line have none at times."""
     tokenizer, file = build_tokenizer("$A"), tmp_path / "text.txt"
-    lines = ["\ufffd \ufffd", "a cat", "\ufffd \ufffd a \ufffd \ufffd \ufffd", *make_sentences(20)]
+    lines = ["\ufffd \ufffd", "a cat", " ".join(["\ufffd"] * 4 + ["a"] + ["\ufffd"] * 6), *make_sentences(20)]
     file.write_text("".join(f"{line}\n" for line in lines))
     corpus = load_corpus(TextFile(file), tokenizer, 9, cache_dir=tmp_path, crops=crops)
     seen = set()
     for step in range(20):
         batch = corpus.batch(np.arange(3), step)
-        assert batch["attention_mask"].sum(1).min() == 1
-        rows = batch["token_ids"].split(batch["attention_mask"].sum(1).tolist())
+        assert batch["lengths"].min() == 1
+        rows = batch["token_ids"].split(batch["lengths"].tolist())
         assert rows[0].tolist() == [tokenizer.pad_token_id]
         seen.add(tuple(rows[2].tolist()))
     assert seen == ({(4,)} if crops is None else {(4,), (tokenizer.pad_token_id,)})
@@ -99,8 +94,8 @@ def test_of_samples_with_the_same_tokens_the_first_is_kept(tokenizer, tmp_path):
         corpus = load(file, tokenizer, tmp_path)
     assert corpus.distinct().chosen.tolist() == [0, 1, 3, 5]
     rows = np.array([2, 3])
-    found, expected = corpus.distinct().batch(rows), corpus.batch(np.array([3, 5]))
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    batch, expected = corpus.distinct().batch(rows), corpus.batch(np.array([3, 5]))
+    assert all(torch.equal(batch[name], expected[name]) for name in ("token_ids", "lengths"))
     table.write_text("a,b\nthe cat,the dog\nthe cat,cat the\nthe cat,the dog\nthe,cat the dog\n")
     of_rows = load_corpus(rows_of_table(str(table), None), tokenizer, 9, cache_dir=tmp_path)
     assert of_rows.distinct().chosen.tolist() == [0, 1, 3]
@@ -132,47 +127,37 @@ ENGLISH = make_sentences(100, seed=3)
 
 
 @pytest.mark.parametrize(("kind", "lines", "outcome"), [
-    ("words", THAI, "refused"), ("words", [EMOJI * i for i in range(1, 30)], "refused"),
-    ("words", ENGLISH + THAI, "warned"), ("words", [f"{line} {EMOJI}" for line in ENGLISH], "warned"),
-    ("words", [*ENGLISH, f"the cat {EMOJI}", f"the dog {EMOJI}"], "said"), ("words", ENGLISH, "silent"),
+    ("words", THAI, "refused"), ("words", ENGLISH + THAI, "warned"),
+    ("words", [*ENGLISH, f"the cat {EMOJI}", f"the dog {EMOJI}"], "said"), ("words", ENGLISH, "said"),
     ("words", [case for line in ENGLISH for case in (line, line.upper())], "refused"),
-    ("words", ENGLISH + [line.title() for line in ENGLISH[:4]], "said"),
     ("words", ["the cat sat on the mat and ran to " + line for line in ENGLISH], "refused"),
-    ("unigram", THAI, "refused"), ("unigram", ENGLISH, "silent"), ("leaves out", THAI, "refused"),
-    ("leaves out", [f"{line} {word}" for line, word in zip(["a", "b"] * 19, THAI, strict=True)], "refused"),
-    ("bytes", THAI, "silent"), ("bytes", ENGLISH, "silent"),
+    ("unigram", THAI, "refused"), ("unigram", ENGLISH, "said"), ("leaves out", THAI, "refused"),
+    ("bytes", THAI, "said"),
 ])  # fmt: skip
 def test_a_text_that_the_tokenizer_cannot_read_is_counted(tmp_path, tokenizer, kind, lines, outcome, recwarn):
     chosen = {"words": tokenizer, "bytes": byte_level()}.get(kind) or pieces(kind)
-    length = 9 if kind == "words" else 100
+    length, before = 9 if kind == "words" else 100, {}
     ids = [tuple(row) for row in chosen(lines, truncation=True, max_length=length)["input_ids"]]
-    words = [
-        chosen(line, add_special_tokens=False)["input_ids"][: length - len(chosen("")["input_ids"])] for line in lines
-    ]
-    of_all = [token for row in words for token in row]
-    never = kind in ("bytes", "leaves out")
-    unknown = 0.0 if never else of_all.count(chosen.unk_token_id) / len(of_all)
-    before = {}
+    added = len(chosen("")["input_ids"])
+    plain = [chosen(line, add_special_tokens=False)["input_ids"][: length - added] for line in lines]
+    tokens = [token for row in plain for token in row]
+    unknown = 0.0 if kind in ("bytes", "leaves out") else tokens.count(chosen.unk_token_id) / len(tokens)
     equal = sum(before.setdefault(row, line) != line for row, line in zip(ids, lines, strict=True)) / len(lines)
-    file = tmp_path / "text.txt"
-    file.write_text("\n".join(lines) + "\n")
+    (file := tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     warnings.simplefilter("always")
     for _ in range(2):  # read, and from the cache
         recwarn.clear()
         try:
             report = load(file, chosen, tmp_path, length=length).report
         except UserError as error:
-            said = str(error)
-            assert "name an encoder whose vocabulary has the script" in said
+            said, told = str(error), "refused"
+            assert said.startswith("model_name_or_path: its tokenizer loses much")
         else:
             assert (report.unknown / report.tokens, report.equal) == pytest.approx((unknown, equal))
-            said = report.summary()
-        assert max(unknown, equal) >= 0.5 if outcome == "refused" else max(unknown, equal) < 0.5
+            said, told = report.summary(), "warned" if recwarn else "said"
+        assert told == outcome == ("said" if max(unknown, equal) < 0.05 else outcome)
         assert (f"{100 * unknown:.2f} % unknown tokens" in said) == (unknown > 0)
         assert (f"{100 * equal:.2f} % of the texts equal to others" in said) == (equal > 0)
-        assert said.startswith("model_name_or_path") == (outcome == "refused")
-        assert (len(recwarn) == 1) == (outcome == "warned") == (0.05 <= max(unknown, equal) < 0.5)
-        assert (outcome == "silent") == (unknown == equal == 0)
 
 
 def test_white_space_alone_is_no_loss(tmp_path, tokenizer):
@@ -228,7 +213,7 @@ def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, nam
 
 
 @pytest.mark.parametrize("size", [-1, 1, 0])
-@pytest.mark.parametrize("name", ["tokens.bin", "offsets.npy", "first.npy", "report.json", "sums.json"])
+@pytest.mark.parametrize("name", ["tokens.bin", "rest.npz"])
 def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, size):
     whole = load(text_file, tokenizer, tmp_path).batch(np.arange(200))
     (file,) = (tmp_path / "corpus").glob(f"*/{name}")
@@ -237,5 +222,4 @@ def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, size
     file.write_bytes(flipped if size < 0 else content[: len(content) // 2] if size else b"")
     with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made again"):
         again = load(text_file, tokenizer, tmp_path)
-    assert file.read_bytes() == content
-    assert all(torch.equal(again.batch(np.arange(200))[key], tensor) for key, tensor in whole.items())
+    assert all(torch.equal(again.batch(np.arange(200))[name], whole[name]) for name in ("token_ids", "lengths"))

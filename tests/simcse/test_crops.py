@@ -2,21 +2,15 @@
 
 import numpy as np
 import pytest
-import torch
-from conftest import build_transformer
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dystress_text.core.objectives import InfoNCELoss
-from dystress_text.core.temperature import ConstantTemperature
-from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.crops import Crops
-from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.crops import Crops, too_short
 from dystress_text.simcse.texts import TextFile, training_text
 
 WORDS = [f"w{i}" for i in range(50)]
@@ -55,63 +49,38 @@ def test_seed_step_and_sample_alone_decide():
     assert all(crops.views(TEXT, 5, 9) != other for other in others)
 
 
-def test_crops_of_whole_sentences_reach_the_words_of_their_share():
-    sentences = ["One two three.", "Four five!", "Six seven eight nine?", "Ten 1.5 twelve.", "Thirteen."]
-    text, crops = "  ".join(sentences), Crops(0, 0.3, 0.3, 1, sentences=True)  # 4 of 13 words
-    found = {view for step in range(300) for view in crops.views(text, step, 0)}
-    spans = {" ".join(sentences[i:j]) for i in range(5) for j in range(i + 1, 6)}
-    assert found <= spans
-    least = [(i, next(j for j in range(i + 1, 6) if len(" ".join(sentences[i:j]).split()) >= 4)) for i in range(4)]
-    assert found == {" ".join(sentences[i:j]) for i, j in least}
-
-
 def test_a_script_without_spaces_is_cropped_between_characters():
     text = "東京は日本の首都である。 人口は約1400万人で、世界最大の都市圏を成す。大阪は西にある。"
     crops = {crop for step in range(100) for crop in Crops(0).views(text, step, 0)}
     assert all(crop in text for crop in crops)
     assert len(crops) > 100
-    whole = {crop for step in range(100) for crop in Crops(0, 0.1, 0.3, sentences=True).views(text, step, 0)}
-    assert whole == {"東京は日本の首都である。", "人口は約1400万人で、世界最大の都市圏を成す。", "大阪は西にある。"}
 
 
-SCRIPTS = st.text(
-    st.one_of(
-        st.sampled_from("\u3002\uff01\uff1f.!?\u300d\u300f)\"' \n\u3000\u3001,a1"),
-        st.sampled_from("東京あア국ก中話x"),
-        st.characters(),
-    )
+@given(
+    st.text(st.sampled_from(".\u3002 \n\u3000,a1東京あア국ก中話") | st.characters()),
+    st.integers(1, 40),
+    st.integers(0, 3),
 )
-
-
-@given(SCRIPTS, st.booleans(), st.integers(1, 4), st.integers(1, 40), st.integers(0, 3))
-@example("「東京。」「大阪\uff01\uff1f」彼は言った。」「そう。」", True, 1, 32, 0)
-@example("彼。」a b", True, 1, 32, 0)
-def test_every_text_is_cropped_to_parts_of_it(text, sentences, least, most, step):
-    crops = Crops(1, 0.2, 0.6, least, sentences, most)
-    views = crops.views(text, step, 0)
-    if crops.too_short(text):
+@example("「東京。」「大阪\uff01\uff1f」彼は言った。」「そう。」", 32, 0)
+def test_every_text_is_cropped_to_parts_of_it(text, most, step):
+    views = Crops(1, 0.2, 0.6, most).views(text, step, 0)
+    if too_short(text):
         assert views == [text, text]
     else:
         assert all(view and view in " ".join(text.split()) for view in views)
 
 
-@pytest.mark.parametrize(("text", "sentences", "short"), [
-    ("a b c d e f g", False, True), ("a b c d e f g h", False, False), ("a b c d e f g h", True, True),
-    ("a b c d. e f g h", True, False), ("ภาษาไทยง่าย", False, False), ("日本語の文である。", True, True),
+@pytest.mark.parametrize(("text", "short"), [
+    ("a b c d e f g", True), ("a b c d e f g h", False), ("ภาษาไทยง่าย", False), ("日本語の文。", True),
 ])  # fmt: skip
-def test_what_is_shorter_than_two_crops_is_used_whole(text, sentences, short):
-    crops = Crops(0, 0.2, 0.6, 4, sentences)
-    assert crops.too_short(text) is short
-    assert (crops.views(text, 0, 0) == [text, text]) is short
+def test_what_is_shorter_than_two_crops_is_used_whole(text, short):
+    assert too_short(text) is short
+    assert (Crops(0).views(text, 0, 0) == [text, text]) is short
 
 
 def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
-    lines = [
-        "the cat sat on the mat and the dog ran to the house",
-        "the old dog ran",
-        "a man and a cat ran to a river now",
-    ]
-    file = tmp_path / "text.txt"
+    lines = ["the cat sat on the mat and the dog ran to the house", "the old dog ran"]
+    lines, file = [*lines, "a man and a cat ran to a river now"], tmp_path / "text.txt"
     file.write_text("\n".join([*lines, lines[0]]) + "\n")
     crops = Crops(seed=4)
     corpus = load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=crops)
@@ -120,28 +89,13 @@ def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
     for step in (0, 1):
         drawn = [crops.views(lines[i], step, i) for i in (2, 1)]
         views = [views[k] for k in (0, 1) for views in drawn]
-        expected = tokenizer(views, truncation=True, max_length=8, padding=True, return_tensors="pt")
+        expected = tokenizer(views, truncation=True, max_length=8)["input_ids"]
         batch = corpus.batch(np.array([2, 1]), step)
-        assert torch.equal(batch["attention_mask"], expected["attention_mask"])
-        assert torch.equal(batch["token_ids"], expected["input_ids"][expected["attention_mask"].bool()])
+        assert [ids.tolist() for ids in batch["token_ids"].split(batch["lengths"].tolist())] == expected
+        assert batch["longest"] == batch["lengths"].max()
     assert corpus.distinct().chosen.tolist() == [0, 1, 2]
     again = load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5))  # from the cache
     assert (again.crops.seed, again.report) == (5, corpus.report)
-
-
-def test_the_views_of_the_loss_are_the_crops(tmp_path, tokenizer):
-    lines = ["the cat sat on the mat and the dog ran to the house", "a man and a cat ran to a river now"]
-    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
-    crops, encoder = Crops(seed=4), SentenceEncoder(build_transformer("bert"), "avg", False).eval()
-    corpus = load_corpus(TextFile(tmp_path / "text.txt"), tokenizer, 8, cache_dir=tmp_path, crops=crops)
-    task = SimcseTask(encoder, tokenizer, corpus, InfoNCELoss(ConstantTemperature(0.05)))
-    views = task.embed(encoder, task.load(np.array([1, 0]), 3)).views
-    assert len(views) == 2
-    for k, found in enumerate(views):
-        texts = [crops.views(lines[i], 3, i)[k] for i in (1, 0)]
-        ids = tokenizer(texts, truncation=True, max_length=8, padding=True, return_tensors="pt")
-        expected = encoder.forward_padded(ids["input_ids"], ids["attention_mask"])
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
@@ -161,7 +115,7 @@ def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
 @pytest.mark.parametrize(("options", "message"), [
     (["--crop_min", "0"], r"crop_min: must lie in \(0, 1\]"), (["--crop_max", "1.1"], r"crop_max: must lie in"),
     (["--crop_min", "0.7"], "crop_min: must not be above --crop_max"), (["--supervised"], "views: with --supervised"),
-    (["--views", "dropout", "--crop_sentences"], "crop_sentences: has no effect without --views crop"),
+    (["--views", "dropout", "--crop_max", "0.5"], "crop_max: has no effect without --views crop"),
 ])  # fmt: skip
 def test_settings_that_do_not_fit_are_refused(options, message):
     with pytest.raises(UserError, match=message):

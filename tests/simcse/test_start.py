@@ -40,9 +40,7 @@ def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix
         (True, {"supervised": True}, "mlp",
          ["SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head", "head: SimCSE's MLP, kept"]),
         (True, {"pooler_type": "avg"}, None, ["SimCSE checkpoint: encoder loaded; ignored: mlp, lm_head"]),
-        (True, {"mlp_init": "new"}, "new",
-         ["SimCSE checkpoint: encoder loaded; ignored: mlp, lm_head", "head: new, dropped after training"]),
-        (False, {"mlp_init": "pooler", "mlp_only_train": False}, "mlp", ["head: the encoder's pooler, kept"]),
+        (False, {}, "new", ["head: new, dropped after training"]),
     ],
 )  # fmt: skip
 def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tmp_path):
@@ -56,9 +54,8 @@ def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tm
     assert (head is None) == (source is None)
     if head is not None:
         assert torch.equal(head.weight, mlp.weight) == torch.equal(head.bias, mlp.bias) == (source == "mlp")
-    kept = source == "mlp" and start.model.keep_head
     if "pooler_type" not in options:
-        close(start.model.encode(SENTENCES, start.tokenizer), by_hand(transformer, mlp if kept else None))
+        close(start.model.encode(SENTENCES, start.tokenizer), by_hand(transformer, mlp if source == "mlp" else None))
 
 
 def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, tmp_path, capsys):
@@ -189,7 +186,6 @@ def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
     refused("its vectors are not those", more=(lambda: Dense(16, 16, activation_function=torch.nn.Sigmoid()),))
     refused("mlp_head: this model has a head", {"mlp_head": False}, more=(Dense,))
     refused("mlp_only_train: there is no head", {"mlp_only_train": False})
-    refused("mlp_init: there is no head", {"mlp_init": "pooler"})
     refused("pooler_type: cls was given, but this sentence-transformers model has avg", {"pooler_type": "cls"})
     st_model(tmp_path / "first", tiny_bert, "cls")
     for name in ("cls", "cls_before_pooler"):  # saved as one

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from conftest import set_dropout
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.encoders.loading import load_encoder
@@ -35,7 +36,8 @@ def sentences_of(text):
 @pytest.mark.parametrize(("columns", "packing"), [(2, True), (4, False), (4, True)])
 def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(tiny_bert, tmp_path, columns, packing):
     objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4), hard_negative_weight=0.5)
-    encoder, tokenizer = load_encoder(str(tiny_bert), "avg", mlp_head=False, dropout=0.0)
+    encoder, tokenizer = load_encoder(str(tiny_bert), "avg", mlp_head=False)
+    set_dropout(encoder, 0.0)
     corpus = load_corpus(rows_of_table(table(tmp_path, columns), None), tokenizer, 32)
     task = SimcseTask(encoder, tokenizer, corpus, objective, None, packing)
     assert len(task.corpus) == len(ROWS)
@@ -84,7 +86,7 @@ def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_ar
         (3, ROWS, ["--supervised", "--text_columns", "sent0", "nope"], "--text_columns: "),
         (2, ROWS, ["--supervised", "--hard_negative_weight=1"], "--hard_negative_weight: this run has no hard neg"),
         (3, ROWS, [], "has hard negatives (sent0, sent1, hard_neg): add --supervised, or"),
-        (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: has no effect without --supervised"),
+        (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: takes one name without --supervised"),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_fit_are_one_line(flags, tmp_path, capsys, columns, rows, options, message):

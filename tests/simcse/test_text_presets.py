@@ -118,8 +118,7 @@ def test_the_list_has_a_line_for_each_and_help_says_the_defaults_of_the_preset(c
             parse([f"--preset={preset}", "--help", "all"])
         told = " ".join(capfd.readouterr().out.split())
         assert f"Peak learning rate of AdamW. {shown}" in told
-        assert "slower, with the same result. --no_packing turns it off. Default True." in told
-        assert ("--lora_rank N Train" in told, "--lora-rank" in told) == (True, False)
+        assert ("--mlm_weight X" in told, "--mlm-weight" in told) == (True, False)
 
 
 def test_help_alone_has_the_usual_options(capfd):

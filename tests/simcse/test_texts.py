@@ -1,4 +1,4 @@
-"""Which columns of a table are sentences, on sets that people train on, and in which order they come."""
+"""Which columns of a table are sentences, and in which order they come."""
 
 import csv
 import hashlib
@@ -61,7 +61,7 @@ def test_a_column_of_labels_ids_or_one_source_is_refused_unless_it_is_named(tmp_
     if kind != "dates":  # which have no letter
         assert rows_of_table(file, ["premise", "third"]).columns == 2
     alone = table(tmp_path, {"text": among_pairs(NO_SENTENCES[kind])["third"]})
-    with pytest.raises(UserError, match=r"^text_column: column 'text' of "):
+    with pytest.raises(UserError, match=r"^text_columns: column 'text' of "):
         column_of_table(alone, None)
 
 
@@ -94,22 +94,3 @@ def test_an_anchor_comes_first_and_a_negative_last(tmp_path, names, order):
     file = table(tmp_path, columns)
     assert rows_of_table(file, None).rows.column_names == order.split()
     assert rows_of_table(file, names.split()).rows.column_names == names.split()
-
-
-@pytest.mark.parametrize(("file", "names", "texts"), [
-    ("SICK/SICK_train.txt", None, "sentence_A sentence_B"),
-    ("SICK/SICK_test_annotated.txt", None, "sentence_A sentence_B"),
-    ("MRPC/msr_paraphrase_train.txt", None, "#1 String,#2 String"),
-    ("STS/STSBenchmark/sts-train.csv", "genre file year id score first second", "first second"),
-])  # fmt: skip
-def test_of_published_sets_the_texts_alone_are_sentences(shared, tmp_path, file, names, texts):
-    lines = [
-        line.split("\t") for line in (shared / "data" / "senteval" / file).read_text(encoding="utf-8-sig").splitlines()
-    ]
-    head, rows = (names.split(), lines) if names else (lines[0], lines[1:])
-    columns = {name: [row[i] for row in rows] for i, name in enumerate(head)}
-    sentences = texts.split("," if "," in texts else None)
-    assert rows_of_table(table(tmp_path, {name: columns[name] for name in sentences}), None).columns == 2
-    for other in set(head) - set(sentences):
-        with pytest.raises(UserError, match=f"^text_column: column '{other}' of "):
-            column_of_table(table(tmp_path, {other: columns[other]}), None)

@@ -53,9 +53,9 @@ def hub_server():
                 asked = parse_qs(body.decode())["paths"]
                 return self._json([entry for entry in entries_of(files[repository]) if entry["path"] in asked])
             faults["token"] = self.headers.get("Authorization")
-            if path == "/api/repos/create" and (status := faults.get("create")):
-                return self._reply(status, b"no")
             if path == "/api/repos/create":
+                if status := faults.get("create"):
+                    return self._reply(status, b"no")
                 faults["made"] = json.loads(body)
                 return self._json({"url": f"{address}/{faults['made']['organization']}/{faults['made']['name']}"})
             if "/preupload/" in path:
@@ -66,27 +66,22 @@ def hub_server():
                 if status := faults.get("commit"):
                     return self._reply(status, f"no, {faults['token']}".encode())
                 entries = [json.loads(line) for line in body.splitlines()]
+                sent = [entry["value"] for entry in entries if entry["key"] == "file"]
                 files[path.split("/commit/")[0].removeprefix("/api/")] = {
-                    entry["value"]["path"]: base64.b64decode(entry["value"]["content"])
-                    for entry in entries
-                    if entry["key"] == "file"
+                    value["path"]: base64.b64decode(value["content"]) for value in sent
                 }
-                return self._json(
-                    {"success": True, "commitOid": "1" * 40, "commitUrl": f"{address}/someone/model/commit/1"}
-                )
+                page = f"{address}/someone/model/commit/1"
+                return self._json({"success": True, "commitOid": "1" * 40, "commitUrl": page})
             return self._json({"errors": [], "warnings": []})  # of a card's head
 
         def do_GET(self):
-            if "status" in faults:
-                return self._reply(faults["status"], b"no")
             for key, contents in files.items():
                 name, kind = key.removeprefix("models/"), "models" if key.startswith("models/") else "datasets"
                 api = f"/api/{kind}/{name}"
                 if self.path.startswith(f"{api}/tree/"):
-                    return self._reply(200, json.dumps(entries_of(contents)).encode())
+                    return self._json(entries_of(contents))
                 if self.path.startswith(api):
-                    info = {"id": name, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in contents]}
-                    return self._reply(200, json.dumps(info).encode())
+                    return self._json({"id": name, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in contents]})
                 page = f"/{name}/" if kind == "models" else f"/datasets/{name}/"
                 if self.path.startswith(page):
                     file = self.path.removeprefix(f"{page}resolve/").partition("/")[2]  # behind the revision
@@ -101,14 +96,11 @@ def hub_server():
 
         def _file(self, content):
             start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
-            self.send_response(206 if "Range" in self.headers else 200)
-            self.send_header("X-Repo-Commit", "1" * 40)
-            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("X-Linked-ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("X-Linked-Size", str(len(content)))
-            self.send_header("Accept-Ranges", "bytes")
-            self.send_header("Content-Length", str(len(content) - start))
-            self.end_headers()
+            tag = f'"{hashlib.sha256(content).hexdigest()}"'
+            self._head(206 if "Range" in self.headers else 200, {
+                "X-Repo-Commit": "1" * 40, "ETag": tag, "X-Linked-ETag": tag, "X-Linked-Size": len(content),
+                "Accept-Ranges": "bytes", "Content-Length": len(content) - start,
+            })  # fmt: skip
             if self.command == "GET":
                 faults.setdefault("starts", []).append(start)
                 sent = content.replace(b"one", b"two") if faults.get("swap") else content
@@ -122,14 +114,15 @@ def hub_server():
         def _json(self, content):
             self._reply(200, json.dumps(content).encode())
 
-        def _reply(self, status, content, error=None):
+        def _head(self, status, headers):
             self.send_response(status)
-            if error is not None:
-                self.send_header("X-Error-Code", error)
-                self.send_header("X-Repo-Commit", "1" * 40)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
+            for name, value in headers.items():
+                self.send_header(name, str(value))
             self.end_headers()
+
+        def _reply(self, status, content, error=None):
+            more = {"X-Error-Code": error, "X-Repo-Commit": "1" * 40} if error else {}
+            self._head(status, {"Content-Type": "application/json", "Content-Length": len(content), **more})
             if self.command != "HEAD":
                 self.wfile.write(content)
 

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import torch
 
-from dystress_text.training.batches import backward_in_chunks
+from dystress_text.training.batches import backward_in_chunks, to_device
 from dystress_text.training.similarity_log import SimilarityLog
 
 META = torch.device("meta")
@@ -40,7 +40,7 @@ def step(task, batch_size, make_optimizer, extra_group=None, watch=False, chunk=
     task.begin_step(0.0, 0.0)
     rows = np.arange(batch_size)
     parts = np.split(rows, range(chunk, batch_size, chunk)) if chunk else [rows]
-    chunks = [{name: tensor.to(META) for name, tensor in task.load(part, 0).items()} for part in parts]
+    chunks = [to_device(task.load(part, 0), META) for part in parts]
     task.model.train()
     if chunk:
         loss = backward_in_chunks(task.embed, task.loss, task.model, chunks, MetaAccelerator())

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,11 +73,8 @@ def in_threads(world_size, work):
             errors.append(error)
             barrier.abort()
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world_size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(world_size) as pool:
+        list(pool.map(run, range(world_size)))
     if errors:
         raise errors[0]
     return results

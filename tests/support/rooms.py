@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,58 +48,35 @@ def room_of(module: str) -> str:
 parse = cache(ast.parse)
 
 
-def imports_of(module: str, tree: Mapping[str, str], at_once: bool = False) -> list[str]:
+def imports_of(module: str, tree: Mapping[str, str]) -> list[str]:
     """What a module imports: modules of the tree, and other packages as they stand.
 
-    Those inside functions and for the type checker are among them, and strings that are a module's name; with
-    ``at_once`` only what runs when the module is imported.
+    Those inside functions and for the type checker are among them, and strings that are a module's name, but for what
+    is started with ``-m``.
     """
-    return list(dict.fromkeys(_imports(parse(tree[module]), module, tree, at_once)))
+    return list(dict.fromkeys(_imports(parse(tree[module]), module, tree)))
 
 
-def _imports(node: ast.AST, module: str, tree: Mapping[str, str], at_once: bool) -> Iterator[str]:
+def _imports(node: ast.AST, module: str, tree: Mapping[str, str]) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
         assert not node.level, f"{module} has a relative import"
         whole = [f"{node.module}.{alias.name}" for alias in node.names]
         yield from (name if name in tree else str(node.module) for name in whole if not name.endswith(".__version__"))
-    elif isinstance(node, ast.Constant) and not at_once and "." in str(node.value):
+    elif isinstance(node, ast.Constant) and "." in str(node.value):
         name = str(node.value).partition(":")[0]
         if name in tree:
             yield name
-    started = isinstance(node, ast.List) and any(getattr(each, "value", "") == "-m" for each in node.elts)
-    function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    typing = isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-    if not started and not (at_once and (function or typing)):
+    if not (isinstance(node, ast.List) and any(getattr(each, "value", "") == "-m" for each in node.elts)):
         for child in ast.iter_child_nodes(node):
-            yield from _imports(child, module, tree, at_once)
-
-
-def loaded(tree: Mapping[str, str], *modules: str) -> set[str]:
-    """What importing some modules loads: modules of the tree, and packages beside it by their first name."""
-    found: set[str] = set()
-    waiting = list(modules)
-    while waiting:
-        module = waiting.pop()
-        if module.partition(".")[0] not in FOLDERS:
-            found.add(module.partition(".")[0])
-        elif module in tree and module not in found:
-            found.add(module)
-            parts = module.split(".")
-            waiting += [".".join(parts[:i]) for i in range(1, len(parts)) if ".".join(parts[:i]) in tree]
-            waiting += imports_of(module, tree, at_once=True)
-    return found
+            yield from _imports(child, module, tree)
 
 
 def wrong_imports(tree: Mapping[str, str]) -> list[str]:
     """Every import that does not go down, a line each."""
-    return [
-        f"{module} imports {imported}"
-        for module in tree
-        for imported in imports_of(module, tree)
-        if not _allowed(module, imported)
-    ]
+    pairs = ((module, imported) for module in tree for imported in imports_of(module, tree))
+    return [f"{module} imports {imported}" for module, imported in pairs if not _allowed(module, imported)]
 
 
 def _allowed(module: str, imported: str) -> bool:
@@ -114,16 +90,6 @@ def _allowed(module: str, imported: str) -> bool:
     if of_vision == from_vision:
         return FLOOR[there] < FLOOR[here]
     return from_vision and there not in NOT_FOR_VISION
-
-
-def circles(tree: Mapping[str, str]) -> list[str]:
-    """The modules of a circle of imports, if there is one."""
-    arrows = {module: set(imports_of(module, tree)) & tree.keys() - {module} for module in tree}
-    try:
-        list(TopologicalSorter(arrows).static_order())
-    except CycleError as error:
-        return error.args[1]
-    return []
 
 
 def too_long(tree: Mapping[str, str]) -> list[str]:

@@ -27,7 +27,6 @@ def encoded(image, kind="PNG", **options):
 
 
 def square(gray, side=8):
-    """The content of a file, a square of one gray."""
     return encoded(Image.new("RGB", (side, side), (gray,) * 3))
 
 

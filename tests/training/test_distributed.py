@@ -55,9 +55,7 @@ def train(folder, text, case, **options):
     defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     gather = core.ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
-    corpus = load_corpus(
-        TextFile(text), build_tokenizer(), 16, SENTENCES, crops=Crops(1, min_words=2) if case == "crops" else None
-    )
+    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES, crops=Crops(1) if case == "crops" else None)
     task = make_task(corpus)
     task.model.double()
     task.objective = OBJECTIVES[objective](gather)

@@ -47,7 +47,7 @@ def take_step(run):
     "more",
     ["--objective=infonce --bidirectional", "--objective=infonce --grad_cache_chunk=3",
      f"--objective=infonce --do_mlm {WITH_MASK}", "--objective=infonce --learn_temperature",
-     "--objective=infonce --lora_rank=2", "--objective=dclw --log_similarity",
+     "--objective=infonce --lora=2", "--objective=dclw --log_similarity",
      "--supervised --hard_negative_weight=0.5", "--supervised --objective=dcl"],
 )  # fmt: skip
 def test_a_step_reads_no_device(more, tiny_run, tmp_path):

@@ -36,13 +36,7 @@ _NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """Random resized crop and flip; then normalisation.
-
-    Attributes:
-        crop: size and scale of the crops.
-        mean: of the channels, as parts of 1.
-        std: of the channels.
-    """
+    """Random resized crop and flip; then normalisation by mean and deviation of the channels, as parts of 1."""
 
     crop: RandomCrop
     mean: tuple[float, ...]
@@ -50,12 +44,7 @@ class CropAndFlip:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, count: int = 1) -> Tensor:
-        """Views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size), normalised, channels_last.
-
-        Args:
-            images: n of them.
-            count: views of each; the first view of all images comes first.
-        """
+        """Views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size), the first of all images first."""
         images = images.repeat(count, 1, 1, 1)
         number, _, height, width = images.shape
         views = crop_resize_flip(images, draw_crops(number, height, width, self.crop, images.device), self.crop.size)
@@ -63,38 +52,24 @@ class CropAndFlip:
 
     @torch.no_grad()
     def of_crops(self, crops: Tensor) -> Tensor:
-        """Views of images that are cropped already.
-
-        Args:
-            crops: (n, count, 3, size, size) uint8.
-
-        Returns:
-            What a call does, (count n, 3, size, size).
-        """
+        """What a call returns, of images that are cropped already, uint8 (n, count, 3, size, size)."""
         count, crops = crops.shape[1], crops.transpose(0, 1).flatten(0, 1)
         flip = _column(torch.rand(len(crops), device=crops.device) < FLIP_RATE)
         views = torch.where(flip, crops.flip(3), crops) / 255
         return _normalised(self.recoloured(views, count), self.mean, self.std)
 
-    def recoloured(self, views: Tensor, count: int) -> Tensor:
-        """The views as they are; (count n, 3, size, size) in [0, 1]."""
+    def recoloured(self, views: Tensor, count: int) -> Tensor:  # (count n, 3, size, size) in [0, 1]
         return views
 
 
 @dataclass(frozen=True)
 class SimclrAugment(CropAndFlip):
-    """Random resized crop, flip, colour jitter, grayscale, optionally blur; then normalisation.
+    """Random resized crop, flip, colour jitter, grayscale, optionally blur; then normalisation."""
 
-    Attributes:
-        jitter: strength, times (0.4, 0.4, 0.4, 0.1): 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1.
-        blur: Gaussian blur for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side.
-    """
-
-    jitter: float = 1.0
-    blur: bool = False
+    jitter: float = 1.0  # strength, times JITTER: 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1
+    blur: bool = False  # for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
-        """The views with other colours; (count n, 3, size, size) in [0, 1]."""
         spread, neutral = _constant((JITTER, (1.0, 1.0, 1.0, 0.0)), views.device)
         jittered = torch.rand(len(views), device=views.device) < JITTER_RATE
         offsets = (2 * torch.rand(4, len(views), device=views.device) - 1) * jittered

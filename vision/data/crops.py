@@ -21,16 +21,10 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """What torchvision's ``RandomResizedCrop`` is told.
+    """What torchvision's ``RandomResizedCrop`` is told."""
 
-    Attributes:
-        size: side of the crops, in pixels.
-        min_scale: smallest share of the image's area that a crop takes; SimCLR's.
-        max_scale: the largest.
-    """
-
-    size: int
-    min_scale: float = 0.08
+    size: int  # side of the crops, in pixels
+    min_scale: float = 0.08  # smallest share of the image's area that a crop takes; SimCLR's
     max_scale: float = 1.0
 
 

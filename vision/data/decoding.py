@@ -26,14 +26,7 @@ def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, and of 16 bits, or of the fewer
     that a TIFF names, the upper 8 remain (numbers of 32 bits are read as those of 16, or refused if they are out of
     that range). Transparent pixels lie on white. A camera's orientation tag is ignored, as in torchvision's folders.
-
-    Args:
-        source: content of a file, or its path.
-        origin: name of the content in errors.
-
-    Raises:
-        DataError: the file is truncated, damaged or not an image, or has more pixels than Pillow's
-            ``MAX_IMAGE_PIXELS``.
+    ``origin`` is the content's name in errors.
     """
     with _opened(source, origin) as image:
         image.load()

@@ -35,30 +35,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images of one split. Either ``images`` (decoded) or ``pictures`` is given.
+    """Images of one split. Either ``images`` (decoded) or ``pictures`` is given."""
 
-    Attributes:
-        images: (n, 3, size, size) uint8, on the CPU.
-        pictures: n encoded ones, which are decoded batch by batch.
-        labels: (n,) int64, or None.
-        classes: their names, by label.
-        name: of the data set.
-        variant: how the images differ from the published data set, such as "JPEG copy"; reports show it next to any
-            number.
-        size: side of the images; of pictures, that of the middle squares which evaluation sees.
-        corrupt: how many damaged images were left out or replaced.
-        listed: the pictures before damaged ones were replaced or all were decoded, which tell the set.
-    """
-
-    images: Tensor | None
-    pictures: Pictures | None
-    labels: Tensor | None
-    classes: tuple[str, ...]
+    images: Tensor | None  # (n, 3, size, size) uint8, on the CPU
+    pictures: Pictures | None  # n encoded ones, which are decoded batch by batch
+    labels: Tensor | None  # (n,) int64
+    classes: tuple[str, ...]  # their names, by label
     name: str
-    variant: str | None
-    size: int = 0
-    corrupt: int = 0
-    listed: Pictures | None = None
+    variant: str | None  # how the images differ from the published set, such as "JPEG copy"; stands beside any number
+    size: int = 0  # side of the images; of pictures, that of the middle squares which evaluation sees
+    corrupt: int = 0  # how many damaged images were left out or replaced
+    listed: Pictures | None = None  # before damaged ones were replaced or all were decoded; they tell the set
 
     def __len__(self) -> int:
         return len(self.encoded) if self.images is None else len(self.images)
@@ -132,10 +119,7 @@ class ImageSet:
     ) -> list[Tensor]:
         """Random crops of the whole pictures at ``rows``: for each kind, uint8 (b, count, 3, size, size) on the CPU.
 
-        Args:
-            rows: b of them.
-            kinds: size and scale of crops, and how many of them; a picture is decoded once for all.
-            key: seeds the draws, together with the row: the same key gives the same crops, in any batch and process.
+        ``key`` seeds the draws, together with the row: the same key gives the same crops, in any batch and process.
         """
 
         def crops_of(row: int) -> list[Tensor]:

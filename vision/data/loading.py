@@ -45,18 +45,16 @@ def load_images(
     shorter side became 8/7 of the input: 256 for 224.
 
     Args:
-        name_or_path: ``cifar10``, ``cifar100``, ``tiny_imagenet``, ``imagenet100``, ``imagenet1k`` as
-            ``data/prepare.py`` has prepared them; ``cifar10_lt``, ``cifar100_lt``, ``imagenet100_lt``, their
-            long-tailed forms of ratio 0.01 and seed 0; ``shapes``, drawn at run time; a folder of
-            images, in class folders or without labels, divided into ``train`` and ``test`` (or ``val``) or not; or a
-            folder of parquet files in the hub's layout.
+        name_or_path: one of ``SET_NAMES``, as ``data/prepare.py`` has prepared it; ``shapes``, drawn at run time; a
+            folder of images, in class folders or without labels, divided into ``train`` and ``test`` (or ``val``) or
+            not; or a folder of parquet files in the hub's layout.
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.files.places.data_root`.
         size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every picture once.
-        keep_count: replace them by the next whole image of their class, so that a run can go on in its order.
         view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
         train_list: file that names the training images to take, a path a line; for image files.
+        keep_count: replace damaged images by the next whole one of their class, so that a run goes on in its order.
     """
     if name_or_path == SHAPES:
         if train_list is not None:
@@ -68,7 +66,7 @@ def load_images(
     _check_depth(found)
     small = size is not None and size <= SMALL
     if size is None:
-        side = _median_side(found)
+        side = statistics.median_low(min(found.read(row, image_size)) for row in _sampled(found))
         view = view or usual_view(side)
         small = side <= min(SMALL, 2 * view)
         size = side if small else round(view / EVALUATION_CROP)
@@ -81,11 +79,6 @@ def load_images(
 def usual_view(side: int) -> int:
     """Default side of the encoder's input: the images' side up to 96 pixels, else 224."""
     return side if side <= SMALL else USUAL
-
-
-def _median_side(found: ImageSet) -> int:
-    """The median shorter side of some images."""
-    return statistics.median_low(min(found.read(row, image_size)) for row in _sampled(found))
 
 
 def _check_depth(found: ImageSet) -> None:

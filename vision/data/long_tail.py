@@ -1,8 +1,7 @@
 """Exponential long-tailed subsets of a balanced data set.
 
-The choice is made by SHA-256 in counter mode: the key of image i is ``sha256("SEED:i")``, and a class keeps the images
-with the smallest keys. A hash is the same on every machine. With one seed, the subset of a smaller ratio is part of
-that of a larger one.
+The choice is made by SHA-256 in counter mode: the key of image i is ``sha256("0:i")``, 0 being the seed, and a class
+keeps the images with the smallest keys. A hash is the same on every machine.
 """
 
 from __future__ import annotations
@@ -13,35 +12,30 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dystress_text.errors import DataError, ParameterError
+from dystress_text.errors import DataError
 
-RATIO = 0.01  # the paper's
+RATIO = 0.01  # images of the last class by images of the first; the paper's
 
 
-def long_tail_counts(n_max: int, classes: int, ratio: float = RATIO) -> list[int]:
-    """Number of images of each class: ``floor(n_max * ratio ** (i / (classes - 1)))`` for class i.
+def long_tail_counts(n_max: int, classes: int) -> list[int]:
+    """Number of images of each class: ``floor(n_max * RATIO ** (i / (classes - 1)))`` for class i.
 
-    Floats make 28.999... of 100 * 0.29, so the product is first rounded to nine decimals.
+    Floats may make 28.999... of 29, so the product is first rounded to nine decimals.
     """
-    if not 0 < ratio <= 1:
-        raise ParameterError("ratio", f"must be above 0 and at most 1, got {ratio}")
-    counts = [math.floor(round(n_max * ratio ** (i / max(1, classes - 1)), 9)) for i in range(classes)]
+    counts = [math.floor(round(n_max * RATIO ** (i / max(1, classes - 1)), 9)) for i in range(classes)]
     if min(counts) < 1:
-        raise DataError(f"a long tail of ratio {ratio} leaves no image of the last class: the first has only {n_max}")
+        raise DataError(f"a long tail of ratio {RATIO} leaves no image of the last class: the first has only {n_max}")
     return counts
 
 
-def long_tail_indices(labels: NDArray[np.integer], ratio: float = RATIO, seed: int = 0) -> NDArray[np.int64]:
-    """Positions of the images that a long-tailed subset keeps, ascending; the same on every machine.
+def long_tail_indices(labels: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Positions of the images that a long-tailed subset keeps, ascending, of labels (images,) from 0.
 
-    Args:
-        labels: (images,) classes 0 to C - 1. The size of the smallest class is n_max, so that every class has enough.
-        ratio: images of the last class by images of the first.
-        seed: of the choice.
+    The size of the smallest class is n_max, so that every class has enough.
     """
     sizes = np.bincount(labels)
     chosen: list[int] = []
-    for label, count in enumerate(long_tail_counts(int(sizes.min()), len(sizes), ratio)):
+    for label, count in enumerate(long_tail_counts(int(sizes.min()), len(sizes))):
         images = np.flatnonzero(labels == label).tolist()
-        chosen += sorted(images, key=lambda image: hashlib.sha256(f"{seed}:{image}".encode()).digest())[:count]
+        chosen += sorted(images, key=lambda image: hashlib.sha256(f"0:{image}".encode()).digest())[:count]
     return np.array(sorted(chosen), dtype=np.int64)

@@ -26,17 +26,11 @@ _LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
 
 @dataclass(frozen=True)
 class Pictures:
-    """Encoded pictures by their row.
+    """Encoded pictures by their row."""
 
-    Attributes:
-        contents: paths of image files, or a column of their bytes, which may be mapped into memory.
-        rows: of the contents, those that are chosen, in order.
-        place: where the column comes from, for errors.
-    """
-
-    contents: Sequence[Path] | pa.ChunkedArray
-    rows: NDArray[np.int64]
-    place: str = ""
+    contents: Sequence[Path] | pa.ChunkedArray  # paths of image files, or a column of their bytes, perhaps mapped
+    rows: NDArray[np.int64]  # those of the contents that are chosen, in order
+    place: str = ""  # where the column comes from, for errors
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -80,11 +74,7 @@ def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[
     """Pictures, their labels or None, and the names of the classes (numbers where the files do not name them).
 
     A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the files once to a
-    cache, from where they are mapped into memory.
-
-    Args:
-        files: of one split, with a column ``image`` or ``img``, whose field ``bytes`` holds image files, and perhaps
-            one of classes, ``label`` or ``fine_label``.
+    cache, from where they are mapped into memory. The column's field ``bytes`` holds image files.
     """
     import datasets  # slow to import
 

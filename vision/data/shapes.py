@@ -16,21 +16,19 @@ from torch import Tensor
 from vision.data.images import ImageSet
 
 SHAPES = "shapes"  # the name of the set
-SIDE = 24
-TEXTURES = ("stripes", "checks", "dots", "waves")
+SIDE, PER_CLASS = 24, 256
 HUES = {"train": (0.00, 0.45), "test": (0.50, 0.95)}  # parts of the circle
 DISTANCES = {"train": (0.0, 3.0), "test": (3.0, 5.0)}  # pixels from the middle
-RADII = (5.0, 8.0)
-PERIODS = (5.0, 8.0)  # pixels of a texture
+UNITS = (5.0, 8.0)  # pixels: radius of a figure, period of a texture
 TILT = 0.25  # radians to either side
 NOISE = 0.04
 
 
-def make_shapes(split: str, seed: int = 0, per_class: int = 256) -> ImageSet:
-    """Draw the training or the test split, the same for the same arguments."""
-    generator = torch.Generator().manual_seed(2 * seed + (split == "test"))
-    images = torch.cat([_draw(figure, split, per_class, generator) for figure in _FIGURES])
-    labels = torch.arange(len(_FIGURES)).repeat_interleave(per_class)
+def make_shapes(split: str) -> ImageSet:
+    """Draw the training or the test split, the same each time."""
+    generator = torch.Generator().manual_seed(int(split == "test"))
+    images = torch.cat([_draw(figure, split, PER_CLASS, generator) for figure in _FIGURES])
+    labels = torch.arange(len(_FIGURES)).repeat_interleave(PER_CLASS)
     return ImageSet(images, None, labels, tuple(_FIGURES), SHAPES, None, SIDE)
 
 
@@ -41,7 +39,7 @@ def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Te
         return low + (high - low) * torch.rand(count, 1, 1, generator=generator)
 
     distance, direction, tilt = uniform(*DISTANCES[split]), uniform(0, 2 * math.pi), uniform(-TILT, TILT)
-    unit = uniform(*(PERIODS if figure in TEXTURES else RADII))
+    unit = uniform(*UNITS)
     steps = torch.arange(SIDE) - (SIDE - 1) / 2
     x = steps[None, None, :] - distance * direction.cos()
     y = steps[None, :, None] - distance * direction.sin()

@@ -38,13 +38,7 @@ class NoSuchSplitError(ParameterError):
 
 
 def find_images(name_or_path: str, split: str, data_dir: str | None = None, train_list: str | None = None) -> ImageSet:
-    """The images of a set by its name, or of a folder of images or of parquet files; none of them is read.
-
-    Raises:
-        ParameterError: an unknown name, data that have not been prepared, or a list that they do not fit.
-        NoSuchSplitError: the data do not have the split.
-        DataError: a folder or file is damaged.
-    """
+    """The images of a set by its name, or of a folder of images or of parquet files; none of them is read."""
     known = name_or_path.replace("-", "_")
     name = known if known in SET_NAMES else None
     folder = _folder_of(name_or_path, name, data_root(data_dir))
@@ -63,7 +57,7 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None, trai
     if split == "train" and train_list is not None:
         found = _listed(found, Path(train_list))
     elif split == "train" and name and name.endswith("_lt") and found.labels is not None:
-        tail = found.subset(torch.from_numpy(long_tail_indices(found.labels.numpy(), RATIO)))
+        tail = found.subset(torch.from_numpy(long_tail_indices(found.labels.numpy())))
         found = tail.with_variant(f"long tail of ratio {RATIO}")
     if len(found) == 1 and split == "train":
         raise DataError(f"{folder} has one image only; contrastive training needs at least two")

@@ -22,31 +22,20 @@ class RandomViews:
     A picture is decoded once for all its views, and each is a crop of the whole picture at its own resolution. The
     crops depend on the seed, the step and the image alone, so a resumed run sees the same. What is drawn on the device,
     such as flips and colours, comes from torch's generator.
-
-    Attributes:
-        images: the set.
-        augment: makes the views.
-        count: views of each image.
-        seed: of the crops of pictures.
-        others: further kinds of views, such as smaller ones, and how many of them.
     """
 
     images: ImageSet
     augment: CropAndFlip
-    count: int = 2
-    seed: int = 0
-    others: tuple[tuple[CropAndFlip, int], ...] = ()
+    count: int = 2  # views of each image
+    seed: int = 0  # of the crops of pictures
+    others: tuple[tuple[CropAndFlip, int], ...] = ()  # further kinds, such as smaller ones, and how many of them
 
     @property
     def kinds(self) -> tuple[tuple[CropAndFlip, int], ...]:
-        """What makes views, and how many of them; in the order of the views."""
-        return (self.augment, self.count), *self.others
+        return (self.augment, self.count), *self.others  # in the order of the views
 
     def load(self, rows: NDArray[np.int64], step: int) -> Batch:
-        """What :meth:`on_device` needs of the images at ``rows``, on the CPU.
-
-        Another ``step`` gives other crops of the same picture.
-        """
+        """What :meth:`on_device` needs of the images at ``rows``, on the CPU; another step gives other crops."""
         if self.images.pictures is None:
             return {"images": self.images.batch(rows)}
         wanted = [(augment.crop, count) for augment, count in self.kinds]
@@ -61,13 +50,9 @@ class RandomViews:
         return [view for of_kind, (_, count) in zip(views, self.kinds, strict=True) for view in of_kind.chunk(count)]
 
     def batches(
-        self, batch_size: int, device: torch.device, step: int, order: Tensor | None = None
+        self, batch_size: int, device: torch.device, step: int, order: Tensor
     ) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Batches of rows (b,) on the CPU and their views on the device, loaded ahead by a thread.
-
-        The last batch may have fewer images. ``order`` are the rows to take; by default all, in the order of the set.
-        """
-        order = torch.arange(len(self.images)) if order is None else order
+        """Batches of rows (b,) in their order on the CPU and their views on the device, loaded ahead by a thread."""
         split = torch.split(order, batch_size)
         loaded = load_ahead(lambda rows: self.load(rows, step), (rows.numpy() for rows in split), device)
         for rows, batch in zip(split, loaded, strict=True):

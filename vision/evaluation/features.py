@@ -58,7 +58,8 @@ def image_features(
 def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 256) -> list[Tensor]:
     """Features of each random view of all images, as :func:`image_features`: ``views.count`` times (n, feature_dim)."""
     device = next(encoder.parameters()).device
-    inputs = (torch.cat(seen) for _, seen in views.batches(batch_size, device, step=0))
+    rows = torch.arange(len(views.images))
+    inputs = (torch.cat(seen) for _, seen in views.batches(batch_size, device, 0, rows))
     batches = [found.chunk(views.count) for found in _features(encoder, inputs)]
     return [torch.cat(parts) for parts in zip(*batches, strict=True)]
 

@@ -47,22 +47,12 @@ def fine_tune(
     weights: Tensor,
     epochs: int,
     learning_rate: float | None = None,
-    batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> tuple[ImageEncoder, float]:
-    """Train a classifier that starts from a copy of an encoder, by plain SGD.
+    """A classifier trained from a copy of an encoder by plain SGD, and its mean loss in the last epoch.
 
-    Args:
-        encoder: on the device that computes.
-        views: of labelled images, one view of each.
-        weights: (classes,), from :func:`weights_of`.
-        epochs: of training.
-        learning_rate: at the start; None for 0.1, with two classes 1.0.
-        batch_size: images a step.
-        seed: of the new layer and the order. Only the views draw from the caller's random state.
-
-    Returns:
-        The classifier and its mean training loss in the last epoch.
+    Of one view of each labelled image. ``weights`` (classes,) are from :func:`weights_of`, ``learning_rate`` is that at
+    the start. Only the views draw from the caller's random state.
     """
     train, device = views.images, next(encoder.parameters()).device
     assert train.labels is not None
@@ -75,7 +65,7 @@ def fine_tune(
         optimizer.param_groups[0]["lr"] = rate_of(epoch, epochs, len(weights), learning_rate)
         total, seen = torch.zeros((), device=device), 0
         order = torch.randperm(len(train), generator=generator)
-        for rows, (view,) in views.batches(batch_size, device, epoch, order):
+        for rows, (view,) in views.batches(BATCH_SIZE, device, epoch, order):
             if len(rows) == 1:
                 continue  # batch norm again; in another epoch another image is left over
             loss = classification_loss(model(view), labels[rows.to(device)], weights)
@@ -93,13 +83,11 @@ def fine_tune(
 
 
 @torch.no_grad()
-def score_classifier(
-    model: ImageEncoder, test: ImageSet, image_input: ImageInput, batch_size: int = 256
-) -> dict[str, Any]:
+def score_classifier(model: ImageEncoder, test: ImageSet, image_input: ImageInput, batch_size: int) -> dict[str, Any]:
     """The figures of a fine-tuned classifier on test images, x 100.
 
-    Top-1 and top-5, and where the test images are of two classes and there are no others the balanced accuracy, the
-    mean over the classes of their accuracy, and the area under the ROC curve, the same whichever is called positive.
+    Top-1 and top-5; where the test images are of both of two classes the balanced accuracy, the mean of the classes'
+    accuracies, and the area under the ROC curve, the same whichever is called positive.
     """
     assert test.labels is not None
     labels = test.labels
@@ -114,11 +102,7 @@ def score_classifier(
 
 
 def parse_class_weights(words: Sequence[str]) -> dict[str, float]:
-    """Weights by class from one of :data:`NAMED_WEIGHTS`, or from ``CLASS=WEIGHT`` each.
-
-    Raises:
-        ParameterError: the words are neither, or a weight is not positive and finite.
-    """
+    """Weights by class from one of :data:`NAMED_WEIGHTS`, or from ``CLASS=WEIGHT`` each."""
     if len(words) == 1 and words[0] in NAMED_WEIGHTS:
         return NAMED_WEIGHTS[words[0]]
     weights: dict[str, float] = {}
@@ -144,13 +128,9 @@ def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Te
 
 
 def classification_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Weighted cross-entropy.
+    """Cross-entropy of (n, classes), or for two classes (n, 1), the logit of the second; weights (classes,).
 
-    Args:
-        logits: (n, classes); for two classes (n, 1), the logit of the second.
-        labels: (n,) classes.
-        weights: (classes,), the factor of each image's term by its class. The mean is divided by the images' weights;
-            for two classes by the number of images, as torch's ``pos_weight`` has it.
+    The mean is divided by the images' weights; for two classes by the number of images, as torch's ``pos_weight``.
     """
     if logits.shape[1] == 1:
         return F.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits), weight=weights[labels])

@@ -24,22 +24,14 @@ TEMPERATURE = 0.1  # the paper's
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Shares of images x 100.
-
-    Attributes:
-        top1: whose class is ranked first.
-        top5: whose class is among the first five; None for five classes or fewer.
-    """
+    """Shares of images x 100 whose class is ranked first, or among the first five."""
 
     top1: float
-    top5: float | None
+    top5: float | None  # None for five classes or fewer
 
     @classmethod
     def of(cls, scores: Tensor, labels: Tensor, above: float = -math.inf) -> Accuracy:
-        """Of scores (n, classes) and labels (n,).
-
-        The lower class number wins a tie. A class whose score is not ``above`` is no prediction: one without a vote.
-        """
+        """Of scores (n, classes) and labels (n,); a class whose score is not ``above`` is no prediction."""
         values, ranked = (found[:, :5] for found in torch.sort(scores, dim=1, descending=True, stable=True))
         right = (ranked == labels.to(scores.device)[:, None]) & (values > above)  # (n, 5 at most)
         top5 = 100 * right.any(1).double().mean().item() if scores.shape[1] > 5 else None
@@ -47,17 +39,10 @@ class Accuracy:
 
 
 def cosine_votes(bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 200) -> Tensor:
-    """Votes of the k most similar features, each weighing ``exp(s / 0.1)`` (Wu et al., 2018).
+    """Votes (m, classes) of the k most similar features, each weighing ``exp(s / 0.1)`` (Wu et al., 2018).
 
-    Args:
-        bank: (n, dim) features, of any length.
-        bank_labels: (n,) classes.
-        queries: (m, dim).
-        classes: their number.
-        k: neighbours.
-
-    Returns:
-        (m, classes), relative to the weight of the nearest neighbour, so that they cannot overflow.
+    Of a bank (n, dim) with labels (n,) on queries (m, dim), of any length. They are relative to the weight of the
+    nearest neighbour, so that they cannot overflow.
     """
     similarity, place = _nearest(unit_vectors(bank), unit_vectors(queries), k)
     return _count(((similarity - similarity[:, :1]) / TEMPERATURE).exp(), bank_labels[place], classes)
@@ -110,21 +95,13 @@ def _count(weights: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class OnlineKnn:
-    """The paper's kNN accuracy of an encoder while it trains, by its name, such as ``knn200``.
+    """The paper's kNN accuracy of an encoder while it trains, by its name, such as ``knn200``."""
 
-    Attributes:
-        bank: training images, whose labels vote.
-        queries: test images with labels, on which they vote.
-        input: of the encoder.
-        k: neighbours.
-        dtype: of the encoder's products.
-    """
-
-    bank: ImageSet
-    queries: ImageSet
+    bank: ImageSet  # training images, whose labels vote
+    queries: ImageSet  # test images with labels, on which they vote
     input: ImageInput
     k: int
-    dtype: torch.dtype
+    dtype: torch.dtype  # of the encoder's products
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
         assert self.bank.labels is not None

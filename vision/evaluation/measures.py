@@ -9,13 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dystress_text.core.geometry import (
-    alignment,
-    interclass_uniformity,
-    similarity_histograms,
-    tolerance,
-    uniformity,
-)
+from dystress_text.core.geometry import alignment, interclass_uniformity, similarity_histograms, tolerance, uniformity
 from dystress_text.core.vectors import unit_vectors
 from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
@@ -34,23 +28,14 @@ L2_NEIGHBOURS = (1, 10)  # of the paper's long-tailed rows
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoder and the images that it is evaluated on. Features are computed on first use.
+    """An encoder and the labelled images that it is evaluated on. Features are computed on first use."""
 
-    Attributes:
-        encoder: on the device where the work is done.
-        train: the bank of the nearest neighbours, and the training images of classifiers; with labels.
-        test: the images that are scored; with labels.
-        input: size, crop and normalisation of the images for the encoder.
-        settings: of the evaluation.
-        weights: (classes,), for fine-tuning.
-    """
-
-    encoder: ImageEncoder
-    train: ImageSet
+    encoder: ImageEncoder  # on the device where the work is done
+    train: ImageSet  # the bank of the nearest neighbours, and the training images of classifiers
     test: ImageSet
     input: ImageInput
     settings: EvaluationSettings
-    weights: Tensor
+    weights: Tensor  # (classes,), for fine-tuning
 
     def knn(self) -> dict[str, Any]:
         """Accuracies on normalised features, by the name of the classifier."""
@@ -69,10 +54,10 @@ class Subject:
         classes, epochs, seed = len(self.train.classes), self.settings.probe_epochs, self.settings.seed
         probe = self.settings.probe or ("fixed" if self.train.pictures is None else "augmented")
         if probe == "fixed":
-            scores = linear_probe(self.bank, self._labels(self.train), self.queries, classes, epochs, seed=seed)
+            scores = linear_probe(self.bank, self._labels(self.train), self.queries, classes, epochs, seed)
         else:
             with seeded(seed, self.device):
-                scores = augmented_probe(self.encoder, self.crop_and_flip, self.queries, epochs, seed=seed)
+                scores = augmented_probe(self.encoder, self.crop_and_flip, self.queries, epochs, seed)
         return {**asdict(Accuracy.of(scores, self._labels(self.test))), "probe": probe}
 
     def geometry(self) -> dict[str, Any]:
@@ -91,14 +76,10 @@ class Subject:
         epochs, rate, seed = settings.transfer_epochs, settings.transfer_lr, settings.seed
         with seeded(seed, self.device):
             model, loss = fine_tune(self.encoder, views, self.weights, epochs, rate, seed=seed)
-        return {
-            **score_classifier(model, self.test, self.input, settings.batch_size),
-            "last_loss": loss,  # the mean of the last epoch
-        }
+        return {**score_classifier(model, self.test, self.input, settings.batch_size), "last_loss": loss}
 
     @property
     def device(self) -> torch.device:
-        """Where the work is done."""
         return next(self.encoder.parameters()).device
 
     @property
@@ -123,15 +104,10 @@ class Subject:
         return images.labels.to(self.device)
 
 
-def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100) -> dict[str, Any]:
-    """Geometry of n images; definitions in :mod:`dystress_text.core.geometry`. What they do not define is left out.
+def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Geometry of n images, of whose features and two views are given, (n, dim) each, and labels (n,).
 
-    Args:
-        features: (n, dim), of the images without augmentation.
-        view1: (n, dim), of an augmented view of each.
-        view2: (n, dim), of another one.
-        labels: (n,) classes, on the features' device.
-        bins: of the histograms of the similarities of views.
+    Definitions are in :mod:`dystress_text.core.geometry`. What they do not define is left out.
     """
     of_class = torch.bincount(labels)
     found = {"alignment": alignment(view1, view2)}
@@ -141,5 +117,5 @@ def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor, 
         found["interclass_uniformity"] = interclass_uniformity(features, labels)
     if of_class.max() > 1:
         found["tolerance"] = tolerance(features, labels)
-    pairs = similarity_histograms(view1, view2, labels, bins)  # edges, and counts by kind of pair
+    pairs = similarity_histograms(view1, view2, labels, bins=100)  # edges, and counts by kind of pair
     return {name: figure.tolist() for name, figure in (found | pairs._asdict()).items()}

@@ -23,15 +23,10 @@ UNNAMED = ("unnamed", "top1")  # the paper does not say how it measured
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper.
+    """A table of the paper."""
 
-    Attributes:
-        columns: of each figure of a row, the data set and its place in an evaluation's results.
-        rows: figures by the name of the row; None where the paper has none.
-    """
-
-    columns: tuple[tuple[str, Place], ...]
-    rows: Mapping[str, Values]
+    columns: tuple[tuple[str, Place], ...]  # of each figure of a row, the data set and its place in the results
+    rows: Mapping[str, Values]  # figures by the name of the row; None where the paper has none
 
 
 def _on(datasets: tuple[str, ...], *places: Place) -> tuple[tuple[str, Place], ...]:
@@ -120,22 +115,13 @@ TABLES: dict[str, Table] = {  # by the label in the paper's source, or its end w
 
 
 def row_of(table: str, name: str) -> str:
-    """What records call a row.
-
-    Raises:
-        KeyError: the table has no such row.
-    """
+    """What records call a row; KeyError if the table has none such."""
     TABLES[table].rows[name]
     return f"Table {table}, row {name}"
 
 
 def figures_of(row: str, dataset: str) -> dict[Place, float]:
-    """The figures of a row on a data set, by their place in an evaluation's results.
-
-    Args:
-        row: from :func:`row_of`, perhaps by way of a record; an unknown one has no figures.
-        dataset: its name, or a path that ends in it.
-    """
+    """The figures of a row on a data set, by their place in an evaluation's results; none of an unknown row."""
     label, _, name = row.removeprefix("Table ").partition(", row ")
     table = TABLES.get(label, Table((), {}))
     columns = zip(table.columns, table.rows.get(name, ()), strict=False)  # an unknown row has columns alone

@@ -23,29 +23,13 @@ LEARNING_RATE = 0.1  # for 256 images a step; proportional to that number
 MOMENTUM = 0.9
 
 
-def linear_probe(
-    train: Tensor,
-    labels: Tensor,
-    queries: Tensor,
-    classes: int,
-    epochs: int,
-    batch_size: int = BATCH_SIZE,
-    seed: int = 0,
-) -> Tensor:
+def linear_probe(train: Tensor, labels: Tensor, queries: Tensor, classes: int, epochs: int, seed: int) -> Tensor:
     """Scores (m, classes) of a linear classifier on fixed features by SGD with momentum, cosine schedule and no decay.
 
-    Features are first shifted by their mean and divided by one number, so that their entries have a mean square of 1
-    over the training images. This does not change what a linear classifier can express, but one learning rate then
-    suits all encoders, also those whose features differ little from their mean, such as untrained ones.
-
-    Args:
-        train: (n, dim) features.
-        labels: (n,) classes from 0.
-        queries: (m, dim) features to score.
-        classes: their number.
-        epochs: of training.
-        batch_size: features a step; the learning rate is 0.1 times this over 256.
-        seed: of the order. The caller's random state does not change.
+    Of training features (n, dim) with labels (n,), on queries (m, dim). Features are first shifted by their mean and
+    divided by one number, so that their entries have a mean square of 1 over the training images. This does not change
+    what a linear classifier can express, but one learning rate then suits all encoders, also those whose features
+    differ little from their mean, such as untrained ones. The caller's random state does not change.
     """
     mean = train.mean(0)
     x, y = train - mean, labels.to(train.device)
@@ -57,33 +41,25 @@ def linear_probe(
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(epochs):
-            for rows in torch.split(torch.randperm(len(x), generator=generator).to(x.device), batch_size):
+            for rows in torch.split(torch.randperm(len(x), generator=generator).to(x.device), BATCH_SIZE):
                 yield x[rows], y[rows]
 
-    steps = epochs * math.ceil(len(x) / batch_size)
-    weight, bias = _train(batches(), steps, classes, batch_size, x)
+    steps = epochs * math.ceil(len(x) / BATCH_SIZE)
+    weight, bias = _train(batches(), steps, classes, BATCH_SIZE, x)
     return F.linear((queries - mean) * scale, weight, bias)
 
 
-def augmented_probe(
-    encoder: ImageEncoder,
-    views: RandomViews,
-    queries: Tensor,
-    epochs: int,
-    batch_size: int = BATCH_SIZE,
-    seed: int = 0,
-) -> Tensor:
+def augmented_probe(encoder: ImageEncoder, views: RandomViews, queries: Tensor, epochs: int, seed: int) -> Tensor:
     """Scores (m, classes) of a linear classifier trained on random views, as in the linear evaluation of SimCLR.
 
     The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode. Features enter as they
-    are, and images that do not fill the last batch of an epoch are left out of it.
-    Arguments are those of :func:`linear_probe`, with one view of each labelled image in place of features. What the
-    views draw on the device comes from the caller's random state.
+    are, and images that do not fill the last batch of an epoch are left out of it. What the views draw on the device
+    comes from the caller's random state.
     """
     labels, device = views.images.labels, queries.device
     assert labels is not None
     generator = torch.Generator().manual_seed(seed)
-    batch_size = min(batch_size, len(labels))
+    batch_size = min(BATCH_SIZE, len(labels))
     per_epoch = len(labels) // batch_size
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:

@@ -28,7 +28,6 @@ from vision.evaluation.settings import TASKS, UNTRAINED, EvaluationSettings
 from vision.evaluation.table import cells
 from vision.resnet import ImageEncoder, ImageInput, build_encoder, fingerprint, load_encoder
 
-PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 _MERGED = ("encoders", "weights", "paper", "results", "seconds")  # parts of a record by encoder
 
 
@@ -58,7 +57,7 @@ def run(settings: EvaluationSettings) -> bool:
         },
         "weights": {name: fingerprint(encoder) for name, encoder in encoders.items()},
         "device": str(device),
-        "versions": versions(*PACKAGES),
+        "versions": versions("scikit-learn", "numpy", "pillow", "kornia"),
         **({"paper": papers} if papers else {}),
         "results": results,
         "seconds": seconds,
@@ -109,12 +108,6 @@ def load_splits(
     view = view or usual_view(train.size)
     image_input = ImageInput(view, crop_of(train.size, view), *mean_std(train))
     train, test = (images.sample(settings.limit, settings.seed) for images in (train, test))
-    _check_labels(train, test)
-    return train, test, image_input
-
-
-def _check_labels(train: ImageSet, test: ImageSet) -> None:
-    """Refuse images on which no classifier can be trained and tested."""
     if train.labels is None or test.labels is None:
         split = "training" if train.labels is None else "test"
         raise ParameterError("dataset", f"the {split} images of {train.name} have no labels (class folders)")
@@ -126,6 +119,7 @@ def _check_labels(train: ImageSet, test: ImageSet) -> None:
         )
     if len(torch.unique(train.labels)) < 2:
         raise ParameterError("dataset", f"the training images of {train.name} are of one class; a classifier needs two")
+    return train, test, image_input
 
 
 def about(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str, Any]:
@@ -150,26 +144,21 @@ def report(
     results: Mapping[str, Mapping[str, Any]], train: ImageSet, tested: int, papers: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Print the table, and what a reader of the paper's columns must know."""
-    variant = train.variant
     columns = {**results, **{row: found for of in papers.values() for row, found in of["rows"].items()}}
-    print(f"\n{train.title}, {tested:,} test images\n{lay_out(cells(columns, variant))}\n")
+    print(f"\n{train.title}, {tested:,} test images\n{lay_out(cells(columns, train.variant))}\n")
     for name, paper in papers.items():
         if paper["differs"]:
             print(f"{name} differs from the row in {paper['differs']}")
-    if papers and variant is not None:
+    if papers and train.variant is not None:
         print("the paper's figures are of the published data")
     if any("alignment" in found.get("geometry", {}) for of in papers.values() for found in of["rows"].values()):
         print("the paper's alignment cannot be that of two views of an image (docs/reproduction.md)")
 
 
 def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: str) -> dict[str, dict[str, Any]]:
-    """The paper's figures for what is measured, by encoder: those of the rows that the run's preset stands for.
+    """By encoder, the figures of the paper's rows that its preset stands for, and in which options the run differs.
 
     Of a row on other images than in training, only fine-tuning is comparable.
-
-    Returns:
-        By encoder, ``rows`` (results by row) and ``differs`` (the options in which the run differs from the row); no
-        entry for an encoder without such a row.
     """
     found: dict[str, dict[str, Any]] = {}
     for name in encoders:
@@ -196,10 +185,7 @@ def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
 
 
 def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None]:
-    """The data set, the folder of prepared data and the list of training images.
-
-    Those of the settings, which have no list, else those that the model was trained on.
-    """
+    """Data set, folder of prepared data and list of training images: of the settings, else of the model's training."""
     if settings.dataset is not None:
         return settings.dataset, settings.data_dir, None
     file = Path(settings.model) / RECORD
@@ -207,9 +193,8 @@ def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None
         trained = read_record(file.parent)["settings"]
         return str(trained["dataset"]), settings.data_dir or trained["data_dir"], trained.get("train_list")
     except (KeyError, TypeError) as error:
-        raise ParameterError(
-            "dataset", f"{str(file)!r} does not say what the encoder was trained on; name images"
-        ) from error
+        said = f"{str(file)!r} does not say what the encoder was trained on; name images"
+        raise ParameterError("dataset", said) from error
 
 
 def view_of(encoders: Mapping[str, ImageEncoder]) -> int | None:

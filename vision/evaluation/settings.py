@@ -36,11 +36,7 @@ class EvaluationSettings:
         list(TASKS)[:3], "Default: all but transfer, which trains the whole encoder.", choices=list(TASKS), nargs="+"
     )
     compare: str | None = option(
-        None,
-        "Evaluate another encoder too; without FOLDER, an untrained one of the same kind.",
-        nargs="?",
-        const=UNTRAINED,
-        metavar="FOLDER",
+        None, "Another encoder; without FOLDER, an untrained one.", nargs="?", const=UNTRAINED, metavar="FOLDER"
     )
     k: int = option(200, "knn: neighbours by cosine; default 200. Those by L2 are 1 and 10.", interval="[1, inf)")
     probe: str | None = option(
@@ -65,9 +61,7 @@ class EvaluationSettings:
     batch_size: int = option(256, "Images at a time in evaluation; default 256.", interval="[1, inf)")
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
     seed: int = option(0, "Of everything that is drawn; default 0.")
-    output: Path | None = option(
-        None, "All results; default vision-DATA.json in the model's folder.", metavar="FILE.json"
-    )
+    output: Path | None = option(None, "Results; default vision-DATA.json beside the model.", metavar="FILE.json")
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -24,12 +24,7 @@ PROBES = {"augmented": "augmented images", "fixed": "fixed features"}  # how a l
 
 
 def cells(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None) -> list[list[str]]:
-    """The cells of the table, the header first.
-
-    Args:
-        encoders: figures of a record, by task, by encoder or row of the paper.
-        variant: of the data; it is named at every figure.
-    """
+    """The table's cells, the header first, of figures by task by encoder or row; the variant of the data is named."""
     columns = {name: _figures(tasks) for name, tasks in encoders.items()}
     labels = list(dict.fromkeys(label for column in columns.values() for label in column))
     lines = [["", *columns]]
@@ -40,11 +35,7 @@ def cells(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None)
 
 
 def page_tables(record: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
-    """For the page of a run: what was measured while training beside the figures of the preset's rows.
-
-    Args:
-        record: of a finished run of images; one without a row, or on other images, has no table.
-    """
+    """For the page of a run of images: what was measured while training beside the figures of the preset's rows."""
     rows = results_of(rows_of(record), record["settings"]["dataset"])
     if not rows:
         return []

@@ -34,10 +34,6 @@ def tensor(pixels):
     return torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]
 
 
-def unit(pixels):
-    return tensor(pixels).float() / 255
-
-
 def pixels_of(image):
     """A float image in [0, 1] as numbers of 0 to 255."""
     return (image[0].permute(1, 2, 0) * 255).numpy()
@@ -47,7 +43,7 @@ def pixels_of(image):
 
 
 @pytest.mark.parametrize("flip", [False, True])
-@pytest.mark.parametrize("box", [(0, 0, 32, 32), (3, 5, 20, 17), (24, 20, 8, 12), (31, 31, 1, 1), (0, 9, 32, 15)])
+@pytest.mark.parametrize("box", [(0, 0, 32, 32), (3, 5, 20, 17), (31, 31, 1, 1)])
 def test_crop_resize_and_flip(box, flip):
     """Within 1 of 255: Pillow rounds after each of its two passes."""
     left, top, width, height = box
@@ -63,18 +59,18 @@ def test_crop_resize_and_flip(box, flip):
 def test_the_four_operations_by_their_order():
     """Hue is kornia's; of Pillow, which cuts fractions off, also of gray and mean, the others are within 1.5 of 255."""
     for operation, enhancer in enumerate((ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)):
-        ours = augment.OPERATIONS[operation](unit(picture()), torch.tensor([1.4]))
+        ours = augment.OPERATIONS[operation](tensor(picture()) / 255, torch.tensor([1.4]))
         theirs = np.asarray(enhancer(Image.fromarray(picture())).enhance(1.4), dtype=float)
         assert np.abs(pixels_of(ours) - theirs).max() <= 1.5
     for turns in (-0.5, -0.1, 0.0, 0.03, 0.45):
-        ours, theirs = augment.OPERATIONS[3](unit(picture()), torch.tensor([turns])), unit(picture())
+        ours, theirs = augment.OPERATIONS[3](tensor(picture()) / 255, torch.tensor([turns])), tensor(picture()) / 255
         torch.testing.assert_close(ours, adjust_hue(theirs, turns * 2 * math.pi), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
 def test_blur(sigma):
     """Within 4 of 255 and 1 on average: Pillow's blur is three box blurs."""
-    ours = augment.blur(unit(picture(64)), torch.tensor([sigma]), 23)
+    ours = augment.blur(tensor(picture(64)) / 255, torch.tensor([sigma]), 23)
     theirs = np.asarray(Image.fromarray(picture(64)).filter(ImageFilter.GaussianBlur(sigma)), dtype=float)
     difference = np.abs(pixels_of(ours) - theirs)[8:-8, 8:-8]  # edges are continued otherwise
     assert difference.max() <= 4

@@ -34,7 +34,7 @@ def test_cosine_equals_scikit_learn_with_these_weights():
     assert (mine == torch.mode(labels).values).float().mean() < 0.5
 
 
-@pytest.mark.parametrize("k", [1, 2, 10])
+@pytest.mark.parametrize("k", [1, 10])
 @pytest.mark.parametrize("draw", [clouds, lattice])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_l2_equals_scikit_learn_where_it_defines_neighbours(draw, k, dtype):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from vision_cases import GivenViews, clouds
 
-from vision.evaluation.probe import augmented_probe, linear_probe
+from vision.evaluation import probe
 
 
 def probe_by_hand(seen, y, queries, steps, epochs, batch_size):
@@ -31,10 +31,11 @@ def probe_by_hand(seen, y, queries, steps, epochs, batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [32, 50])
-def test_every_step_is_that_of_the_formula(batch_size):
+def test_every_step_is_that_of_the_formula(batch_size, monkeypatch):
+    monkeypatch.setattr(probe, "BATCH_SIZE", batch_size)
     x, y, queries, _ = clouds(160, 40, classes=4)
     x, queries = x.double(), queries.double()
-    mine = linear_probe(x, y, queries, 4, epochs=7, batch_size=batch_size, seed=3)
+    mine = probe.linear_probe(x, y, queries, 4, epochs=7, seed=3)
     scale = x.var(0, correction=0).mean().sqrt()
     steps = math.ceil(160 / batch_size)
     theirs = probe_by_hand(lambda _: (x - x.mean(0)) / scale, y, (queries - x.mean(0)) / scale, steps, 7, batch_size)
@@ -51,12 +52,13 @@ class Same(torch.nn.Module):
         return x
 
 
-def test_the_augmented_probe_is_the_formula_on_each_epochs_views():
+def test_the_augmented_probe_is_the_formula_on_each_epochs_views(monkeypatch):
     """On the features as they are; what does not fill a batch is left out."""
     x, y, queries, _ = clouds(170, 40, classes=4)
     given = SimpleNamespace(labels=y, classes="abcd")
     views = GivenViews(given, lambda rows, epoch: x[rows] + epoch / 10)  # other features each epoch
     theirs = probe_by_hand(lambda epoch: x + epoch / 10, y, queries, 170 // 32, 5, 32)
-    mine = augmented_probe(Same().train(), views, queries, epochs=5, batch_size=32, seed=3)
+    monkeypatch.setattr(probe, "BATCH_SIZE", 32)
+    mine = probe.augmented_probe(Same().train(), views, queries, epochs=5, seed=3)
     assert not any(Same.modes)
     assert mine.numpy() == pytest.approx(theirs, abs=1e-4)
