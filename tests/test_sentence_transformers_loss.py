@@ -235,7 +235,7 @@ def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
 
 def test_a_schedule_that_nobody_advances_is_refused_and_so_is_a_lone_column(tiny_bert, tmp_path):
     model = build_model(tiny_bert).float()
-    loss = DySTreSSLoss(model, core.ScheduledTemperature())
+    loss = DySTreSSLoss(model, core.ScheduledTemperature(0.1, 1.0))
     with pytest.raises(ValueError, match=r"ScheduledTemperature follows the run.*callbacks=\[loss.callback\(\)\]"):
         make_trainer(model, loss, tmp_path).train()
     model.eval()
