@@ -48,10 +48,6 @@ class Objective(LossPart):
         super().__init__()
         self.gather: Gather = gather or LocalGather()
 
-    def learned(self) -> dict[str, float]:
-        """What training has made of what the loss itself learns, by name; {} where it learns nothing."""
-        return {}
-
 
 def loss(text: str, own_classes: bool = False) -> Objective:
     """The loss that a text such as ``dcl(cosine(0.1, 0.2))`` describes: ``loss(str(x)) == x``.
@@ -77,7 +73,6 @@ class ContrastiveLoss(Objective):
 
     both_views = False  # whether both views are anchors, and all other views candidates
     negatives_from_batch = True  # not from a queue
-    positive_may_weigh = False  # whether a rule may weigh the positive in the denominator
 
     def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
         """Mean loss over the anchors.
@@ -136,7 +131,8 @@ class ContrastiveLoss(Objective):
     ) -> None:
         super().__init__(gather)
         self.rule = as_rule(temperature)
-        if isinstance(self.rule, ADNCERule) and self.rule.weigh_positive and not self.positive_may_weigh:
+        decoupled = type(self).row_loss is not ContrastiveLoss.row_loss  # no positive in the denominator
+        if isinstance(self.rule, ADNCERule) and self.rule.weigh_positive and decoupled:
             raise ValueError(
                 "weigh_positive: infonce and ntxent have a positive to weigh in the denominator, this loss has not"
             )
@@ -199,8 +195,6 @@ class InfoNCELoss(ContrastiveLoss):
         torch.Size([])
     """
 
-    positive_may_weigh = True
-
     def __init__(self, temperature: Rule | Temperature | float, *, bidirectional: bool = False, **options: Any) -> None:
         super().__init__(temperature, **options)
         check_flag("bidirectional", bidirectional)
@@ -220,7 +214,6 @@ class NTXentLoss(ContrastiveLoss):
     """
 
     both_views = True
-    positive_may_weigh = True
 
 
 @register("dcl")
@@ -229,8 +222,6 @@ class DCLLoss(NTXentLoss):
 
     ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions.
     """
-
-    positive_may_weigh = False
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         return negatives - positive

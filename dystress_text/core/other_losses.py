@@ -40,7 +40,6 @@ class QueueInfoNCELoss(ContrastiveLoss):
     """
 
     negatives_from_batch = False
-    positive_may_weigh = True
     queue: Tensor  # (queue_size, dim), the oldest key first
 
     def __init__(
@@ -92,8 +91,6 @@ class RINCELoss(InfoNCELoss):
         q: from InfoNCE, towards 0, to a symmetric loss, 1; in (0, 1].
         lam: weight of the denominator; positive.
     """
-
-    positive_may_weigh = False
 
     def __init__(
         self, temperature: Rule | Temperature | float, q: float = 0.1, lam: float = 0.01, **options: Any

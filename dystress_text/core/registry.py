@@ -58,6 +58,10 @@ class LossPart(nn.Module):
         """What stands for this part in the text of another: a constant temperature is its number."""
         return self
 
+    def learned(self) -> dict[str, float]:
+        """What training has made of the arguments, by name; {} where nothing is learned."""
+        return {}
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LossPart) and type(self) is type(other) and self.arguments() == other.arguments()
 

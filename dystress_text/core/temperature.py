@@ -45,10 +45,6 @@ class Temperature(LossPart, ABC):
     def needs_progress(self) -> bool:
         return type(self).advance is not Temperature.advance
 
-    def learned(self) -> dict[str, float]:
-        """What training has made of its arguments, by name; {} where nothing is learned."""
-        return {}
-
 
 class TemperatureError(ValueError):
     """A temperature cannot go on with a batch of the run; the message gives the values and what can mend it."""
