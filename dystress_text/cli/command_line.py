@@ -14,13 +14,12 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from dystress_text.errors import Interrupted, ParameterError, UserError, meant
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
 Work = Callable[[list[str]], bool | None]
-Main = Callable[[Sequence[str] | None], int]
 _SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
@@ -64,6 +63,12 @@ def without_tokens(text: str) -> str:
 def one_line(message: str) -> str:
     """A message that is safe to print: on one line, without control characters and access tokens."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
+
+
+class Main(Protocol):
+    """A program."""
+
+    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
 
 def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Main]:

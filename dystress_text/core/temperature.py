@@ -67,8 +67,8 @@ class ConstantTemperature(Temperature):
         check_number("tau", tau, "(0, inf)")
         self.tau = tau
 
-    def as_argument(self) -> float:
-        return self.tau
+    def as_argument(self) -> Temperature | float:
+        return float(self.tau) if type(self) is ConstantTemperature else self
 
     def forward(self, similarity: Tensor) -> Tensor:
         return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(similarity)

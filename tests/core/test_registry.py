@@ -257,6 +257,13 @@ def test_what_is_no_part_or_no_name_is_not_registered():
         dt.register("square")(torch.nn.Linear)
 
 
+def test_a_constant_is_its_number_and_a_class_of_ones_own_is_none():
+    own = type("Warm", (dt.ConstantTemperature,), {"__module__": "users"})
+    assert dt.loss("infonce(constant(1))").arguments() == {"temperature": 1.0}
+    assert str(dt.InfoNCELoss(own(0.1))) == "infonce(users.Warm(0.1))"
+    assert dt.InfoNCELoss(own(0.1)) != dt.InfoNCELoss(0.1)
+
+
 def test_numbers_of_numpy_are_written_as_numbers():
     assert str(dt.InfoNCELoss(dt.CosineTemperature(np.float64(2), np.float64(2.5)))) == "infonce(cosine(2, 2.5))"
 
