@@ -45,22 +45,25 @@ class PlannedRun:
 
     def commands(self) -> Iterator[list[str]]:
         """What is left to do, each step asked for when those before it are done."""
-        program = [sys.executable, "-m", "dystress_text"]
         if not self.is_trained():
             folder = (f"--output_dir={self.folder}", "--resume_from_checkpoint=auto")
-            yield [*program, "train", *self.options, *folder]
+            yield [*_program("train"), *self.options, *folder]
         file = evaluation_file(self.folder, self.suite, "test")
         newest = read_json(file) if file.is_file() else {}
         as_here = newest.get("pooler_type") is None and newest.get("dtype", "fp32") == "fp32"
         evaluated = newest.get("tasks", {}) if as_here else {}  # a user's own with other options is no run's figure
         if tasks := [task for task in self.tasks if task not in evaluated]:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
-            evaluation = ("senteval", "--model", str(self.folder), "--suite", self.suite)
-            yield [*program, *evaluation, *data, "--tasks", *tasks]
+            evaluation = ("--model", str(self.folder), "--suite", self.suite)
+            yield [*_program("senteval"), *evaluation, *data, "--tasks", *tasks]
 
     def is_trained(self) -> bool:
         """Whether the folder holds this run, finished; one with other settings is refused."""
         return finished_before(self.folder, parse(self.options).asked()) is not None
+
+
+def _program(name: str) -> list[str]:
+    return [sys.executable, "-m", "dystress_text", name]
 
 
 def configurations(options: Any) -> dict[str, list[str]]:
