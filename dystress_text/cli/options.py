@@ -22,15 +22,7 @@ from dystress_text.cli.command_line import OneLineParser
 from dystress_text.errors import ParameterError, lies_in, meant
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    interval: str | None = None,
-    needs: str | None = None,
-    choices: Sequence[str] | None = None,
-    **more: Any,
-) -> Any:
+def option(default: Any, help: str, *, interval: str | None = None, needs: str | None = None, **more: Any) -> Any:
     """A field of a dataclass that is an option of a program.
 
     Args:
@@ -38,12 +30,9 @@ def option(
         help: the text for ``--help``.
         interval: of valid numbers, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always valid.
         needs: the option without which this one has no effect; without it, only the default is valid.
-        choices: the valid words.
-        **more: further arguments of argparse's ``add_argument``.
+        **more: further arguments of argparse's ``add_argument``, such as ``choices``.
     """
     metadata = {"help": help, "interval": interval, "needs": needs, **more}
-    if choices is not None:
-        metadata["choices"] = list(choices)
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)

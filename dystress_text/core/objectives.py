@@ -54,10 +54,10 @@ def loss(text: str, own_classes: bool = False) -> Objective:
 
     Errors and ``own_classes`` are those of :func:`dystress_text.core.registry.parse`.
     """
-    found = parse(text, own_classes)
-    if not isinstance(found, Objective):
-        raise LossError(f"{found}: no loss by itself; an objective takes it, as in infonce({found})")
-    return found
+    part = parse(text, own_classes)
+    if not isinstance(part, Objective):
+        raise LossError(f"{part}: no loss by itself; an objective takes it, as in infonce({part})")
+    return part
 
 
 class ContrastiveLoss(Objective):

@@ -40,13 +40,13 @@ class LossPart(nn.Module):
 
     def arguments(self) -> dict[str, Any]:
         """The arguments that are written, by name."""
-        found = {}
+        given = {}
         for name, parameter in parameters(type(self)).items():
             value = self.argument(name)
             value = value.as_argument() if isinstance(value, LossPart) else value
             if value is not None and (parameter.kind is not parameter.KEYWORD_ONLY or value != parameter.default):
-                found[name] = value
-        return found
+                given[name] = value
+        return given
 
     def argument(self, name: str) -> Any:
         """An argument of the constructor."""

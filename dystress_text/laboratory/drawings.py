@@ -149,8 +149,8 @@ def slope(temperature: Temperature, s: torch.Tensor, detached: bool) -> torch.Te
     """Slope of the logit s / tau(s) by the similarity: (tau - s tau') / tau^2, or 1 / tau with tau detached."""
     s = s.detach().requires_grad_()
     tau = temperature(s).expand_as(s)
-    (found,) = torch.autograd.grad((s / (tau.detach() if detached else tau)).sum(), s)
-    return found
+    (gradient,) = torch.autograd.grad((s / (tau.detach() if detached else tau)).sum(), s)
+    return gradient
 
 
 def draw_logit() -> Figure:
