@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import Objective
-from dystress_text.core.registry import check_number, register
+from dystress_text.core.registry import check_count, check_number, register
 from dystress_text.core.vectors import at_least_fp32
 
 PROTOTYPES = 4096  # solo-learn's for CIFAR and ImageNet100; DINO's paper has 65,536
@@ -175,7 +175,7 @@ class DINOLoss(NegativeFreeLoss):
 
     def __init__(self, prototypes: int = PROTOTYPES, *, gather: Gather | None = None) -> None:
         super().__init__(gather)
-        check_number("prototypes", prototypes, "[2, 1000000]")
+        check_count("prototypes", prototypes, "[2, 1000000]")
         self.prototypes = prototypes
         self.register_buffer("centre", torch.zeros(prototypes))
 
