@@ -15,7 +15,6 @@ import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import EngineSettings
@@ -102,14 +101,6 @@ class Embeddings(NamedTuple):
 
     views: tuple[Tensor, ...]
     others: tuple[Tensor, ...] = ()
-
-
-def check_no_batch_statistics(model: nn.Module) -> None:
-    """Refuse a network in which a sample's embedding depends on its chunk."""
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
-            what = f"{name} ({type(module).__name__}) uses the statistics of its batch, which a chunk does not have"
-            raise ParameterError("grad_cache_chunk", f"{what}; leave the option out")
 
 
 def backward_in_chunks(

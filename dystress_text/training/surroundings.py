@@ -13,11 +13,12 @@ import torch
 
 @contextmanager
 def left_as_they_were() -> Iterator[None]:
-    """Put back random numbers, torch's choice of kernels, and what accelerate says."""
+    """Put back random numbers, torch's choice of kernels, and what accelerate says, as they were before."""
     python, numpy = random.getstate(), np.random.get_state()
-    log, backends = logging.getLogger("accelerate.utils.other"), torch.backends
+    log, backends, memory = logging.getLogger("accelerate.utils.other"), torch.backends, torch.utils.deterministic
     strict, level, timed = torch.are_deterministic_algorithms_enabled(), log.level, backends.cudnn.benchmark
     attention: bool = backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    filled = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
     log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
     try:
         with torch.random.fork_rng():
@@ -29,3 +30,4 @@ def left_as_they_were() -> Iterator[None]:
         torch.use_deterministic_algorithms(strict)
         backends.cudnn.benchmark = timed
         backends.cuda.enable_cudnn_sdp(attention)
+        memory.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dystress_text.core.objectives import Objective
 from dystress_text.training.batches import Batch
 
 PROBE = 64  # samples whose vectors are looked at in every run
@@ -25,8 +26,8 @@ class Task(Protocol):
         """The network; :meth:`embed` gets accelerate's prepared form of it."""
 
     @property
-    def objective(self) -> nn.Module:
-        """The loss; :class:`~dystress_text.core.objectives.ContrastiveLoss` is watched and asked what it learned."""
+    def objective(self) -> Objective:
+        """The loss, which knows what it learned."""
 
     @property
     def state(self) -> nn.Module:

@@ -29,19 +29,12 @@ from tqdm import tqdm
 from transformers import get_scheduler
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.core.objectives import ContrastiveLoss, Objective
+from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.temperature import TemperatureError
 from dystress_text.core.vectors import unit_vectors
 from dystress_text.errors import DataError, Interrupted, TrainingError
 from dystress_text.training.accelerator import StopSignals, failure_of, on_main_process
-from dystress_text.training.batches import (
-    Batch,
-    BatchOrder,
-    backward_in_chunks,
-    check_no_batch_statistics,
-    count_steps,
-    load_ahead,
-)
+from dystress_text.training.batches import Batch, BatchOrder, backward_in_chunks, count_steps, load_ahead
 from dystress_text.training.checkpoints import Checkpoints, TrainingState
 from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, shorten_logs
 from dystress_text.training.settings import EngineSettings
@@ -67,8 +60,6 @@ class Trainer:
         rank, processes = accelerator.process_index, accelerator.num_processes
         self.order = BatchOrder(run.samples, settings.train_batch_size, settings.seed, rank, processes)
         self.steps_per_epoch, self.total_steps = count_steps(len(self.order), settings)
-        if settings.grad_cache_chunk is not None:
-            check_no_batch_statistics(run.task.model)
         # each process has its own random numbers, for dropout and augmentation
         set_seed(int(np.random.SeedSequence([settings.seed, rank]).generate_state(1)[0]))
         network = run.task.model
@@ -313,8 +304,7 @@ class Trainer:
             return
         self.task.save(self.folder)
         state.best_metric, state.best_step, state.metrics = value, state.step, metrics
-        objective = self.task.objective
-        state.learned = objective.learned() if isinstance(objective, Objective) else {}
+        state.learned = self.task.objective.learned()
 
     def _keep(self) -> None:
         """Keep the weights of this step, which are written where those of the last one have collapsed."""

@@ -140,6 +140,9 @@ class PretrainSettings:
             if not isinstance(self.loss, owners) and getattr(self.vision, unused) != getattr(VisionSettings, unused):
                 names = ", ".join(map(name_of, owners))
                 raise ParameterError(unused, f"the loss {self.loss} has none; it is for {names}")
+        if self.engine.grad_cache_chunk is not None:
+            reason = "batch normalisation uses the statistics of its batch, which a chunk does not have"
+            raise ParameterError("grad_cache_chunk", f"{reason}; leave the option out")
         if self.engine.log_similarity and not isinstance(self.loss, ContrastiveLoss):
             raise ParameterError("log_similarity", f"the loss {self.loss} has no negatives to look at")
 

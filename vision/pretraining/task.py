@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.objectives import ContrastiveLoss, Objective
 from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch, Embeddings
@@ -37,7 +37,7 @@ class PretrainTask:
 
     encoder: ImageEncoder  # on the device it trains on
     views: RandomViews
-    objective: nn.Module
+    objective: Objective
     one_pass: bool = False  # whether all views of a side share a forward pass, and with it the batch statistics
     online: OnlineKnn | None = None  # metrics of the encoder while it trains
     card: str = "Pre-trained."  # text for the saved folder's card
