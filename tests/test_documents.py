@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from accelerate.commands.launch import launch_command_parser
 from conftest import reset_accelerator
 
@@ -199,6 +200,18 @@ def test_the_tables_of_losses_are_those_of_the_registry():
     assert page.count("\n| `") == sum(cls.__module__.startswith("dystress_text.") for cls in named.values())
     (texts,) = re.findall(r"```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert all(str(loss(str(loss(text)))) == str(loss(text)) for text in texts.splitlines())
+
+
+def test_parts_of_a_loss_as_contributors_write_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (command,) = re.findall(r"^dystress train (.*)", page, re.MULTILINE)
+    (tmp_path / "my_parts.py").write_text(code)
+    assert str(parse(shlex.split(command)).loss) == "hinge(margin(quadratic(0.05, 0.07)))"
+    for text in ("infonce(quadratic(0.05, 0.07))", "infonce(margin(0.05))", "hinge(0.05)"):
+        assert f"`{text}`" in page
+        assert loss(text)(*torch.randn(2, 8, 4)).isfinite()
 
 
 def test_snippets_without_a_model_run_as_printed():
