@@ -63,8 +63,9 @@ def check_options(settings: Any) -> None:
         interval, needs = entry.metadata.get("interval"), entry.metadata.get("needs")
         if interval and value is not None and not lies_in(value, interval):
             raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
-        if value is not None and value not in entry.metadata.get("choices", (value,)):
-            raise ParameterError(entry.name, f"must be one of {', '.join(entry.metadata['choices'])}, got {value!r}")
+        for each in value if isinstance(value, list) else [value]:
+            if each is not None and each not in entry.metadata.get("choices", (each,)):
+                raise ParameterError(entry.name, f"must be one of {', '.join(entry.metadata['choices'])}, got {each!r}")
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
             raise ParameterError(entry.name, f"has no effect without --{needs}")
 
