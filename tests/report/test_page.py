@@ -110,7 +110,7 @@ def test_runs_side_by_side_begin_with_the_verdict_and_say_where_they_differ(tmp_
 
 def test_a_run_of_images_without_a_temperature_has_a_page(tmp_path):
     record = {
-        "program": "vision/train.py", "settings": {"dataset": "shapes"}, "loss": "byol()", "steps": 2,
+        "program": "vision/train.py", "version": "2", "settings": {"dataset": "shapes"}, "loss": "byol()", "steps": 2,
         "train_seconds": 1.0, "device": "1 x cpu", "untrained": {"knn20": 50.0},
         "trained": {"knn20": 60.0},
     }  # fmt: skip
@@ -122,7 +122,7 @@ def test_a_run_of_images_without_a_temperature_has_a_page(tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
-    [("run.json", '{"program": "dystress_text/train.py"}', "no finished run: "),
+    [("run.json", '{"program": "dystress_text/train.py", "version": ""}', "no finished run: "),
      ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is not the record of a step"),
      ("metrics.jsonl", None, "metrics.jsonl cannot be read")],
 )  # fmt: skip

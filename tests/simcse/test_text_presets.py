@@ -36,7 +36,7 @@ def test_a_temperature_on_the_command_line_replaces_that_of_the_presets_objectiv
         ("--temp=0.1 --loss=infonce(0.05)", "temp: the loss has a temperature already"),
         ("--preset=rule-siglip --temp=0.1", "temp: .* has no temperature to set"),
         ("--temp=-1", "temp: tau must lie in"),
-        ("--loss=barlow_twins()", "loss: barlow_twins: unknown"),
+        ("--loss=barlow_twins()", "loss: barlow_twins"),
         ("--loss=queue(0.1,queue_size=8)", "loss: .*is for images"),
     ):
         with pytest.raises(UserError, match=f"^{said}"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from dystress_text import __version__
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.programs.figures import main as figures
 from dystress_text.simcse.arguments import parse
@@ -17,8 +18,9 @@ NAMES = ("positive", "negative", "tau_positive", "tau_negative", "tau_effective"
 def record_of(settings):
     """The record of a run with these settings that has begun."""
     return {
-        "program": "dystress_text/train.py", "settings": settings.options(), "loss": str(settings.loss), "steps": 20,
-        "device": "1 x cpu", "data_variants": {}, "corpus": {"sentences": 3000, "sha256": "0123456789abcdef"},
+        "program": "dystress_text/train.py", "version": __version__, "settings": settings.options(),
+        "loss": str(settings.loss), "steps": 20, "device": "1 x cpu", "data_variants": {},
+        "corpus": {"sentences": 3000, "sha256": "0123456789abcdef"},
     }  # fmt: skip
 
 

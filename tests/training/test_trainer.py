@@ -240,7 +240,8 @@ class OwnTemperature(CosineTemperature):
         self.unused = torch.nn.Parameter(torch.ones(2))
 
     def forward(self, similarity):
-        return super().forward(similarity) * self.factor * self.frozen
+        tau = super().forward(similarity)
+        return tau * self.factor * self.frozen if hasattr(self, "frozen") else tau  # its base looks at it first
 
 
 @pytest.mark.parametrize("rule", [None, HardNegativeRule])
