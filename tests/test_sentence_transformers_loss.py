@@ -201,7 +201,7 @@ def test_a_run_and_its_card(tiny_bert, tmp_path):
     assert saved == pytest.approx(model.encode("the cat"), abs=1e-6)
     assert saved != pytest.approx(before, abs=1e-6)
     card = (tmp_path / "model" / "README.md").read_text()
-    for line in ('"objective": "DCLWLoss"', '"temperature": "CosineTemperature(0.03, 0.05)"', '"sigma": 0.3',
+    for line in ('"loss": "dclw(cosine(0.03, 0.05), sigma=0.3)"',
                  '"mini_batch_size": 3' if CACHED else "", "{Dynamically Scaled Temperature in Self-"):  # fmt: skip
         assert line in card, line
 

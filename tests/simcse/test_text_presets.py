@@ -92,7 +92,7 @@ BEST = "Table stsresall, row DySTreSS* 0.05/0.07"
 )  # fmt: skip
 def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
     settings = parse(flags)
-    entry = paper_row(PRESETS[settings.preset], PROGRAM, settings, 2)
+    entry = paper_row(PROGRAM, settings.options())
     assert entry["paper"] == {"rows": [row], "differs": differs}
     assert said_of(entry) == (f"{row}; differs from the row in {differs}" if differs else row)
 

@@ -25,14 +25,12 @@ from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.run_folder import checkpoint_folders
-from dystress_text.training.settings import EngineSettings, global_batch_size
+from dystress_text.training.settings import EngineSettings
 
 
-def test_the_global_batch_and_impossible_batches_which_name_the_option(tmp_path, corpus):
-    assert global_batch_size(EngineSettings(train_batch_size=64), 4) == 64
-    for size, processes, message in ((1, 1, "must be at least 2"), (9, 2, "9 does not divide among 2")):
-        with pytest.raises(UserError, match=f"^train_batch_size: {message}"):
-            global_batch_size(EngineSettings(train_batch_size=size), processes)
+def test_impossible_batches_name_the_option(tmp_path, corpus):
+    with pytest.raises(UserError, match=r"^train_batch_size: must lie in \[2, inf"):
+        EngineSettings(train_batch_size=1)
     with pytest.raises(UserError, match="gradient_accumulation_steps: 26 batches"):
         run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)
 

@@ -155,7 +155,8 @@ def test_whitening_is_a_constant_to_the_gradient_and_arbs_base_has_none(shape):
         (1 - (x * (root @ y.detach())).mean(1)).square().sum()
         for x, root, y in ((a, nearest[1], b), (b, nearest[0], a))
     )
-    for ours, expected in ((objectives.zero_icl(*views), icl), (objectives.arb(*(z.T for z in views)), base)):
+    losses = objectives.ZeroICLLoss().formula(*views), objectives.ARBLoss().formula(*(z.T for z in views))
+    for ours, expected in zip(losses, (icl, base), strict=True):
         found, expected = (torch.autograd.grad(loss, views, retain_graph=True) for loss in (ours, expected))
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-10)
 
