@@ -73,6 +73,7 @@ class TextRun(Run):
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
         crops = Crops(engine.seed, text.crop_min, text.crop_max, text.max_seq_length)
         static = isinstance(start.model, StaticEncoder)
+        self.unit = "tokens" if static else "words"  # of a crop
         with accelerator.local_main_process_first():
             read = load_corpus(
                 self.text, start.tokenizer, text.max_seq_length, text.max_train_samples,
@@ -85,7 +86,12 @@ class TextRun(Run):
             table.start(read.texts_with(len(start.tokenizer)), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
-        if self.samples < (batch := engine.train_batch_size):
+        batch = engine.train_batch_size
+        fewer = self.samples // accelerator.num_processes * accelerator.num_processes
+        if fewer < batch and fewer >= 2 and "train_batch_size" not in settings.given:  # the preset's is for more text
+            start.notes.append(f"batches of {fewer}, as there are no more samples")
+            self.train_batch_size = batch = fewer
+        if self.samples < batch:
             counts = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > len(corpus))
             reason = f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({counts})"
             raise ParameterError("train_batch_size", reason)
@@ -97,6 +103,7 @@ class TextRun(Run):
         self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
+            "train_batch_size": batch,
         }  # fmt: skip
         self.record = {
             "program": TEXT_PROGRAM,
@@ -119,7 +126,7 @@ class TextRun(Run):
         told = "not the published data but a variant"
         lines += [f"--{name}: {told}: {variant}" for name, variant in variants.items() if variant]
         if (text := self.settings.text).views == "crop":
-            lines.append(f"views: two crops of a sample, each {text.crop_min} to {text.crop_max} of its words")
+            lines.append(f"views: two crops of a sample, each {text.crop_min} to {text.crop_max} of its {self.unit}")
         lines += [collection.summary() for collection in self.evaluation.collections]
         lines.append(f"loss: {task.objective}")
         samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"

@@ -66,6 +66,7 @@ class Run:
     record: dict[str, Any] = field(default_factory=dict)  # the content of ``run.json``; grows during the run
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None  # None is AdamW
     best_metric: str | None = None  # the task's metric that selects the best model; None selects the last model
+    train_batch_size: int | None = None  # in place of the settings', where there are too few samples for it
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         """Print what the run trains on, and measure the untrained model; on the main process, before the first step.
