@@ -130,7 +130,8 @@ class TextRun(Run):
         lines += [collection.summary() for collection in self.evaluation.collections]
         lines.append(f"loss: {task.objective}")
         samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"
-        batch_size = (engine := self.settings.engine).train_batch_size
+        engine = self.settings.engine
+        batch_size = self.train_batch_size or engine.train_batch_size
         epochs = steps * engine.gradient_accumulation_steps / (self.samples // batch_size)
         length = f"{epochs:.4g} epochs, {steps:,} steps of {batch_size}"
         lines.append(f"{self.samples:,} {samples}: {length} on {describe(self.accelerator)}")
@@ -150,6 +151,8 @@ class TextRun(Run):
         model, tokenizer = self.task.model, self.task.tokenizer
         unfit = FIRST if reads_forward(model.transformer, tokenizer) else ()  # a decoder's first token sees no other
         poolers = [name for name in POOLERS if name not in unfit]
+        if isinstance(model, StaticEncoder):  # the mean is all it can
+            poolers = [model.pooler_type]
         texts = [prompt_of(model.transformer) + sentence for sentence in dev.sentences]
         vectors = model.encode_by_pooler(texts, tokenizer, poolers)  # (distinct sentences, dim) each
         if model.keep_head and self.record["head"]["starts"] != "new":  # a trained head is part of the model
@@ -186,10 +189,11 @@ class TextRun(Run):
     def _results(self) -> list[str]:
         """Speed, what was learned, and the table of the set before and after training."""
         record, dev, pooler = self.record, self.dev, self.task.model.pooler_type
+        padding = "" if self.unit == "tokens" else f", {100 * record['padding_share']:.1f} % padding"
         lines = [
             f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of training, "
             f"{self.evaluation.seconds:,.0f} s of evaluation, "
-            f"peak memory {record['peak_memory_gb']:.2f} GB, {100 * record['padding_share']:.1f} % padding"
+            f"peak memory {record['peak_memory_gb']:.2f} GB{padding}"
         ]
         if learned := record.get("learned_temperature"):
             lines.append("learned: " + ", ".join(f"{name} {value:.4f}" for name, value in learned.items()))
