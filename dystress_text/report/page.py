@@ -74,7 +74,7 @@ def _summary(run: FinishedRun) -> str:
 
 def _results(runs: Sequence[FinishedRun]) -> Table:
     """Each metric of each run: before training, of the best pooler and of the run's own, after it, and of words."""
-    metrics = list(dict.fromkeys(metric for run in runs for metric in run.record["trained"]))
+    metrics = dict.fromkeys(metric for run in runs for metric in run.record["trained"])
     lines = [["", *(metric_title(metric).replace("\n", ", ") for metric in metrics)]]
     for run in runs:
         own = ("", run.record["settings"].get("pooler_type"))
@@ -97,8 +97,8 @@ def _by_run(runs: Sequence[str], options: Sequence[Mapping[str, Any]], names: It
 
 def _surroundings(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a run ran on, by names such as ``versions: torch``."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key in _SURROUNDINGS:
         value = record.get(key)
-        found |= {f"{key}: {name}": v for name, v in value.items()} if isinstance(value, dict) else {key: value}
-    return found
+        options |= {f"{key}: {name}": v for name, v in value.items()} if isinstance(value, dict) else {key: value}
+    return options

@@ -32,28 +32,20 @@ from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import MODEL_STAGING, versions
 from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
-from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import PROGRAM, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TableText, training_text
-from dystress_text.training.accelerator import (
-    describe,
-    evaluation_dtype,
-    gather_of,
-    keep_few_kernels,
-)
+from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, keep_few_kernels
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
-from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 
 
 class TextRun(Run):
     """A run on sentences; build it on all processes.
 
-    ``publish`` writes record, card and page into the folder, and says so; it gets the folder, the record, the saved
-    model and the most tokens that the model reads.
+    ``publish`` writes record, card and page into the folder; the number is the most tokens that the model reads.
     """
 
     task: SimcseTask
@@ -94,11 +86,10 @@ class TextRun(Run):
             table.start(read.texts_with(len(start.tokenizer)), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
-        if self.samples < (batch := global_batch_size(engine, accelerator.num_processes)):
-            found = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > len(corpus))
-            raise ParameterError(
-                "train_batch_size", f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({found})"
-            )
+        if self.samples < (batch := engine.train_batch_size):
+            counts = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > len(corpus))
+            reason = f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({counts})"
+            raise ParameterError("train_batch_size", reason)
         self.task = SimcseTask(
             start.model, start.tokenizer, corpus, objective, self.evaluation, masking=masking,
             mlm_weight=text.mlm_weight, evaluation_dtype=evaluation_dtype(accelerator),
@@ -113,32 +104,30 @@ class TextRun(Run):
             "settings": self.options,
             "loss": str(objective),
             "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
-            "collections": {found.name: found.about for found in self.evaluation.collections},
+            "collections": {each.name: each.about for each in self.evaluation.collections},
             "versions": versions("sentence-transformers", "tokenizers"),
-            **paper_row(PRESETS[settings.preset], PROGRAM, settings, accelerator.num_processes),
+            **paper_row(PROGRAM, settings.options()),
             **start.about,
         }
 
-    def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
+    def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
         columns = f": {', '.join(self.text.rows.column_names)}" if isinstance(self.text, TableText) else ""
         lines = [*self.start.notes, f"{corpus.report.summary()} ({self.text.name}{columns})"]
         if self.settings.text.drop_duplicates:
             lines.append(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
         self.record["data_variants"] = variants = self._variants()
-        lines += [
-            f"--{name}: not the published data but a variant: {found}" for name, found in variants.items() if found
-        ]
+        told = "not the published data but a variant"
+        lines += [f"--{name}: {told}: {variant}" for name, variant in variants.items() if variant]
         if (text := self.settings.text).views == "crop":
             lines.append(f"views: two crops of a sample, each {text.crop_min} to {text.crop_max} of its words")
         lines += [collection.summary() for collection in self.evaluation.collections]
         lines.append(f"loss: {task.objective}")
         samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"
-        epochs = steps * self.settings.engine.gradient_accumulation_steps / (self.samples // batch_size)
-        lines.append(
-            f"{self.samples:,} {samples}: {epochs:.4g} epochs, {steps:,} steps of {batch_size} on "
-            f"{describe(self.accelerator)}"
-        )
+        batch_size = (engine := self.settings.engine).train_batch_size
+        epochs = steps * engine.gradient_accumulation_steps / (self.samples // batch_size)
+        length = f"{epochs:.4g} epochs, {steps:,} steps of {batch_size}"
+        lines.append(f"{self.samples:,} {samples}: {length} on {describe(self.accelerator)}")
         print(*lines, sep="\n", flush=True)
         check_saving(task.model, task.tokenizer, Path(self.settings.engine.output_dir) / MODEL_STAGING)
         self.record["words"] = self.evaluation.words()
@@ -197,12 +186,9 @@ class TextRun(Run):
             f"{self.evaluation.seconds:,.0f} s of evaluation, "
             f"peak memory {record['peak_memory_gb']:.2f} GB, {100 * record['padding_share']:.1f} % padding"
         ]
-        if "learned_temperature" in record:
-            lines.append(
-                "learned: " + ", ".join(f"{n} {value:.4f}" for n, value in record["learned_temperature"].items())
-            )
-        reached = ", ".join(f"{cosine} by {share}" for share, cosine in random_pairs_rows(record))
-        if reached:
+        if learned := record.get("learned_temperature"):
+            lines.append("learned: " + ", ".join(f"{name} {value:.4f}" for name, value in learned.items()))
+        if reached := ", ".join(f"{cosine} by {share}" for share, cosine in random_pairs_rows(record)):
             lines.append(f"similarity reached by random pairs: {reached}")
         if dev is not None:
             lines.append(f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}")
