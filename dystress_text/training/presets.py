@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import without_tokens
@@ -60,13 +60,15 @@ class Program:
         length = {"max_steps", "num_train_epochs"}
         left_out = {*(length if length & options.keys() else ()), *(self.of_loss if "loss" in options else ())}
         values = {key: value for key, value in self.presets[name].settings.items() if key not in left_out} | options
-        objective = _objective(values, given)
-        values["loss"] = str(objective)
-        groups = [
+        wanted, tau = values["loss"], values.pop("temp", None)
+        values["loss"] = str(wanted)
+        groups: list[Any] = [
             group(**{entry.name: converted(entry, group, values[entry.name])
                      for entry in fields(group) if entry.name in values})
             for group in self.groups
         ]  # fmt: skip
+        objective = _objective(wanted, tau, "loss" in given)
+        groups = [replace(group, loss=str(objective)) if hasattr(group, "loss") else group for group in groups]
         for option, value in (each for group in groups for each in vars(group).items()):
             if without_tokens(str(value)) != str(value):  # the run records all options
                 reason = "this looks like an access token; put it into the environment variable HF_TOKEN"
@@ -74,13 +76,12 @@ class Program:
         return groups, objective, name
 
 
-def _objective(values: dict[str, Any], given: Mapping[str, Any]) -> Objective:
-    """The loss of a run; ``temp`` takes the place of the preset's temperature."""
+def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
+    """The loss of a run; ``temp`` takes the place of the preset's temperature, if no loss is named."""
     # here, so that help and errors of the command line come at once
     from dystress_text.core.objectives import Objective, loss
     from dystress_text.core.registry import LossError, parameters
 
-    wanted, tau = values["loss"], values.pop("temp", None)
     if isinstance(wanted, Objective):
         objective = wanted
     elif isinstance(wanted, str):
@@ -92,7 +93,7 @@ def _objective(values: dict[str, Any], given: Mapping[str, Any]) -> Objective:
         raise ParameterError("loss", f"a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}")
     if tau is None:
         return objective
-    if "loss" in given:
+    if named:
         raise ParameterError("temp", "the loss has a temperature already; give one of the two")
     if "temperature" not in parameters(type(objective)):
         raise ParameterError("temp", f"{objective} has no temperature to set; use --loss")

@@ -36,7 +36,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from dystress_text import loss
+from dystress_text import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
@@ -78,7 +78,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
         )
         start = time.perf_counter()
         corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache")
-        task = SimcseTask(encoder, tokenizer, corpus, loss("infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"))
+        task = SimcseTask(encoder, tokenizer, corpus, InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)))
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))
         trainer.fit()
@@ -110,7 +110,7 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     encoder, tokenizer = load_encoder(model, "cls")
     device = here()
     encoder.to(device).train()
-    objective = loss("infonce(shifted_cosine(0.05, 0.07, shift=-0.4))")
+    objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
     optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=RATE, fused=True)
     order = BatchOrder(len(sentences), batch, 42).epoch(0)
     batches = [
