@@ -73,7 +73,7 @@ def _summary(run: FinishedRun) -> str:
 
 
 def _results(runs: Sequence[FinishedRun]) -> Table:
-    """Each metric of each run: before training, of the best pooler and of the run's own, and after it."""
+    """Each metric of each run: before training, of the best pooler and of the run's own, after it, and of words."""
     metrics = dict.fromkeys(metric for run in runs for metric in run.record["trained"])
     lines = [["", *(metric_title(metric).replace("\n", ", ") for metric in metrics)]]
     for run in runs:
@@ -82,7 +82,8 @@ def _results(runs: Sequence[FinishedRun]) -> Table:
             ("untrained" + f", best pooler {name}" * (name not in own), figures)
             for name, figures in untrained_of(run.record).items()
         ]
-        for name, figures in (*untrained, ("trained", run.record["trained"])):
+        words = [("words", run.record["words"])] if run.record.get("words") else []
+        for name, figures in (*untrained, ("trained", run.record["trained"]), *words):
             cells = ("-" if figures.get(metric) is None else f"{figures[metric]:.2f}" for metric in metrics)
             lines.append([f"{run.folder.name}, " * (len(runs) > 1) + name, *cells])
     return lines

@@ -23,10 +23,11 @@ from dystress_text.encoders.static import StaticEncoder
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.embedder import prompted
-from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics
+from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics, words_line
 from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
+from dystress_text.evaluation.words import not_beaten
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import MODEL_STAGING, versions
 from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
@@ -137,6 +138,7 @@ class TextRun(Run):
         lines.append(f"{self.samples:,} {samples}: {length} on {describe(self.accelerator)}")
         print(*lines, sep="\n", flush=True)
         check_saving(task.model, task.tokenizer, Path(self.settings.engine.output_dir) / MODEL_STAGING)
+        self.record["words"] = self.evaluation.words()
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
 
     def _variants(self) -> dict[str, str | None]:
@@ -205,4 +207,6 @@ class TextRun(Run):
             before = untrained_of(record).items()
             lines += [sts_line(title, name, dev, of) for title, (name, of) in zip(titles, before, strict=False)]
             lines.append(sts_line(f"trained, step {record['best_step']}", pooler, dev, record["trained"]))
-        return lines + further_lines(self.evaluation, record["trained"], pooler)
+            lines += words_line(dev, record["words"])
+        lines += further_lines(self.evaluation, record["trained"], record["words"], pooler)
+        return lines + not_beaten(record)
