@@ -1,4 +1,4 @@
-"""The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/recipe.md has the plan.
+"""The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/own-text-encoder.md has the plan.
 
     python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
     python tests/benchmarks/recipe.py                     # prints the tables of the page
@@ -92,7 +92,7 @@ def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
 
 
 def tables() -> dict[str, list[str]]:
-    """The rows of docs/recipe.md, by text and sets."""
+    """The rows of docs/own-text-encoder.md, by text and sets."""
     return {
         f"{text}: {', '.join(sets)}": table([line for line in read() if line["text"] == text], sets)
         for text, sets in (*product(TEXTS, [SETS]), ("paragraphs", SCREENING), ("paragraphs", UNSEEN))
