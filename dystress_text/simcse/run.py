@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -29,9 +30,11 @@ from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.evaluation.words import not_beaten
 from dystress_text.files.prepared_data import variant_of
+from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import MODEL_STAGING, versions
-from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
+from dystress_text.simcse.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
+from dystress_text.simcse.halves import LEAST, METRIC, Halves, hold_out, outcome
 from dystress_text.simcse.settings import PROGRAM, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
@@ -86,6 +89,8 @@ class TextRun(Run):
             table: Any = start.model.transformer
             table.start(read.texts_with(len(start.tokenizer)), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
+        dropped = len(read) - len(corpus)
+        corpus = self._without_held_out(read, corpus)
         self.samples = len(corpus)
         batch = engine.train_batch_size
         fewer = self.samples // accelerator.num_processes * accelerator.num_processes
@@ -110,12 +115,23 @@ class TextRun(Run):
             "program": TEXT_PROGRAM,
             "settings": self.options,
             "loss": str(objective),
-            "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
+            "corpus": {**asdict(corpus.report), "dropped": dropped},
             "collections": {each.name: each.about for each in self.evaluation.collections},
             "versions": versions("sentence-transformers", "tokenizers"),
             **paper_row(PROGRAM, settings.options()),
             **start.about,
         }
+
+    def _without_held_out(self, read: TokenizedCorpus, corpus: TokenizedCorpus) -> TokenizedCorpus:
+        text, self.halves = self.settings.text, None
+        if text.views != "crop" or not text.held_out or {*self.settings.evaluation.eval_set} - {"none"}:
+            return corpus
+        held, numbers = hold_out(read, self.text.sentences(CorpusReport(), text.max_train_samples), text.held_out)
+        if not held:
+            self.start.notes.append(f"no text is held out: a tenth of them must be {LEAST} that can be cropped")
+            return corpus
+        self.halves = Halves(held)
+        return replace(corpus, chosen=np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers))
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
@@ -140,6 +156,11 @@ class TextRun(Run):
         check_saving(task.model, task.tokenizer, Path(self.settings.engine.output_dir) / MODEL_STAGING)
         self.record["words"] = self.evaluation.words()
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
+        if self.halves:
+            plain = partial(task.model.encode, tokenizer=task.tokenizer)
+            before_training = self.halves.measure("untrained", prompted(plain, task.model.transformer))
+            self.record["untrained"].setdefault(task.model.pooler_type, {}).update(before_training)
+            self.record["words"] |= self.halves.words()
 
     def _variants(self) -> dict[str, str | None]:
         """The variants of prepared data, by option; None for published data."""
@@ -182,6 +203,9 @@ class TextRun(Run):
         encode = prompted(plain, best.transformer)
         if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
+        if self.halves:
+            self.record["trained"] = {**self.record["trained"], **self.halves.measure("trained", encode)}
+            self.record["halves"] = self.halves.record()
         if dev is not None:
             self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
         self.record["random_pairs"] = random_pairs(encode(task.corpus.some).numpy())
@@ -208,5 +232,6 @@ class TextRun(Run):
             lines += [sts_line(title, name, dev, of) for title, (name, of) in zip(titles, before, strict=False)]
             lines.append(sts_line(f"trained, step {record['best_step']}", pooler, dev, record["trained"]))
             lines += words_line(dev, record["words"])
-        lines += further_lines(self.evaluation, record["trained"], record["words"], pooler)
-        return lines + not_beaten(record)
+        shown = {name: figure for name, figure in record["trained"].items() if name != METRIC}
+        lines += further_lines(self.evaluation, shown, record["words"], pooler)
+        return lines + outcome(record) + not_beaten(record)

@@ -1,0 +1,187 @@
+"""Held-out texts and their halves: which, where they are cut, the figures against loops, what a run says."""
+
+import json
+import re
+from collections import Counter
+from math import log
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics.pairwise import cosine_similarity
+
+from dystress_text.encoders.static import new_static
+from dystress_text.files.text_lines import CorpusReport
+from dystress_text.programs.train import main
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.halves import LEAST, METRIC, Halves, halves_of, hold_out, neighbours, outcome, ranks
+from dystress_text.simcse.texts import TextFile
+from dystress_text.training.trainer import Trainer
+
+RNG = np.random.default_rng(0)
+VOCABULARY = ["harbour", "bridge", "winter", "stone", "garden", "letter", "music", "river", "window", "market",
+              "forest", "village", "doctor", "teacher", "summer", "engine", "silver", "island", "kitchen"]  # fmt: skip
+TEXTS = [f"{' '.join(RNG.choice(VOCABULARY, 11))} n{i}" for i in range(700)]
+
+
+def corpus_of(tmp_path, lines):
+    file = tmp_path / "mine.txt"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = TextFile(file)
+    return load_corpus(text, new_static(4)[1], 99, cache_dir=tmp_path), text.sentences(CorpusReport(), None)
+
+
+@pytest.mark.parametrize(("text", "first", "second"), [
+    ("one, two three four five", "one, two", "three four five"),
+    ("  two \u00a0 words ", "  two", "words "),
+    ("猫は古い橋の近くで眠る。", "猫は古い橋", "の近くで眠る。"),
+    ("ab 猫 cd 犬", "ab 猫", "cd 犬"),
+])  # fmt: skip
+def test_a_text_is_cut_at_the_middle_word(text, first, second):
+    found = [half.strip() for half in halves_of(text)]
+    assert found == [first.strip(), second.strip()] or (text[0] == "猫" and found == ["猫は古い橋の", "近くで眠る。"])
+
+
+def test_texts_are_held_out_at_even_distances_with_their_copies_and_never_short_ones(tmp_path):
+    lines = [*TEXTS, *TEXTS[:100]]
+    lines[30:60] = [f"short {i}" for i in range(30)]
+    corpus, sentences = corpus_of(tmp_path, lines)
+    held, numbers = hold_out(corpus, sentences, 500)
+    distinct = len(dict.fromkeys(lines))
+    assert LEAST < len(held) <= distinct // 10
+    assert len({*held}) == len(held)
+    assert not {lines[i] for i in set(range(len(lines))) - {*numbers.tolist()}} & {*held}
+    assert {lines[i] for i in numbers} == {*held}
+    places = [lines.index(text) for text in held]
+    assert min(np.diff(places)) > 0
+    assert set(np.diff([place for place in places if 70 < place < 700])) <= {10, 11, 12}  # 800 lines / 72 texts
+    assert not set(places) & set(range(30, 60))
+    again, few = hold_out(corpus, list(lines), 500), hold_out(corpus, list(lines), 60)
+    assert again[0] == held
+    assert len(few[0]) == 60
+
+
+@pytest.mark.parametrize("lines", [TEXTS[:499], [f"word{i}" for i in range(700)], ["stone"] * 9, TEXTS[:9] * 90])
+def test_of_a_small_text_or_of_single_words_nothing_is_held_out(lines, tmp_path):
+    held, numbers = hold_out(*corpus_of(tmp_path, lines), 500)
+    assert (held, len(numbers)) == ([], 0)
+
+
+def test_the_figure_of_an_encoder_is_that_of_a_loop(tmp_path):
+    texts, table = TEXTS[:80], {}
+    texts[3] = "same same same same same same same same"
+
+    def encode(sentences):
+        rows = [table.setdefault(s, RNG.normal(size=6) + 3 * ("river" in s)) for s in sentences]
+        return torch.tensor(np.array(rows))
+
+    measured = Halves(texts)
+    found = measured.measure("untrained", encode)
+    cut = [(" ".join(t.split()[: len(t.split()) // 2]), " ".join(t.split()[len(t.split()) // 2 :])) for t in texts]
+    reciprocal = []
+    for first, own in cut:
+        cosines = [cosine_similarity([table[first]], [table[second]])[0, 0] for _, second in cut]
+        mine = cosine_similarity([table[first]], [table[own]])[0, 0]
+        reciprocal.append(1 / sum(c >= mine - 1e-9 for c in cosines))
+    assert found == {METRIC: pytest.approx(100 * np.mean(reciprocal))}
+    near = cosine_similarity([table[t] for t in texts[:5]], [table[t] for t in texts])
+    near[range(5), range(5)] = -2
+    measured.measure("trained", encode)
+    record = measured.record()
+    assert [row[:2] for row in record["neighbours"]] == [[texts[i], texts[near[i].argmax()]] for i in range(5)]
+    assert (record["texts"], record["gain"], record["error"]) == (80, 0, 0)
+
+
+def test_words_have_the_ranks_of_a_loop_over_bm25():
+    texts = [t + "!" for t in TEXTS[:60]] + [
+        "猫は古い橋の近くの暖かい石の上で眠る",
+        "犬は新しい家の前の冷たい水の中で泳ぐ",
+    ]
+    cut = []
+    for text in texts:
+        words = list(text) if text[0] in "猫犬" else re.findall(r"\w+", text)
+        cut.append((words[: len(words) // 2], words[len(words) // 2 :]))
+    mean, df = np.mean([len(d) for _, d in cut]), Counter(w for _, d in cut for w in set(d))
+
+    def score(query, document):
+        tf = Counter(document)
+        return sum(log(1 + (len(cut) - df[w] + 0.5) / (df[w] + 0.5)) * tf[w]
+                   / (tf[w] + 1.5 * (0.25 + 0.75 * len(document) / mean)) for w in query if tf[w])  # fmt: skip
+
+    expected = []
+    for first, own in cut:
+        scores, mine = [score(first, second) for _, second in cut], score(first, own)
+        expected.append(1 / sum(s >= mine - 1e-6 for s in scores))
+    assert Halves(texts).words()[METRIC] == pytest.approx(100 * np.mean(expected), rel=1e-3)
+
+
+def test_a_model_that_gives_one_vector_for_all_is_last():
+    assert ranks(np.full((5, 5), 0.7)).tolist() == [5] * 5
+    assert ranks(np.eye(3)).tolist() == [1] * 3
+    assert Halves(TEXTS[:50]).measure("x", lambda texts: torch.ones(len(texts), 3))[METRIC] == pytest.approx(2)
+
+
+def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one_says_the_same(
+    tmp_path, capsys, monkeypatch
+):
+    corpus_of(tmp_path, TEXTS)
+    line = ["--preset=own-text", f"--train_file={tmp_path / 'mine.txt'}", "--dim=16", "--num_train_epochs=3"]
+    assert main([*line, f"--output_dir={tmp_path / 'out'}"]) == 0
+    record, out = json.loads((tmp_path / "out" / "run.json").read_text()), capsys.readouterr().out
+    (said,) = outcome(record)
+    assert f"\n{said}\n" in out
+    figures = [record["untrained"]["avg"][METRIC], record["trained"][METRIC], record["words"][METRIC]]
+    assert [float(x) for x in re.findall(r"[\d.]+(?= before,| after,| by words)", said)] == [
+        round(x, 1) for x in figures
+    ]
+    assert (record["halves"]["texts"], "630 samples: " in out) == (70, True)
+    assert record["halves"]["gain"] == pytest.approx(figures[1] - figures[0], abs=0.01)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert f"<p>{said}</p>" in page
+    rows = [cell for row in record["halves"]["neighbours"] for cell in row]
+    assert len(rows) == 15
+    assert all(f"<td>{cell}</td>" in page for cell in rows)
+    assert "It favours crops" in page
+    assert f"| {METRIC} | {figures[0]:.2f} | {figures[1]:.2f} |" in (tmp_path / "out" / "README.md").read_text()
+
+    step, resumed = Trainer._step, [*line, f"--output_dir={tmp_path / 'two'}", "--save_steps=2"]
+
+    def killed(trainer, batches):
+        if trainer.state.step == 4:
+            raise KeyboardInterrupt
+        step(trainer, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", killed)
+        assert main(resumed) == 130
+    assert main([*resumed, "--resume_from_checkpoint"]) == 0
+    again = json.loads((tmp_path / "two" / "run.json").read_text())
+    assert [again[name] for name in ("halves", "trained", "untrained", "words")] == [
+        record[name] for name in ("halves", "trained", "untrained", "words")
+    ]
+
+
+def test_who_has_few_texts_or_scored_pairs_or_says_no_has_none_held_out(tmp_path, capsys):
+    corpus_of(tmp_path, TEXTS)
+    line = [f"--train_file={tmp_path / 'mine.txt'}", "--dim=4", "--max_steps=1", f"--output_dir={tmp_path / 'out'}"]
+    line += ["--preset=own-text", "--overwrite_output_dir"]
+    for more in (["--held_out=0"], ["--eval_set=mini_sts"], ["--max_train_samples=400"]):
+        assert main([*line, *more]) == 0
+        record, out = json.loads((tmp_path / "out" / "run.json").read_text()), capsys.readouterr().out
+        assert "halves" not in record
+        assert outcome(record) == neighbours(record) == []
+        assert ("no text is held out: " in out) == ("400" in more[0])
+    assert main([*line, "--views=dropout", "--held_out=9"]) == 2
+    assert "--held_out: has no effect without --views crop" in capsys.readouterr().err
+
+
+def test_a_verdict_needs_two_standard_errors():
+    def said(gain, error):
+        return outcome({
+            "halves": {"texts": 70, "gain": gain, "error": error}, "settings": {"pooler_type": "avg"},
+            "untrained": {"avg": {METRIC: 50.0}}, "trained": {METRIC: 50 + gain}, "words": {METRIC: 55.0},
+        })[0]  # fmt: skip
+
+    assert "better than before" in said(3.0, 1.4)
+    assert "worse than before" in said(-3.0, 1.4)
+    assert "not clearly other than before" in said(3.0, 1.6)
