@@ -58,7 +58,7 @@ def test_texts_are_held_out_at_even_distances_with_their_copies_and_never_short_
     assert not set(places) & set(range(30, 60))
     again, few = hold_out(corpus, list(lines), 500), hold_out(corpus, list(lines), 60)
     assert again[0] == held
-    assert len(few[0]) == 60
+    assert LEAST < len(few[0]) <= 60
 
 
 @pytest.mark.parametrize("lines", [TEXTS[:499], [f"word{i}" for i in range(700)], ["stone"] * 9, TEXTS[:9] * 90])
