@@ -53,7 +53,16 @@ class Words:
             bm25s.tokenize(list(texts), return_ids=False, stopwords="english", show_progress=False)
             for texts in (documents, queries)
         )
-        return bm25(asked, words, most)
+        if not any(words):
+            return [[] for _ in queries]
+        index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
+        index.index(words, show_progress=False)
+        hits = []
+        for query in asked:
+            scores = index.get_scores(query) if query else np.zeros(len(words))  # (documents,)
+            best = np.argsort(-scores, kind="stable")[:most]
+            hits.append([(int(place), float(scores[place])) for place in best if scores[place] > 0])
+        return hits
 
     @staticmethod
     def about(dtype: str) -> dict[str, Any]:
@@ -62,22 +71,6 @@ class Words:
             "model": WORDS, "pooler_type": None, "max_seq_length": None, "dtype": dtype, "device": "cpu",
             "weights": sha256_of(_TOKENIZER), "prompts": None,
         }  # fmt: skip
-
-
-def bm25(asked: Sequence[list[str]], words: Sequence[list[str]], most: int) -> list[list[tuple[int, float]]]:
-    """For the words of each query the places and scores of its best documents, whose words are given too."""
-    import bm25s
-
-    if not any(words):
-        return [[] for _ in asked]
-    index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
-    index.index(words, show_progress=False)
-    hits = []
-    for query in asked:
-        scores = index.get_scores(query) if query else np.zeros(len(words))  # (documents,)
-        best = np.argsort(-scores, kind="stable")[:most]
-        hits.append([(int(place), float(scores[place])) for place in best if scores[place] > 0])
-    return hits
 
 
 def not_beaten(record: Mapping[str, Any]) -> list[str]:

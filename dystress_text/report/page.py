@@ -36,11 +36,10 @@ def render_page(
     tables: Sequence[tuple[str, Table]] = (),
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
-    neighbours: Sequence[Sequence[str]] = (),
 ) -> str:
     """The page of a run, or of several side by side, as HTML; tables have titles.
 
-    The verdict comes first, and the notes are what a reader of the tables must know; neighbours are texts.
+    The verdict comes first, and the notes are what a reader of the tables must know.
     """
     require("plots", "a page")
     from jinja2 import StrictUndefined, Template
@@ -58,7 +57,6 @@ def render_page(
         galleries=page_drawings.galleries(runs),
         notes=notes,
         verdict=verdict,
-        neighbours=neighbours,
         differing=_by_run(names, settings, differing(runs)),
         settings=_by_run(names, settings, chain(*settings)),
         surroundings=_by_run(names, surroundings, chain(*surroundings)),

@@ -1,14 +1,12 @@
 """Did it help? A measure without labels, on texts that are held out of training.
 
-Each is cut into two halves by its words, and the first half looks for the second one among all second halves. That
-favours crops, which train for just this, and words, since the halves of a text share its rare ones.
-docs/search.md says how well it agrees with a labelled search.
+Each is cut into two halves by its words, and the first half looks for the second one among all second halves.
+docs/search.md says what that favours, and how well it agrees with a labelled search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from unicodedata import category
 
@@ -17,38 +15,34 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from dystress_text.evaluation.sts import Embed
-from dystress_text.evaluation.words import bm25
 from dystress_text.simcse.corpus import TokenizedCorpus
 from dystress_text.simcse.crops import WORD, too_short
 
 LEAST = 50  # texts; fewer tell nothing
-SHOWN = 5  # texts whose neighbours are shown
+SHOWN, LETTERS = 5, 200  # texts whose neighbours are shown, and the most of each
 METRIC = "halves_mrr"
 TITLE = (
     "halves: of each held-out text the first half looks for the second one among all second halves, MRR x 100. It "
     "favours crops and words; words are BM25 over words or, in scripts without spaces, characters"
 )
+Measured = tuple[NDArray[np.float64], list[int]]  # 1 / rank of each text's own half, and its nearest other text
 
 
 def hold_out(corpus: TokenizedCorpus, samples: Iterable[str], most: int) -> tuple[list[str], NDArray[np.int64]]:
-    """Texts at even distances in a corpus, at most a tenth, and the numbers of all its samples that are one of them.
+    """Texts at even distances, at most a tenth, and the numbers of all samples that are one of them; none if too few.
 
-    Repeated texts count once, and those that are too short for two crops are passed over. The same for all seeds.
+    Those that are too short for two crops are passed over. No seed decides.
     """
     count = min(most, len(corpus.first) // 10)
-    texts: set[str] = set()
-    held: list[str] = []
+    held: dict[str, None] = {}
     numbers, is_first = [], np.zeros(len(corpus), bool)
     is_first[corpus.first] = True
     for number, text in enumerate(samples if count >= LEAST else ()):
-        due = len(held) < count and number * count >= len(held) * len(corpus) and is_first[number]
-        if text in texts:  # a copy
+        due = len(held) < count and number * count >= len(held) * len(corpus)
+        if text in held or (due and is_first[number] and not too_short(text)):  # a copy of one is one
+            held[text] = None
             numbers.append(number)
-        elif due and not too_short(text):
-            texts.add(text)
-            held.append(text)
-            numbers.append(number)
-    return (held, np.array(numbers)) if len(held) >= LEAST else ([], np.array([], np.int64))
+    return (list(held), np.array(numbers)) if len(held) >= LEAST else ([], np.array([], np.int64))
 
 
 def halves_of(text: str) -> tuple[str, str]:
@@ -58,78 +52,54 @@ def halves_of(text: str) -> tuple[str, str]:
     return text[: words[middle - 1][1]], text[words[middle][0] :]
 
 
+def measure(texts: list[str], encode: Embed) -> Measured:
+    """Measure an encoder."""
+    first, second = zip(*map(halves_of, texts), strict=True)
+    vectors = F.normalize(encode([*first, *second, *texts]).float().cpu(), dim=1)  # (3 n, dim)
+    of_first, of_second, of_text = vectors.chunk(3)  # (n, dim) each
+    near = (of_text @ of_text.T).fill_diagonal_(-2).argmax(1)  # (n,)
+    return 1 / ranks((of_first @ of_second.T).numpy()), near.tolist()
+
+
+def by_words(texts: list[str]) -> NDArray[np.float64]:
+    """1 / rank of each text's own half by BM25 over words without marks, (n,)."""
+    from bm25s import BM25
+
+    first, second = zip(*([_words(half) for half in halves_of(text)] for text in texts), strict=True)
+    index = BM25()
+    index.index(list(second), show_progress=False)
+    return 1 / ranks(np.array([index.get_scores(half) for half in first]))
+
+
 def _words(text: str) -> list[str]:
-    """The words of a text in small letters, without marks and signs."""
-    return WORD.findall("".join(" " if category(c)[0] in "PS" else c for c in text.casefold()))
+    return WORD.findall("".join(" " if category(c)[0] in "PS" else c for c in text.casefold())) or [text]
 
 
-@dataclass
-class Halves:
-    """What is measured on held-out texts: before training, after it, and by words."""
-
-    texts: list[str]
-    figures: dict[str, NDArray[np.float64]] = field(default_factory=dict)  # 1 / rank, (n,)
-    neighbours: dict[str, list[str]] = field(default_factory=dict)  # the nearest other text, of the first few
-
-    def measure(self, name: str, encode: Embed) -> dict[str, float]:
-        """Measure an encoder, as ``untrained`` or ``trained``; returns the metric."""
-        halves = [half for side in zip(*map(halves_of, self.texts), strict=True) for half in side]
-        vectors = F.normalize(encode([*halves, *self.texts]).float().cpu(), dim=1)  # (3 n, dim)
-        first, second, whole = vectors.chunk(3)  # (n, dim) each
-        near = whole[:SHOWN] @ whole.T  # (shown, n)
-        near.fill_diagonal_(-2)
-        self.neighbours[name] = [self.texts[i] for i in near.argmax(1).tolist()]
-        self.figures[name] = 1 / ranks((first @ second.T).double().numpy())
-        return self.metric(name)
-
-    def words(self) -> dict[str, float]:
-        """Measure BM25 over words; a character of a script without spaces is one."""
-        sides = zip(*map(halves_of, self.texts), strict=True)
-        first, second = ([_words(half) for half in side] for side in sides)
-        found = bm25(first, second, len(second))
-        scores = np.zeros((len(first), len(second)))
-        for row, hits in zip(scores, found, strict=True):
-            for place, score in hits:
-                row[place] = score
-        self.figures["words"] = 1 / ranks(scores)
-        return self.metric("words")
-
-    def metric(self, name: str) -> dict[str, float]:
-        return {METRIC: 100 * float(self.figures[name].mean())}
-
-    def record(self) -> dict[str, Any]:
-        """For the run's record: the gain, its standard error over the texts, and the neighbours."""
-        gain = 100 * (self.figures["trained"] - self.figures["untrained"])  # (n,)
-        error = gain.std(ddof=1) / len(gain) ** 0.5
-        return {
-            "texts": len(gain), "gain": round(float(gain.mean()), 2), "error": round(float(error), 2),
-            "neighbours": [list(of) for of in zip(self.texts, *self.neighbours.values(), strict=False)],
-        }  # fmt: skip
-
-
-def ranks(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+def ranks(scores: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     """At which place each row of (n, n) has its own column, from 1; those that equal it come before."""
     scores = scores.round(6)
-    places: NDArray[np.int64] = (scores >= scores.diagonal()[:, None]).sum(1)
-    return places
+    return np.asarray((scores >= scores.diagonal()[:, None]).sum(1))
+
+
+def compared(texts: list[str], before: Measured, after: Measured) -> dict[str, Any]:
+    """For the run's record: the gain, its standard error over the texts, and some texts with their neighbours."""
+    gain = 100 * (after[0] - before[0])  # (n,)
+    shown = [[texts[i], texts[before[1][i]], texts[after[1][i]]] for i in range(SHOWN)]
+    return {
+        "texts": len(texts), "gain": float(gain.mean()), "error": float(gain.std(ddof=1) / len(gain) ** 0.5),
+        "neighbours": [[text[:LETTERS] + "…" * (len(text) > LETTERS) for text in row] for row in shown],
+    }  # fmt: skip
 
 
 def outcome(record: Mapping[str, Any]) -> list[str]:
-    """What a run's record says about its held-out texts, in lines for console and page; none without them."""
-    if "halves" not in record:
+    """What a run's record says about its held-out texts, a line for console and page; none without them."""
+    if not (halves := record.get("halves")):
         return []
-    halves, pooler = record["halves"], record["settings"]["pooler_type"]
-    before, after, words = (of[METRIC] for of in (record["untrained"][pooler], record["trained"], record["words"]))
+    before = record["untrained"][record["settings"]["pooler_type"]][METRIC]
+    than = "better than" if halves["gain"] > 0 else "worse than"
     clear = abs(halves["gain"]) > 2 * halves["error"]
-    than = ("better than" if halves["gain"] > 0 else "worse than") if clear else "not clearly other than"
     return [
         f"Did it help? Halves of {halves['texts']} held-out texts find each other (MRR x 100): {before:.1f} before, "
-        f"{after:.1f} after, {words:.1f} by words. {than} before"
+        f"{record['trained'][METRIC]:.1f} after, {record['words'][METRIC]:.1f} by words: "
+        f"{than if clear else 'not clearly other than'} before"
     ]
-
-
-def neighbours(record: Mapping[str, Any]) -> list[list[str]]:
-    """Some held-out texts with the nearest other one before and after training, below a header."""
-    texts = record.get("halves", {}).get("neighbours", [])
-    rows = [[text if len(text) <= 200 else text[:199] + "…" for text in row] for row in texts]
-    return [["held-out text", "nearest before", "nearest after"], *rows] if rows else []

@@ -8,13 +8,14 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from scipy.stats import sem
 from sklearn.metrics.pairwise import cosine_similarity
 
 from dystress_text.encoders.static import new_static
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.programs.train import main
 from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.halves import LEAST, METRIC, Halves, halves_of, hold_out, neighbours, outcome, ranks
+from dystress_text.simcse.halves import LEAST, METRIC, by_words, compared, halves_of, hold_out, measure, outcome, ranks
 from dystress_text.simcse.texts import TextFile
 from dystress_text.training.trainer import Trainer
 
@@ -75,21 +76,23 @@ def test_the_figure_of_an_encoder_is_that_of_a_loop(tmp_path):
         rows = [table.setdefault(s, RNG.normal(size=6) + 3 * ("river" in s)) for s in sentences]
         return torch.tensor(np.array(rows))
 
-    measured = Halves(texts)
-    found = measured.measure("untrained", encode)
+    found, nearest = measure(texts, encode)
     cut = [(" ".join(t.split()[: len(t.split()) // 2]), " ".join(t.split()[len(t.split()) // 2 :])) for t in texts]
-    reciprocal = []
+    expected = []
     for first, own in cut:
         cosines = [cosine_similarity([table[first]], [table[second]])[0, 0] for _, second in cut]
         mine = cosine_similarity([table[first]], [table[own]])[0, 0]
-        reciprocal.append(1 / sum(c >= mine - 1e-9 for c in cosines))
-    assert found == {METRIC: pytest.approx(100 * np.mean(reciprocal))}
-    near = cosine_similarity([table[t] for t in texts[:5]], [table[t] for t in texts])
-    near[range(5), range(5)] = -2
-    measured.measure("trained", encode)
-    record = measured.record()
-    assert [row[:2] for row in record["neighbours"]] == [[texts[i], texts[near[i].argmax()]] for i in range(5)]
-    assert (record["texts"], record["gain"], record["error"]) == (80, 0, 0)
+        expected.append(1 / sum(c >= mine - 1e-9 for c in cosines))
+    assert found.tolist() == pytest.approx(expected)
+    near = cosine_similarity([table[t] for t in texts], [table[t] for t in texts]) - 3 * np.eye(len(texts))
+    assert nearest == near.argmax(1).tolist()
+    texts[nearest[1]] = "x" * 300
+    record = compared(texts, (found, nearest), (found**2, nearest[::-1]))
+    assert [row[0] for row in record["neighbours"]] == texts[:5]
+    assert record["neighbours"][1] == [texts[1], "x" * 200 + "…", texts[nearest[-2]]]
+    gains = [100 * (x**2 - x) for x in expected]
+    assert record["gain"] == pytest.approx(np.mean(gains))
+    assert record["error"] == pytest.approx(sem(gains))
 
 
 def test_words_have_the_ranks_of_a_loop_over_bm25():
@@ -112,13 +115,14 @@ def test_words_have_the_ranks_of_a_loop_over_bm25():
     for first, own in cut:
         scores, mine = [score(first, second) for _, second in cut], score(first, own)
         expected.append(1 / sum(s >= mine - 1e-6 for s in scores))
-    assert Halves(texts).words()[METRIC] == pytest.approx(100 * np.mean(expected), rel=1e-3)
+    assert by_words(texts).tolist() == pytest.approx(expected)
+    assert by_words(["! ! ! ! ! ! ! !", "? ? ? ? ? ? ? ?", "— — — — — —"]).tolist() == [1, 1, 1]
 
 
 def test_a_model_that_gives_one_vector_for_all_is_last():
     assert ranks(np.full((5, 5), 0.7)).tolist() == [5] * 5
     assert ranks(np.eye(3)).tolist() == [1] * 3
-    assert Halves(TEXTS[:50]).measure("x", lambda texts: torch.ones(len(texts), 3))[METRIC] == pytest.approx(2)
+    assert measure(TEXTS[:50], lambda texts: torch.ones(len(texts), 3))[0].tolist() == [1 / 50] * 50
 
 
 def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one_says_the_same(
@@ -134,13 +138,13 @@ def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one
     assert [float(x) for x in re.findall(r"[\d.]+(?= before,| after,| by words)", said)] == [
         round(x, 1) for x in figures
     ]
-    assert (record["halves"]["texts"], "630 samples: " in out) == (70, True)
+    assert (record["halves"]["texts"], "630 samples: " in out, "\n70 texts are held out\n" in out) == (70, True, True)
     assert record["halves"]["gain"] == pytest.approx(figures[1] - figures[0], abs=0.01)
     page = (tmp_path / "out" / "report.html").read_text()
     assert f"<p>{said}</p>" in page
     rows = [cell for row in record["halves"]["neighbours"] for cell in row]
     assert len(rows) == 15
-    assert all(f"<td>{cell}</td>" in page for cell in rows)
+    assert all(f'<td class="text">{cell}</td>' in page for cell in rows)
     assert "It favours crops" in page
     assert f"| {METRIC} | {figures[0]:.2f} | {figures[1]:.2f} |" in (tmp_path / "out" / "README.md").read_text()
 
@@ -169,7 +173,7 @@ def test_who_has_few_texts_or_scored_pairs_or_says_no_has_none_held_out(tmp_path
         assert main([*line, *more]) == 0
         record, out = json.loads((tmp_path / "out" / "run.json").read_text()), capsys.readouterr().out
         assert "halves" not in record
-        assert outcome(record) == neighbours(record) == []
+        assert outcome(record) == []
         assert ("no text is held out: " in out) == ("400" in more[0])
     assert main([*line, "--views=dropout", "--held_out=9"]) == 2
     assert "--held_out: has no effect without --views crop" in capsys.readouterr().err
