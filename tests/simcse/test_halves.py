@@ -146,7 +146,9 @@ def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one
     assert len(rows) == 15
     assert all(f'<td class="text">{cell}</td>' in page for cell in rows)
     assert "It favours crops" in page
-    assert f"| {METRIC} | {figures[0]:.2f} | {figures[1]:.2f} |" in (tmp_path / "out" / "README.md").read_text()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"| {METRIC} | {figures[0]:.2f} | {figures[1]:.2f} |" in card
+    assert f" {METRIC}: of texts that were not trained on, the first half looks for the second one" in card
 
     step, resumed = Trainer._step, [*line, f"--output_dir={tmp_path / 'two'}", "--save_steps=2"]
 
