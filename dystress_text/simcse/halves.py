@@ -20,12 +20,13 @@ from dystress_text.simcse.crops import WORD, too_short
 
 LEAST = 50  # texts; fewer tell nothing
 SHOWN, LETTERS = 5, 200  # texts whose neighbours are shown, and the most of each
-METRIC = "halves_mrr"
+METRIC = "halves_found"
 TITLE = (
-    "halves: of each held-out text the first half looks for the second one among all second halves, MRR x 100. It "
-    "favours crops and words; words are BM25 over words or, in scripts without spaces, characters"
+    "halves found: the share of held-out texts (x 100) whose first half finds the second one first among all second "
+    "halves. It favours crops and words, and need not go with search; words are BM25 over words, or characters of "
+    "scripts without spaces"
 )
-Measured = tuple[NDArray[np.float64], list[int]]  # 1 / rank of each text's own half, and its nearest other text
+Measured = tuple[NDArray[np.float64], list[int]]  # 1 for each text whose half is found first; its nearest other
 
 
 def hold_out(corpus: TokenizedCorpus, samples: Iterable[str], most: int) -> tuple[list[str], NDArray[np.int64]]:
@@ -58,21 +59,25 @@ def measure(texts: list[str], encode: Embed) -> Measured:
     vectors = F.normalize(encode([*first, *second, *texts]).float().cpu(), dim=1)  # (3 n, dim)
     of_first, of_second, of_text = vectors.chunk(3)  # (n, dim) each
     near = (of_text @ of_text.T).fill_diagonal_(-2).argmax(1)  # (n,)
-    return 1 / ranks((of_first @ of_second.T).numpy()), near.tolist()
+    return _first((of_first @ of_second.T).numpy()), near.tolist()
 
 
 def by_words(texts: list[str]) -> NDArray[np.float64]:
-    """1 / rank of each text's own half by BM25 over words without marks, (n,)."""
+    """1 for each text whose half is found first by BM25 over words without marks, else 0, (n,)."""
     from bm25s import BM25
 
     first, second = zip(*([_words(half) for half in halves_of(text)] for text in texts), strict=True)
     index = BM25()
     index.index(list(second), show_progress=False)
-    return 1 / ranks(np.array([index.get_scores(half) for half in first]))
+    return _first(np.array([index.get_scores(half) for half in first]))
 
 
 def _words(text: str) -> list[str]:
     return WORD.findall("".join(" " if category(c)[0] in "PS" else c for c in text.casefold())) or [text]
+
+
+def _first(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    return np.where(ranks(scores) == 1, 1.0, 0.0)
 
 
 def ranks(scores: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
@@ -96,10 +101,9 @@ def outcome(record: Mapping[str, Any]) -> list[str]:
     if not (halves := record.get("halves")):
         return []
     before = record["untrained"][record["settings"]["pooler_type"]][METRIC]
-    than = "better than" if halves["gain"] > 0 else "worse than"
-    clear = abs(halves["gain"]) > 2 * halves["error"]
+    change = "clearly more than before" if halves["gain"] > 0 else "clearly fewer than before"
     return [
-        f"Did it help? Halves of {halves['texts']} held-out texts find each other (MRR x 100): {before:.1f} before, "
-        f"{record['trained'][METRIC]:.1f} after, {record['words'][METRIC]:.1f} by words: "
-        f"{than if clear else 'not clearly other than'} before"
+        f"Did it help? Of {halves['texts']} held-out texts the first half finds the second one first: "
+        f"{before:.1f} % before, {record['trained'][METRIC]:.1f} % after, {record['words'][METRIC]:.1f} % by words; "
+        + (change if abs(halves["gain"]) > 2 * halves["error"] else "no clear change")
     ]
