@@ -59,7 +59,7 @@ def measure(texts: list[str], encode: Embed) -> Measured:
     vectors = F.normalize(encode([*first, *second, *texts]).float().cpu(), dim=1)  # (3 n, dim)
     of_first, of_second, of_text = vectors.chunk(3)  # (n, dim) each
     near = (of_text @ of_text.T).fill_diagonal_(-2).argmax(1)  # (n,)
-    return _first((of_first @ of_second.T).numpy()), near.tolist()
+    return _found((of_first @ of_second.T).numpy()), near.tolist()
 
 
 def by_words(texts: list[str]) -> NDArray[np.float64]:
@@ -69,21 +69,17 @@ def by_words(texts: list[str]) -> NDArray[np.float64]:
     first, second = zip(*([_words(half) for half in halves_of(text)] for text in texts), strict=True)
     index = BM25()
     index.index(list(second), show_progress=False)
-    return _first(np.array([index.get_scores(half) for half in first]))
+    return _found(np.array([index.get_scores(half) for half in first]))
 
 
 def _words(text: str) -> list[str]:
     return WORD.findall("".join(" " if category(c)[0] in "PS" else c for c in text.casefold())) or [text]
 
 
-def _first(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    return np.where(ranks(scores) == 1, 1.0, 0.0)
-
-
-def ranks(scores: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
-    """At which place each row of (n, n) has its own column, from 1; those that equal it come before."""
+def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """1 for each row of (n, n) whose own column is above all others, else 0."""
     scores = scores.round(6)
-    return np.asarray((scores >= scores.diagonal()[:, None]).sum(1))
+    return np.where((scores >= scores.diagonal()[:, None]).sum(1) == 1, 1.0, 0.0)
 
 
 def compared(texts: list[str], before: Measured, after: Measured) -> dict[str, Any]:

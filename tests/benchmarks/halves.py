@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 
 from dystress_text.simcse.crops import too_short
-from dystress_text.simcse.halves import halves_of, ranks
+from dystress_text.simcse.halves import halves_of
 
 ROWS = Path(__file__).resolve().parents[2] / "docs" / "study" / "halves.jsonl"
 COLLECTIONS = ("cisi", "cacm")
@@ -97,6 +97,11 @@ def measure_all(data: Path, minilm: str, out: Path) -> None:
             with (out / "halves.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print({name: value for name, value in row.items() if not isinstance(value, list)}, flush=True)
+
+
+def ranks(scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    """At which place each row of (n, n) has its own column, from 1; those that equal it come before."""
+    return np.asarray((scores >= scores.diagonal()[:, None]).sum(1))
 
 
 def _held_out(lines: list[str]) -> dict[int, None]:
