@@ -14,6 +14,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from dystress_text.encoders.static import new_static
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.programs.train import main
+from dystress_text.simcse import halves
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.halves import LEAST, METRIC, by_words, compared, halves_of, hold_out, measure, outcome
 from dystress_text.simcse.texts import TextFile
@@ -123,6 +124,7 @@ def test_words_have_the_ranks_of_a_loop_over_bm25():
 
 
 def test_a_model_that_gives_one_vector_for_all_finds_none():
+    assert halves._found(np.array([[0.5, 0.5 - 1e-8, 0.1], [0.2, 0.3, 0.2], [1, 0, 0.9]])).tolist() == [0, 1, 0]
     assert measure(TEXTS[:50], lambda texts: torch.ones(len(texts), 3))[0].tolist() == [0] * 50
 
 
@@ -166,6 +168,18 @@ def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one
     assert [again[name] for name in ("halves", "trained", "untrained", "words")] == [
         record[name] for name in ("halves", "trained", "untrained", "words")
     ]
+
+
+def test_a_text_without_spaces_is_held_out_and_measured_by_its_characters(tmp_path):
+    kana = [chr(0x3042 + 2 * i) for i in range(30)]
+    corpus_of_kana = ["".join(RNG.choice(RNG.choice(kana, 6), 16)) for _ in range(600)]
+    (tmp_path / "mine.txt").write_text("\n".join(corpus_of_kana) + "\n", encoding="utf-8")
+    line = ["--preset=own-text", f"--train_file={tmp_path / 'mine.txt'}", "--vocabulary=text", "--dim=64"]
+    assert main([*line, "--max_steps=2", f"--output_dir={tmp_path / 'out'}"]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["halves"]["texts"] == 60
+    assert min(record["words"][METRIC], record["untrained"]["avg"][METRIC]) > 10  # by chance 1.7
+    assert {text for row in record["halves"]["neighbours"] for text in row} <= {*corpus_of_kana}
 
 
 def test_who_has_few_texts_or_scored_pairs_or_says_no_has_none_held_out(tmp_path, capsys):
