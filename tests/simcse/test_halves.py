@@ -178,7 +178,7 @@ def test_a_text_without_spaces_is_held_out_and_measured_by_its_characters(tmp_pa
     assert main([*line, "--max_steps=2", f"--output_dir={tmp_path / 'out'}"]) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["halves"]["texts"] == 60
-    assert min(record["words"][METRIC], record["untrained"]["avg"][METRIC]) > 10  # by chance 1.7
+    assert record["words"][METRIC] > 50  # by chance 1.7; words between spaces have 0
     assert {text for row in record["halves"]["neighbours"] for text in row} <= {*corpus_of_kana}
 
 
