@@ -26,7 +26,7 @@ from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
 BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50"
-INFONCE, CROP, FIRST_LAST = "--temp 0.05", "--views crop", "--pooler_type avg_first_last"
+INFONCE, CROP, FIRST_LAST = "--temp 0.05", "--views crop --held_out 0", "--pooler_type avg_first_last"
 ARMS = {
     "simcse": INFONCE,  # two dropout views, InfoNCE at 0.05
     "crop": f"{CROP} {INFONCE}",
