@@ -109,9 +109,12 @@ class StaticEncoder(SentenceEncoder):
             SentenceTransformer(modules=modules, device="cpu", **kept).save(str(complete), create_model_card=False)
 
 
-def new_static(dim: int) -> tuple[StaticTable, PreTrainedTokenizerBase]:
-    """A table of the embedded word pieces, (vocabulary, dim), and their tokenizer; its rows are not yet started."""
-    tokenizer = tokenizer_of(Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json")))
+def new_static(
+    dim: int, tokenizer: PreTrainedTokenizerBase | None = None
+) -> tuple[StaticTable, PreTrainedTokenizerBase]:
+    """A table, (vocabulary, dim), and its tokenizer, by default of the embedded word pieces; rows are not started."""
+    if tokenizer is None:
+        tokenizer = tokenizer_of(Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json")))
     return StaticTable(StaticConfig(len(tokenizer), dim)), tokenizer
 
 

@@ -24,10 +24,9 @@ from dystress_text.encoders.loading import (
     load_pretrained,
     load_sentence_transformer,
     pooler_encoder,
-    prompts_of,
     readable,
 )
-from dystress_text.encoders.saving import PROMPTS, prompt_of
+from dystress_text.encoders.saving import PROMPTS, prompt_of, prompts_of
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.hub import hub_reachable

@@ -27,6 +27,11 @@ class TextSettings:
         "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors.",
     )
     dim: int = option(512, "static: numbers of a word's vector.", interval="[1, 65536]")
+    beside: str | None = option(
+        None,
+        "static: sentence-transformers model, folder or hub name, that the words are for: the saved model's vectors "
+        "are that model's, whose weights stay as they are, with the words' behind them. A new table has its tokenizer.",
+    )
     pooler_type: str = option(
         "cls",
         "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (token: for decoders); a "

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from huggingface_hub import snapshot_download
 from transformers import PreTrainedTokenizerBase
 
+from dystress_text.encoders.beside import WEIGHT, BesideEncoder, words_of
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
-from dystress_text.encoders.loading import Pretrained, build_encoder, is_static, load_model
+from dystress_text.encoders.loading import (
+    Pretrained,
+    build_encoder,
+    is_sentence_transformer,
+    is_static,
+    load_model,
+    load_sentence_transformer,
+    readable,
+)
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import FIRST, averages_layers
 from dystress_text.encoders.saving import PROMPTS
@@ -44,6 +55,8 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
         given: the options that the user named; if it has ``pooler_type``, a model with a pooler of its own must agree.
     """
     name = model_path(text.model_name_or_path)
+    if text.beside is not None and not (name == NEW or is_static(name)):
+        raise ParameterError("beside", f"stands beside a static encoder, and {name!r} is none; static makes a new one")
     if name == NEW or is_static(name):
         return _static_start(name, text)
     try:
@@ -79,15 +92,44 @@ def _static_start(name: str, text: TextSettings) -> Start:
     refuse(name, mlp_head=text.mlp_head, do_mlm=text.do_mlm, lora=text.lora, dropout=text.dropout)
     if text.views == "dropout" and not text.supervised:
         raise ParameterError("views", "a static encoder has no dropout: its views are crops, --views crop")
+    beside = None if text.beside is None else _load_beside(text.beside)
     if name == NEW:
-        table, tokenizer = new_static(text.dim)
+        table, tokenizer = new_static(text.dim, None if beside is None else words_of(beside[0]))
         model: SentenceEncoder = StaticEncoder(table)
         notes = [f"static: {len(tokenizer):,} word pieces, {text.dim} numbers each"]
     else:
         pretrained = load_model(name)
         model, tokenizer = build_encoder(pretrained), pretrained.tokenizer
         notes = [f"static: {len(tokenizer):,} word pieces of {name!r}, {model.transformer.config.hidden_size} numbers"]
-    return Start(model, tokenizer, notes, {"head": None, "new_table": name == NEW})
+    about: dict[str, Any] = {"head": None, "new_table": name == NEW}
+    if beside is not None:
+        model = both = BesideEncoder(model.transformer, tokenizer, *beside)
+        about["beside"] = {"dim": both.dim, "weight": WEIGHT, "shared": both.shared}
+        notes.append(
+            f"beside {text.beside!r}: {both.dim} numbers, then {WEIGHT} x the words'; "
+            + ("one graph can hold both" if both.shared else "ONNX cannot hold it: they read texts each in its own way")
+        )
+    return Start(model, tokenizer, notes, about)
+
+
+def _load_beside(name: str) -> tuple[Any, Path]:
+    """A sentence-transformers model to stand beside, and the folder of its files."""
+    try:
+        if not is_sentence_transformer(name):
+            raise UserError(f"{name!r} is no folder or name of a sentence-transformers model")
+        model = load_sentence_transformer(name, "cpu")
+        kinds = [type(module).__name__ for module in model]
+        if {"Router", "Asym", "BesideEmbedding"} & {*kinds}:
+            raise UserError(f"{name!r} is made of {', '.join(kinds)}; one encoder of all texts is needed")
+        if not hasattr(getattr(model.tokenizer, "backend_tokenizer", model.tokenizer), "to_str"):
+            raise UserError(f"{type(model.tokenizer).__name__} of {name!r} has no fast (tokenizers) form")
+        with readable(name, "encode with"):
+            vectors = model.encode(["One text.", ""], convert_to_tensor=True, show_progress_bar=False)
+            if vectors.ndim != 2 or not vectors.isfinite().all():
+                raise UserError(f"{name!r} does not give one vector of numbers a text")
+        return model, Path(name) if Path(name).is_dir() else Path(snapshot_download(name, local_files_only=True))
+    except UserError as error:
+        raise ParameterError("beside", str(error)) from error
 
 
 def model_path(name: str) -> str:
