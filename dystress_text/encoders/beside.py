@@ -40,6 +40,7 @@ class BesideEncoder(StaticEncoder):
         super().__init__(table)
         self._model = (model,)  # a tuple, since it must not be a submodule
         self.source, self.dim = source, len(model.encode(["One text."], show_progress_bar=False)[0])
+        self.weight = WEIGHT
         self._own: dict[str, Tensor] = {}
         transformer = type(model[0]).__name__ == "Transformer" and not any(model.prompts.values())
         same = tokenizer_of(words.backend_tokenizer).backend_tokenizer.to_str()
@@ -83,9 +84,9 @@ class BesideEncoder(StaticEncoder):
             raise ParameterError(
                 "to", "onnx needs a table trained on the vocabulary of the model beside it, a transformer without prompts"
             )
-        tokenizer, first = self.model.tokenizer, self.model[0]
+        tokenizer = self.model.tokenizer
         tokenizer.model_max_length = self.model.max_seq_length
-        return self.module(words), tokenizer, first.auto_model.config
+        return self.module(words), tokenizer, self.model[0].auto_model.config
 
     @quiet()
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:

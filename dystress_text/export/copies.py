@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
+from dystress_text.encoders.beside import BesideEncoder
 from dystress_text.encoders.encoder import SentenceEncoder, length_limit
 from dystress_text.encoders.loading import (
     load_encoder,
@@ -100,6 +101,8 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
 
 def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the encoder; its configuration says how to pool, and a kept head goes into the encoder's own pooler."""
+    if isinstance(encoder, BesideEncoder):
+        raise ParameterError("to", "transformers alone has no model with words beside it; native and onnx can hold it")
     layers = AVERAGED.get(encoder.pooler_type)
     pooling = encoder.transformer.config.sentence_embedding = {
         "pooler_type": encoder.pooler_type,
@@ -120,19 +123,27 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
 
 
 class _Graph(nn.Module):
-    """An encoder as a function of tensors alone."""
+    """An encoder, or a module of sentence-transformers, as a function of tensors alone."""
 
-    def __init__(self, encoder: SentenceEncoder) -> None:
+    def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return self.encoder.forward_padded(input_ids, attention_mask)
+        if isinstance(self.encoder, SentenceEncoder):
+            return self.encoder.forward_padded(input_ids, attention_mask)
+        features = {"input_ids": input_ids, "attention_mask": attention_mask}
+        vectors: Tensor = self.encoder(features)["sentence_embedding"]
+        return vectors
 
 
 def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write one graph from token ids and mask to pooled vectors; token types are 0, as in the encoder."""
-    graph = _Graph(encoder).eval()
+    embed: nn.Module = encoder
+    config = encoder.transformer.config
+    if isinstance(encoder, BesideEncoder):
+        embed, tokenizer, config = encoder.for_graph(tokenizer)
+    graph = _Graph(embed).eval()
     ids = torch.ones(2, 7, dtype=torch.long)
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
@@ -149,10 +160,10 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
             input_names=["input_ids", "attention_mask"],
             output_names=["sentence_embedding"],
             opset_version=OPSET,
-            external_data=encoder.transformer.get_memory_footprint() > _PROTOBUF_LIMIT,
+            external_data=sum(weights.nbytes for weights in graph.state_dict().values()) > _PROTOBUF_LIMIT,
             verbose=False,
         )
-    encoder.transformer.config.save_pretrained(folder)
+    config.save_pretrained(folder)
     write_tokenizer(tokenizer, folder)
 
 
