@@ -24,8 +24,14 @@ WEIGHT = 0.7  # of the words' part
 _KEPT = {".json", ".txt", ".model", ".md", ".safetensors", ".bin"}  # suffixes of a model's files
 
 
-def words_of(model: Any) -> PreTrainedTokenizerBase:
-    """A model's tokenizer for a table of words, without special tokens around a text."""
+def new_beside(dim: int, model: Any) -> tuple[StaticTable, PreTrainedTokenizerBase]:
+    """A table of a model's own vocabulary, (vocabulary, dim), and its tokenizer; the table is not yet started."""
+    words = _words_of(model)
+    return StaticTable(StaticConfig(1 + max(words.get_vocab().values()), dim)), words
+
+
+def _words_of(model: Any) -> PreTrainedTokenizerBase:
+    """A model's tokenizer without special tokens around a text."""
     return tokenizer_of(getattr(model.tokenizer, "backend_tokenizer", model.tokenizer))
 
 
@@ -44,7 +50,7 @@ class BesideEncoder(StaticEncoder):
         self._own: dict[str, Tensor] = {}
         transformer = type(model[0]).__name__ == "Transformer" and not any(model.prompts.values())
         same = tokenizer_of(words.backend_tokenizer).backend_tokenizer.to_str()
-        self.shared = transformer and words_of(model).backend_tokenizer.to_str() == same
+        self.shared = transformer and _words_of(model).backend_tokenizer.to_str() == same
         if kept := prompts_of(model):
             setattr(table.config, PROMPTS, kept | {"similarity_fn_name": "cosine"})
         if self.shared:
@@ -82,7 +88,8 @@ class BesideEncoder(StaticEncoder):
         """What one graph of both needs: the module, and tokenizer and configuration of the model."""
         if not self.shared:
             raise ParameterError(
-                "to", "onnx needs a table trained on the vocabulary of the model beside it, a transformer without prompts"
+                "to",
+                "onnx needs a table trained on the vocabulary of the model beside it, a transformer without prompts",
             )
         tokenizer = self.model.tokenizer
         tokenizer.model_max_length = self.model.max_seq_length

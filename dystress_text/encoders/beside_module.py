@@ -1,7 +1,7 @@
 """A model's vector with that of a table of words beside it: [the model's ; weight x the words'], each of unit length.
 
-This file lies in the folder of such a model, which ``SentenceTransformer(folder, trust_remote_code=True)`` loads with
-it, and needs nothing but sentence-transformers. ``dystress train --beside`` of dystress-text wrote both.
+This file lies in the folder of such a model, and needs nothing but sentence-transformers, which loads it if asked to
+trust the folder's code. ``dystress train --beside`` of dystress-text wrote both.
 """
 
 from __future__ import annotations

@@ -7,13 +7,14 @@ inverse document frequency, which is a fair encoder by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
@@ -25,6 +26,7 @@ from dystress_text.files.places import EMBEDDED
 from dystress_text.files.whole import replaced_files
 
 NEW = "static"  # the name of a new table in place of a model's
+PIECES, READ = 8192, 200_000  # of a vocabulary that is learned: at most so many, from so many texts
 _SPREAD = 0.1  # standard deviation of a new table's rows at the mean idf
 
 
@@ -109,13 +111,24 @@ class StaticEncoder(SentenceEncoder):
             SentenceTransformer(modules=modules, device="cpu", **kept).save(str(complete), create_model_card=False)
 
 
-def new_static(
-    dim: int, tokenizer: PreTrainedTokenizerBase | None = None
-) -> tuple[StaticTable, PreTrainedTokenizerBase]:
-    """A table, (vocabulary, dim), and its tokenizer, by default of the embedded word pieces; rows are not started."""
-    if tokenizer is None:
-        tokenizer = tokenizer_of(Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json")))
+def new_static(dim: int, texts: Iterable[str] | None = None) -> tuple[StaticTable, PreTrainedTokenizerBase]:
+    """A table, (vocabulary, dim), whose rows are not yet started, and its tokenizer: the embedded word pieces, or, with
+    ``texts``, pieces learned from them.
+    """
+    embedded = EMBEDDED / "bert-mini-wiki" / "tokenizer.json"
+    backend = Tokenizer.from_file(str(embedded)) if texts is None else _learned(texts)
+    tokenizer = tokenizer_of(backend)
     return StaticTable(StaticConfig(len(tokenizer), dim)), tokenizer
+
+
+def _learned(texts: Iterable[str]) -> Tokenizer:
+    """Pieces of texts in any script (byte-pair encoding): words between spaces, and what is frequent within them."""
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(vocab_size=PIECES, special_tokens=["[PAD]", "[UNK]"], show_progress=False)
+    tokenizer.train_from_iterator(islice(texts, READ), trainer)
+    return tokenizer
 
 
 def tokenizer_of(backend: Tokenizer) -> PreTrainedTokenizerBase:

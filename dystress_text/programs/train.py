@@ -96,8 +96,8 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
         write_card(output, record, model, limit)
         write_record(output, record)  # the run is finished; its page can be made again
         published.append(output)
-        page, trust = leave_text_report(output), ", trust_remote_code=True" * (text.beside is not None)
-        print(f"\nSentenceTransformer({str(output)!r}{trust}) loads the model.\n{page}", flush=True)
+        page, trust = leave_text_report(output), " with trust_remote_code" * (text.beside is not None)
+        print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
 
     text, output = settings.text, Path(settings.engine.output_dir)
     if text.push_to_hub is not None:

@@ -76,7 +76,7 @@ class TextRun(Run):
         self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
         self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
         set_seed(engine.seed)
-        self.start = start = load_start(text, settings.given)
+        self.start = start = load_start(text, settings.given, self.text)
         start.model.to(accelerator.device)
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
         crops = Crops(engine.seed, text.crop_min, text.crop_max, text.max_seq_length)

@@ -27,10 +27,16 @@ class TextSettings:
         "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors.",
     )
     dim: int = option(512, "static: numbers of a word's vector.", interval="[1, 65536]")
+    vocabulary: str = option(
+        "embedded",
+        "static: English word pieces that come with the package, or pieces learned from the text, in any language.",
+        choices=["embedded", "text"],
+    )
     beside: str | None = option(
         None,
         "static: sentence-transformers model, folder or hub name, that the words are for: the saved model's vectors "
-        "are that model's, whose weights stay as they are, with the words' behind them. A new table has its tokenizer.",
+        "are that model's, whose weights stay as they are, with the words' behind them. Without a --vocabulary a new "
+        "table has that model's, so that one ONNX graph can hold both.",
     )
     pooler_type: str = option(
         "cls",

@@ -10,7 +10,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.beside import WEIGHT, BesideEncoder, words_of
+from dystress_text.encoders.beside import WEIGHT, BesideEncoder, new_beside
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
 from dystress_text.encoders.loading import (
     Pretrained,
@@ -24,10 +24,12 @@ from dystress_text.encoders.loading import (
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import FIRST, averages_layers
 from dystress_text.encoders.saving import PROMPTS
-from dystress_text.encoders.static import NEW, StaticEncoder, new_static, refuse
+from dystress_text.encoders.static import NEW, READ, StaticEncoder, new_static, refuse
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
+from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.settings import TextSettings
+from dystress_text.simcse.texts import TrainingText
 
 
 @dataclass(frozen=True)
@@ -47,18 +49,21 @@ class Start:
     about: dict[str, Any]
 
 
-def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
+def load_start(text: TextSettings, given: Collection[str] = (), texts: TrainingText | None = None) -> Start:
     """The encoder that a run starts from.
 
     Args:
         text: the options of encoder and data.
         given: the options that the user named; if it has ``pooler_type``, a model with a pooler of its own must agree.
+        texts: the training text, from which a new vocabulary is learned.
     """
     name = model_path(text.model_name_or_path)
     if text.beside is not None and not (name == NEW or is_static(name)):
         raise ParameterError("beside", f"stands beside a static encoder, and {name!r} is none; static makes a new one")
     if name == NEW or is_static(name):
-        return _static_start(name, text)
+        return _static_start(name, text, given, texts)
+    if text.vocabulary != "embedded":
+        raise ParameterError("vocabulary", f"is of --model_name_or_path {NEW}; {name!r} has its own")
     try:
         pretrained = load_model(name, text.dropout)
     except ParameterError:
@@ -88,13 +93,17 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
     return Start(model, pretrained.tokenizer, notes, about)
 
 
-def _static_start(name: str, text: TextSettings) -> Start:
+def _static_start(name: str, text: TextSettings, given: Collection[str], texts: TrainingText | None) -> Start:
     refuse(name, mlp_head=text.mlp_head, do_mlm=text.do_mlm, lora=text.lora, dropout=text.dropout)
     if text.views == "dropout" and not text.supervised:
         raise ParameterError("views", "a static encoder has no dropout: its views are crops, --views crop")
     beside = None if text.beside is None else _load_beside(text.beside)
     if name == NEW:
-        table, tokenizer = new_static(text.dim, None if beside is None else words_of(beside[0]))
+        learned_from = texts.sentences(CorpusReport(), READ) if texts and text.vocabulary == "text" else None
+        if beside is None or "vocabulary" in given:
+            table, tokenizer = new_static(text.dim, learned_from)
+        else:
+            table, tokenizer = new_beside(text.dim, beside[0])
         model: SentenceEncoder = StaticEncoder(table)
         notes = [f"static: {len(tokenizer):,} word pieces, {text.dim} numbers each"]
     else:
