@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ class BesideEncoder(StaticEncoder):
         if kept := prompts_of(model):
             setattr(table.config, PROMPTS, kept | {"similarity_fn_name": "cosine"})
         if self.shared:
-            words.model_max_length = model.max_seq_length - len(model.tokenizer("")["input_ids"])
+            words.model_max_length = (model.max_seq_length or sys.maxsize) - len(model.tokenizer("")["input_ids"])
 
     @property
     def model(self) -> Any:
@@ -71,6 +72,7 @@ class BesideEncoder(StaticEncoder):
         plain = [BesideEmbedding.without_prompt(self, text) for text in sentences]
         of_words = super()._encode(plain, tokenized, batches, dtype, poolers)  # (n, dim) each
         if new := [text for text in dict.fromkeys(sentences) if text not in self._own]:
+            self.model.to(self.transformer.device)
             vectors = self.model.encode(new, prompt="", convert_to_tensor=True, show_progress_bar=False)
             self._own.update(zip(new, vectors.float().cpu(), strict=True))
         own = torch.stack([self._own[text] for text in sentences])  # (n, the model's dim)
@@ -92,7 +94,7 @@ class BesideEncoder(StaticEncoder):
                 "onnx needs a table trained on the vocabulary of the model beside it, a transformer without prompts",
             )
         tokenizer = self.model.tokenizer
-        tokenizer.model_max_length = self.model.max_seq_length
+        tokenizer.model_max_length = self.model.max_seq_length or tokenizer.model_max_length
         return self.module(words), tokenizer, self.model[0].auto_model.config
 
     @quiet()

@@ -51,7 +51,8 @@ class BesideEmbedding(nn.Module):
             features = self.model.tokenize(list(inputs), **options)
         if not self.shared:
             ids = [self.words.encode(self.without_prompt(text), add_special_tokens=False).ids for text in inputs]
-            features["word_ids"] = torch.tensor(sum(ids, []), dtype=torch.long)  # (words of all texts,)
+            flat = [word for of_text in ids for word in of_text]
+            features["word_ids"] = torch.tensor(flat, dtype=torch.long)  # (words of all texts,)
             features["word_starts"] = torch.tensor([0, *map(len, ids)][:-1]).cumsum(0)  # (n,)
         return features
 

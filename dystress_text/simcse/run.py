@@ -90,7 +90,7 @@ class TextRun(Run):
             read = TokenCroppedCorpus(**vars(read), crops=crops)
         if start.about.pop("new_table", False):
             table: Any = start.model.transformer
-            table.start(read.texts_with(len(start.tokenizer)), len(read.offsets) - 1, engine.seed)
+            table.start(read.texts_with(table.embedding.num_embeddings), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
         if self.samples < (batch := global_batch_size(engine, accelerator.num_processes)):
