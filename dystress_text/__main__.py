@@ -8,7 +8,7 @@ dystress COMMAND --help says more. On several GPUs or processes: accelerate laun
 
 from __future__ import annotations
 
-import pkgutil
+import importlib
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -17,34 +17,32 @@ from dystress_text import __version__
 from dystress_text.cli.command_line import exit_code
 from dystress_text.errors import UserError, meant
 
-COMMANDS = {  # module with ``main``, loaded when it is called, and what it does
-    "train": ("dystress_text.programs.train", "fine-tune an encoder, unsupervised or on pairs"),
-    "senteval": ("dystress_text.programs.senteval", "evaluate a model on the STS and transfer tasks"),
-    "prepare": ("dystress_text.programs.prepare", "get data sets ready"),
-    "audit": ("dystress_text.programs.audit", "which constant temperature a rule amounted to, from a run's log"),
-    "export": ("dystress_text.programs.export", "copies for transformers, ONNX Runtime, the hub"),
-    "sweep": ("dystress_text.programs.sweep", "train and evaluate many configurations with several seeds"),
-    "report": ("dystress_text.programs.report", "tables and pages of runs, with tests against constant temperatures"),
-    "figures": ("dystress_text.programs.figures", "the paper's figures of temperatures"),
+COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and what they do
+    "train": "fine-tune an encoder, unsupervised or on pairs",
+    "senteval": "evaluate a model on the STS and transfer tasks",
+    "prepare": "get data sets ready",
+    "audit": "which constant temperature a rule amounted to, from a run's log",
+    "export": "copies for transformers, ONNX Runtime, the hub",
+    "sweep": "train and evaluate many configurations with several seeds",
+    "report": "tables and pages of runs, with tests against constant temperatures",
+    "figures": "the paper's figures of temperatures",
 }
 
 
-def _own_command(command: str) -> bool:
+def _own_command(command: str) -> None:
     """What this module does itself: guide and version."""
     if command == "--version":
         print(f"dystress-text {__version__}", flush=True)
     elif command in ("-h", "--help", "help"):
-        lines = [f"  {name:11} {about}" for name, (_, about) in COMMANDS.items()]
+        lines = [f"  {name:11} {about}" for name, about in COMMANDS.items()]
         print(f"dystress {__version__}: {__doc__}\n" + "\n".join(["commands:", *lines]), flush=True)
     else:
         raise UserError(f"unknown command {command!r}{meant(command, COMMANDS)}; commands are {', '.join(COMMANDS)}")
-    return True
 
 
 def program(command: str) -> ModuleType:
     """The module of a command."""
-    module: ModuleType = pkgutil.resolve_name(f"{COMMANDS[command][0]}:")
-    return module
+    return importlib.import_module(f"dystress_text.programs.{command}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

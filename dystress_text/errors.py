@@ -30,6 +30,15 @@ class DataError(UserError):
     """A file of a data set that is missing or damaged."""
 
 
+def lies_in(value: object, interval: str) -> bool:
+    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none, nor does what is not a number."""
+    if not isinstance(value, int | float):  # argparse makes a list of ``--option=--``
+        return False
+    low, high = map(float, interval[1:-1].split(","))
+    above = low <= value if interval[0] == "[" else low < value
+    return above and (value <= high if interval[-1] == "]" else value < high)
+
+
 def reason_of(error: BaseException) -> str:
     """What an error says, on one line; its type where it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__

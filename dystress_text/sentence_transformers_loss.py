@@ -15,8 +15,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from dystress_text.core.gather import LocalGather, ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.other_losses import QueueInfoNCELoss
+from dystress_text.core.registry import LossPart
 from dystress_text.core.rules import Rule
-from dystress_text.core.temperature import ConstantTemperature, ShiftedCosineTemperature, Temperature
+from dystress_text.core.temperature import ShiftedCosineTemperature, Temperature
 from dystress_text.export.citation import CITATION
 
 try:
@@ -62,11 +63,6 @@ class DySTreSSLoss(_Cached, nn.Module):
             sentence-transformers 5.7.
         mini_batch_num_tokens: tokens to embed at a time, in place of rows.
         show_progress_bar: over the mini-batches.
-
-    Raises:
-        ValueError: the arguments do not fit together. In a call: the columns do not fit the objective, or a temperature
-            that needs the progress does not get it.
-        TypeError: the objective is not one of this package.
 
     Examples:
         >>> from datasets import Dataset
@@ -149,22 +145,17 @@ class DySTreSSLoss(_Cached, nn.Module):
 
     def get_config_dict(self) -> dict[str, Any]:
         """The settings, for the model card."""
-        settings = {name: value for name, value in vars(self.objective).items() if isinstance(value, (int, float))}
-        settings.pop("training")
         return {
-            "objective": type(self.objective).__name__,
-            "temperature": repr(self.objective.temperature),
-            **settings,  # detach_temperature and the objective's other numbers
+            "loss": str(self.objective),
             "gather_across_devices": self.gather_across_devices,
             "mini_batch_size": self.mini_batch_size if self.uses_gradient_cache else None,
             "mini_batch_num_tokens": self.mini_batch_num_tokens,
         }
 
     @property
-    def temperature(self) -> float | Temperature:
+    def temperature(self) -> float | LossPart:
         """The number of a constant temperature, else the temperature."""
-        temperature = self.objective.temperature
-        return float(temperature.tau) if isinstance(temperature, ConstantTemperature) else temperature
+        return self.objective.temperature.as_argument()
 
     @property
     def citation(self) -> str:

@@ -14,13 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from accelerate.commands.launch import launch_command_parser
 from conftest import reset_accelerator
 
 from dystress_text import __main__ as dystress
-from dystress_text import sweep
-from dystress_text.core import registry
+from dystress_text import loss
+from dystress_text.core.registry import PARTS, parameters
 from dystress_text.files.places import EMBEDDED
+from dystress_text.programs import sweep
 from dystress_text.simcse.arguments import parse
 from vision import evaluate
 from vision import export as export_images
@@ -92,6 +94,7 @@ COMMANDS = [  # marked ones too, but for lines that are the shell's
     for line in (block.lines if block.language == "bash" else ())
     if not line.startswith("printf ") and not is_install(line) and not (block.needs and is_shell(line))
 ]
+(OWN_CLASS,) = [block.text for block in BLOCKS if "@register" in block.text and block.document == "docs/losses.md"]
 IMAGES = {"vision/train.py": pretrain.main, "vision/evaluate.py": evaluate.main, "vision/export.py": export_images.main}
 
 
@@ -115,6 +118,7 @@ def check(command):
 def test_every_command_is_one_that_its_program_takes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs" / "figures").mkdir(parents=True)
+    (tmp_path / "my_loss.py").write_text(OWN_CLASS)
     for command in COMMANDS:
         try:
             check(command)
@@ -145,6 +149,7 @@ def write_inputs(folder):
     """The files that the documents' commands read."""
     rows = [line.replace('"', "").split("\t") for line in MINI_STS.read_text().splitlines()]
     firsts, seconds = list(dict.fromkeys(row[5] for row in rows)), [row[6] for row in rows]
+    (folder / "my_loss.py").write_text(OWN_CLASS)
     (folder / "mine.txt").write_text("\n".join(dict.fromkeys([*firsts, *seconds])))
     (folder / "sentences.txt").write_text("\n".join(firsts[:40]))
     triplets = [f'"{a}","{b}","{c}"' for a, b, c in zip(firsts[:40], seconds, firsts[40:80], strict=False)]
@@ -183,12 +188,35 @@ def test_the_documents_as_a_story(tmp_path, monkeypatch, capsys):
     assert len(done) >= 20
 
 
-def test_snippets_without_a_model_run_as_printed(monkeypatch):
-    monkeypatch.setattr(registry, "TEMPERATURES", dict(registry.TEMPERATURES))
+def test_the_tables_of_losses_are_those_of_the_registry():
+    page = (ROOT / "docs/losses.md").read_text()
+    of_all = ("detach_temperature", "hard_negative_weight", "blockwise")
+    named = {name: cls for name, cls in PARTS.items() if cls.__module__.startswith(("dystress_text.", "vision."))}
+    for name, cls in named.items():
+        taken = {key: each for key, each in parameters(cls).items() if key not in of_all}
+        words = [key if each.default is each.empty else f"{key}={each.default!r}" for key, each in taken.items()]
+        call, images = f"`{name}({', '.join(words)})`", cls.__module__.startswith("vision.")
+        assert (call if images else f"| {call} | `{cls.__name__}` |") in page, call
+    assert page.count("\n| `") == sum(cls.__module__.startswith("dystress_text.") for cls in named.values())
+    (texts,) = re.findall(r"```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert all(str(loss(str(loss(text)))) == str(loss(text)) for text in texts.splitlines())
+
+
+def test_parts_of_a_loss_as_contributors_write_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (command,) = re.findall(r"^dystress train (.*)", page, re.MULTILINE)
+    (tmp_path / "my_parts.py").write_text(code)
+    assert str(parse(shlex.split(command)).loss) == "hinge(margin(quadratic(0.05, 0.07)))"
+    for text in ("infonce(quadratic(0.05, 0.07))", "infonce(margin(0.05))", "hinge(0.05)"):
+        assert f"`{text}`" in page
+        assert loss(text)(*torch.randn(2, 8, 4)).isfinite()
+
+
+def test_snippets_without_a_model_run_as_printed():
     snippets = [b.text for b in BLOCKS if b.language == "python" and b.document == "docs/losses.md"]
     assert len(snippets) == 2
-    snippets[1] += "\nfrom dystress_text import make_temperature\n"
-    snippets[1] += "assert torch.allclose(make_temperature('quadratic', tau_max=0.1)(torch.ones(2)), torch.tensor(0.1))"
     for code in snippets:
         run_snippet(code)
     for block in BLOCKS:

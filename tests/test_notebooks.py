@@ -19,7 +19,7 @@ def executed(file, folder, short=False):
     """The notebook with new outputs, or ``short`` with fewer sentences and steps. Its files go into the folder."""
     text = file.read_text(encoding="utf-8")
     if short:
-        text = re.sub(r"max_steps \d+", "max_steps 2", text.replace("[::5]", "[::20]"))
+        text = re.sub(r"max_steps([ =])\d+", r"max_steps\g<1>2", text.replace("[::5]", "[::20]"))
         text = text.replace('\\"mini\\"', '\\"mini\\", \\"--mode\\", \\"fast\\"')
     notebook = nbformat.reads(text, 4)
     where = {"metadata": {"path": str(folder)}}

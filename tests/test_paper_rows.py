@@ -3,8 +3,6 @@
 import re
 import warnings
 
-from dystress_text.training.build_loss import build_rule
-
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.simcse import arguments as text_arguments
 from dystress_text.simcse import paper as text_paper
@@ -62,9 +60,7 @@ def text_problems(tables):
                 theirs, dict(zip(names, [*ours.figures(group).values(), ours.printed[half]], strict=True))
             )
             settings = text_arguments.parse([f"--preset={ours.preset}"])
-            values = build_rule(settings.loss).values()
-            options = {**settings.options(), **values, "temp": values.get("tau")}
-            yield key, row["name"], found + hyper_parameters(options, table["setup"], row["settings"])
+            yield key, row["name"], found + hyper_parameters(settings, table["setup"], row["settings"])
 
 
 def image_problems(tables):
@@ -84,8 +80,7 @@ def image_problems(tables):
                 found += [] if presets else [f"no preset for {dataset}"]
                 for name in presets:
                     setup = {**tables[key].get("setup", {}), "projection_dim": width}
-                    options = train.parse([f"--preset={name}"]).options()
-                    found += hyper_parameters(options, setup, row.get("settings"))
+                    found += hyper_parameters(train.parse([f"--preset={name}"]), setup, row.get("settings"))
             yield key, row["name"], found
 
 
@@ -124,12 +119,15 @@ _NAMED = {
     "SGD 0.06": {"optimizer": "sgd", "learning_rate": 0.06},
     "Wiki1M": {"train_file": None},
 }
-_OPTIONS = {"tau": "temp", "batch": "train_batch_size", "epochs": "num_train_epochs", "projection_dim": "out_dim"}
+_OPTIONS = {"batch": "train_batch_size", "epochs": "num_train_epochs", "projection_dim": "out_dim"}
 
 
-def hyper_parameters(options, setup, settings):
-    """The hyper-parameters in the file that the options do not have, in words."""
-    expected = {}
+def hyper_parameters(parsed, setup, settings):
+    """The hyper-parameters in the file that the options and the loss do not have, in words."""
+    loss, expected = parsed.loss, {}
+    tau = getattr(loss, "temperature", None)
+    options = {**getattr(loss, "__dict__", {}), **getattr(tau, "__dict__", {}), **parsed.options()}
+    options |= {"shift": options.get("shift"), "scale": getattr(tau, "half_width", None)}
     for name, value in {**setup, **(settings or {})}.items():
         if name in ("encoder", "optimizer", "data"):
             expected |= _NAMED[value]

@@ -18,8 +18,9 @@ from sentence_transformers.models import StaticEmbedding
 
 from dystress_text import DySTreSSLoss, core
 
+SHIFTED = core.ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
 OBJECTIVES = {
-    "InfoNCE": lambda: core.InfoNCELoss(core.ShiftedCosineTemperature(), hard_negative_weight=2.0),
+    "InfoNCE": lambda: core.InfoNCELoss(SHIFTED, hard_negative_weight=2.0),
     "InfoNCE, blockwise": lambda: core.InfoNCELoss(core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), blockwise=True),
     "NT-Xent": lambda: core.NTXentLoss(core.CosineTemperature(0.03, 0.05), detach_temperature=False),
     "DCLW": lambda: core.DCLWLoss(0.1, sigma=0.3),
@@ -89,11 +90,11 @@ def test_what_their_losses_have_beside_forward(tiny_bert, capsys):
     expected = run(model, theirs, batch_of(model, 3))
     assert_equal(gradient_of(model, loss.compute_loss_from_embeddings(embed(model, batch_of(model, 3)))), expected)
     assert loss.temperature == getattr(theirs, "temperature", 0.2) == 0.2
-    tau = core.ShiftedCosineTemperature()
-    assert DySTreSSLoss(model, tau).temperature is tau
+    assert DySTreSSLoss(model, SHIFTED).temperature is SHIFTED
+    assert DySTreSSLoss(model).objective == core.InfoNCELoss(SHIFTED)
     if not CACHED:
         return
-    loss = DySTreSSLoss(model, tau, **BY_TOKENS, show_progress_bar=True)
+    loss = DySTreSSLoss(model, SHIFTED, **BY_TOKENS, show_progress_bar=True)
     passes = []
     with model[0].register_forward_hook(lambda module, inputs, out: passes.append(int(out["attention_mask"].sum()))):
         run(model, loss, batch_of(model, 2))
@@ -118,12 +119,6 @@ def test_every_objective_is_that_of_the_embeddings_and_matryoshka_the_sum_over_d
     embeddings = embed(model, batch)
     parts = [w * OBJECTIVES[name]()(*(z[:, :d] for z in embeddings)) for d, w in zip(DIMS, WEIGHTS, strict=True)]
     assert_equal(found, gradient_of(model, sum(parts)))
-
-
-def test_the_default_is_the_papers_for_text(tiny_bert):
-    loss = DySTreSSLoss(build_model(tiny_bert))
-    assert type(loss.objective) is core.InfoNCELoss
-    assert repr(loss.objective.temperature) == repr(core.ShiftedCosineTemperature(0.05, 0.07, -0.4, 0.7))
 
 
 def rows_of(features, start, stop):
@@ -206,15 +201,8 @@ def test_a_run_and_its_card(tiny_bert, tmp_path):
     assert saved == pytest.approx(model.encode("the cat"), abs=1e-6)
     assert saved != pytest.approx(before, abs=1e-6)
     card = (tmp_path / "model" / "README.md").read_text()
-    temperature = '"temperature": "CosineTemperature(tau_min=0.03, tau_max=0.05)"'
-    title = "{Dynamically Scaled Temperature in Self-Supervised Contrastive Learning}"
-    for line in (
-        '"objective": "DCLWLoss"',
-        temperature,
-        '"sigma": 0.3',
-        '"mini_batch_size": 3' if CACHED else "",
-        title,
-    ):
+    for line in ('"loss": "dclw(cosine(0.03, 0.05), sigma=0.3)"',
+                 '"mini_batch_size": 3' if CACHED else "", "{Dynamically Scaled Temperature in Self-"):  # fmt: skip
         assert line in card, line
 
 
@@ -241,7 +229,7 @@ def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
 
 def test_a_schedule_that_nobody_advances_is_refused_and_so_is_a_lone_column(tiny_bert, tmp_path):
     model = build_model(tiny_bert).float()
-    loss = DySTreSSLoss(model, core.ScheduledTemperature())
+    loss = DySTreSSLoss(model, core.ScheduledTemperature(0.1, 1.0))
     with pytest.raises(ValueError, match=r"ScheduledTemperature follows the run.*callbacks=\[loss.callback\(\)\]"):
         make_trainer(model, loss, tmp_path).train()
     model.eval()

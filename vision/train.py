@@ -24,11 +24,7 @@ from vision.pretraining.settings import PROGRAM, PretrainSettings
 
 
 def parse(argv: Sequence[str]) -> PretrainSettings:
-    """Settings from the command line.
-
-    Raises:
-        UserError: an unknown name or a value out of range.
-    """
+    """Settings from the command line."""
     return PretrainSettings.of(parse_options(PROGRAM, argv, "train.py", __doc__))
 
 

@@ -14,11 +14,12 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from dystress_text.errors import Interrupted, ParameterError, UserError, meant
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
+Work = Callable[[list[str]], bool | None]
 _SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
@@ -37,21 +38,17 @@ class OneLineParser(argparse.ArgumentParser):
         """Raise the message, where argparse would print its whole usage."""
         raise UserError(f"{message} (see --help)")
 
-    def spelled(self, words: Sequence[str]) -> list[str]:
-        """A command line with the options' own spelling; an unknown option is refused, and the nearest one named."""
-        options, found = self._option_string_actions, list(words)
-        for i, word in enumerate(found[: found.index("--") if "--" in found else None]):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, which all its ways to parse call; an unknown option is refused, and the nearest one named."""
+        options, words = self._option_string_actions, list(sys.argv[1:] if args is None else args)
+        for i, word in enumerate(words[: words.index("--") if "--" in words else None]):
             name, equals, value = word.partition("=")
             ours = f"--{name[2:].replace('-', '_')}"
             if name.startswith("--") and ours in options:
-                found[i] = f"{ours}{equals}{value}"
+                words[i] = f"{ours}{equals}{value}"
             elif name.startswith("--") and " " not in word:  # with a space argparse takes it for a value
                 raise UserError(f"unknown option {name}{meant(name, options) or ' (see --help)'}")
-        return found
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which all its ways to parse call."""
-        return super().parse_known_args(self.spelled(sys.argv[1:] if args is None else args), namespace)
+        return super().parse_known_args(words, namespace)
 
 
 def without_tokens(text: str) -> str:
@@ -68,12 +65,32 @@ def one_line(message: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
 
 
-def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupted") -> int:
-    """Run a program's work and return the exit code.
+class Main(Protocol):
+    """A program."""
 
-    The code is 0 if all is done, 1 if something is left, 2 after a one-line error, and 128 + the number of a signal.
+    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
-    ``work`` returns whether all of it was done; ``interrupted`` is the message after Ctrl-C.
+
+def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Main]:
+    """Decorator that makes a program of its work, a function of the words of a command line.
+
+    The program takes the words, by default those of the process, and returns its :func:`exit_code`.
+    """
+
+    def decorate(work: Work) -> Main:
+        def main(argv: Sequence[str] | None = None) -> int:
+            return exit_code(prog, lambda: work(list(sys.argv[1:] if argv is None else argv)), interrupted)
+
+        return main
+
+    return decorate
+
+
+def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "interrupted") -> int:
+    """Run a program's work and return the exit code; ``interrupted`` is the message after Ctrl-C.
+
+    The code is 0 if all is done, 1 if work returns False, as something is left, 2 after a one-line error, and 128 + the
+    number of a signal.
     """
     as_it_was, stdout = warnings.formatwarning, sys.stdout
     errors = getattr(stdout, "errors", None)
@@ -81,7 +98,7 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
     if isinstance(stdout, io.TextIOWrapper):
         stdout.reconfigure(errors="backslashreplace")  # a file's name need not be valid text
     try:
-        return 0 if work() else 1
+        return 1 if work() is False else 0
     except UserError as error:
         dashes = "--" if isinstance(error, ParameterError) else ""
         line = f"{prog}: error: {dashes}{one_line(str(error))}"

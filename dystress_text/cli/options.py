@@ -14,37 +14,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
-from itertools import pairwise
 from os import PathLike, fspath
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from dystress_text.cli.command_line import OneLineParser
-from dystress_text.errors import ParameterError, meant
+from dystress_text.errors import ParameterError, lies_in, meant
 
 
-def option(
-    default: Any,
-    help: str,
-    *,
-    interval: str | None = None,
-    needs: str | None = None,
-    choices: Sequence[str] | None = None,
-    **more: Any,
-) -> Any:
+def option(default: Any, help: str, *, interval: str | None = None, needs: str | None = None, **more: Any) -> Any:
     """A field of a dataclass that is an option of a program.
 
     Args:
         default: the value if the option is not given; ``MISSING`` for one that must be given.
         help: the text for ``--help``.
-        interval: the interval of valid numbers, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always valid.
+        interval: of valid numbers, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always valid.
         needs: the option without which this one has no effect; without it, only the default is valid.
-        choices: the valid words.
-        **more: further arguments of argparse's ``add_argument``.
+        **more: further arguments of argparse's ``add_argument``, such as ``choices``.
     """
     metadata = {"help": help, "interval": interval, "needs": needs, **more}
-    if choices is not None:
-        metadata["choices"] = list(choices)
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -63,8 +51,10 @@ def check_options(settings: Any) -> None:
         interval, needs = entry.metadata.get("interval"), entry.metadata.get("needs")
         if interval and value is not None and not lies_in(value, interval):
             raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
-        if value is not None and value not in entry.metadata.get("choices", (value,)):
-            raise ParameterError(entry.name, f"must be one of {', '.join(entry.metadata['choices'])}, got {value!r}")
+        choices = entry.metadata.get("choices")
+        for word in value if isinstance(value, list) else [value]:
+            if choices and word is not None and word not in choices:
+                raise ParameterError(entry.name, f"must be one of {', '.join(choices)}, got {word!r}")
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
             raise ParameterError(entry.name, f"has no effect without --{needs}")
 
@@ -108,15 +98,6 @@ def default_of(entry: Field[Any]) -> Any:
     return entry.default if entry.default_factory is MISSING else entry.default_factory()
 
 
-def lies_in(value: object, interval: str) -> bool:
-    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none, nor does what is not a number."""
-    if not isinstance(value, int | float):  # argparse makes a list of ``--option=--``
-        return False
-    low, high = map(float, interval[1:-1].split(","))
-    above = low <= value if interval[0] == "[" else low < value
-    return above and (value <= high if interval[-1] == "]" else value < high)
-
-
 class SettingsParser(OneLineParser):
     """A parser whose options are the fields of dataclasses, each a group that its docstring's first words name.
 
@@ -139,16 +120,6 @@ class SettingsParser(OneLineParser):
             group(**{entry.name: values[entry.name] for entry in fields(group) if entry.name in values})
             for group in self._groups
         ]
-
-
-def named_options(words: Sequence[str]) -> dict[str, str]:
-    """The options that a command line names, with the first word of each one's value or "", before it is parsed."""
-    found = {}
-    for word, following in pairwise([*words, "--"]):
-        name, equals, value = word.removeprefix("--").partition("=")
-        if word.startswith("--"):
-            found[name.replace("-", "_")] = value if equals or following.startswith("--") else following
-    return found
 
 
 _METAVARS = {int: "N", float: "X", bool: "yes|no"}

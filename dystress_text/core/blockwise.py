@@ -103,19 +103,19 @@ class _LogSumExps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: _Matrix, anchors: Tensor, candidates: Tensor, *parameters: Tensor) -> Tensor:
-        found: list[Tensor] = []
+        every: list[Tensor] = []
         for rows, columns in matrix.blocks():
             logits = matrix.logits(matrix.similarity(rows, columns))
-            found = found or [anchors.new_full((len(anchors),), -torch.inf) for _ in logits]
-            for k, (sums, logit) in enumerate(zip(found, logits, strict=True)):
+            every = every or [anchors.new_full((len(anchors),), -torch.inf) for _ in logits]
+            for k, (sums, logit) in enumerate(zip(every, logits, strict=True)):
                 matrix.negatives_(logit, k, rows, columns)
                 sums[rows] = torch.logaddexp(sums[rows], logit.logsumexp(dim=1))
                 if matrix.mirrored(rows, columns):
                     sums[columns] = torch.logaddexp(sums[columns], logit.logsumexp(dim=0))
-        all_found = torch.stack(found)
+        logsumexps = torch.stack(every)  # (k, rows)
         ctx.matrix = matrix
-        ctx.save_for_backward(all_found)
-        return all_found
+        ctx.save_for_backward(logsumexps)
+        return logsumexps
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -125,7 +125,7 @@ class _LogSumExps(torch.autograd.Function):
                 "build the loss with blockwise=False"
             )
         matrix: _Matrix = ctx.matrix
-        pairs, (found,) = matrix.pairs, ctx.saved_tensors
+        pairs, (logsumexps,) = matrix.pairs, ctx.saved_tensors
         learned = _learned(matrix.rule)
         of_learned = [torch.zeros_like(parameter) for parameter in learned]
         of_anchors = torch.zeros_like(pairs.anchors)
@@ -133,14 +133,14 @@ class _LogSumExps(torch.autograd.Function):
 
         def share(logits: Tensor, k: int, rows: slice, columns: slice) -> Tensor:
             """The gradient of a block's logits from that of their logsumexps: softmax times gradient; both ways."""
-            softmax = matrix.negatives_(logits - found[k, rows, None], k, rows, columns).exp_()
+            softmax = matrix.negatives_(logits - logsumexps[k, rows, None], k, rows, columns).exp_()
             total = softmax.mul_(grads[0][k, rows, None])
             if matrix.mirrored(rows, columns):
-                softmax = matrix.negatives_(logits - found[k, columns], k, rows, columns).exp_()
+                softmax = matrix.negatives_(logits - logsumexps[k, columns], k, rows, columns).exp_()
                 total += softmax.mul_(grads[0][k, columns])
             return total
 
-        with torch.autocast(device_type=found.device.type, enabled=False):
+        with torch.autocast(device_type=logsumexps.device.type, enabled=False):
             for rows, columns in matrix.blocks():
                 similarity = matrix.similarity(rows, columns).requires_grad_()
                 with torch.enable_grad():

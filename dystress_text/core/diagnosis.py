@@ -78,8 +78,8 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
     """Sums over the pairs of this process's anchors; above the threshold lies the high-similarity region."""
     groups = _rows_of(loss, z)
     positive = groups[0].positive[: len(z[0])]  # (n,), once where both views are anchors
-    found = PairSums(*(positive.new_zeros(shape) for shape in (3, 2, 3, 2, (3, BINS))))
-    counts, means, taus, gradients, histograms = found
+    sums = PairSums(*(positive.new_zeros(shape) for shape in (3, 2, 3, 2, (3, BINS))))
+    counts, means, taus, gradients, histograms = sums
     counts[0], means[0], taus[0] = len(positive), positive.sum(), loss.tau(positive).sum()
     _add(histograms[0], positive, torch.ones_like(positive))
     for group in groups:
@@ -98,7 +98,7 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
             gradients[1] += (size * high).sum()
             _add(histograms[1], similarity, one)
             _add(histograms[2], similarity, size)
-    return found
+    return sums
 
 
 @torch.no_grad()
@@ -131,9 +131,9 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
         histograms.append(shares.new_zeros(len(taus), BINS).scatter_add_(1, place.expand_as(shares), shares))
     of_rule = rule.new_zeros(BINS).scatter_add_(0, place, rule)
     pull = torch.stack(pulls).sum() / size.sum()
-    found = Comparison(torch.ones_like(pull), pull, torch.cat(moved), of_rule, torch.cat(histograms))
-    whole = torch.stack([each.isfinite().all() for each in found]).all()
-    return Comparison(*(torch.where(whole, each, 0) for each in found))
+    compared = Comparison(torch.ones_like(pull), pull, torch.cat(moved), of_rule, torch.cat(histograms))
+    whole = torch.stack([each.isfinite().all() for each in compared]).all()
+    return Comparison(*(torch.where(whole, each, 0) for each in compared))
 
 
 def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
@@ -142,9 +142,9 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
         groups = loss.pairs(loss.prepare(*z))
         leaves, losses = [], []
         for pairs in groups:
-            found = positive_similarity(pairs.anchors, pairs.positives), *loss.logsumexps(pairs)
+            by = positive_similarity(pairs.anchors, pairs.positives), *loss.logsumexps(pairs)
             with torch.enable_grad():
-                s, *sums = (x.detach().requires_grad_() for x in found)
+                s, *sums = (x.detach().requires_grad_() for x in by)
                 positive = loss.rule.positive_logit(s, loss.tau(s))
                 negatives = loss.rule.negatives_logsumexp(sums, positive, pairs.negative_count)
                 losses.append(loss.row_loss(positive, negatives, s))

@@ -34,13 +34,7 @@ class LocalGather:
 
 
 class ProcessGather:
-    """All processes of a torch.distributed group; every process must hold the same number of rows.
-
-    Args:
-        rank: this process's place in the group.
-        world_size: the size of the group.
-        group: the group; None is the default one.
-    """
+    """All processes of a torch.distributed group (None: the default one), each with the same number of rows."""
 
     def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None = None) -> None:
         if not 0 <= rank < world_size:

@@ -34,49 +34,30 @@ from torch import Tensor
 from dystress_text.core.blockwise import blockwise_logsumexps, blockwise_pays
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.pairs import Pairs, both_view_pairs, first_view_pairs
-from dystress_text.core.registry import LossError, LossPart, check_number, parse, register
+from dystress_text.core.registry import LossError, LossPart, check_flag, check_number, parse, register
 from dystress_text.core.rules import ADNCERule, Rule, as_rule
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
-from dystress_text.core.temperature import Temperature, as_argument
+from dystress_text.core.temperature import Temperature
 from dystress_text.core.vectors import positive_similarity, unit_vectors
 
 
-def check_flag(name: str, value: bool) -> None:
-    """Refuse what is neither true nor false: a number was probably meant for another parameter."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-
-
 class Objective(LossPart):
-    """Base of all losses of the embeddings of views.
-
-    Args:
-        gather: the other processes; None for one process.
-    """
+    """Base of all losses of the embeddings of views; without a ``gather`` there is one process."""
 
     def __init__(self, gather: Gather | None = None) -> None:
         super().__init__()
         self.gather: Gather = gather or LocalGather()
 
-    def learned(self) -> dict[str, float]:
-        """What training has made of what the loss itself learns, by name; {} where it learns nothing."""
-        return {}
-
 
 def loss(text: str, own_classes: bool = False) -> Objective:
-    """The loss that a text describes: ``loss(str(x)) == x``.
+    """The loss that a text such as ``dcl(cosine(0.1, 0.2))`` describes: ``loss(str(x)) == x``.
 
-    Args:
-        text: such as ``dcl(cosine(0.1, 0.2))``; see :func:`dystress_text.core.registry.parse`.
-        own_classes: whether a dotted name may load a module.
-
-    Raises:
-        LossError: something in the text is unknown, missing or does not fit.
+    Errors and ``own_classes`` are those of :func:`dystress_text.core.registry.parse`.
     """
-    found = parse(text, own_classes)
-    if not isinstance(found, Objective):
-        raise LossError(f"{found}: no loss by itself; an objective takes it, as in infonce({found})")
-    return found
+    part = parse(text, own_classes)
+    if not isinstance(part, Objective):
+        raise LossError(f"{part}: no loss by itself; an objective takes it, as in infonce({part})")
+    return part
 
 
 class ContrastiveLoss(Objective):
@@ -85,14 +66,13 @@ class ContrastiveLoss(Objective):
     Args:
         temperature: any temperature, or a number for a constant one; or a rule with its temperature.
         detach_temperature: whether the similarity is detached before the temperature is computed of it.
-        gather: the other processes; None for one process.
+        gather: the other processes.
         blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
     """
 
     both_views = False  # whether both views are anchors, and all other views candidates
     negatives_from_batch = True  # not from a queue
-    positive_may_weigh = False  # whether a rule may weigh the positive in the denominator
 
     def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
         """Mean loss over the anchors.
@@ -151,7 +131,8 @@ class ContrastiveLoss(Objective):
     ) -> None:
         super().__init__(gather)
         self.rule = as_rule(temperature)
-        if isinstance(self.rule, ADNCERule) and self.rule.weigh_positive and not self.positive_may_weigh:
+        decoupled = type(self).row_loss is not ContrastiveLoss.row_loss  # no positive in the denominator
+        if isinstance(self.rule, ADNCERule) and self.rule.weigh_positive and decoupled:
             raise ValueError(
                 "weigh_positive: infonce and ntxent have a positive to weigh in the denominator, this loss has not"
             )
@@ -159,6 +140,8 @@ class ContrastiveLoss(Objective):
         self.detach_temperature = detach_temperature
         check_number("hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)")
         self.hard_negative_weight = hard_negative_weight
+        if blockwise is not None:
+            check_flag("blockwise", blockwise)
         self.blockwise = blockwise
 
     @property
@@ -167,9 +150,7 @@ class ContrastiveLoss(Objective):
         return self.rule.temperature
 
     def argument(self, name: str) -> Any:
-        if name != "temperature":
-            return super().argument(name)
-        return as_argument(self.temperature) if type(self.rule) is Rule else self.rule
+        return self.rule if name == "temperature" else super().argument(name)
 
     def learned(self) -> dict[str, float]:
         return self.temperature.learned()
@@ -199,13 +180,13 @@ class InfoNCELoss(ContrastiveLoss):
     SimCSE's objective and the default for text. Equals sentence-transformers' MultipleNegativesRankingLoss (scale
     ``1 / tau``) at a constant temperature.
 
+    The paper's best STS row has ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``, SimCSE 0.05.
+
     Args:
-        temperature: any temperature, or a number for a constant one. The paper's best STS row is
-            ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``; SimCSE's is 0.05.
+        temperature, options: as for :class:`ContrastiveLoss`.
         bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
             directions; hard negatives are candidates of the first alone. Equals MultipleNegativesRankingLoss with both
             directions and a partition for each.
-        options: as for :class:`ContrastiveLoss`.
 
     Examples:
         >>> loss = InfoNCELoss(0.05)
@@ -213,8 +194,6 @@ class InfoNCELoss(ContrastiveLoss):
         >>> loss(z1, z2).shape
         torch.Size([])
     """
-
-    positive_may_weigh = True
 
     def __init__(self, temperature: Rule | Temperature | float, *, bidirectional: bool = False, **options: Any) -> None:
         super().__init__(temperature, **options)
@@ -231,22 +210,18 @@ class NTXentLoss(ContrastiveLoss):
     """NT-Xent (SimCLR, Chen et al., ICML 2020): both views are anchors, all other 2N - 1 views are candidates.
 
     The default for vision; the paper's pseudocode (Alg. vanilladystress) is
-    ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``. Arguments as for :class:`ContrastiveLoss`.
+    ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``.
     """
 
     both_views = True
-    positive_may_weigh = True
 
 
 @register("dcl")
 class DCLLoss(NTXentLoss):
     """Decoupled contrastive loss (Yeh et al., ECCV 2022): NT-Xent without the positive in the denominator.
 
-    ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions. Arguments as
-    for :class:`NTXentLoss`.
+    ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions.
     """
-
-    positive_may_weigh = False
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         return negatives - positive
@@ -259,9 +234,8 @@ class DCLWLoss(DCLLoss):
     The positive term of pair i is multiplied by ``w_i = 2 - N softmax_i(s_p / sigma)`` over the global batch, detached.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
+        temperature, options: as for :class:`ContrastiveLoss`.
         sigma: width of the weights; positive. A large one gives DCL.
-        options: as for :class:`ContrastiveLoss`.
     """
 
     def __init__(self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any) -> None:
@@ -287,9 +261,7 @@ class MACLLoss(ContrastiveLoss):
     reaches 0, at a mean positive similarity of a_0 - 1/alpha.
 
     Args:
-        tau_0: temperature at the reference alignment.
-        alpha: how strongly the temperature follows the alignment.
-        a_0: the reference alignment.
+        tau_0, alpha, a_0: of the alignment-adaptive temperature.
         both_views: use the rows of NT-Xent instead.
         temperature: replaces the alignment-adaptive temperature and its three parameters.
         options: as for :class:`ContrastiveLoss`.

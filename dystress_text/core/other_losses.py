@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.pairs import Pairs
-from dystress_text.core.registry import check_number, register
+from dystress_text.core.registry import check_count, check_number, register
 from dystress_text.core.rules import Rule
 from dystress_text.core.temperature import Temperature
 from dystress_text.core.vectors import unit_vectors
@@ -28,10 +28,9 @@ class QueueInfoNCELoss(ContrastiveLoss):
     processes enter the queue after the loss and push out the oldest keys. A batch of 1 is valid.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
+        temperature, options: as for :class:`ContrastiveLoss`.
         queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
         dim: dimension of the embeddings; None if :meth:`start` is told it.
-        options: as for :class:`ContrastiveLoss`.
 
     Examples:
         >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
@@ -41,7 +40,6 @@ class QueueInfoNCELoss(ContrastiveLoss):
     """
 
     negatives_from_batch = False
-    positive_may_weigh = True
     queue: Tensor  # (queue_size, dim), the oldest key first
 
     def __init__(
@@ -52,14 +50,14 @@ class QueueInfoNCELoss(ContrastiveLoss):
         **options: Any,
     ) -> None:
         super().__init__(temperature, **options)
-        check_number("queue_size", queue_size, "[1, 16777216]")
+        check_count("queue_size", queue_size, "[1, 16777216]")
         self.queue_size, self.dim = queue_size, dim
         if dim is not None:
             self.start(dim)
 
     def start(self, dim: int) -> None:
         """Fill the queue with random keys of this dimension, the same ones in every process."""
-        check_number("dim", dim, "[1, inf)")
+        check_count("dim", dim, "[1, 65536]")
         generator = torch.Generator().manual_seed(0)
         self.register_buffer("queue", unit_vectors(torch.randn(self.queue_size, dim, generator=generator)))
 
@@ -89,13 +87,10 @@ class RINCELoss(InfoNCELoss):
     0.01. With q 0.6 and the temperature 0.05 a row of a positive of 0.9 weighs 5e4.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
+        temperature, options: as for :class:`InfoNCELoss`.
         q: from InfoNCE, towards 0, to a symmetric loss, 1; in (0, 1].
         lam: weight of the denominator; positive.
-        options: as for :class:`InfoNCELoss`.
     """
-
-    positive_may_weigh = False
 
     def __init__(
         self, temperature: Rule | Temperature | float, q: float = 0.1, lam: float = 0.01, **options: Any
@@ -124,20 +119,14 @@ class InverseScale(Temperature):
 
 
 class SigmoidRule(Rule):
-    """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts ``softplus`` of its logit.
-
-    For :class:`SigLIPLoss`.
-
-    Args:
-        logit_scale: at the start; positive.
-        logit_bias: at the start.
-    """
+    """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts ``softplus`` of its logit."""
 
     temperature: InverseScale
 
     def __init__(self, logit_scale: float, logit_bias: float) -> None:
         super().__init__(InverseScale(logit_scale))
         check_number("logit_bias", logit_bias, "(-inf, inf)")
+        self.logit_scale, self.logit_bias = logit_scale, logit_bias
         self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
 
     def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
@@ -160,8 +149,7 @@ class SigLIPLoss(ContrastiveLoss):
     are learned: give them to the optimiser without weight decay. The paper begins with t = 10 and b = -10.
 
     Args:
-        logit_scale: its learned scale t at the start; positive.
-        logit_bias: its learned bias b at the start.
+        logit_scale, logit_bias: t and b at the start; the scale is positive.
         learning_rate: peak learning rate of both.
         options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no softmax.
     """

@@ -43,10 +43,8 @@ class Pairs(NamedTuple):
     def mask_logits_(self, logits: Tensor, with_bonus: bool, first_column: int = 0) -> Tensor:
         """Set logits to -inf in place where a pair is no negative, and add the bonus of an anchor's own hard negatives.
 
-        Args:
-            logits: (rows, some columns).
-            with_bonus: whether to add it. Only the first logit of a rule has it; a second one normalises weights.
-            first_column: of ``logits`` among the candidates.
+        The logits are (rows, some columns), from ``first_column`` on. Only the first logit of a rule has the bonus; a
+        second one normalises weights.
         """
         for columns, amount in ((self.left_out, -torch.inf), (self.own if with_bonus else None, self.bonus)):
             if columns is not None:

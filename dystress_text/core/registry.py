@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import keyword
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 from torch import nn
 
-from dystress_text.errors import meant
+from dystress_text.errors import lies_in, meant
 
 PARTS: dict[str, type[LossPart]] = {}  # the registry
 LONGEST = 1_000  # characters of a text
@@ -32,23 +33,34 @@ class LossError(ValueError):
 class LossPart(nn.Module):
     """A part of a loss, which is a value: equal to another of its class with the same arguments.
 
-    A constructor keeps each argument under its own name, as scikit-learn's estimators do. Those before the ``*`` of its
-    signature are always written, those behind it where they differ from their defaults; ``gather`` is no part of the
-    value.
+    A constructor keeps each argument as it is under its own name, as scikit-learn's estimators do. Those before the
+    ``*`` of its signature are always written, those behind it where they differ from their defaults; ``gather`` is no
+    part of the value.
     """
 
     def arguments(self) -> dict[str, Any]:
         """The arguments that are written, by name."""
-        found = {}
+        given = {}
         for name, parameter in parameters(type(self)).items():
             value = self.argument(name)
+            value = value.as_argument() if isinstance(value, LossPart) else value
             if value is not None and (parameter.kind is not parameter.KEYWORD_ONLY or value != parameter.default):
-                found[name] = value
-        return found
+                given[name] = value
+        return given
 
     def argument(self, name: str) -> Any:
         """An argument of the constructor."""
+        if not hasattr(self, name):
+            raise LossError(f"the constructor of {type(self).__name__} must keep {name} as self.{name}")
         return getattr(self, name)
+
+    def as_argument(self) -> LossPart | float:
+        """What stands for this part in the text of another: a constant temperature is its number."""
+        return self
+
+    def learned(self) -> dict[str, float]:
+        """What training has made of the arguments, by name; {} where nothing is learned."""
+        return {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LossPart) and type(self) is type(other) and self.arguments() == other.arguments()
@@ -67,20 +79,31 @@ class LossPart(nn.Module):
         return type(self)(**{**self.arguments(), **changes})
 
     def _written(self, name: str, write: Callable[[Any], str]) -> str:
-        words, by_position, taken = [], True, parameters(type(self))
-        for argument, value in self.arguments().items():
-            keyword = taken[argument].kind is inspect.Parameter.KEYWORD_ONLY
-            by_position = by_position and argument in _TEMPERATURES and not keyword
-            whole = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-            text = repr(int(value)) if whole else write(value) if isinstance(value, LossPart) else repr(value)
-            words.append(text if by_position else f"{argument}={text}")
+        arguments, words, by_position = self.arguments(), [], True
+        for argument, parameter in parameters(type(self)).items():
+            by_position &= argument in arguments and argument in _TEMPERATURES
+            by_position &= parameter.kind is not parameter.KEYWORD_ONLY
+            if argument in arguments:
+                value = arguments[argument]
+                text = write(value) if isinstance(value, LossPart) else _literal(value)
+                words.append(text if by_position else f"{argument}={text}")
         return f"{name}({', '.join(words)})"
+
+
+def _literal(value: object) -> str:
+    if not isinstance(value, float):
+        return repr(value)
+    whole = value.is_integer() and abs(value) < 1e15
+    return repr(int(value) if whole else float(value))  # NumPy's scalars are floats with another repr
 
 
 def register(name: str) -> Callable[[type[P]], type[P]]:
     """Class decorator that makes a temperature, rule or objective known by ``name`` in the text of a loss."""
+    if not isinstance(name, str) or not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
+        raise ValueError(f"a part needs a name, as in @register('square'), got {name!r}")
 
     def decorate(cls: type[P]) -> type[P]:
+        _check_class(cls)
         known = PARTS.get(name, cls)  # a class defined again, as in a notebook, takes its own place
         ours = known.__module__.startswith(f"{__package__}.") and known.__module__ != cls.__module__
         if ours or known.__qualname__ != cls.__qualname__:
@@ -96,29 +119,50 @@ def name_of(cls: type[LossPart]) -> str:
     return next((name for name, known in PARTS.items() if known is cls), f"{cls.__module__}.{cls.__qualname__}")
 
 
+def _check_class(cls: object) -> None:
+    if not (isinstance(cls, type) and issubclass(cls, LossPart)):
+        raise TypeError("neither a temperature nor a rule nor an objective")
+    parameters(cls)
+
+
 def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
     """The parameters of a constructor that a text can give; ``**options`` are those behind the base class's ``*``."""
     found: dict[str, inspect.Parameter] = {}
-    for base in cls.__mro__:
-        if "__init__" in vars(base) and base is not nn.Module:
-            own = dict(list(inspect.signature(vars(base)["__init__"]).parameters.items())[1:])
-            more = {name: each for name, each in own.items() if not found or each.kind is each.KEYWORD_ONLY}
-            found |= {name: each for name, each in more.items() if name not in found}
-            if not any(each.kind is each.VAR_KEYWORD for each in own.values()):
+    nearest = True
+    for base in cls.__mro__[: cls.__mro__.index(nn.Module)]:
+        if "__init__" in vars(base):
+            own = [*inspect.signature(vars(base)["__init__"]).parameters.values()][1:]
+            for each in own:
+                if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
+                    raise TypeError(f"the constructor of {base.__name__} takes {each} without a name")
+                if each.kind is each.KEYWORD_ONLY or (nearest and each.kind is not each.VAR_KEYWORD):
+                    found.setdefault(each.name, each)
+            if not any(each.kind is each.VAR_KEYWORD for each in own):
                 break
-    hidden = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    return {name: each for name, each in found.items() if each.kind not in hidden and name != "gather"}
+            nearest = False
+    found.pop("gather", None)
+    return found
 
 
 def check_number(name: str, value: float, interval: str) -> None:
     """Refuse a parameter outside an interval such as ``[0, 1)``, and NaN; True was probably meant for another one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} must be a number, got {value!r}")
-    low, high = map(float, interval[1:-1].split(","))
-    above = low <= value if interval[0] == "[" else low < value
-    below = value <= high if interval[-1] == "]" else value < high
-    if not (above and below):
+    if not lies_in(value, interval):
         raise ValueError(f"{name} must lie in {interval}, got {value}")
+
+
+def check_count(name: str, value: int, interval: str) -> None:
+    """As :func:`check_number`, for whole numbers."""
+    check_number(name, value, interval)
+    if not isinstance(value, int):
+        raise ValueError(f"{name} must be a whole number, got {value}")
+
+
+def check_flag(name: str, value: bool) -> None:
+    """Refuse what is neither true nor false: a number was probably meant for another parameter."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 def parse(text: str, own_classes: bool = False) -> LossPart:
@@ -138,10 +182,12 @@ def parse(text: str, own_classes: bool = False) -> LossPart:
         if not isinstance(node, ast.Call):
             raise LossError(f"{_short(text)}: a name with its arguments is needed, such as infonce(0.05)")
         return _part(node, own_classes)
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise LossError(f"{_short(text)}: {getattr(error, 'msg', None) or 'nested too deeply'}") from None
-    except ValueError as error:  # such as a null byte
-        raise error if isinstance(error, LossError) else LossError(f"{_short(text)}: {error}") from None
+    except LossError:
+        raise
+    except (SyntaxError, ValueError) as error:  # the latter for characters that no source holds
+        raise LossError(f"{_short(text)}: {getattr(error, 'msg', error)}") from None
+    except (RecursionError, MemoryError):
+        raise LossError(f"{_short(text)}: nested too deeply") from None
 
 
 def _short(place: str | ast.expr) -> str:
@@ -151,12 +197,12 @@ def _short(place: str | ast.expr) -> str:
 
 def _part(node: ast.Call, own_classes: bool) -> LossPart:
     cls = _class(node.func, own_classes)
-    taken = parameters(cls)
     if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
         raise LossError(f"{_short(node)}: no stars")
     positional = [_value(each, own_classes) for each in node.args]
     named = [(str(each.arg), _value(each.value, own_classes)) for each in node.keywords]
     with _located(node):
+        taken = parameters(cls)
         by_position = [name for name, each in taken.items() if each.kind is not each.KEYWORD_ONLY]
         if len(positional) > len(by_position):
             raise ValueError(f"at most {len(by_position)} arguments without a name; it takes {', '.join(taken)}")
@@ -170,7 +216,11 @@ def _part(node: ast.Call, own_classes: bool) -> LossPart:
         missing = [name for name, each in taken.items() if each.default is each.empty and name not in given]
         if missing:
             raise ValueError(f"{' and '.join(missing)} must be given; it takes {', '.join(taken)}")
-        return cls(**given)
+        part = cls(**given)
+        ours = __name__.partition(".")[0] == cls.__module__.partition(".")[0]
+        if not ours and part != part.replace():
+            raise ValueError(f"the constructor of {cls.__name__} must keep its arguments as they are")
+        return part
 
 
 @contextmanager
@@ -178,8 +228,9 @@ def _located(node: ast.expr) -> Iterator[None]:
     """Name the place of an error."""
     try:
         yield
-    except (ValueError, TypeError) as error:
-        raise LossError(f"{_short(node)}: {' '.join(str(error).split())}") from error
+    except Exception as error:  # a constructor may be the user's
+        kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
+        raise LossError(f"{_short(node)}: {kind}{' '.join(str(error).split())}") from error
 
 
 def _value(node: ast.expr, own_classes: bool) -> object:
@@ -190,6 +241,8 @@ def _value(node: ast.expr, own_classes: bool) -> object:
         sign, number = -1, node.operand
     value = number.value if isinstance(number, ast.Constant) else ...
     if type(value) in (int, float):
+        if not abs(value) <= sys.float_info.max:  # type: ignore[arg-type]
+            raise LossError(f"{_short(node)}: too large a number")
         return sign * value  # type: ignore[operator]
     if number is node and (value is None or type(value) in (bool, str)):
         return value
@@ -211,10 +264,9 @@ def _class(node: ast.expr, own_classes: bool) -> type[LossPart]:
     with _located(node), _here_first():
         try:
             cls = getattr(importlib.import_module(module), inner)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"cannot be loaded: {error}") from error
-        if not (isinstance(cls, type) and issubclass(cls, LossPart)):
-            raise ValueError("neither a temperature nor a rule nor an objective")
+        except Exception as error:  # the module is the user's
+            raise ValueError(f"cannot be loaded: {type(error).__name__}: {error}") from error
+        _check_class(cls)
         return PARTS.setdefault(name_of(cls), cls)  # so that what the run writes can be read
 
 
@@ -226,8 +278,3 @@ def _here_first() -> Iterator[None]:
         yield
     finally:
         sys.path.remove("")
-
-
-def names_of(kind: type[LossPart]) -> list[str]:
-    """The registered names of a kind of part, such as temperatures."""
-    return [name for name, cls in PARTS.items() if issubclass(cls, kind)]

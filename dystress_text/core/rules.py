@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from dystress_text.core.registry import LossPart, check_number, register
-from dystress_text.core.temperature import Temperature, as_argument, as_temperature
+from dystress_text.core.registry import LossPart, check_flag, check_number, register
+from dystress_text.core.temperature import Temperature, as_temperature
 
 
 class Rule(LossPart):
-    """Logits ``s / tau``; the base of the other rules.
-
-    Args:
-        temperature: any temperature, or a number for a constant one.
-    """
+    """Logits ``s / tau``; the base of the other rules."""
 
     def __init__(self, temperature: Temperature | float) -> None:
         super().__init__()
@@ -31,8 +26,8 @@ class Rule(LossPart):
             raise ValueError(f"temperature must be no rule itself, got {temperature}")
         self.temperature = as_temperature(temperature)
 
-    def argument(self, name: str) -> Any:
-        return as_argument(self.temperature) if name == "temperature" else super().argument(name)
+    def as_argument(self) -> LossPart | float:
+        return self.temperature.as_argument() if type(self) is Rule else self
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         """The logits of negatives, whose logsumexps over each row :meth:`negatives_logsumexp` receives."""
@@ -115,9 +110,6 @@ class FocalRule(Rule):
 
     Nothing but the temperature is detached. The logit falls for ``s < -margin / 2``. Published for text: margin 0.3 at
     the temperature 0.05.
-
-    Args:
-        margin: added to the similarity that multiplies a negative's logit; in [-2, 2).
     """
 
     def __init__(self, temperature: Temperature | float, margin: float = 0.3) -> None:
@@ -141,18 +133,16 @@ class ADNCERule(Rule):
     mean is over it and the negatives: ``-l_p + log sum w exp(l)``, which may be below 0. Published with this form: mu
     0.4 and sigma 1 at the temperature 0.07 (BERT-base).
 
-    Args:
-        mu: similarity of the largest weight.
-        sigma: width of the Gaussian; positive.
-        weigh_positive: the form for sentences, with a weight for the positive; for InfoNCE and NT-Xent.
+    ``weigh_positive`` is the form for sentences, for InfoNCE and NT-Xent.
     """
 
     def __init__(
         self, temperature: Temperature | float, mu: float = 0.4, sigma: float = 1.0, *, weigh_positive: bool = False
     ) -> None:
         super().__init__(temperature)
-        check_number("mu", mu, "(-inf, inf)")
-        check_number("sigma", sigma, "(0, inf)")
+        check_number("mu", mu, "(-1e3, 1e3)")
+        check_number("sigma", sigma, "[1e-6, inf)")  # its square divides
+        check_flag("weigh_positive", weigh_positive)
         self.mu, self.sigma, self.weigh_positive = mu, sigma, weigh_positive
 
     def log_height(self, similarity: Tensor) -> Tensor:
@@ -185,9 +175,6 @@ class HardnessRule(Rule):
 
     As sentence-transformers' MultipleNegativesRankingLoss with ``hardness_mode="all_negatives"``. It cites LLaVE with
     the strength 9, and Schechter Vera et al., "EmbeddingGemma" (2025), with 5. Its scale is 20, the temperature 0.05.
-
-    Args:
-        hardness_strength: a negative's similarity times this is added to its logit, without a gradient; not negative.
     """
 
     def __init__(self, temperature: Temperature | float, hardness_strength: float = 9.0) -> None:

@@ -6,7 +6,6 @@ What changes is a buffer or parameter, so that checkpoints save it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,6 @@ from dystress_text.core.temperature import (
     ProfileTemperature,
     Temperature,
     TemperatureError,
-    as_argument,
     as_temperature,
     check_range,
 )
@@ -30,11 +28,7 @@ class ScheduledTemperature(Temperature):
     ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``: ``tau_max`` at the start,
     ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
 
-    Args:
-        tau_min: lowest temperature.
-        tau_max: highest temperature, the one at the start.
-        half_period: time from highest to lowest, in unit.
-        unit: epoch, or run for fractions of the whole run (as a one-epoch text run needs).
+    The ``unit`` of the half period is an epoch, or the run (as a one-epoch text run needs).
     """
 
     time: Tensor
@@ -62,11 +56,6 @@ class AlignmentAdaptiveTemperature(Temperature):
 
     A is the mean positive similarity of the global batch, without a gradient; before the first batch it is ``a_0``. A
     batch with A <= a_0 - 1/alpha would make the temperature zero or negative and raises a TemperatureError.
-
-    Args:
-        tau_0: temperature at A = a_0; positive.
-        alpha: how strongly the temperature follows A; not negative.
-        a_0: the reference alignment, in [-1, 1].
     """
 
     mean_positive: Tensor
@@ -109,8 +98,7 @@ class LearnableTemperature(Temperature):
 
     Args:
         temperature: the start, a number or a profile with ``tau_min < tau_max``; strictly between the bounds.
-        low: the lower bound.
-        high: the upper bound.
+        low, high: the bounds.
         learning_rate: peak learning rate of what is learned.
     """
 
@@ -121,19 +109,17 @@ class LearnableTemperature(Temperature):
         start = as_temperature(temperature)
         if not isinstance(start, (ConstantTemperature, ProfileTemperature)):
             raise ValueError(f"temperature {start} has nothing to learn; a constant or profile has")
-        check_number("learning_rate", learning_rate, "(0, inf)")
+        for name, value in {"low": low, "high": high, "learning_rate": learning_rate}.items():
+            check_number(name, value, "(0, inf)")
         self.ends = [name for name in ("tau", "tau_min", "tau_max") if hasattr(start, name)]
         starts: list[float] = [getattr(start, name) for name in self.ends]
         floors = [low, *starts[:-1]]
-        if not low > 0 or not all(a < b < high < math.inf for a, b in zip(floors, starts, strict=True)):
+        if not all(a < b < high for a, b in zip(floors, starts, strict=True)):
             ends = " < ".join(map(str, starts))
             raise ValueError(f"low < {ends} < high must hold for the bounds, 0 < low < high, got {low} and {high}")
         self.temperature, self.low, self.high, self.learning_rate = start, low, high, learning_rate
         free = [math.log((start - floor) / (high - start)) for start, floor in zip(starts, floors, strict=True)]
         self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
-
-    def argument(self, name: str) -> Any:
-        return as_argument(self.temperature) if name == "temperature" else super().argument(name)
 
     def forward(self, similarity: Tensor) -> Tensor:
         low, *highest = self._end_points(self.free.to(similarity.dtype))

@@ -22,10 +22,7 @@ _GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
 
 
 class Temperature(LossPart, ABC):
-    """Base of all temperatures. Its call maps similarities (any shape) to temperatures (same shape).
-
-    The other methods are for what changes during the run.
-    """
+    """Base of all temperatures, which map similarities; its other methods are for what changes during the run."""
 
     @abstractmethod
     def forward(self, similarity: Tensor) -> Tensor:
@@ -48,10 +45,6 @@ class Temperature(LossPart, ABC):
     def needs_progress(self) -> bool:
         return type(self).advance is not Temperature.advance
 
-    def learned(self) -> dict[str, float]:
-        """What training has made of its arguments, by name; {} where nothing is learned."""
-        return {}
-
 
 class TemperatureError(ValueError):
     """A temperature cannot go on with a batch of the run; the message gives the values and what can mend it."""
@@ -67,16 +60,15 @@ def check_range(tau_min: float, tau_max: float) -> None:
 
 @register("constant")
 class ConstantTemperature(Temperature):
-    """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05).
-
-    Args:
-        tau: the temperature, positive.
-    """
+    """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05)."""
 
     def __init__(self, tau: float) -> None:
         super().__init__()
         check_number("tau", tau, "(0, inf)")
         self.tau = tau
+
+    def as_argument(self) -> Temperature | float:
+        return float(self.tau) if type(self) is ConstantTemperature else self
 
     def forward(self, similarity: Tensor) -> Tensor:
         return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(similarity)
@@ -91,21 +83,12 @@ def as_temperature(temperature: Temperature | float) -> Temperature:
     return temperature
 
 
-def as_argument(temperature: Temperature) -> Temperature | float:
-    """The opposite: a constant as its number."""
-    return temperature.tau if type(temperature) is ConstantTemperature else temperature
-
-
 class ProfileTemperature(Temperature):
     """A similarity-dependent temperature: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
 
     The base of the named profiles, and of your own, which sets what its shape needs before it calls the constructor
     here. The temperature must be positive. If the logit ``s / tau(s)`` falls somewhere while the similarity rises, a
     warning says so: a pair that gets closer is then treated as if it moved apart.
-
-    Args:
-        tau_min: lowest temperature; positive.
-        tau_max: highest temperature; not below tau_min.
     """
 
     def __init__(self, tau_min: float, tau_max: float) -> None:
@@ -184,10 +167,8 @@ class ShiftedCosineTemperature(ProfileTemperature):
 class OneSidedCosineTemperature(ProfileTemperature):
     """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above: "version 3" of the shifts.
 
-    It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and from -0.4 on.
-
-    Args:
-        shift: minus the plateau's start; in [-1, 1).
+    It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and from -0.4 on. The
+    shift lies in [-1, 1).
     """
 
     def __init__(self, tau_min: float, tau_max: float, shift: float) -> None:
@@ -211,8 +192,7 @@ class LinearTemperature(ProfileTemperature):
 class ExponentialTemperature(ProfileTemperature):
     """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of Table abltempfunc).
 
-    Args:
-        sharpness: c, positive; the larger, the narrower the dip at s = 0.
+    The larger the sharpness c, the narrower the dip at s = 0.
     """
 
     def __init__(self, tau_min: float, tau_max: float, sharpness: float = 3.5) -> None:
@@ -256,10 +236,6 @@ class TeMoTemperature(ProfileTemperature):
 
     It rises from ``tau_0`` at s = -1 to ``tau_0 + alpha`` at s = 1, for positives too. Published for images with texts:
     0.01 and 0.04, with ``detach_temperature=False``.
-
-    Args:
-        tau_0: temperature at s = -1; positive.
-        alpha: how far it rises; not negative.
     """
 
     def __init__(self, tau_0: float, alpha: float) -> None:
@@ -275,12 +251,8 @@ class TeMoTemperature(ProfileTemperature):
 def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
     """The ODE family of the paper (Eq. tauij), ``s / log(delta K s - c)``, for plots; NaN where it is not positive.
 
-    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels).
-
-    Args:
-        similarity: any shape.
-        delta_k: the product delta K of the gradient bound and the sum over the other pairs.
-        c: the integration constant.
+    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels), with the product
+    ``delta_k`` of the gradient bound and the sum over the other pairs, and the integration constant ``c``.
     """
     argument = delta_k * similarity - c
     tau = similarity / torch.log(argument.clamp(min=torch.finfo(similarity.dtype).tiny))

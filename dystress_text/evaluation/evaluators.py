@@ -28,7 +28,8 @@ from dystress_text.evaluation.embedder import EncodedOnce
 from dystress_text.evaluation.readers import Labelled, StsPairs, scored, slug_of
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import Embed, score_vectors
+from dystress_text.evaluation.sts import Embed, score_vectors, spearman
+from dystress_text.evaluation.words import Words
 from dystress_text.files.tables import is_hub_name, is_table, load_table
 from dystress_text.files.text_lines import is_blank
 
@@ -52,8 +53,11 @@ class StsEvaluator:
     def best_metrics(self) -> Sequence[str]:
         return [self.pairs.metric("spearman")]
 
-    def __call__(self, embed: Embed) -> dict[str, float]:
-        return sts_metrics(self.pairs, embed(self.pairs.sentences))
+    def __call__(self, embed: Embed | Words) -> dict[str, float]:
+        pairs = self.pairs
+        if isinstance(embed, Words):
+            return {self.best_metrics[0]: spearman(embed.cosines(pairs.first, pairs.second), pairs.scores)}
+        return sts_metrics(pairs, embed(pairs.sentences))
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class RetrievalEvaluator:
         names = (re.sub(r"[ ()]+", "_", metric.lower()).strip("_") for metric in self.collection.metrics)
         return [f"{self.collection.slug}_{name}" for name in names]
 
-    def __call__(self, embed: Embed) -> dict[str, float]:
+    def __call__(self, embed: Embed | Words) -> dict[str, float]:
         return dict(zip(self.best_metrics, self.collection.scores(embed).values(), strict=True))
 
 
@@ -124,6 +128,14 @@ class Evaluation:
             for evaluator in self.evaluators:
                 metrics |= _that_exist(evaluator(embed))
         self.seconds += time.perf_counter() - start
+        return self._with_average(metrics)
+
+    def words(self) -> dict[str, float]:
+        """What words alone reach, by metric; transfer tasks and evaluators of the user's own have no such figure."""
+        known = [each for each in self.evaluators if isinstance(each, StsEvaluator | RetrievalEvaluator)]
+        return self._with_average({n: x for each in known for n, x in _that_exist(each(Words())).items()})
+
+    def _with_average(self, metrics: dict[str, float]) -> dict[str, float]:
         scored = [metrics[name] for pairs in self.pairs if (name := pairs.metric("spearman")) in metrics]
         if len(scored) == len(self.pairs) > 1:
             metrics[AVERAGE] = float(np.mean(scored))
@@ -208,11 +220,22 @@ def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, flo
     return f"{title:24} {pooler:16} {spearman:>8} {alignment:>9} {uniformity:>10}"
 
 
-def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: str) -> list[str]:
+def further_lines(
+    evaluation: Evaluation, metrics: Mapping[str, float], words: Mapping[str, float], pooler: str
+) -> list[str]:
     """Lines of the table at the end of a run for all metrics except those of the first set of scored pairs."""
     shown = {pairs.metric(kind) for pairs in evaluation.pairs for kind in KINDS}
-    lines = [sts_line(pairs.name, pooler, pairs, metrics) for pairs in evaluation.pairs[1:]]
-    return lines + [f"{name:41} {value:8.2f}" for name, value in metrics.items() if name not in shown]
+    lines = []
+    for pairs in evaluation.pairs[1:]:
+        lines += [sts_line(pairs.name, pooler, pairs, metrics), *words_line(pairs, words)]
+    others = {name: value for name, value in metrics.items() if name not in shown}
+    beside = {name: f"   words {words[name]:.2f}" for name in others if name in words}
+    return lines + [f"{name:41} {value:8.2f}{beside.get(name, '')}" for name, value in others.items()]
+
+
+def words_line(pairs: StsPairs, words: Mapping[str, float]) -> list[str]:
+    """The line of words alone on a set; none where they have no figure."""
+    return [sts_line("words", "TF-IDF", pairs, words)] if pairs.metric("spearman") in words else []
 
 
 def read_scored_pairs(source: str) -> StsPairs:

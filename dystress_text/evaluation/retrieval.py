@@ -23,6 +23,7 @@ from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import EncodedOnce
 from dystress_text.evaluation.readers import one_spaced, score_of, slug_of
 from dystress_text.evaluation.sts import Embed
+from dystress_text.evaluation.words import Words
 
 METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
 GRADED = "nDCG@10 (graded)"  # of scores as gains, as BEIR has it; sentence-transformers' evaluator knows 0 and 1 alone
@@ -82,18 +83,20 @@ class Collection:
         """The names of the figures."""
         return [*METRICS, *[GRADED] * self.graded]
 
-    def scores(self, embed: Embed) -> dict[str, float]:
+    def scores(self, embed: Embed | Words) -> dict[str, float]:
         """The :attr:`metrics` x 100, means over the queries; an :class:`Embedder` has prompts and a similarity."""
         from sentence_transformers import SimilarityFunction
         from sentence_transformers.evaluation import (  # type: ignore[import-not-found]  # slow to import
             InformationRetrievalEvaluator,
         )
 
-        encoded, own = embed if isinstance(embed, EncodedOnce) else EncodedOnce(embed), self.own
+        by = embed if isinstance(embed, EncodedOnce | Words) else EncodedOnce(embed)
+        similarity, own = "cosine" if isinstance(by, Words) else by.similarity, self.own
 
         class Evaluator(InformationRetrievalEvaluator):  # type: ignore[misc]
             def embed_inputs(self, model: Any, sentences: Sequence[str], encode_fn_name: str, **_: Any) -> Tensor:
-                return (encoded.query if encode_fn_name == "query" else encoded.document)(sentences)
+                vectors: Tensor = (model.query if encode_fn_name == "query" else model.document)(sentences)
+                return vectors
 
             def compute_metrics(self, hits_of_queries: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
                 ranked, graded, dcg = [], [], self.compute_dcg_at_k
@@ -105,13 +108,20 @@ class Collection:
                     graded.append(dcg(gains, 10) / dcg(sorted(scores.values(), reverse=True), 10))
                 return {**super().compute_metrics(ranked), GRADED: np.mean(graded)}
 
+        most = 101
         evaluator = Evaluator(
             dict(self.queries), dict(self.documents), dict(self.relevant), accuracy_at_k=[1],
-            map_at_k=[101],  # one more than the figures need, since a query's own document does not count
-            score_functions={"own": SimilarityFunction.to_similarity_fn(encoded.similarity)},
+            map_at_k=[most],  # one more than the figures need, since a query's own document does not count
+            score_functions={"own": SimilarityFunction.to_similarity_fn(similarity)},
             **{f"{argument}_at_k": [k] for argument, k in METRICS.values()},
         )  # fmt: skip
-        measured = evaluator.compute_metrices(None)["own"]
+        if isinstance(by, Words):
+            names = list(self.documents)
+            found = by.search(list(self.queries.values()), list(self.documents.values()), most)
+            hits = [[{"corpus_id": names[place], "score": score} for place, score in of] for of in found]
+            measured = evaluator.compute_metrics(hits)
+        else:
+            measured = evaluator.compute_metrices(by)["own"]
         figures = {name: measured[f"{name.split('@')[0].lower()}@k"][k] for name, (_, k) in METRICS.items()}
         return {name: 100 * float((figures | {GRADED: measured[GRADED]})[name]) for name in self.metrics}
 

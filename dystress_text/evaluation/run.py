@@ -29,6 +29,7 @@ from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_sts_task, score_vectors
 from dystress_text.evaluation.transfer import evaluate_transfer
+from dystress_text.evaluation.words import TITLE, WORDS, Words
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions
 from dystress_text.training.run_folder import contents_of, evaluation_file, one_writer, write_evaluation
@@ -99,7 +100,7 @@ class Results:
             "geometry": geometry.get("geometry"),
             "retrieval": retrieval,
             "other_data": others,
-            "versions": versions("sentence-transformers", "tokenizers", "scipy", "scikit-learn"),
+            "versions": versions("sentence-transformers", "tokenizers", "scipy", "scikit-learn", "bm25s"),
         }
 
 
@@ -138,11 +139,13 @@ def retrieval_table(results: Sequence[Results], collections: Sequence[Collection
     return lay_out([["", *map(" ".join, columns)], *rows])
 
 
-def evaluate_task(task: Task, folder: Path, embed: Embed, mode: str = "test") -> dict[str, Any]:
+def evaluate_task(task: Task, folder: Path, embed: Embed | Words, mode: str = "test") -> dict[str, Any]:
     """Evaluate on a task of either kind in SentEval's ``downstream`` folder; returns its entry in the result file."""
     start = time.perf_counter()
     if isinstance(task, StsTask):
         scores = evaluate_sts_task(task, folder, embed)
+    elif isinstance(embed, Words):
+        raise DataError("words alone have no vectors to classify")
     else:
         scores = evaluate_transfer(task, folder, embed, mode)
     seconds = round(time.perf_counter() - start, 2)
@@ -173,35 +176,46 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
         more = (published or {}).get(group, {}) if settings.compare and settings.suite == "senteval" else {}
         print(f"\n{table(every, names, mean, more)}", flush=True)
 
+    complete = True
     for model, pooler in poolers.items():
-        encode, of_model = load_model(model, pooler, settings.dtype, settings.batch_size)
-        embed, file = EncodedOnce(encode), _file_of(settings, model)
+        embed, of_model = _loaded(settings, model, pooler)
+        mine = {group: tasks for group, tasks in chosen.items() if model != WORDS or group == "sts"}
+        file = _file_of(settings, model)
         every.append(results := Results({**about, **of_model}))
         results.begin(file)
-        for group, tasks in chosen.items():
+        for group, tasks in mine.items():
             for task in tasks:
                 _run_task(settings, results, task, folder, embed)
                 results.write(file, task.name)
             if len(poolers) == 1:
                 show(group)
-        if "sts" in chosen and settings.geometry != "none":
+        if "sts" in chosen and settings.geometry != "none" and not isinstance(embed, Words):
             _measure_geometry(settings, results, folder, embed)
             results.write(file, "geometry")
         for collection in collections:
             _run_collection(results, collection, embed, file)
-        missing = ", ".join(task.name for tasks in chosen.values() for task in tasks if task.name not in results.tasks)
+        missing = ", ".join(task.name for tasks in mine.values() for task in tasks if task.name not in results.tasks)
+        complete = complete and not missing
         print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}", flush=True)
     if len(poolers) > 1:
         for group in chosen:
             show(group)
     if collections:
         print(f"\n{retrieval_table(every, collections)}", flush=True)
-    return all(task.name in results.tasks for results in every for tasks in chosen.values() for task in tasks)
+    return complete
+
+
+def _loaded(settings: SentEvalSettings, model: str, pooler: str | None) -> tuple[EncodedOnce | Words, dict[str, Any]]:
+    if model == WORDS:
+        print(f"{WORDS}: {TITLE}")
+        return Words(), Words.about(settings.dtype)
+    encode, about = load_model(model, pooler, settings.dtype, settings.batch_size)
+    return EncodedOnce(encode), about
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
     """How vectors of a model are made; what cannot be evaluated is refused before the first model is."""
-    if len(settings.model) > 1 and is_sentence_transformer(model):
+    if model == WORDS or (len(settings.model) > 1 and is_sentence_transformer(model)):
         return None
     if settings.pooler_type is None:
         check_complete(model)
@@ -216,7 +230,7 @@ def _file_of(settings: SentEvalSettings, model: str) -> Path:
     return file.with_name(f"{model.replace('/', '--')}-{file.name}") if model in here[:-1] + here[1:] else file
 
 
-def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed) -> None:
+def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed | Words) -> None:
     try:
         results.tasks[task.name] = entry = evaluate_task(task, folder, embed, settings.mode)
     except DataError as error:
@@ -231,7 +245,7 @@ def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
     return f"{results.about['model']}, {name}" if len(settings.model) > 1 else name
 
 
-def _run_collection(results: Results, collection: Collection, embed: Embed, file: Path) -> None:
+def _run_collection(results: Results, collection: Collection, embed: Embed | Words, file: Path) -> None:
     start = time.perf_counter()
     figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}
     seconds = round(time.perf_counter() - start, 2)

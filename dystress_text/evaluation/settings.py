@@ -9,6 +9,7 @@ from typing import Any
 from dystress_text.cli.options import check_names, check_options, option
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, STS_SETS, SUITES, TRANSFER_TASKS, choose
+from dystress_text.evaluation.words import WORDS
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class SentEvalSettings:
     model: list[str] = option(
         MISSING,
         "folder or hub name of a sentence-transformers model, with --pooler_type of any encoder; several make one "
-        "table",
+        "table; words is TF-IDF and BM25, the baseline without a model",
     )
     pooler_type: str | None = option(
         None,
@@ -84,6 +85,12 @@ class SentEvalSettings:
         check_options(self)
         if self.tasks is None:
             object.__setattr__(self, "tasks", [] if self.retrieval else ["all"])
-        choose(self.suite, self.tasks or [])
+        chosen = choose(self.suite, self.tasks or [])
+        if WORDS in self.model and Path(WORDS).is_dir():
+            raise ParameterError("model", f"{WORDS!r} is the baseline and a folder; ./{WORDS} is the folder")
+        if self.model == [WORDS] and self.pooler_type:
+            raise ParameterError("pooler_type", "words have none")
+        if self.model == [WORDS] and "sts" not in chosen and not self.retrieval:
+            raise ParameterError("tasks", "words alone are measured on sts and on search, not on transfer tasks")
         if self.output is not None and len(self.model) > 1:
             raise ParameterError("output", "is the file of one model; each of several has its own")

@@ -19,8 +19,10 @@ from torch import Tensor
 from dystress_text.core.diagnosis import BINS
 from dystress_text.core.geometry import alignment, uniformity
 from dystress_text.core.vectors import positive_similarity, unit_vectors
+from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import StsTask
 from dystress_text.evaluation.readers import StsPairs
+from dystress_text.evaluation.words import Words
 
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 
@@ -67,16 +69,15 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
     return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds.items()}
 
 
-def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> dict[str, Any]:
+def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed | Words) -> dict[str, Any]:
     """Score an encoder on a task, with cosines in fp64: Spearman's correlation of cosine and gold score, x 100.
 
     ``spearman`` is over the pairs of all subsets together ("all"), the published figure; ``mean`` and ``weighted_mean``
     are of the figures in ``subsets``, by the numbers of pairs in ``counts``.
     """
-    subsets = {}
-    for name, pairs in task.read(folder).items():
-        first, second = (unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second))  # (pairs, dim)
-        subsets[name] = np.stack([positive_similarity(first, second).cpu().numpy(), pairs.scores])  # (2, pairs)
+    read = task.read(folder)
+    cosines = _cosines(list(read.values()), embed)
+    subsets = {n: np.stack([x, read[n].scores]) for n, x in zip(read, cosines, strict=True)}  # (2, pairs) each
     scores = {name: spearman(*both) for name, both in subsets.items()}
     counts = {name: both.shape[1] for name, both in subsets.items()}
     return {
@@ -86,6 +87,18 @@ def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> dict[str, An
         "subsets": {name: round(score, 2) for name, score in scores.items()},
         "counts": counts,
     }
+
+
+def _cosines(subsets: Sequence[StsPairs], embed: Embed | Words) -> list[NDArray[np.float64]]:
+    """The cosines of the pairs of each subset, (pairs,); for words the idf is that of all subsets together."""
+    if isinstance(embed, Words):
+        first, second = ([text for pairs in subsets for text in getattr(pairs, s)] for s in ("first", "second"))
+        cosines = embed.cosines(first, second)
+        if len(set(cosines)) < 2:
+            raise DataError("words alone give all pairs the same similarity")
+        return np.split(cosines, np.cumsum([len(pairs) for pairs in subsets])[:-1])
+    both = ([unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second)] for pairs in subsets)
+    return [positive_similarity(first, second).cpu().numpy() for first, second in both]
 
 
 def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:

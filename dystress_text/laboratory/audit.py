@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,9 @@ from dystress_text.training.surroundings import left_as_they_were
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-EQUIVALENT_MOVED = 0.10
-"""A rule is expected to train like its nearest constant if less of the negatives' gradient is moved than this."""
-EQUIVALENT_PULL = 0.10
-"""And if the gradient of the positives differs from that of the negatives by less than this share of it."""
+# a rule is expected to train like its nearest constant if less of the negatives' gradient is moved, and if the gradient
+# of the positives differs from that of the negatives by less
+EQUIVALENT_MOVED = EQUIVALENT_PULL = 0.10
 END = 0.1  # the share of the steps that are the first, or the last ones
 
 Floats = NDArray[np.float64]
@@ -52,7 +52,6 @@ class Window:
 
     @property
     def equivalent(self) -> bool:
-        """Whether the rule is expected to train like the constant."""
         return self.moved < EQUIVALENT_MOVED and abs(self.pull - 1) < EQUIVALENT_PULL
 
     @property
@@ -116,9 +115,9 @@ def audit(
         raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")
     sums: list[PairSums] = []
     compared: list[Comparison] = []
-    was_training = encoder.training
-    with left_as_they_were(), torch.no_grad():
+    with left_as_they_were(), torch.no_grad(), ExitStack() as after:
         torch.manual_seed(seed)
+        after.callback(encoder.train, encoder.training)
         encoder.train()
         for start in range(0, len(sentences) - batch_size + 1, batch_size):
             features = encoder.preprocess(list(sentences[start : start + batch_size]))
@@ -126,7 +125,6 @@ def audit(
             views = [encoder(dict(features))["sentence_embedding"].float() for _ in range(2)]  # (batch, dim) each
             sums.append(PairSums(*(each.double().cpu() for each in pair_sums(objective, views, HIGH_SIMILARITY))))
             compared.append(Comparison(*(each.double().cpu() for each in compare(objective, views))))
-        encoder.train(was_training)
     steps = PairSums(*map(torch.stack, zip(*sums, strict=True)))
     lines = lines_of(steps, Comparison(*(torch.stack(each).sum(0) for each in zip(*compared, strict=True))))
     windows, negatives = windows_of([{"step": i, **line} for i, line in enumerate(lines, 1)], "this audit")
@@ -182,11 +180,11 @@ def in_words(audit: Audit) -> list[str]:
     """The audit in a few lines; the first one says what the rule amounts to."""
     window = audit.windows["all"]
     name, moved = tau_in_words(window), f"{100 * window.moved:.1f} % of the gradient"
-    found = f"is no constant: the nearest is {name}, and {moved} must be moved"
+    amounts = f"is no constant: the nearest is {name}, and {moved} must be moved"
     if window.moved < EQUIVALENT_MOVED:
-        found = f"is the constant {name} to within {moved}"
+        amounts = f"is the constant {name} to within {moved}"
     expected = f"it is {'' if window.equivalent else 'not '}expected to train like it"
-    lines = [f"On these {audit.data} this rule {found}; {expected}."]
+    lines = [f"On these {audit.data} this rule {amounts}; {expected}."]
     if abs(window.pull - 1) >= EQUIVALENT_PULL:
         times = f"{window.pull:.2f} times that of its negatives"
         lines.append(f"The gradient of its positives is {times}; that of InfoNCE is 1.00 times.")
@@ -203,10 +201,8 @@ def table(audit: Audit) -> list[list[str]]:
     """The windows side by side, the header first."""
     lines = [["steps", "nearest constant", "moved", "along s", "pull", "mean s of negatives"]]
     for w in audit.windows.values():
-        shares = (f"{100 * w.moved:.1f} %", f"{100 * w.along_axis:.1f} %")
-        lines.append(
-            [f"{w.steps[0]:,} to {w.steps[1]:,}", tau_in_words(w), *shares, f"{w.pull:.2f}", f"{w.negative:.3f}"]
-        )
+        steps, shares = "{:,} to {:,}".format(*w.steps), (f"{100 * w.moved:.1f} %", f"{100 * w.along_axis:.1f} %")
+        lines.append([steps, tau_in_words(w), *shares, f"{w.pull:.2f}", f"{w.negative:.3f}"])
     return lines
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import torch
@@ -149,8 +149,8 @@ def slope(temperature: Temperature, s: torch.Tensor, detached: bool) -> torch.Te
     """Slope of the logit s / tau(s) by the similarity: (tau - s tau') / tau^2, or 1 / tau with tau detached."""
     s = s.detach().requires_grad_()
     tau = temperature(s).expand_as(s)
-    (found,) = torch.autograd.grad((s / (tau.detach() if detached else tau)).sum(), s)
-    return found
+    (gradient,) = torch.autograd.grad((s / (tau.detach() if detached else tau)).sum(), s)
+    return gradient
 
 
 def draw_logit() -> Figure:
@@ -186,19 +186,11 @@ def draw_logit() -> Figure:
     return figure
 
 
-DRAWINGS: dict[str, Callable[[], Figure]] = {
-    "default": draw_default,
-    "profiles": draw_profiles,
-    "shifts": draw_shifts,
-    "ode": draw_ode,
-    "logit": draw_logit,
-}
-
-
 def make(name: str) -> Figure:
     """The figure of that name."""
+    drawings = (draw_default, draw_profiles, draw_shifts, draw_ode, draw_logit)
     with style(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the logit of some rows falls
-        figure = DRAWINGS[name]()
+        figure = next(draw for draw in drawings if draw.__name__ == f"draw_{name}")()
         figure.draw_without_rendering()  # lays it out under these settings
         return figure

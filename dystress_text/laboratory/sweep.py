@@ -31,7 +31,6 @@ from dystress_text.training.run_folder import claim_folder, evaluation_file, fin
 SET_HERE = (
     "--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir", "--push_to_hub"
 )  # fmt: skip
-Command = list[str]
 
 
 @dataclass(frozen=True)
@@ -44,28 +43,26 @@ class PlannedRun:
     suite: str  # of the evaluation
     data_dir: str | None  # where prepared data lie
 
-    def commands(self) -> Iterator[Command]:
+    def commands(self) -> Iterator[list[str]]:
         """What is left to do, each step asked for when those before it are done."""
         if not self.is_trained():
-            yield [
-                *_program("train"), *self.options, f"--output_dir={self.folder}",
-                "--resume_from_checkpoint=auto",
-            ]  # fmt: skip
+            folder = (f"--output_dir={self.folder}", "--resume_from_checkpoint=auto")
+            yield [*_program("train"), *self.options, *folder]
         file = evaluation_file(self.folder, self.suite, "test")
         newest = read_json(file) if file.is_file() else {}
         as_here = newest.get("pooler_type") is None and newest.get("dtype", "fp32") == "fp32"
         evaluated = newest.get("tasks", {}) if as_here else {}  # a user's own with other options is no run's figure
         if tasks := [task for task in self.tasks if task not in evaluated]:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
-            command = [*_program("senteval"), "--model", str(self.folder), "--suite", self.suite, *data]
-            yield [*command, "--tasks", *tasks]
+            evaluation = ("--model", str(self.folder), "--suite", self.suite)
+            yield [*_program("senteval"), *evaluation, *data, "--tasks", *tasks]
 
     def is_trained(self) -> bool:
         """Whether the folder holds this run, finished; one with other settings is refused."""
         return finished_before(self.folder, parse(self.options).asked()) is not None
 
 
-def _program(name: str) -> Command:
+def _program(name: str) -> list[str]:
     return [sys.executable, "-m", "dystress_text", name]
 
 
@@ -77,8 +74,9 @@ def configurations(options: Any) -> dict[str, list[str]]:
         if len(found) > 1:
             raise UserError(f"losses go on top of one preset, and {len(found)} are named: {', '.join(found)}")
         words = next(iter(found.values()), [])
+        losses = [parse([*words, f"--loss={loss}"]).text.loss for loss in options.loss]  # in one spelling
         # a folder's name holds no brackets and blanks
-        found = {re.sub(r"[^\w.=+]+", "-", loss).strip("-"): [*words, f"--loss={loss}"] for loss in options.loss}
+        found = {re.sub(r"[^\w.=+]+", "-", loss).strip("-"): [*words, f"--loss={loss}"] for loss in losses}
     if not found:
         raise UserError("nothing to run: name a --table, --presets, or a --loss")
     return found
@@ -95,16 +93,16 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
     tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
-    named, runs, compared = configurations(options), [], {}
-    for seed in dict.fromkeys(options.seeds):
-        for name, words in named.items():
-            run_options = (*extra, *words, *data, f"--seed={seed}")
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
-                settings = parse(run_options)
-            folder = options.output_dir / f"{name}-seed-{seed}"
-            compared[name] = FinishedRun(folder, {"settings": settings.options()})
-            runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
+    runs, compared = [], {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
+        named = configurations(options)
+        for seed in dict.fromkeys(options.seeds):
+            for name, words in named.items():
+                run_options = (*extra, *words, *data, f"--seed={seed}")
+                folder = options.output_dir / f"{name}-seed-{seed}"
+                compared[name] = FinishedRun(folder, {"settings": parse(run_options).options()})
+                runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
     away = differing([*compared.values()], {"loss"})
     if away and not options.different_settings:
         raise UserError(
@@ -124,21 +122,16 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     with ExitStack() as held:
         claim_folder(held, options.output_dir)
         (options.output_dir / "logs").mkdir(exist_ok=True)
-        return _run_and_compare(runs, options)
-
-
-def _run_and_compare(runs: Sequence[PlannedRun], options: Any) -> bool:
-    print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
-    failures = run_all(runs, options.output_dir / "logs", options.jobs)
-    for name, reason in failures.items():
-        print(f"failed: {name}: {reason}", file=sys.stderr)
-    done = len(runs) - len(failures)
-    if done:
-        compared = Comparisons(*read_text_runs([run.folder for run in runs if run.folder.name not in failures]))
-        for line in verdict(compared):
-            print(line)
-    tables = f"; dystress report {shlex.quote(str(options.output_dir))} makes the tables" if done else ""
-    print(f"{done} done, {len(failures)} failed{tables}")
+        print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
+        failures = run_all(runs, options.output_dir / "logs", options.jobs)
+        for name, reason in failures.items():
+            print(f"failed: {name}: {reason}", file=sys.stderr)
+        done, tables = [run.folder for run in runs if run.folder.name not in failures], ""
+        if done:
+            for line in verdict(Comparisons(*read_text_runs(done))):
+                print(line)
+            tables = f"; dystress report {shlex.quote(str(options.output_dir))} makes the tables"
+        print(f"{len(done)} done, {len(failures)} failed{tables}")
     return not failures
 
 

@@ -8,24 +8,13 @@ For a model and sentences without training: a run of a few steps at ``--learning
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import UserError, reason_of
 from dystress_text.files.whole import write_json
-from dystress_text.laboratory.audit import Audit, in_words, record_of, table, windows_of
-from dystress_text.training.run_folder import (
-    AUDIT,
-    IMAGE_PROGRAM,
-    PROGRAMS,
-    SIMILARITY_LOG,
-    check_version,
-    read_record,
-    read_steps,
-)
+from dystress_text.training import run_folder
 
 
 def make_parser() -> OneLineParser:
@@ -35,34 +24,24 @@ def make_parser() -> OneLineParser:
     return parser
 
 
-def audit_of(folder: Path, record: Mapping[str, Any]) -> Audit:
-    """The audit of a run's log."""
-    if record.get("program") not in PROGRAMS:
+@program("dystress audit")
+def main(words: list[str]) -> None:
+    """The program."""
+    folder: Path = make_parser().parse_args(words).run
+    from dystress_text.laboratory.audit import Audit, in_words, record_of, table, windows_of  # help does without torch
+
+    record, log = run_folder.read_record(folder), folder / run_folder.SIMILARITY_LOG
+    if record.get("program") not in run_folder.PROGRAMS:
         raise UserError(f"no run in {str(folder)!r}")
-    check_version(folder, record)
-    log = folder / SIMILARITY_LOG
+    run_folder.check_version(folder, record)
     if not log.is_file():
-        raise UserError(f"{str(folder)!r} has no {SIMILARITY_LOG}: train with --log_similarity")
-    windows, negatives = windows_of(list(read_steps(log)), log)
-    data = "images" if record["program"] == IMAGE_PROGRAM else "sentences"
-    return Audit(str(folder), str(record["loss"]), data, negatives, windows)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-
-    def work() -> bool:
-        folder: Path = make_parser().parse_args(argv).run
-        record = read_record(folder)
-        audit = audit_of(folder, record)
-        print("\n".join(in_words(audit)))
-        print(f"{audit.loss}: {audit.source}")
-        print(lay_out(table(audit)), flush=True)
-        try:
-            write_json(folder / AUDIT, record_of(audit))
-        except OSError as error:
-            raise UserError(f"cannot write to {str(folder)!r}: {reason_of(error)}") from error
-        print(f"{folder / AUDIT} has the figures.")
-        return True
-
-    return exit_code("dystress audit", work)
+        raise UserError(f"{str(folder)!r} has no {run_folder.SIMILARITY_LOG}: train with --log_similarity")
+    windows, negatives = windows_of(list(run_folder.read_steps(log)), log)
+    data = "images" if record["program"] == run_folder.IMAGE_PROGRAM else "sentences"
+    audit = Audit(str(folder), str(record["loss"]), data, negatives, windows)
+    print(*in_words(audit), f"{audit.loss}: {audit.source}", lay_out(table(audit)), sep="\n", flush=True)
+    try:
+        write_json(folder / run_folder.AUDIT, record_of(audit))
+    except OSError as error:
+        raise UserError(f"cannot write to {str(folder)!r}: {reason_of(error)}") from error
+    print(f"{folder / run_folder.AUDIT} has the figures.")

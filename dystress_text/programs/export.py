@@ -11,14 +11,12 @@ sentence-transformers from 5.1 on, without the run's log and checkpoints.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, program
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress export", __doc__)
     add = parser.add_argument
@@ -29,23 +27,19 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+@program("dystress export")
+def main(words: list[str]) -> None:
+    """The program."""
+    options = make_parser().parse_args(words)
+    # here, so that help and wrong options come at once
+    from dystress_text.encoders.saving import quiet
+    from dystress_text.export.card import HERE
+    from dystress_text.export.copies import PROBES, check_push, export, push
 
-    def work() -> bool:
-        options = make_parser().parse_args(argv)
-        # here, so that help and wrong options come at once
-        from dystress_text.encoders.saving import quiet
-        from dystress_text.export.card import HERE
-        from dystress_text.export.copies import PROBES, check_push, export, push
-
-        if options.push_to_hub is not None:
-            check_push(options.push_to_hub)
-        with quiet():
-            folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
-        print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
-        if options.push_to_hub is not None:
-            print(push(folder, options.push_to_hub, folder), flush=True)
-        return True
-
-    return exit_code("dystress export", work)
+    if options.push_to_hub is not None:
+        check_push(options.push_to_hub)
+    with quiet():
+        folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
+    print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
+    if options.push_to_hub is not None:
+        print(push(folder, options.push_to_hub, folder), flush=True)

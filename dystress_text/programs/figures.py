@@ -7,10 +7,9 @@ dystress figures all --output figures/
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.cli.extras import require
 from dystress_text.errors import ParameterError, UserError, reason_of
 
@@ -34,8 +33,23 @@ def make_parser() -> OneLineParser:
     return parser
 
 
+@program("dystress figures")
+def main(words: list[str]) -> None:
+    """The program."""
+    options = make_parser().parse_args(words)
+    if options.list:
+        print("\n".join(f"{name:10} {about}" for name, about in FIGURES.items()))
+        return
+    files = {str(options.name): options.output or Path(f"{options.name}.png")}
+    if options.name == "all":
+        files = {name: (options.output or Path("figures")) / f"{name}.png" for name in FIGURES}
+    for name, file in files.items():
+        draw(name, file)
+        print(file)
+
+
 def draw(name: str, file: Path) -> None:
-    """Draw a figure of :data:`FIGURES` into a file, whose ending says the format."""
+    """Draw a figure into a file, whose ending says the format."""
     if name not in FIGURES:
         raise UserError(f"name a figure: {', '.join(FIGURES)}, or all; got {name!r}")
     if file.suffix.lower() not in ENDINGS:
@@ -50,22 +64,3 @@ def draw(name: str, file: Path) -> None:
         plots.save(figure, file)
     except OSError as error:
         raise ParameterError("output", f"cannot write {str(file)!r}: {reason_of(error)}") from error
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-
-    def work() -> bool:
-        options = make_parser().parse_args(argv)
-        if options.list:
-            print("\n".join(f"{name:10} {about}" for name, about in FIGURES.items()))
-            return True
-        files = {str(options.name): options.output or Path(f"{options.name}.png")}
-        if options.name == "all":
-            files = {name: (options.output or Path("figures")) / f"{name}.png" for name in FIGURES}
-        for name, file in files.items():
-            draw(name, file)
-            print(file)
-        return True
-
-    return exit_code("dystress figures", work)

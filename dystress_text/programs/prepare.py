@@ -12,22 +12,20 @@ A part that the source does not have is named and left out; the exit code stays 
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.errors import DataError, UserError
 from dystress_text.files.places import data_root
 from dystress_text.files.prepared_data import Manifest, read_manifest
 from dystress_text.preparation.data_sets import CATALOG, Request
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress prepare", __doc__)
     add = parser.add_argument
@@ -40,8 +38,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(options: argparse.Namespace) -> bool:
-    """Do what was asked for; False if something that was asked for is not as it should be."""
+@program("dystress prepare")
+def main(words: list[str]) -> bool:
+    """The program; whether everything that was asked for is as it should be."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an orderly end, which leaves nothing half-ready
+    options = make_parser().parse_args(words)
     root = data_root(options.data_dir)
     if options.what == ["list"]:
         for entry in CATALOG.values():
@@ -75,10 +77,3 @@ def _state(manifest: Manifest | None) -> str:
     missing = "; ".join(f"{part} ({reason})" for part, reason in manifest.not_ready.items())
     state += f" but for {missing}" if missing else ""
     return f"{state}; variant: {manifest.variant}" if manifest.variant else state
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an orderly end, which leaves nothing half-ready
-    return exit_code("dystress prepare", lambda: run(make_parser().parse_args(argv)))

@@ -14,11 +14,10 @@ the constant 0.05 (SimCSE) and the constant of its tau_max, or with every consta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli import text_table
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, program
 
 
 def make_parser() -> OneLineParser:
@@ -33,22 +32,18 @@ def make_parser() -> OneLineParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+@program("dystress report")
+def main(words: list[str]) -> None:
+    """The program."""
+    options = make_parser().parse_args(words)
+    # here, so that help and wrong options come at once
+    from dystress_text.report.tables import Comparisons, render
+    from dystress_text.report.text_page import text_page
+    from dystress_text.report.text_runs import read_text_runs
 
-    def work() -> bool:
-        options = make_parser().parse_args(argv)
-        # here, so that help and wrong options come at once
-        from dystress_text.report.tables import Comparisons, render
-        from dystress_text.report.text_page import text_page
-        from dystress_text.report.text_runs import read_text_runs
-
-        compared = Comparisons(*read_text_runs(options.folders), options.baseline)
-        if options.format == "jsonl":
-            text = "\n".join(each.line() for each in compared.shown)
-        else:
-            text = text_page(compared) if options.format == "html" else render(compared, options.format)
-        print(text, flush=True)
-        return True
-
-    return exit_code("dystress report", work)
+    compared = Comparisons(*read_text_runs(options.folders), options.baseline)
+    if options.format == "jsonl":
+        text = "\n".join(each.line() for each in compared.shown)
+    else:
+        text = text_page(compared) if options.format == "html" else render(compared, options.format)
+    print(text, flush=True)

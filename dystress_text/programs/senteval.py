@@ -15,12 +15,11 @@ whose files are missing or damaged is marked, no average is then given, and the 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
-from dystress_text.cli.command_line import exit_code
-from dystress_text.cli.options import SettingsParser, named_options
+from dystress_text.cli.command_line import program
+from dystress_text.cli.options import SettingsParser
 from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import SentEvalSettings
 
@@ -39,31 +38,29 @@ def make_parser() -> SettingsParser:
     return SettingsParser([SentEvalSettings], "dystress senteval", __doc__)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+@program("dystress senteval", "interrupted; the result file holds what was finished")
+def main(words: list[str]) -> bool:
+    """The program; whether every task has its figure."""
+    for word, following in pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        name = name[:2] + name[2:].replace("-", "_")
+        for option in {name, f"{name}={value if equals else following}"} & SIMCSE_OPTIONS.keys():
+            raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
+    (settings,) = make_parser().settings(words)
+    # here, so that help and errors of the command line come at once
+    from dystress_text.encoders.saving import quiet
+    from dystress_text.evaluation.run import run
+    from dystress_text.export.results import renew_results
+    from dystress_text.report.text_page import leave_text_report
+    from dystress_text.simcse.paper import PUBLISHED
+    from dystress_text.training.run_folder import REPORT
 
-    def work() -> bool:
-        words = sys.argv[1:] if argv is None else list(argv)
-        for name, value in named_options(words).items():
-            for option in {f"--{name}", f"--{name}={value}"} & SIMCSE_OPTIONS.keys():
-                raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
-        (settings,) = make_parser().settings(words)
-        # here, so that help and errors of the command line come at once
-        from dystress_text.encoders.saving import quiet
-        from dystress_text.evaluation.run import run
-        from dystress_text.export.results import renew_results
-        from dystress_text.report.text_page import leave_text_report
-        from dystress_text.simcse.paper import PUBLISHED
-        from dystress_text.training.run_folder import REPORT
-
-        with quiet():
-            complete = run(settings, PUBLISHED)
-        for model in map(Path, settings.model):
-            if (model / REPORT).is_file():  # the page of a run shows results
-                print(leave_text_report(model))
-            own = settings.mode == "test" and settings.output is None and model.is_dir()
-            if own and (line := renew_results(model, settings.suite)) is not None:
-                print(line)
-        return complete
-
-    return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")
+    with quiet():
+        complete = run(settings, PUBLISHED)
+    for model in map(Path, settings.model):
+        if (model / REPORT).is_file():  # the page of a run shows results
+            print(leave_text_report(model))
+        own = settings.mode == "test" and settings.output is None and model.is_dir()
+        if own and (line := renew_results(model, settings.suite)) is not None:
+            print(line)
+    return complete

@@ -13,11 +13,9 @@ stopped. A run that fails does not stop the others; its log is named, and the ex
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.simcse.presets import TABLES
 
 
@@ -42,15 +40,11 @@ def make_parser() -> OneLineParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+@program("dystress sweep")
+def main(words: list[str]) -> bool:
+    """The program; whether every run is done."""
+    cut = words.index("--") if "--" in words else len(words)
+    options = make_parser().parse_args(words[:cut])
+    from dystress_text.laboratory.sweep import sweep  # here, so that help and wrong options come at once
 
-    def work() -> bool:
-        words = list(sys.argv[1:] if argv is None else argv)
-        cut = words.index("--") if "--" in words else len(words)
-        options = make_parser().parse_args(words[:cut])
-        from dystress_text.laboratory.sweep import sweep  # here, so that help and wrong options come at once
-
-        return sweep(options, words[cut + 1 :])
-
-    return exit_code("dystress sweep", work)
+    return sweep(options, words[cut + 1 :])

@@ -13,15 +13,14 @@ The model is written to ``out/`` (``--output_dir``) in sentence-transformers' fo
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from dystress_text.cli.command_line import exit_code
+from dystress_text.cli.command_line import program
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.settings import RunSettings
 
@@ -120,11 +119,7 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
     return FinishedTraining(output, record)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
-
-    def work() -> bool:
-        fine_tune(parse(sys.argv[1:] if argv is None else argv, __doc__))
-        return True
-
-    return exit_code("dystress train", work)
+@program("dystress train")
+def main(words: list[str]) -> None:
+    """The program."""
+    fine_tune(parse(words, __doc__))

@@ -75,9 +75,9 @@ def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Differen
 
 def holm(differences: Sequence[Difference]) -> list[Difference]:
     """The same with p corrected for the number of those that are tested (Holm, 1979)."""
-    found, worst = list(differences), 0.0
+    corrected, worst = list(differences), 0.0
     tested = sorted((d.p, place) for place, d in enumerate(differences) if d.p is not None)
     for left, (p, place) in zip(range(len(tested), 0, -1), tested, strict=True):
         worst = max(worst, p * left)
-        found[place] = replace(found[place], corrected=worst)
-    return found
+        corrected[place] = replace(corrected[place], corrected=worst)
+    return corrected

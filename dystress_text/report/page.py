@@ -73,8 +73,8 @@ def _summary(run: FinishedRun) -> str:
 
 
 def _results(runs: Sequence[FinishedRun]) -> Table:
-    """Each metric of each run: before training, of the best pooler and of the run's own, and after it."""
-    metrics = list(dict.fromkeys(metric for run in runs for metric in run.record["trained"]))
+    """Each metric of each run: before training, of the best pooler and of the run's own, after it, and of words."""
+    metrics = dict.fromkeys(metric for run in runs for metric in run.record["trained"])
     lines = [["", *(metric_title(metric).replace("\n", ", ") for metric in metrics)]]
     for run in runs:
         own = ("", run.record["settings"].get("pooler_type"))
@@ -82,7 +82,8 @@ def _results(runs: Sequence[FinishedRun]) -> Table:
             ("untrained" + f", best pooler {name}" * (name not in own), figures)
             for name, figures in untrained_of(run.record).items()
         ]
-        for name, figures in (*untrained, ("trained", run.record["trained"])):
+        words = [("words", run.record["words"])] if run.record.get("words") else []
+        for name, figures in (*untrained, ("trained", run.record["trained"]), *words):
             cells = ("-" if figures.get(metric) is None else f"{figures[metric]:.2f}" for metric in metrics)
             lines.append([f"{run.folder.name}, " * (len(runs) > 1) + name, *cells])
     return lines
@@ -96,8 +97,8 @@ def _by_run(runs: Sequence[str], options: Sequence[Mapping[str, Any]], names: It
 
 def _surroundings(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a run ran on, by names such as ``versions: torch``."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for key in _SURROUNDINGS:
         value = record.get(key)
-        found |= {f"{key}: {name}": v for name, v in value.items()} if isinstance(value, dict) else {key: value}
-    return found
+        options |= {f"{key}: {name}": v for name, v in value.items()} if isinstance(value, dict) else {key: value}
+    return options

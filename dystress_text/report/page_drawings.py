@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -58,14 +58,10 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     ]
 
 
-def _curves(lines: Iterable[Line]) -> Curves:
-    found: dict[str, tuple[list[int], list[float]]] = {}
-    for line in lines:
-        for name, value in line.items():
-            steps, values = found.setdefault(name, ([], []))
-            steps.append(line["step"])
-            values.append(value)  # None, which is drawn as a gap, where it was not finite
-    return found
+def _curves(lines: Sequence[Line]) -> Curves:
+    """Where a value was not finite it is None, which is drawn as a gap."""
+    logged = {name: [line for line in lines if name in line] for line in lines for name in line}
+    return {name: ([line["step"] for line in some], [line[name] for line in some]) for name, some in logged.items()}
 
 
 def _over_steps(runs: Mapping[str, Curves], titles: Mapping[str, str]) -> Pictures:
@@ -90,16 +86,14 @@ def _over_steps(runs: Mapping[str, Curves], titles: Mapping[str, str]) -> Pictur
 
 def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]]:
     """Histograms of the development set's pairs, and of the batches' where they were logged."""
-    pictures, scored = [], run.record.get("similarities", {})
-    if scored:
+    pictures = []
+    if scored := run.record.get("similarities"):
         above = scored.get("positive_above", 4.0)  # the usual bound on STS
         kinds = {name: (label.format(above), look) for name, (label, look) in _SCORED.items()}
         panels = {f"{scored['set']}, {w} training": scored[w] for w in ("before", "after") if w in scored}
-        pictures.append(
-            ("Similarities of scored pairs before and after training", _draw(panels, kinds, run.temperature))
-        )
-    histograms = [line["histograms"] for line in log if "histograms" in line]
-    if histograms:
+        seen = "Similarities of scored pairs before and after training"
+        pictures.append((seen, _draw(panels, kinds, run.temperature)))
+    if histograms := [line["histograms"] for line in log if "histograms" in line]:
         panels = {"first training batches": histograms[0], "last training batches": histograms[-1]}
         seen = "Similarities of the pairs of the first and the last training batches"
         pictures.append((seen, _draw(panels, _BATCHES, run.temperature)))

@@ -15,18 +15,7 @@ from dystress_text.core.registry import LossError
 from dystress_text.core.run_temperatures import LearnableTemperature
 from dystress_text.core.temperature import Temperature
 from dystress_text.errors import UserError
-from dystress_text.training.run_folder import (
-    FINISHED,
-    LOG,
-    PROGRAMS,
-    RECORD,
-    SIMILARITY_LOG,
-    check_version,
-    read_json,
-    read_steps,
-    run_folders,
-    state_of,
-)
+from dystress_text.training import run_folder
 from dystress_text.training.settings import CONFIGURATION_FREE
 
 MEASURES = {
@@ -46,7 +35,7 @@ Line = Mapping[str, Any]  # of a log: step, and values by name
 class FinishedRun:
     """A finished run of text or images."""
 
-    folder: Path  # where it is
+    folder: Path
     record: Mapping[str, Any]  # what ``run.json`` holds
 
     @property
@@ -62,9 +51,8 @@ class FinishedRun:
     @property
     def settings(self) -> dict[str, Any]:
         """The options that make the configuration."""
-        return {
-            name: value for name, value in self.record["settings"].items() if name not in {*CONFIGURATION_FREE, "seed"}
-        }
+        free = {*CONFIGURATION_FREE, "seed"}
+        return {name: value for name, value in self.record["settings"].items() if name not in free}
 
     @cached_property
     def loss(self) -> Objective | None:
@@ -82,8 +70,8 @@ class FinishedRun:
         learned = self.record.get("learned_temperature") or {}
         if isinstance(self.loss, SigLIPLoss):
             return self.loss.replace(**learned).temperature
-        found = getattr(self.loss, "temperature", None)
-        return found.fixed(**learned) if isinstance(found, LearnableTemperature) and learned else found
+        tau = getattr(self.loss, "temperature", None)
+        return tau.fixed(**learned) if isinstance(tau, LearnableTemperature) and learned else tau
 
     @property
     def constant(self) -> float | None:
@@ -93,26 +81,28 @@ class FinishedRun:
         return tau if isinstance(tau, float) and len(values) == 1 else None
 
     def metrics(self) -> list[Line]:
-        return list(read_steps(self.folder / LOG))
+        return list(run_folder.read_steps(self.folder / run_folder.LOG))
 
     def similarities(self) -> list[Line]:
         """The lines of the log of similarities; none without --log_similarity."""
-        log = self.folder / SIMILARITY_LOG
-        return list(read_steps(log)) if log.is_file() else []
+        log = self.folder / run_folder.SIMILARITY_LOG
+        return list(run_folder.read_steps(log)) if log.is_file() else []
 
 
 R = TypeVar("R", bound=FinishedRun)
 
 
-def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -> tuple[list[FinishedRun], list[str]]:
+def read_finished(
+    folders: Iterable[Path], programs: Sequence[str] = run_folder.PROGRAMS
+) -> tuple[list[FinishedRun], list[str]]:
     """The finished runs among folders of runs, of these programs, and the names of those that are not finished."""
     runs, unfinished = [], []
-    for folder in run_folders(folders):
-        record = read_json(folder / RECORD)
+    for folder in run_folder.run_folders(folders):
+        record = run_folder.read_json(folder / run_folder.RECORD)
         if record.get("program") not in programs:
-            raise UserError(f"{folder / RECORD} is not the record of a run of {' or '.join(programs)}")
-        check_version(folder, record)
-        if state_of(record) == FINISHED:
+            raise UserError(f"{folder / run_folder.RECORD} is not the record of a run of {' or '.join(programs)}")
+        run_folder.check_version(folder, record)
+        if run_folder.state_of(record) == run_folder.FINISHED:
             runs.append(FinishedRun(folder.absolute(), record))
         else:
             unfinished.append(folder.name)
@@ -123,16 +113,16 @@ def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -
 
 def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
     """The runs of each configuration; two with one seed, or with other settings, are refused."""
-    found: dict[str, list[R]] = {}
+    configurations: dict[str, list[R]] = {}
     for run in runs:
-        others = found.setdefault(run.configuration, [])
+        others = configurations.setdefault(run.configuration, [])
         for other in others:
             if other.seed == run.seed:
                 raise UserError(f"{other.folder} and {run.folder} are one configuration with one seed")
         others.append(run)
         if changed := differing([others[0], run]):
             raise UserError(f"{others[0].folder} and {run.folder} have one name and differ in {', '.join(changed)}")
-    return found
+    return configurations
 
 
 def differing(runs: Sequence[FinishedRun], but: Iterable[str] = ()) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -28,28 +28,24 @@ _FEW = 3  # as many undecided comparisons are named one by one
 class Group:
     """Figures that stand in one table."""
 
-    key: str  # of :attr:`dystress_text.report.runs.TextRun.figures`
-    title: str  # of the table
+    key: str  # of a run's figures
+    title: str
     columns: tuple[str, ...]  # in order; the last may be the average
     headline: str  # the column that comparisons are about
 
     @property
     def where(self) -> str:
-        """The headline and its table in words."""
         return f"{self.headline} ({self.title})"
-
-    def row(self, run: TextRun | Evaluated) -> Row:
-        """The run's figures, None where there is none."""
-        return self._averaged(run.figures.get(self.key, {}))
 
     def paper(self, run: TextRun) -> tuple[str, Row] | None:
         """The paper's row for the run: its name, and figures over the same tasks."""
         suite, _, kind = self.key.partition("/")
         row = paper_row(run) if suite == "senteval" and kind in TASKS else None
-        return None if row is None else (row.name, self._averaged(row.figures(kind)))
+        return None if row is None else (row.name, self.row({self.key: row.figures(kind)}))
 
-    def _averaged(self, figures: Row) -> Row:
-        row: Row = {column: figures.get(column) for column in self.columns}
+    def row(self, figures: Mapping[str, Row]) -> Row:
+        """Of the figures of a run or model by group, None where there is none."""
+        row: Row = {column: figures.get(self.key, {}).get(column) for column in self.columns}
         if self.headline.startswith("avg"):
             row[self.headline] = average({column: row[column] for column in self.columns if column != self.headline})
         return row
@@ -57,20 +53,20 @@ class Group:
 
 def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
     """The tables that these have figures for."""
-    found = []
+    groups = []
     for key in dict.fromkeys(key for run in runs for key in run.figures):
         names = list(dict.fromkeys(name for run in runs for name in run.figures.get(key, {})))
         suite, _, kind = key.partition("/")
         if key == "retrieval":
-            found.append(Group(key, "Search x 100", tuple(names), names[0]))
+            groups.append(Group(key, "Search x 100", tuple(names), names[0]))
         elif kind:
             names.sort(key=lambda name: TASKS[kind].index(name) if name in TASKS[kind] else len(TASKS[kind]))
             mean = "avg" if suite != "senteval" or tuple(names) == TASKS[kind] else f"avg of {len(names)}"
             title = GROUPS[kind] + ("" if suite == "senteval" else f", {suite} suite")
-            found.append(Group(key, title, (*names, mean), mean))
+            groups.append(Group(key, title, (*names, mean), mean))
         elif names:
-            found.append(Group(key, "Development set, by the model that was kept", tuple(names), names[0]))
-    return found
+            groups.append(Group(key, "Development set, by the model that was kept", tuple(names), names[0]))
+    return groups
 
 
 def paper_row(run: TextRun) -> PaperRow | None:
@@ -85,13 +81,13 @@ def paper_row(run: TextRun) -> PaperRow | None:
 
 def unlike(key: str, columns: Sequence[str], of: Sequence[TextRun | Evaluated]) -> str:
     """In what the measurements of figures of one name differ, and of which figures; empty where in nothing."""
-    found: dict[str, list[str]] = {}
+    differs: dict[str, list[str]] = {}
     for column in columns:
         ways = [each.measured.get(key, {}).get(column, {}) for each in of if column in each.figures.get(key, {})]
         for name in dict.fromkeys(name for way in ways for name in way):
             if len({way.get(name) for way in ways}) > 1:
-                found.setdefault(name, []).append(column)
-    parts = [f"other {name} ({', '.join(columns)})" for name, columns in found.items()]
+                differs.setdefault(name, []).append(column)
+    parts = [f"other {name} ({', '.join(columns)})" for name, columns in differs.items()]
     return f"measured with {' and '.join(parts)}" if parts else ""
 
 
@@ -142,8 +138,8 @@ class Comparisons:
     def configurations(self) -> dict[str, list[TextRun]]:
         """The runs by configuration, the paper's rows in its order first; runs that do not go together are refused."""
         order = {name: place for place, name in enumerate(PRESETS)}
-        found = by_configuration(self.runs)
-        return {name: found[name] for name in sorted(found, key=lambda name: (order.get(name, len(order)), name))}
+        of = by_configuration(self.runs)
+        return {name: of[name] for name in sorted(of, key=lambda name: (order.get(name, len(order)), name))}
 
     def __post_init__(self) -> None:
         check_names("baseline", self.baselines, self.configurations)  # runs that do not go together are refused here
@@ -182,13 +178,13 @@ class Comparisons:
         pairs: list[tuple[str, str]] = []
         for name in self.configurations:
             pairs += [(name, other) for other in self.baselines_of(name) if (other, name) not in pairs]
-        found = []
+        compared = []
         for group, (name, other) in product((g for g in groups_of(self.runs) if g.key != TRAINING), pairs):
             difference = paired(*(self.by_seed(each, group, group.headline) for each in (name, other)))
             if difference is not None:
-                found.append(Comparison(group, name, other, difference, self._obstacle(group, name, other)))
-        corrected = iter(holm([each.difference for each in found if not each.obstacle]))
-        return [each if each.obstacle else replace(each, difference=next(corrected)) for each in found]
+                compared.append(Comparison(group, name, other, difference, self._obstacle(group, name, other)))
+        corrected = iter(holm([each.difference for each in compared if not each.obstacle]))
+        return [each if each.obstacle else replace(each, difference=next(corrected)) for each in compared]
 
     def _obstacle(self, group: Group, *names: str) -> str:
         """Why configurations cannot be compared in a group's headline; empty where they can."""
@@ -201,20 +197,18 @@ class Comparisons:
 
     def by_seed(self, name: str, group: Group, column: str) -> dict[int, float]:
         """A configuration's figures in a column."""
-        found = {run.seed: group.row(run)[column] for run in self.configurations[name]}
-        return {seed: figure for seed, figure in found.items() if figure is not None and math.isfinite(figure)}
+        figures = {run.seed: group.row(run.figures)[column] for run in self.configurations[name]}
+        return {seed: figure for seed, figure in figures.items() if figure is not None and math.isfinite(figure)}
 
 
 def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, Table]]:
     """Titles and tables; ``but`` names a group to leave out."""
-    found = []
-    for group in groups_of(compared.shown):
-        if group.key != but:
-            found.append((group.title, _means(compared, group)))
-            differences = _differences(compared, group)
-            if len(differences) > 1:
-                found.append((f"{group.title}: differences over seeds", differences))
-    return found
+    tables = []
+    for group in (group for group in groups_of(compared.shown) if group.key != but):
+        tables.append((group.title, _means(compared, group)))
+        if len(differences := _differences(compared, group)) > 1:
+            tables.append((f"{group.title}: differences over seeds", differences))
+    return tables
 
 
 def _means(compared: Comparisons, group: Group) -> Table:
@@ -222,8 +216,8 @@ def _means(compared: Comparisons, group: Group) -> Table:
     lines = [["", *group.columns]]
     for model in compared.evaluated:
         if group.key in model.figures:
-            found = group.row(model)
-            lines.append([model.name, *("missing" if f is None else f"{f:.2f}" for f in found.values())])
+            figures = group.row(model.figures)
+            lines.append([model.name, *("missing" if f is None else f"{f:.2f}" for f in figures.values())])
     for name, runs in compared.configurations.items():
         columns = [list(compared.by_seed(name, group, column).values()) for column in group.columns]
         cells = [
@@ -233,12 +227,10 @@ def _means(compared: Comparisons, group: Group) -> Table:
         lines.append([f"{name}, {len(runs)} seed{'s' * (len(runs) > 1)}", *cells])
         if published := group.paper(runs[0]):
             row, figures = published
-            theirs = [figures[column] for column in group.columns]
-            gaps = [
-                spread(of).mean - f if of and f is not None else None for of, f in zip(columns, theirs, strict=True)
-            ]
-            lines.append([f"  paper: {row}", *("-" if f is None else f"{f:.2f}" for f in theirs)])
-            lines.append(["  ours - paper", *("-" if gap is None else f"{gap:+.2f}" for gap in gaps)])
+            both = [*zip(columns, figures.values(), strict=True)]
+            lines.append([f"  paper: {row}", *("-" if f is None else f"{f:.2f}" for _, f in both)])
+            gaps = ("-" if f is None or not ours else f"{spread(ours).mean - f:+.2f}" for ours, f in both)
+            lines.append(["  ours - paper", *gaps])
     return lines
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.random_pairs import random_pairs_rows
+from dystress_text.evaluation.words import TITLE, not_beaten
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.tables import Comparisons, notes_of, sections, verdict
 from dystress_text.report.text_runs import TRAINING, read_text_runs
@@ -27,4 +28,6 @@ def text_page(compared: Comparisons) -> str:
         lines = [[share, *(rows.get(share, "-") for rows in reached.values())] for share in shares]
         search = "where a search may find a false match in one of so many queries, one in (lines x queries) may pass"
         tables.append((f"What random pairs reach: {search}", [["share of them", *reached], *lines]))
-    return render_page(compared.runs, tables, notes_of(compared), verdict(compared))
+    behind = [f"{run.folder.name}: " * (not alone) + line for run in compared.runs for line in not_beaten(run.record)]
+    notes = [f"words: {TITLE}."] * any(run.record.get("words") for run in compared.runs)
+    return render_page(compared.runs, tables, notes_of(compared) + notes, verdict(compared) + behind)

@@ -86,11 +86,10 @@ def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], li
 def _of_file(file: Path) -> list[TextRun | Evaluated]:
     try:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        figures = [(line["figures"], line["variants"], line.get("measured", {})) for line in lines]
         return [
-            TextRun(Path(line["name"]), line, line["figures"], line["variants"], line.get("measured", {}))
-            if "settings" in line
-            else Evaluated(line["name"], line["figures"], line["variants"], line.get("measured", {}))
-            for line in lines
+            TextRun(Path(line["name"]), line, *of) if "settings" in line else Evaluated(line["name"], *of)
+            for line, of in zip(lines, figures, strict=True)
         ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{file} is not a file of runs: {error!r}") from error

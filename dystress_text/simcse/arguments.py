@@ -84,8 +84,8 @@ def _batch_size(of_one: str) -> list[str]:
 
 def _strategy(when: str) -> list[str]:
     """When to evaluate; SimCSE's scripts say steps."""
-    if when == "epoch":
-        raise _refused("--evaluation_strategy epoch", "--eval_steps N, with the steps of an epoch")
+    if when not in ("steps", "no"):
+        raise _refused(f"--evaluation_strategy {when}", "--eval_steps N, with the steps of an epoch")
     return ["--eval_steps", "0"] if when == "no" else []
 
 
@@ -95,6 +95,7 @@ VALUES = {"--per_device_train_batch_size": _batch_size, "--evaluation_strategy":
 def translate(argv: Sequence[str]) -> list[str]:
     """Translate a command line of SimCSE into one of this program; a value may follow its option or an equals sign."""
     words: list[str] = []
+    last: list[str] = []  # which holds whatever stands beside it
     left = list(argv)
     while left:
         word = left.pop(0)
@@ -104,7 +105,7 @@ def translate(argv: Sequence[str]) -> list[str]:
         name = SHORT.get(name, name)
         if name in VALUES:
             value = value if equals or not left else left.pop(0)
-            words += VALUES[name](value)
+            last += VALUES[name](value)
             continue
         word = name + equals + value
         if name in FLAGS and not equals:
@@ -118,7 +119,7 @@ def translate(argv: Sequence[str]) -> list[str]:
         if isinstance(meaning, str):
             raise _refused(f"{name} {value}", meaning)
         words += meaning
-    return words
+    return words + last
 
 
 def _refused(what: str, instead: str) -> UserError:

@@ -15,24 +15,14 @@ TABLE = "stsresall"
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of the table with its upper (STS) and lower (transfer) half, which are of one model.
+    """A row of the table with its upper (STS) and lower (transfer) half, which are of one model."""
 
-    Attributes:
-        name: as printed in the paper; ``+``, ``*`` and ``**`` are shifts of -0.2, -0.4 and -0.6.
-        preset: that stands for it, sts-PROFILE-TAU_MIN-TAU_MAX; the profile's name includes the shift.
-        loss: the text of it.
-        sts: the seven figures of the upper half.
-        transfer: the seven figures of the lower half.
-        printed: the printed averages of the upper and the lower half. Three of the upper half differ from the mean of
-            their figures, which :func:`average` computes.
-    """
-
-    name: str
-    preset: str
+    name: str  # as printed; ``+``, ``*`` and ``**`` are shifts of -0.2, -0.4 and -0.6
+    preset: str  # sts-PROFILE-TAU_MIN-TAU_MAX; the profile's name includes the shift
     loss: str
-    sts: tuple[float, ...]
-    transfer: tuple[float, ...]
-    printed: tuple[float, float]
+    sts: tuple[float, ...]  # the seven figures of the upper half
+    transfer: tuple[float, ...]  # of the lower half
+    printed: tuple[float, float]  # averages of both; three of the upper half differ from :func:`average`
 
     def figures(self, group: str) -> Row:
         """Figures by task of ``sts`` or ``transfer``."""
@@ -57,8 +47,7 @@ ROWS = (
         (80.42, 85.80, 94.13, 88.66, 85.17, 87.40, 72.29), (74.62, 84.84),
     ),
     PaperRow(
-        "MACL (repro.)", "sts-macl",
-        "macl(0.05, alpha=2, a_0=0.8)",
+        "MACL (repro.)", "sts-macl", "macl(0.05, alpha=2, a_0=0.8)",
         (67.49, 81.55, 73.21, 80.97, 77.52, 76.54, 70.87),
         (80.50, 85.41, 94.20, 89.22, 85.06, 90.40, 75.59), (74.84, 85.77),
     ),

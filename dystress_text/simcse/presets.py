@@ -9,34 +9,19 @@ from dystress_text.training.presets import Preset
 from dystress_text.training.settings import AUTO_FP16
 
 _SMALL: dict[str, Any] = {
-    "model_name_or_path": "dystress_text/embedded/bert-mini-wiki",
-    "pooler_type": "avg",
-    "mlp_head": True,
-    "learning_rate": 1e-4,
-    "drop_duplicates": True,
-    "loss": BEST.loss,
-    "num_train_epochs": 10,
-}
+    "model_name_or_path": "dystress_text/embedded/bert-mini-wiki", "pooler_type": "avg", "mlp_head": True,
+    "learning_rate": 1e-4, "drop_duplicates": True, "loss": BEST.loss, "num_train_epochs": 10,
+}  # fmt: skip
 
 # What SimCSE's scripts set. Kept otherwise: the precision of a CPU, where those scripts do not run (bf16: 61.39 on
 # STS-B dev at a small scale, fp32: 61.41), torch's AdamW (transformers' of then: 61.39 too), no smaller last batch of
 # an epoch (64 of Wiki1M's sentences in batches of 512), an evaluation after the last step. docs/from-simcse.md has all.
 _PAPER: dict[str, Any] = {
-    "model_name_or_path": "bert-base-uncased",
-    "pooler_type": "cls",
-    "max_seq_length": 32,
-    "eval_set": "stsb_dev",
-    "loss": BEST.loss,
-    "train_batch_size": 64,
-    "learning_rate": 3e-5,
-    "lr_scheduler_type": "linear",
-    "warmup_ratio": 0.0,
-    "weight_decay": 0.0,
-    "max_grad_norm": 1.0,
-    "num_train_epochs": 1,
-    "eval_steps": 125,
+    "model_name_or_path": "bert-base-uncased", "pooler_type": "cls", "max_seq_length": 32, "eval_set": "stsb_dev",
+    "loss": BEST.loss, "train_batch_size": 64, "learning_rate": 3e-5, "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.0, "weight_decay": 0.0, "max_grad_norm": 1.0, "num_train_epochs": 1, "eval_steps": 125,
     "mixed_precision": AUTO_FP16,
-}
+}  # fmt: skip
 
 # above s = -shift a shifted profile is the constant tau_max, so that constant is its control
 CONTROLS = {f"sts-constant-{tau}": f"infonce({tau})" for tau in (0.03, 0.04, 0.06, 0.07)}
@@ -107,7 +92,13 @@ PRESETS: dict[str, Preset] = {
         {**_SMALL, "max_steps": 1000},
     ),
     "own-text": Preset(
-        "two crops of each sample of your own text, docs/recipe.md; not a row of the paper",
+        "word vectors for your own text in seconds, no network and no GPU, docs/recipe.md; not a row of the paper",
+        {"model_name_or_path": "static", "pooler_type": "avg", "views": "crop", "loss": "dcl(0.2)", "eval_set": "none",
+         "drop_duplicates": True, "max_seq_length": 2048, "train_batch_size": 256, "learning_rate": 3e-3,
+         "num_train_epochs": 40, "max_steps": 2000, "max_grad_norm": 0.0, "mixed_precision": "no", "eval_steps": 0},
+    ),
+    "own-text-encoder": Preset(
+        "a small transformer for your own text, two crops of each sample; not a row of the paper",
         {**_SMALL, "loss": "dcl(0.03)", "pooler_type": "avg_first_last", "views": "crop",
          "eval_set": "none", "max_steps": 400, "learning_rate": 4e-4},
     ),

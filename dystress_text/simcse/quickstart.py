@@ -59,9 +59,8 @@ def _documentation_of(file: Path) -> Iterator[str]:
     except (SyntaxError, ValueError, OSError):  # some libraries contain samples of broken source
         return
     if file.name == "topics.py":  # pydoc_data: a dictionary of long texts
-        yield from (
-            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        )
+        constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        yield from (value for value in constants if isinstance(value, str))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield ast.get_docstring(node) or ""
@@ -69,9 +68,5 @@ def _documentation_of(file: Path) -> Iterator[str]:
 
 def _is_english(sentence: str) -> bool:
     words = sentence.split()
-    return (
-        4 <= len(words) <= 60
-        and sentence[0].isupper()
-        and sentence[-1] in ".!?"
-        and sum(bool(_WORD.fullmatch(word)) for word in words) >= 0.7 * len(words)
-    )
+    shaped = 4 <= len(words) <= 60 and sentence[0].isupper() and sentence[-1] in ".!?"
+    return shaped and sum(bool(_WORD.fullmatch(word)) for word in words) >= 0.7 * len(words)

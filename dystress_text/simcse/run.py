@@ -23,36 +23,29 @@ from dystress_text.encoders.static import StaticEncoder
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.embedder import prompted
-from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics
+from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics, words_line
 from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
+from dystress_text.evaluation.words import not_beaten
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import MODEL_STAGING, versions
 from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
-from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import PROGRAM, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TableText, training_text
-from dystress_text.training.accelerator import (
-    describe,
-    evaluation_dtype,
-    gather_of,
-    keep_few_kernels,
-)
+from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, keep_few_kernels
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
-from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 
 
 class TextRun(Run):
     """A run on sentences; build it on all processes.
 
-    ``publish`` writes record, card and page into the folder, and says so; it gets the folder, the record, the saved
-    model and the most tokens that the model reads.
+    ``publish`` writes record, card and page into the folder; the number is the most tokens that the model reads.
     """
 
     task: SimcseTask
@@ -81,6 +74,7 @@ class TextRun(Run):
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
         crops = Crops(engine.seed, text.crop_min, text.crop_max, text.max_seq_length)
         static = isinstance(start.model, StaticEncoder)
+        self.unit = "tokens" if static else "words"  # of a crop
         with accelerator.local_main_process_first():
             read = load_corpus(
                 self.text, start.tokenizer, text.max_seq_length, text.max_train_samples,
@@ -93,11 +87,15 @@ class TextRun(Run):
             table.start(read.texts_with(table.embedding.num_embeddings), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
-        if self.samples < (batch := global_batch_size(engine, accelerator.num_processes)):
-            found = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > len(corpus))
-            raise ParameterError(
-                "train_batch_size", f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({found})"
-            )
+        batch = engine.train_batch_size
+        fewer = self.samples // accelerator.num_processes * accelerator.num_processes
+        if fewer < batch and fewer >= 2 and "train_batch_size" not in settings.given:  # the preset's is for more text
+            start.notes.append(f"batches of {fewer}, as there are no more samples")
+            self.train_batch_size = batch = fewer
+        if self.samples < batch:
+            counts = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > len(corpus))
+            reason = f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({counts})"
+            raise ParameterError("train_batch_size", reason)
         self.task = SimcseTask(
             start.model, start.tokenizer, corpus, objective, self.evaluation, masking=masking,
             mlm_weight=text.mlm_weight, evaluation_dtype=evaluation_dtype(accelerator),
@@ -106,40 +104,41 @@ class TextRun(Run):
         self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
+            "train_batch_size": batch,
         }  # fmt: skip
         self.record = {
             "program": TEXT_PROGRAM,
             "settings": self.options,
             "loss": str(objective),
             "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
-            "collections": {found.name: found.about for found in self.evaluation.collections},
+            "collections": {each.name: each.about for each in self.evaluation.collections},
             "versions": versions("sentence-transformers", "tokenizers"),
-            **paper_row(PRESETS[settings.preset], PROGRAM, settings, accelerator.num_processes),
+            **paper_row(PROGRAM, settings.options()),
             **start.about,
         }
 
-    def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
+    def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
         columns = f": {', '.join(self.text.rows.column_names)}" if isinstance(self.text, TableText) else ""
         lines = [*self.start.notes, f"{corpus.report.summary()} ({self.text.name}{columns})"]
         if self.settings.text.drop_duplicates:
             lines.append(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
         self.record["data_variants"] = variants = self._variants()
-        lines += [
-            f"--{name}: not the published data but a variant: {found}" for name, found in variants.items() if found
-        ]
+        told = "not the published data but a variant"
+        lines += [f"--{name}: {told}: {variant}" for name, variant in variants.items() if variant]
         if (text := self.settings.text).views == "crop":
-            lines.append(f"views: two crops of a sample, each {text.crop_min} to {text.crop_max} of its words")
+            lines.append(f"views: two crops of a sample, each {text.crop_min} to {text.crop_max} of its {self.unit}")
         lines += [collection.summary() for collection in self.evaluation.collections]
         lines.append(f"loss: {task.objective}")
         samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"
-        epochs = steps * self.settings.engine.gradient_accumulation_steps / (self.samples // batch_size)
-        lines.append(
-            f"{self.samples:,} {samples}: {epochs:.4g} epochs, {steps:,} steps of {batch_size} on "
-            f"{describe(self.accelerator)}"
-        )
+        engine = self.settings.engine
+        batch_size = self.train_batch_size or engine.train_batch_size
+        epochs = steps * engine.gradient_accumulation_steps / (self.samples // batch_size)
+        length = f"{epochs:.4g} epochs, {steps:,} steps of {batch_size}"
+        lines.append(f"{self.samples:,} {samples}: {length} on {describe(self.accelerator)}")
         print(*lines, sep="\n", flush=True)
         check_saving(task.model, task.tokenizer, Path(self.settings.engine.output_dir) / MODEL_STAGING)
+        self.record["words"] = self.evaluation.words()
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
 
     def _variants(self) -> dict[str, str | None]:
@@ -154,6 +153,8 @@ class TextRun(Run):
         model, tokenizer = self.task.model, self.task.tokenizer
         unfit = FIRST if reads_forward(model.transformer, tokenizer) else ()  # a decoder's first token sees no other
         poolers = [name for name in POOLERS if name not in unfit]
+        if isinstance(model, StaticEncoder):  # the mean is all it can
+            poolers = [model.pooler_type]
         texts = [prompt_of(model.transformer) + sentence for sentence in dev.sentences]
         vectors = model.encode_by_pooler(texts, tokenizer, poolers)  # (distinct sentences, dim) each
         if model.keep_head and self.record["head"]["starts"] != "new":  # a trained head is part of the model
@@ -190,17 +191,15 @@ class TextRun(Run):
     def _results(self) -> list[str]:
         """Speed, what was learned, and the table of the set before and after training."""
         record, dev, pooler = self.record, self.dev, self.task.model.pooler_type
+        padding = "" if self.unit == "tokens" else f", {100 * record['padding_share']:.1f} % padding"
         lines = [
             f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of training, "
             f"{self.evaluation.seconds:,.0f} s of evaluation, "
-            f"peak memory {record['peak_memory_gb']:.2f} GB, {100 * record['padding_share']:.1f} % padding"
+            f"peak memory {record['peak_memory_gb']:.2f} GB{padding}"
         ]
-        if "learned_temperature" in record:
-            lines.append(
-                "learned: " + ", ".join(f"{n} {value:.4f}" for n, value in record["learned_temperature"].items())
-            )
-        reached = ", ".join(f"{cosine} by {share}" for share, cosine in random_pairs_rows(record))
-        if reached:
+        if learned := record.get("learned_temperature"):
+            lines.append("learned: " + ", ".join(f"{name} {value:.4f}" for name, value in learned.items()))
+        if reached := ", ".join(f"{cosine} by {share}" for share, cosine in random_pairs_rows(record)):
             lines.append(f"similarity reached by random pairs: {reached}")
         if dev is not None:
             lines.append(f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}")
@@ -208,4 +207,6 @@ class TextRun(Run):
             before = untrained_of(record).items()
             lines += [sts_line(title, name, dev, of) for title, (name, of) in zip(titles, before, strict=False)]
             lines.append(sts_line(f"trained, step {record['best_step']}", pooler, dev, record["trained"]))
-        return lines + further_lines(self.evaluation, record["trained"], pooler)
+            lines += words_line(dev, record["words"])
+        lines += further_lines(self.evaluation, record["trained"], record["words"], pooler)
+        return lines + not_beaten(record)

@@ -138,6 +138,6 @@ class RunSettings:
         return {"preset": self.preset, **vars(self.text), **evaluation, **vars(self.engine)}
 
     def asked(self) -> dict[str, Any]:
-        """The options that a finished run must have had to be this one; encoder and evaluation decide on the others."""
-        decided = {"metric_for_best_model", *({"pooler_type"} - self.given)}
+        """The options that a finished run must have had to be this one; encoder, text, evaluation decide on others."""
+        decided = {"metric_for_best_model", *({"pooler_type", "train_batch_size"} - self.given)}
         return {name: value for name, value in self.options().items() if name not in decided}

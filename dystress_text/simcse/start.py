@@ -34,28 +34,18 @@ from dystress_text.simcse.texts import TrainingText
 
 @dataclass(frozen=True)
 class Start:
-    """An encoder before the first step.
-
-    Attributes:
-        model: the encoder; a sentence-transformers model has brought its own ``pooler_type``.
-        tokenizer: of the encoder.
-        notes: lines for the user: what was loaded from a checkpoint, what was not, and what trains.
-        about: the same for the run's record.
-    """
+    """An encoder before the first step."""
 
     model: SentenceEncoder
     tokenizer: PreTrainedTokenizerBase
-    notes: list[str]
-    about: dict[str, Any]
+    notes: list[str]  # for the user: what was loaded from a checkpoint, what was not, and what trains
+    about: dict[str, Any]  # the same for the run's record
 
 
 def load_start(text: TextSettings, given: Collection[str] = (), texts: TrainingText | None = None) -> Start:
     """The encoder that a run starts from.
 
-    Args:
-        text: the options of encoder and data.
-        given: the options that the user named; if it has ``pooler_type``, a model with a pooler of its own must agree.
-        texts: the training text, from which a new vocabulary is learned.
+    ``given`` are the options that the user named; of ``texts``, the training text, a new vocabulary is learned.
     """
     name = model_path(text.model_name_or_path)
     if text.beside is not None and not (name == NEW or is_static(name)):
@@ -150,10 +140,8 @@ def _pooler_type(text: TextSettings, given: Collection[str], saved: str | None) 
     if saved is None or (saved in FIRST and text.pooler_type in FIRST):
         return text.pooler_type  # both cls and cls_before_pooler are saved as the first token
     if "pooler_type" in given and text.pooler_type != saved:
-        raise ParameterError(
-            "pooler_type",
-            f"{text.pooler_type} was given, but this sentence-transformers model has {saved}; leave the option out",
-        )
+        reason = f"{text.pooler_type} was given, but this sentence-transformers model has {saved}; leave the option out"
+        raise ParameterError("pooler_type", reason)
     return saved
 
 

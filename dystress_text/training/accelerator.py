@@ -62,14 +62,15 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
 
 def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
     """Refuse what the launcher asks for and the trainer does not do, and say what the launcher has not done."""
-    if accelerator.num_processes == 1 < int(os.environ.get("WORLD_SIZE", "1")):
+    count = accelerator.num_processes
+    if count == 1 < int(os.environ.get("WORLD_SIZE", "1")):
         raise UserError(
             "the launcher started several processes, but accelerate found no devices to join them on; for CPUs set "
             "the environment variable ACCELERATE_USE_CPU=true"
         )
     # accelerate's launcher sets an address for several processes, and without --multi_gpu still starts one
     said = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR", "WORLD_SIZE"} & os.environ.keys()
-    if accelerator.num_processes == 1 and said == {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"}:
+    if count == 1 and said == {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"}:
         warnings.warn(
             "the launcher was asked for several processes and has started one, which trains alone; for several on CPUs "
             "set ACCELERATE_USE_CPU=true and give accelerate launch --multi_gpu in place of --cpu",
@@ -83,22 +84,20 @@ def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
         )
     if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
         raise UserError(f"{accelerator.distributed_type.value} is not supported: every process holds the whole model")
+    if (batch := settings.train_batch_size) % count:
+        reason = f"{batch} does not divide among {count} processes; use a multiple of {count}"
+        raise ParameterError("train_batch_size", reason)
     of_launcher, of_program = accelerator.gradient_accumulation_steps, settings.gradient_accumulation_steps
     if of_launcher != of_program:  # accelerate uses the launcher's number, the loop its own
-        raise ParameterError(
-            "gradient_accumulation_steps",
-            f"the launcher (ACCELERATE_GRADIENT_ACCUMULATION_STEPS) says {of_launcher}, the program {of_program}; "
-            "give both the same",
-        )
+        says = f"the launcher (ACCELERATE_GRADIENT_ACCUMULATION_STEPS) says {of_launcher}, the program {of_program}"
+        raise ParameterError("gradient_accumulation_steps", f"{says}; give both the same")
 
 
 def keep_few_kernels() -> None:
     """Bound oneDNN's caches of kernels, for this process; call it before anything is computed.
 
-    Each batch without padding has a number of tokens of its own, so oneDNN builds new bf16 kernels in each step, which
-    do not come back. By default it keeps 1,024 of them, and as many descriptions: with MiniLM a process grows by 20 MB
-    a step. 32 is above the number of different products in a step of an encoder. The environment variables are read
-    once, when oneDNN starts. What the user has set stays.
+    Each batch without padding has a number of tokens of its own, for which oneDNN builds new bf16 kernels. By default
+    it keeps 1,024 of them: with MiniLM a process grows by 20 MB a step. A step has fewer than 32 different products.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # of oneDNN, and of torch's layer above it
         os.environ.setdefault(name, "32")
@@ -108,13 +107,10 @@ def set_kernels(deterministic: bool) -> None:
     """Choose what torch may compute with on a GPU, for this process.
 
     Some of cuDNN's kernels for attention round the dropout rate (pytorch#174245), so attention leaves cuDNN alone.
-    Convolutions are timed once for each shape and the fastest kernel is taken, which is not always the same one unless
-    ``deterministic`` asks for it; it also refuses operations that have no such kernel.
+    The fastest kernel of a convolution, found by timing, is not always the same one.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = not deterministic
-    # nothing here reads such memory
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(deterministic)
@@ -127,10 +123,7 @@ def device_alone() -> torch.device:
 
 
 def resolve_precision(name: str) -> str:
-    """Resolve ``auto`` to the launcher's precision, else to one in which this machine is fast.
-
-    ``auto_fp16`` is the same, but for CUDA devices, where it is fp16 unless the launcher says otherwise.
-    """
+    """Resolve ``auto`` and ``auto_fp16`` as the help of ``mixed_precision`` says."""
     if name not in ("auto", AUTO_FP16):
         return name
     of_launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
@@ -161,29 +154,26 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
 
 
 def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
-    """Run ``work`` on the main process while the others wait, and return what it gives on all of them.
-
-    An error in it is raised on all processes.
-    """
-    found: T | None = None
+    """Run ``work`` on the main process; all processes return what it gives, or raise its error."""
+    result: T | None = None
     caught: Exception | None = None
     if accelerator.is_main_process:
         try:
-            found = work()
+            result = work()
         except Exception as error:  # raised below, once the others know
             caught = error
     if accelerator.num_processes > 1:
         told = None if caught is None else f"the main process failed: {caught}"
-        message, found = broadcast_object_list([told, found])
+        message, result = broadcast_object_list([told, result])
         if message is not None and caught is None:
             raise TrainingError(message)
     if caught is not None:
         raise caught
-    return cast(T, found)
+    return cast(T, result)
 
 
 def gather_of(accelerator: Accelerator) -> Gather:
-    """Gathers rows from all processes for a loss."""
+    """How a loss gets the embeddings of all processes."""
     processes = accelerator.num_processes
     return ProcessGather(accelerator.process_index, processes) if processes > 1 else LocalGather()
 
@@ -201,9 +191,9 @@ def evaluation_dtype(accelerator: Accelerator) -> torch.dtype:
 
 
 class StopSignals:
-    """SIGTERM and Ctrl-C ask to stop between two steps instead of ending; a context, on all processes of a run.
+    """SIGTERM and Ctrl-C ask to stop between two steps; a second Ctrl-C ends the process at once, with exit code 130.
 
-    A second Ctrl-C ends the process at once, with exit code 130. Without effect outside the main thread.
+    A context, on all processes of a run; without effect outside the main thread.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -233,9 +223,9 @@ class StopSignals:
             os._exit(128 + number)
 
     def agreed(self) -> int:
-        """The number of the signal that has asked any of the processes to stop, 0 while none has; on all of them.
+        """The signal that has asked any of the processes to stop, 0 for none; call it after every step on all of them.
 
-        Call it after every step. The processes ask each other about once a second, after the same steps.
+        They ask each other about once a second, after the same steps.
         """
         if self._group is None:
             return self._number

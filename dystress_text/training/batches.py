@@ -15,7 +15,6 @@ import torch
 from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import EngineSettings
@@ -30,8 +29,8 @@ AHEAD = 2  # batches that are loaded in advance
 class BatchOrder:
     """The samples of each batch: a new permutation each epoch, which depends only on the seed and the epoch.
 
-    A global batch is split into ``world_size`` shares in the order of the ranks, so the global batches are the same for
-    any number of processes. Samples that do not fill the last batch of an epoch are left out of that epoch.
+    The global batches are the same for any number of processes, which take shares in the order of the ranks. Samples
+    that do not fill the last batch of an epoch are left out of that epoch.
     """
 
     size: int
@@ -60,18 +59,16 @@ def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
     accumulation = settings.gradient_accumulation_steps
     per_epoch = batches // accumulation
     if per_epoch == 0:
-        raise ParameterError(
-            "gradient_accumulation_steps", f"{accumulation} batches per step, but an epoch has {batches}"
-        )
+        reason = f"{accumulation} batches per step, but an epoch has {batches}"
+        raise ParameterError("gradient_accumulation_steps", reason)
     steps = per_epoch * (settings.num_train_epochs or (math.inf if settings.max_steps > 0 else 1))
     return per_epoch, settings.max_steps if 0 < settings.max_steps <= steps else math.ceil(steps)
 
 
 def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device) -> Iterator[Batch]:
-    """Batches on ``device``, in order; a thread loads them while earlier ones are in use.
+    """Batches on ``device``, in order; a thread loads each on the CPU while earlier ones are in use.
 
-    ``load`` makes a batch on the CPU from one of ``wanted``, such as sample indices. To a CUDA device it is copied from
-    pinned memory without waiting for the device.
+    To a CUDA device it is copied from pinned memory without waiting for the device.
     """
 
     def load_pinned(item: T) -> Batch:
@@ -106,17 +103,6 @@ class Embeddings(NamedTuple):
     others: tuple[Tensor, ...] = ()
 
 
-def check_no_batch_statistics(model: nn.Module) -> None:
-    """Refuse a network in which a sample's embedding depends on its chunk."""
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
-            raise ParameterError(
-                "grad_cache_chunk",
-                f"{name} ({type(module).__name__}) uses the statistics of its batch, which a chunk does not have; "
-                "leave the option out",
-            )
-
-
 def backward_in_chunks(
     embed: Callable[[nn.Module, Batch], Embeddings],
     loss_of: Callable[[Embeddings], Tensor],
@@ -126,19 +112,16 @@ def backward_in_chunks(
 ) -> Tensor:
     """Add the gradient of the whole batch's loss to the weights, and return the loss.
 
-    Gradient caching (Gao et al., RepL4NLP 2021): the batch is embedded in chunks without a graph. The loss of all
-    embeddings gives the gradient of each embedding. Each chunk is then embedded again, with the same random numbers, to
-    propagate that gradient to the weights. The memory is that of one chunk and of all embeddings; the cost is a second
-    forward pass.
-
-    Processes exchange gradients once, in the backward pass of the last chunk. Call it within
+    Gradient caching (Gao et al., RepL4NLP 2021): the chunks are embedded without a graph, the loss of all embeddings
+    gives the gradient of each, and each chunk is embedded again, with the same random numbers, to propagate it to the
+    weights. Processes exchange gradients once, in the backward pass of the last chunk. Call it within
     ``accelerator.accumulate(model)``.
     """
-    device = accelerator.device
-    cache, states = [], []
+    device, cache, states = accelerator.device, [], []
+    generators: list[Any] = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
     with torch.no_grad():
         for batch in chunks:
-            states.append(random_states(device))
+            states.append([generator.get_rng_state() for generator in generators])
             cache.append(embed(model, batch))
     pieces = list(zip(*((*chunk.views, *chunk.others) for chunk in cache), strict=True))  # of each tensor, by chunk
     whole = [torch.cat(of_chunks) for of_chunks in pieces]
@@ -152,23 +135,9 @@ def backward_in_chunks(
         if tensor.grad is not None
     ]
     for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
-        restore_random_states(states[i], device)
+        for generator, state in zip(generators, states[i], strict=True):
+            generator.set_rng_state(state)
         with nullcontext() if i + 1 == len(chunks) else accelerator.no_sync(model):
             views, others = embed(model, batch)
             torch.autograd.backward([x for x in (*views, *others) if x.requires_grad], gradient)
     return loss.detach()
-
-
-def random_states(device: torch.device) -> list[Tensor]:
-    """The state of the CPU's generator and, for another device, that of its own."""
-    states = [torch.get_rng_state()]
-    if device.type != "cpu":
-        states.append(torch.get_device_module(device).get_rng_state(device))
-    return states
-
-
-def restore_random_states(states: Sequence[Tensor], device: torch.device) -> None:
-    """Set what :func:`random_states` gave."""
-    torch.set_rng_state(states[0])
-    if device.type != "cpu":
-        torch.get_device_module(device).set_rng_state(states[1], device)

@@ -19,18 +19,12 @@ from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.training.accelerator import on_main_process
-from dystress_text.training.run_folder import (
-    INTERRUPTED,
-    NEW,
-    STAGING,
-    checkpoint_folders,
-    differences,
-    write_record,
-)
+from dystress_text.training.run_folder import INTERRUPTED, NEW, STAGING, checkpoint_folders, differences, write_record
 from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
 from dystress_text.training.task import Run
 
 _STATE, _TASK = "training_state.json", "task.safetensors"
+_RESUME = "resume_from_checkpoint"
 _KEPT = 2  # checkpoints, the newest ones
 _OVERFLOWS = 50  # so many skipped steps in a row end an fp16 run
 
@@ -54,7 +48,7 @@ class TrainingState:
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
         """Add the losses of a step's batches; returns why the run cannot go on after the step, if it cannot.
 
-        The norm of the gradient is 0 where it was not clipped. In fp16 a step whose gradient overflows was skipped.
+        The norm is 0 where the gradient was not clipped.
         """
         if fp16 and not math.isfinite(norm):
             self.skipped_steps += 1
@@ -69,10 +63,7 @@ class TrainingState:
 
 
 class Checkpoints:
-    """Writes and loads the state of a run: weights, optimiser, loss scale, random states, task and progress.
-
-    The run's options and data must be the same when it is resumed.
-    """
+    """Writes and loads the state of a run, whose options and data must be the same when it is resumed."""
 
     def __init__(self, run: Run, settings: EngineSettings, accelerator: Accelerator, folder: Path) -> None:
         self.accelerator, self.task, self.settings, self.record = accelerator, run.task.state, settings, run.record
@@ -119,11 +110,8 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _unreadable(folder, error) from error
         if changed := differences(then, self.identity):
-            raise ParameterError(
-                "resume_from_checkpoint",
-                f"the run in {str(self.output)!r} had other settings ({changed}); "
-                "give those of its run.json, or another --output_dir",
-            )
+            reason = f"the run in {str(self.output)!r} had other settings ({changed})"
+            raise ParameterError(_RESUME, f"{reason}; give those of its run.json, or another --output_dir")
         return folder, state
 
     def load(self, folder: Path) -> None:
@@ -139,7 +127,5 @@ class Checkpoints:
 
 
 def _unreadable(folder: Path, error: Exception) -> ParameterError:
-    return ParameterError(
-        "resume_from_checkpoint",
-        f"{folder} cannot be loaded: {reason_of(error)}; without this folder the run goes on from the one before",
-    )
+    reason = f"{folder} cannot be loaded: {reason_of(error)}"
+    return ParameterError(_RESUME, f"{reason}; without this folder the run goes on from the one before")

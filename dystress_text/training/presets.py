@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser, converted, default_of
 from dystress_text.errors import ParameterError, meant
-from dystress_text.training.settings import FREE_OPTIONS, global_batch_size
+from dystress_text.training.settings import FREE_OPTIONS
 
 if TYPE_CHECKING:
     from dystress_text.core.objectives import Objective
 
 PAPER = "paper"  # the entry of the record
 # options that no row has: places and logs, chance, and how the same numbers are computed
-_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk", "skip_corrupt", "sync_batchnorm", "knn_k"
-                 } - {"train_file", "dataset", "train_list"}  # fmt: skip
+_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk"} - {"train_file", "dataset", "train_list"}
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,7 @@ class Preset:
 
     about: str  # what the settings are for, and the row of the paper's table that they reproduce
     settings: dict[str, Any]  # values by option name; other options keep their defaults
-    # of the paper's tables, such as ``Table stsresall, row MACL (repro.)``; the line is about the first
-    rows: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()  # such as ``Table stsresall, row MACL (repro.)``; ``about`` has the first
 
 
 @dataclass(frozen=True)
@@ -41,12 +39,12 @@ class Program:
     groups: Sequence[type]  # dataclasses whose fields are the options
     presets: Mapping[str, Preset]
     default: str  # name of the preset that holds if none is named
-    # options of a preset that do not hold if another loss is given
-    of_loss: Collection[str] = ()
+    of_loss: Collection[str] = ()  # options of a preset that do not hold if another loss is given
+    not_of_a_row: Collection[str] = ()  # options of this program that no row of the tables has
 
     def listing(self) -> str:
         """A line for each preset: its name and what it stands for."""
-        width = max(len(name) for name in self.presets)
+        width = max(map(len, self.presets))
         return "\n".join(f"{name.ljust(width)}  {preset.about}" for name, preset in self.presets.items())
 
     def settings(self, given: Mapping[str, Any]) -> tuple[list[Any], Objective, str]:
@@ -59,33 +57,31 @@ class Program:
         for option in options:
             if option not in (*known, "temp"):
                 raise ParameterError(option, f"unknown option{meant(option, known)}")
-        left_out = {"max_steps", "num_train_epochs"} if {"max_steps", "num_train_epochs"} & options.keys() else set()
-        if "loss" in options:
-            left_out |= set(self.of_loss)
-        preset = {key: value for key, value in self.presets[name].settings.items() if key not in left_out}
-        values = preset | options
-        objective = _objective(values, given)
-        values["loss"] = str(objective)
-        groups = [
+        length = {"max_steps", "num_train_epochs"}
+        left_out = {*(length if length & options.keys() else ()), *(self.of_loss if "loss" in options else ())}
+        values = {key: value for key, value in self.presets[name].settings.items() if key not in left_out} | options
+        wanted, tau = values["loss"], values.pop("temp", None)
+        values["loss"] = str(wanted)
+        groups: list[Any] = [
             group(**{entry.name: converted(entry, group, values[entry.name])
                      for entry in fields(group) if entry.name in values})
             for group in self.groups
         ]  # fmt: skip
+        objective = _objective(wanted, tau, "loss" in given)
+        groups = [replace(group, loss=str(objective)) if hasattr(group, "loss") else group for group in groups]
         for option, value in (each for group in groups for each in vars(group).items()):
             if without_tokens(str(value)) != str(value):  # the run records all options
-                raise ParameterError(
-                    option, "this looks like an access token; put it into the environment variable HF_TOKEN"
-                )
+                reason = "this looks like an access token; put it into the environment variable HF_TOKEN"
+                raise ParameterError(option, reason)
         return groups, objective, name
 
 
-def _objective(values: dict[str, Any], given: Mapping[str, Any]) -> Objective:
-    """The loss of a run; ``temp`` takes the place of the preset's temperature."""
+def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
+    """The loss of a run; ``temp`` takes the place of the preset's temperature, if no loss is named."""
     # here, so that help and errors of the command line come at once
     from dystress_text.core.objectives import Objective, loss
     from dystress_text.core.registry import LossError, parameters
 
-    wanted, tau = values["loss"], values.pop("temp", None)
     if isinstance(wanted, Objective):
         objective = wanted
     elif isinstance(wanted, str):
@@ -97,7 +93,7 @@ def _objective(values: dict[str, Any], given: Mapping[str, Any]) -> Objective:
         raise ParameterError("loss", f"a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}")
     if tau is None:
         return objective
-    if "loss" in given:
+    if named:
         raise ParameterError("temp", "the loss has a temperature already; give one of the two")
     if "temperature" not in parameters(type(objective)):
         raise ParameterError("temp", f"{objective} has no temperature to set; use --loss")
@@ -118,14 +114,15 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Help(argparse.Action):
-    """``--help``, with the options that are often needed, and ``--help all``; ``const`` names the former."""
+    """``--help`` and ``--help all``; ``const`` has the program and the options that the former shows."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object) -> None:
-        preset = self.const["presets"].get(getattr(namespace, "preset", None) or self.const["default"])
+        program, common = self.const
+        preset = program.presets.get(getattr(namespace, "preset", None) or program.default)
         for action in parser._actions:
             if preset is not None and action.dest in preset.settings:
                 action.shown = preset.settings[action.dest]  # type: ignore[attr-defined]
-            if values != "all" and self.const["common"] and action.dest not in self.const["common"]:
+            if values != "all" and common and action.dest not in common:
                 action.help = argparse.SUPPRESS
         parser.print_help()
         parser.exit()
@@ -134,52 +131,37 @@ class _Help(argparse.Action):
 def parse_options(
     program: Program, argv: Sequence[str], prog: str, description: str | None, common: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The options that a command line gives, by name.
-
-    ``common`` are those that ``--help`` shows, where ``--help all`` shows all; without them both do.
-    """
+    """The options that a command line gives, by name; ``--help`` shows those in ``common``, ``--help all`` all."""
     parser = SettingsParser(program.groups, prog, description, formatter_class=_Formatter, add_help=False)
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add, absent = parser.add_argument, argparse.SUPPRESS
     about = f"Settings by name; default {program.default}. --list_presets shows all."
     add("--preset", metavar="NAME", default=absent, help=about)
-    add(
-        "--list_presets",
-        action="version",
-        version=program.listing(),
-        help="Show the presets with the table and row that each stands for, and exit.",
-    )
+    about = "Show the presets with the table and row that each stands for, and exit."
+    add("--list_presets", action="version", version=program.listing(), help=about)
     add("--temp", type=float, default=absent, metavar="X", help="A constant temperature for the preset's objective.")
     shown = ("preset", "list_presets", "help", "temp", *common) if common else ()
     about = f"Show the usual options, or all {sum(len(fields(group)) for group in program.groups)}, and exit."
-    const = {"presets": program.presets, "default": program.default, "common": shown}
-    add("-h", "--help", action=_Help, nargs="?", const=const, default=absent, metavar="all", help=about)
+    add("-h", "--help", action=_Help, nargs="?", const=(program, shown), default=absent, metavar="all", help=about)
     return vars(parser.parse_args(argv))
 
 
-def paper_row(
-    preset: Preset, program: Program, settings: Any, processes: int, not_compared: Collection[str] = ()
-) -> dict[str, Any]:
-    """The record's entry about the row that the preset stands for, and in what a run differs; empty without a row.
-
-    Args:
-        settings: of the run, a dataclass of groups; ``engine`` is among them.
-        not_compared: options that no row of these presets has.
-    """
+def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:
+    """The record's entry about the row that a preset stands for, and in what the options of a run differ from it."""
+    preset = program.presets[run["preset"]]
     if not preset.rows:
         return {}
-    run = settings.options() | {"train_batch_size": global_batch_size(settings.engine, processes)}
     options = (entry for group in program.groups for entry in fields(group))
     row = {entry.name: preset.settings.get(entry.name, default_of(entry)) for entry in options}
-    changed = [name for name in row if name not in {*_NOT_OF_A_ROW, *not_compared} and run[name] != row[name]]
+    not_compared = {*_NOT_OF_A_ROW, *program.not_of_a_row}
+    changed = [name for name in row if name not in not_compared and run[name] != row[name]]
     differs = ", ".join(f"--{name} {run[name]} (row: {row[name]})" for name in changed)
     return {PAPER: {"rows": list(preset.rows), "differs": differs}}
 
 
 def rows_of(record: Mapping[str, Any]) -> list[str]:
     """The rows that a run's record names."""
-    rows: list[str] = record.get(PAPER, {}).get("rows", [])
-    return rows
+    return list(record.get(PAPER, {}).get("rows", []))
 
 
 def said_of(record: Mapping[str, Any]) -> str:

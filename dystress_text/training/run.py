@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,17 +26,18 @@ from dystress_text.training.run_folder import (
     FINISHED,
     NEW,
     RECORD,
+    REPLACING,
     TRACKER_FOLDER,
+    TRAINED,
     claim_folder,
     finished_before,
     open_folder,
     prepare_folder,
     read_record,
-    replaced,
     take_place,
     write_record,
 )
-from dystress_text.training.settings import EngineSettings, global_batch_size
+from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
@@ -45,26 +47,24 @@ def run(
 ) -> dict[str, Any]:
     """Prepare, build, train and publish a run; returns what ``run.json`` holds.
 
-    A finished run that is asked to resume says so and stays as it is.
-
-    Args:
-        engine: the settings of the loop.
-        build: loads data and network, and makes the task, on all processes.
-        asked: options by name; a finished run that is asked to resume must have had them.
+    ``build`` loads data and network, and makes the task, on all processes. A finished run that is asked to resume, and
+    had the options ``asked``, says so and stays as it is.
     """
     accelerator = make_accelerator(engine)
     output = Path(engine.output_dir)
 
-    def finished(folder: Path) -> dict[str, Any] | None:
-        return finished_before(folder, asked) if engine.resumes else None
+    def finished() -> dict[str, Any] | None:
+        replaced = any((output / inside).is_dir() for inside in (REPLACING, TRAINED))
+        return finished_before(output, asked) if engine.resumes and not replaced else None
+
+    def opened() -> tuple[Path, dict[str, Any] | None]:
+        claim_folder(held, output)
+        return open_folder(output, engine, asked)
 
     with ExitStack() as held:
-        # a finished run needs no lock, and may lie where nothing can be written
-        record = on_main_process(accelerator, lambda: None if replaced(output) else finished(output))
+        record = on_main_process(accelerator, finished)  # without the lock: it may lie where nothing can be written
         if record is None:
-            on_main_process(accelerator, lambda: claim_folder(held, output))
-            folder = on_main_process(accelerator, lambda: open_folder(output, engine, asked))
-            record = on_main_process(accelerator, lambda: finished(folder))
+            folder, record = on_main_process(accelerator, opened)
         if record is not None:
             if accelerator.is_main_process:
                 print(f"{output} holds this run, finished; nothing was changed (--overwrite_output_dir replaces it)")
@@ -78,9 +78,10 @@ def _train(
     engine: EngineSettings, build: Callable[[Accelerator], Run], accelerator: Accelerator, folder: Path
 ) -> dict[str, Any]:
     """Train in a folder that is this run's alone."""
-    global_batch_size(engine, accelerator.num_processes)  # before the data are read
     try:
         built = build(accelerator)
+        if built.train_batch_size is not None:
+            engine = replace(engine, train_batch_size=built.train_batch_size)
         trainer = Trainer(built, engine, accelerator, folder)
         accelerator.wait_for_everyone()  # all must have read the folder before one of them writes to it
     except RuntimeError as error:
@@ -91,31 +92,32 @@ def _train(
         version=__version__, revision=revision(), processes=accelerator.num_processes, device=describe(accelerator)
     )
 
+    record, output = built.record, Path(engine.output_dir)
+
     def begin() -> None:
         before = read_record(folder) if engine.resumes else {}
-        prepare_folder(folder, engine, built.record)
+        prepare_folder(folder, engine, record)
         try:
-            built.begin(trainer.total_steps, trainer.order.batch_size, before)
+            built.begin(trainer.total_steps, before)
         except BaseException:
-            if built.record["state"] == NEW:  # what is refused before the first step leaves nothing
+            if record["state"] == NEW:  # what is refused before the first step leaves nothing
                 (folder / RECORD).unlink()
             raise
         if engine.resumes:
             step = trainer.state.step
             print(f"going on after step {step:,}" if step else "no checkpoint yet: from the start", flush=True)
-        write_record(folder, built.record)
+        write_record(folder, record)
 
     def finish() -> None:
-        output = Path(engine.output_dir)
         if folder != output:
             take_place(output)
-        built.record["state"] = FINISHED
+        record["state"] = FINISHED
         built.finish(trainer.samples_per_second, output)
 
     try:
         on_main_process(accelerator, begin)
         state = trainer.fit()
-        built.record.update(
+        record.update(
             trained=state.metrics,
             best_step=state.best_step,
             skipped_steps=state.skipped_steps,
@@ -124,9 +126,9 @@ def _train(
             peak_memory_gb=round(peak_memory(accelerator.device) / 1e9, 3),
         )
         if state.learned:
-            built.record["learned_temperature"] = state.learned
+            record["learned_temperature"] = state.learned
         with StopSignals(accelerator):  # card and page take seconds, for which a signal waits
             on_main_process(accelerator, finish)
     finally:
         trainer.close()
-    return built.record
+    return record

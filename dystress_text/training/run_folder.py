@@ -44,10 +44,7 @@ _STEP = re.compile(r"checkpoint-(\d+)")
 
 
 def claim_folder(held: ExitStack, folder: Path) -> None:
-    """Make a folder, and let this process alone write it until ``held`` is closed.
-
-    A replacement that was killed at its end is brought to its end.
-    """
+    """Let this process alone write a folder until ``held`` is closed; a replacement killed at its end is ended."""
     try:
         held.enter_context(claimed(folder / LOCK))
         if (folder / TRAINED).is_dir():
@@ -57,16 +54,18 @@ def claim_folder(held: ExitStack, folder: Path) -> None:
         raise ParameterError("output_dir", f"cannot write to {str(place)!r}: {error.strerror}") from error
 
 
-def open_folder(output: Path, engine: EngineSettings, asked: Mapping[str, Any]) -> Path:
-    """The folder where the run lives: ``output``, or one inside while it replaces another run, or a model.
+def open_folder(output: Path, engine: EngineSettings, asked: Mapping[str, Any]) -> tuple[Path, dict[str, Any] | None]:
+    """The folder where the run lives, and the record of the one there that is asked to resume and has finished.
 
-    A run that resumes and was not begun as a replacement with the options ``asked`` is the one in ``output``. What may
-    not be used is refused, before anything is written; call it under the folder's lock.
+    It is ``output``, or one inside while the run replaces another one, or a model. A run that resumes and was not begun
+    as a replacement with the options ``asked`` is the one in ``output``. What may not be used is refused, before
+    anything is written; call it under the folder's lock.
     """
     occupied = output.is_dir() and any(not path.name.startswith(LOCK) for path in output.iterdir())
-    is_run = read_record(output).get("program") in PROGRAMS
+    record = read_record(output)
+    is_run = record.get("program") in PROGRAMS
     if occupied and not engine.resumes and not engine.overwrite_output_dir:
-        what = f"holds a run, which is {state_of(read_record(output))}" if is_run else "is not empty"
+        what = f"holds a run, which is {state_of(record)}" if is_run else "is not empty"
         more = ", or add --overwrite_output_dir or --resume_from_checkpoint" * is_run
         raise ParameterError("output_dir", f"{str(output)!r} {what}; name another folder{more}")
     if not is_run and (occupied or engine.resume_from_checkpoint == "yes"):
@@ -76,7 +75,8 @@ def open_folder(output: Path, engine: EngineSettings, asked: Mapping[str, Any]) 
     if not replaces:
         finished_before(output, asked)
         replaces = _begins_again(output)
-    return output / REPLACING if is_run and replaces else output
+    folder = output / REPLACING if is_run and replaces else output
+    return folder, finished_before(folder, asked) if engine.resumes else None
 
 
 def _begins_again(output: Path) -> bool:
@@ -86,16 +86,8 @@ def _begins_again(output: Path) -> bool:
     return unfinished and any(any(output.glob(pattern)) for pattern in MODEL_FILES)
 
 
-def replaced(output: Path) -> bool:
-    """Whether a folder holds another run that is to replace the one there."""
-    return (output / REPLACING).is_dir() or (output / TRAINED).is_dir()
-
-
 def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of the run in a folder, if it is finished.
-
-    One with other options than these is refused, and so is one that is not finished where its model would go.
-    """
+    """The record of the run in a folder, if it is finished; one that was asked for with other options is refused."""
     record = read_record(folder)
     check_version(folder, record)
     finished = state_of(record) == FINISHED
@@ -165,7 +157,7 @@ def take_place(output: Path) -> None:
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:
-    """Write ``run.json``; ``record["program"]`` is one of :data:`PROGRAMS`."""
+    """Write ``run.json``."""
     write_json(output / RECORD, record)
 
 
@@ -179,11 +171,11 @@ def read_record(output: Path) -> dict[str, Any]:
 
 def untrained_of(record: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
     """The figures before training by pooler: of the best one and of the run's own; of images by an empty name."""
-    found: dict[str, Any] = record.get("untrained") or {}
-    if not all(isinstance(figures, Mapping) for figures in found.values()):
-        return {"": found}
-    names = dict.fromkeys([*list(found)[:1], record.get("settings", {}).get("pooler_type")])
-    return {name: found[name] for name in names if name in found}
+    figures: dict[str, Any] = record.get("untrained") or {}
+    if not all(isinstance(each, Mapping) for each in figures.values()):
+        return {"": figures}
+    names = dict.fromkeys([*list(figures)[:1], record.get("settings", {}).get("pooler_type")])
+    return {name: figures[name] for name in names if name in figures}
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -212,14 +204,14 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 
 
 def evaluation_file(folder: Path, suite: str, mode: str) -> Path:
-    """The file to which ``eval/senteval.py`` writes its results; with ``*`` as the suite, a pattern."""
+    """The results of a suite; with ``*`` as the suite, a pattern."""
     return folder / f"senteval-{suite}-{mode}.json"
 
 
 def contents_of(file: Path) -> list[dict[str, Any]]:
     """What a result file holds: the results of the newest model and settings, then of others; [] without a file."""
-    found = read_json(file) if file.is_file() else None
-    return [] if found is None else [found, *found.pop("others", [])]
+    newest = read_json(file) if file.is_file() else None
+    return [] if newest is None else [newest, *newest.pop("others", [])]
 
 
 @contextmanager
@@ -269,7 +261,7 @@ def shorten_logs(output: Path, step: int) -> None:
     for log in (output / LOG, output / SIMILARITY_LOG):
         if log.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            kept = [line for line in lines if (values := _values_of(line)) is not None and values["step"] <= step]
+            kept = [line for line in lines if (values := _values_of(line)) and values["step"] <= step]
             write_text(log, "".join(f"{line}\n" for line in kept))
 
 
@@ -280,8 +272,7 @@ def read_steps(log: Path) -> Iterator[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{log} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
-        values = _values_of(line)
-        if values is None:
+        if (values := _values_of(line)) is None:
             raise UserError(f"{log}: line {number} is not the record of a step")
         yield values
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.errors import ParameterError, UserError
+from dystress_text.errors import UserError
 
 AUTO_FP16 = "auto_fp16"
 # options that may differ between a run and its continuation
@@ -42,7 +42,9 @@ class EngineSettings:
     max_steps: int = option(
         -1, "Optimiser steps; beside --num_train_epochs, what ends first. -1: no limit.", interval="[-1, inf)"
     )
-    train_batch_size: int = option(64, "Samples per batch over all processes, which have the negatives.")
+    train_batch_size: int = option(
+        64, "Samples per batch over all processes, which have the negatives.", interval="[2, inf)"
+    )
     gradient_accumulation_steps: int = option(1, "Batches per step, each with its own negatives.", interval="[1, inf)")
     grad_cache_chunk: int | None = option(
         None, "Samples that a process embeds at a time, twice: a large batch in little memory.", interval="[1, inf)"
@@ -80,20 +82,3 @@ class EngineSettings:
     def resumes(self) -> bool:
         """Whether the run goes on from a checkpoint, if there is one."""
         return self.resume_from_checkpoint != "no"
-
-
-def global_batch_size(settings: EngineSettings, world_size: int) -> int:
-    """The size of the global batch, over all processes: at least 2, and the same for each of them."""
-    size = settings.train_batch_size
-    if size < 2:
-        raise ParameterError(
-            "train_batch_size",
-            "must be at least 2 over all processes (a single pair has no negatives, and a single image no batch "
-            f"statistics), got {size}",
-        )
-    if size % world_size:
-        raise ParameterError(
-            "train_batch_size",
-            f"{size} does not divide among {world_size} processes; use a multiple of {world_size}",
-        )
-    return size

@@ -1,22 +1,14 @@
 """``--log_similarity``: what the temperature does to the pairs of each training step, written to ``similarity.jsonl``.
 
-One line per step, over all processes:
-
-- ``positive``, ``negative``: mean similarity of the positive pairs and of the negatives;
-- ``tau_positive``, ``tau_negative``: their mean temperatures;
-- ``tau_effective``: the mean temperature of the negatives, weighted by their gradients;
-- ``high_share``, ``high_gradient``: the share of the negatives with a similarity above 0.4, and the
-  share of the gradient of all negatives (the sum of ``|dL / ds|``) that they have.
-
-The last line before each log line of the run also holds ``histograms`` over the steps since the log line before: the
-numbers of positives and of negatives and the negatives' gradient by similarity, in equal bins over [-1, 1]. And it
-holds ``comparison`` (:mod:`dystress_text.core.diagnosis`), the mean over the batches of the same steps:
+One line per step, over all processes; docs/compare.md says what its figures are. The last line before each log line of
+the run also holds ``histograms`` over the steps since the log line before: the numbers of positives and of negatives
+and the negatives' gradient by similarity, in equal bins over [-1, 1]. And it holds ``comparison``
+(:mod:`dystress_text.core.diagnosis`), the mean over the ``batches`` of the same steps:
 
 - ``tau``: the constants that the rule is compared with; ``moved``: the share of the negatives' gradient that must be
   moved to turn the rule's into that of each constant;
 - ``pull``: the gradient of the positives over that of the negatives;
-- ``rule``, ``constants``: the shares of the negatives' gradient by similarity, under the rule and under each constant,
-  in the bins from ``first_bin`` on; ``batches``: how many it is the mean of.
+- ``rule``, ``constants``: the shares of the negatives' gradient by similarity, in the bins from ``first_bin`` on.
 """
 
 from __future__ import annotations
@@ -39,7 +31,7 @@ HIGH_SIMILARITY = 0.4  # above it the high-similarity region begins
 class SimilarityLog:
     """Watches an objective's batches, before a queue takes them in; the device is read in :meth:`read` alone."""
 
-    objective: ContrastiveLoss  # the objective to watch
+    objective: ContrastiveLoss
     _step: PairSums | None = field(default=None, init=False)
     _steps: list[PairSums] = field(default_factory=list, init=False)
     _compared: Comparison | None = field(default=None, init=False)
@@ -48,8 +40,8 @@ class SimilarityLog:
         self.objective.register_forward_pre_hook(self._add)
 
     def _add(self, _: nn.Module, views: Sequence[Tensor]) -> None:
-        found, compared = pair_sums(self.objective, views, HIGH_SIMILARITY), compare(self.objective, views)
-        self._step = found if self._step is None else PairSums(*map(torch.add, self._step, found))
+        sums, compared = pair_sums(self.objective, views, HIGH_SIMILARITY), compare(self.objective, views)
+        self._step = sums if self._step is None else PairSums(*map(torch.add, self._step, sums))
         self._compared = compared if self._compared is None else Comparison(*map(torch.add, self._compared, compared))
 
     def end_step(self) -> None:

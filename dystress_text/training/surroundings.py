@@ -9,11 +9,13 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
 
 
 @contextmanager
 def left_as_they_were() -> Iterator[None]:
-    """Put back random numbers, torch's choice of kernels, and what accelerate says, as they were before."""
+    """Put back random numbers, torch's choice of kernels, and accelerate's state and words, as they were before."""
+    begun = bool(PartialState._shared_state)  # by the user; else the next run may have another precision
     python, numpy = random.getstate(), np.random.get_state()
     log, backends, memory = logging.getLogger("accelerate.utils.other"), torch.backends, torch.utils.deterministic
     strict, level, timed = torch.are_deterministic_algorithms_enabled(), log.level, backends.cudnn.benchmark
@@ -27,6 +29,9 @@ def left_as_they_were() -> Iterator[None]:
         random.setstate(python)
         np.random.set_state(numpy)
         log.setLevel(level)
+        if not begun:
+            AcceleratorState._reset_state(reset_partial_state=True)
+            GradientState._reset_state()
         torch.use_deterministic_algorithms(strict)
         backends.cudnn.benchmark = timed
         backends.cuda.enable_cudnn_sdp(attention)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dystress_text.core.objectives import Objective
 from dystress_text.training.batches import Batch
 
 PROBE = 64  # samples whose vectors are looked at in every run
@@ -22,11 +23,11 @@ class Task(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """The network; the trainer passes accelerate's prepared form of it to :meth:`embed`."""
+        """The network; :meth:`embed` gets accelerate's prepared form of it."""
 
     @property
-    def objective(self) -> nn.Module:
-        """The loss; :class:`~dystress_text.core.objectives.ContrastiveLoss` is watched and asked what it learned."""
+    def objective(self) -> Objective:
+        """The loss, which knows what it learned."""
 
     @property
     def state(self) -> nn.Module:
@@ -58,21 +59,19 @@ class Task(Protocol):
 class Run:
     """A task and all that training it needs; the recipes for text and images add what they print and publish."""
 
-    task: Task  # the task to train
+    task: Task
     samples: int  # number of training samples
-    # all options of the run, for its record, for trackers and for the check of a resumed run
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # all of the run; a resumed one must have the same
     data_id: str = ""  # identifies the training data's content, such as a checksum
     record: dict[str, Any] = field(default_factory=dict)  # the content of ``run.json``; grows during the run
-    # builds the optimiser of a network; None is AdamW with the settings' learning rate
-    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
-    # of the task's metrics the one that selects the best model; None selects the last model
-    best_metric: str | None = None
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None  # None is AdamW
+    best_metric: str | None = None  # the task's metric that selects the best model; None selects the last model
+    train_batch_size: int | None = None  # in place of the settings', where there are too few samples for it
 
-    def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
+    def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         """Print what the run trains on, and measure the untrained model; on the main process, before the first step.
 
-        ``before`` is the record of the run that is resumed, empty for a new one; the batch is that of all processes.
+        ``before`` is the record of the run that is resumed, empty for a new one.
         """
 
     def finish(self, samples_per_second: float, output: Path) -> None:

@@ -1,8 +1,7 @@
 """The training loop, on accelerate; text and images share it.
 
 A task defines the embeddings of a batch, their loss, and how the model is evaluated and saved. The trainer does the
-rest: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress, trackers,
-the best model, checkpoints, and the stop on a signal or on a loss that is not finite.
+rest.
 """
 
 from __future__ import annotations
@@ -30,31 +29,15 @@ from tqdm import tqdm
 from transformers import get_scheduler
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.core.objectives import ContrastiveLoss, Objective
+from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.temperature import TemperatureError
 from dystress_text.core.vectors import unit_vectors
 from dystress_text.errors import DataError, Interrupted, TrainingError
-from dystress_text.training.accelerator import (
-    StopSignals,
-    failure_of,
-    on_main_process,
-)
-from dystress_text.training.batches import (
-    Batch,
-    BatchOrder,
-    backward_in_chunks,
-    check_no_batch_statistics,
-    count_steps,
-    load_ahead,
-)
+from dystress_text.training.accelerator import StopSignals, failure_of, on_main_process
+from dystress_text.training.batches import Batch, BatchOrder, backward_in_chunks, count_steps, load_ahead
 from dystress_text.training.checkpoints import Checkpoints, TrainingState
-from dystress_text.training.run_folder import (
-    LOG,
-    SIMILARITY_LOG,
-    append,
-    shorten_logs,
-)
-from dystress_text.training.settings import EngineSettings, global_batch_size
+from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, shorten_logs
+from dystress_text.training.settings import EngineSettings
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
@@ -75,10 +58,8 @@ class Trainer:
     ) -> None:
         self.run, self.task, self.settings, self.accelerator = run, run.task, settings, accelerator
         rank, processes = accelerator.process_index, accelerator.num_processes
-        self.order = BatchOrder(run.samples, global_batch_size(settings, processes), settings.seed, rank, processes)
+        self.order = BatchOrder(run.samples, settings.train_batch_size, settings.seed, rank, processes)
         self.steps_per_epoch, self.total_steps = count_steps(len(self.order), settings)
-        if settings.grad_cache_chunk is not None:
-            check_no_batch_statistics(run.task.model)
         # each process has its own random numbers, for dropout and augmentation
         set_seed(int(np.random.SeedSequence([settings.seed, rank]).generate_state(1)[0]))
         network = run.task.model
@@ -110,8 +91,7 @@ class Trainer:
 
         Raises:
             DataError: a sample is damaged; the step before it is saved.
-            TrainingError: the loss, the gradient or the weights are not finite, a temperature reached zero, a file
-                cannot be written, or another process has ended.
+            TrainingError: numbers are not finite, a file cannot be written, or another process has ended.
             Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
         """
         try:
@@ -126,20 +106,14 @@ class Trainer:
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
         except (OSError, RuntimeError, SafetensorError) as error:
-            reason = failure_of(error, self.accelerator)
-            if reason is None:
+            if (reason := failure_of(error, self.accelerator)) is None:
                 raise
-            raise TrainingError(
-                f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}, in "
-                f"{str(self.folder)!r}: {reason}. {self._saved_model()}; complete checkpoints stay as they are"
-            ) from error
+            step = f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}"
+            where = f"{step}, in {str(self.folder)!r}: {reason}"
+            raise TrainingError(f"{where}. {self._saved_model()}; complete checkpoints stay as they are") from error
 
     def close(self) -> None:
-        """Free the prepared model and end the process group; the last call on every process.
-
-        The objects of distributed training must be freed before the group. Otherwise the interpreter runs gloo's
-        destructor while gloo still frees the tensors of a finished call, and the destructor waits for ever.
-        """
+        """Free the prepared model and then end the process group: gloo's destructor would wait for ever for it."""
         self.model = self.task.model
         self.accelerator.free_memory()
         gc.collect()
@@ -147,10 +121,10 @@ class Trainer:
 
     def _fit(self) -> TrainingState:
         state, main = self.state, self.accelerator.is_main_process
-        if self._resumed is not None:
-            self._resume(self._resumed)
-        else:
+        if self._resumed is None:
             state.spread = on_main_process(self.accelerator, lambda: spread_of(self.task.probe()))
+        else:
+            self._resume(self._resumed)
         if self.settings.report_to != "none":
             plain = {k: v for k, v in self.run.options.items() if isinstance(v, (int, float, str, bool))}
             self.accelerator.init_trackers("dystress", config=plain)
@@ -168,9 +142,9 @@ class Trainer:
     def _resume(self, folder: Path) -> None:
         """Load the state of a checkpoint, and forget what was logged after it."""
         self._checkpoints.load(folder)
-        step = self.state.step
         if self.run.best_metric is None and self.accelerator.is_main_process:
             self._keep()
+        step = self.state.step
         self.scheduler.last_epoch, self.scheduler._step_count = step - 1, step + 1
         self.scheduler.step()
         on_main_process(self.accelerator, lambda: shorten_logs(self.folder, step))
@@ -225,8 +199,7 @@ class Trainer:
         """Log, evaluate, save and stop, each if it is due."""
         settings, state = self.settings, self.state
         last = state.step == self.total_steps
-        every = settings.eval_steps
-        evaluating = last or (every > 0 and state.step % every == 0)
+        evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
         logging = evaluating or state.step % settings.logging_steps == 0
         stopping = 0 if last else stop.agreed()
         due = settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last
@@ -247,26 +220,22 @@ class Trainer:
         if saving:
             self._checkpoints.write(state)
         if stopping:
-            raise Interrupted(
-                stopping,
-                f"stopped by {signal.Signals(stopping).name} after step {state.step} of {self.total_steps}; "
-                "--resume_from_checkpoint goes on from there",
-            )
+            when = f"stopped by {signal.Signals(stopping).name} after step {state.step} of {self.total_steps}"
+            raise Interrupted(stopping, f"{when}; --resume_from_checkpoint goes on from there")
         self._mark = time.perf_counter() if evaluating or saving else self._mark
 
     # ---- losses and logs -------------------------------------------------------------------------------------------
 
     def _read_losses(self) -> None:
-        """Read the losses since the last call, all that is read from the device, and end at one that is not finite."""
+        """Read the losses since the last call from the device, and end at one that is not finite."""
         if not self._pending:
             return
         read: list[list[float]] = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
         self._pending.clear()
-        batches = self.settings.gradient_accumulation_steps
-        steps = [read[i : i + batches] for i in range(0, len(read), batches)]
-        for step, rows in enumerate(steps, start=self.state.step - len(steps) + 1):
-            losses, norm = [loss for loss, _ in rows], rows[-1][1]
-            reason = self.state.add_losses(losses, norm, self._fp16)
+        accumulation = self.settings.gradient_accumulation_steps
+        steps = [read[i : i + accumulation] for i in range(0, len(read), accumulation)]
+        for step, batches in enumerate(steps, start=self.state.step - len(steps) + 1):
+            reason = self.state.add_losses([loss for loss, _ in batches], batches[-1][1], self._fp16)
             if reason is not None:
                 epoch, batch = divmod(step - 1, self.steps_per_epoch)
                 rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
@@ -335,8 +304,7 @@ class Trainer:
             return
         self.task.save(self.folder)
         state.best_metric, state.best_step, state.metrics = value, state.step, metrics
-        objective = self.task.objective
-        state.learned = objective.learned() if isinstance(objective, Objective) else {}
+        state.learned = self.task.objective.learned()
 
     def _keep(self) -> None:
         """Keep the weights of this step, which are written where those of the last one have collapsed."""
@@ -359,7 +327,7 @@ class Trainer:
 
 
 def spread_of(vectors: Tensor) -> float:
-    """How far apart vectors (n, dim) point: of 1 less the cosine of each pair, what two fifths of the pairs are within.
+    """How far apart vectors (n, dim) point: two fifths of the pairs have 1 less their cosine within it.
 
     0 where all are one, and also where each is one of two.
     """

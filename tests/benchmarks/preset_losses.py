@@ -70,9 +70,9 @@ def train(lines: dict[str, list[str]]) -> None:
 
 
 def _python(root: Path, words: list[str], **more: Any) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, *words]
-    return subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, **more).stdout
+    return str(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, **more).stdout)
 
 
 def losses_of(root: Path, lines: dict[str, list[str]]) -> dict[str, object]:

@@ -32,15 +32,15 @@ ARMS = {
     "crop": f"{CROP} {INFONCE}",
     "crop without dropout": f"{CROP} {INFONCE} --dropout 0",
     "crop, 0.4 to 1": f"{CROP} {INFONCE} --crop_min 0.4 --crop_max 1",
-    "crop, DCL 0.05": f"{CROP} --objective dcl {INFONCE}",
+    "crop, DCL 0.05": f"{CROP} --loss dcl(0.05)",
     "simcse, first-last": f"{INFONCE} {FIRST_LAST}",
     "crop, first-last": f"{CROP} {INFONCE} {FIRST_LAST}",
     "crop, first-last, InfoNCE 0.03": f"{CROP} --temp 0.03 {FIRST_LAST}",
     "crop, first-last, 64 tokens": f"{CROP} {INFONCE} {FIRST_LAST} --max_seq_length 64",
-    "crop, first-last, DCL 0.03": f"{CROP} --objective dcl --temp 0.03 {FIRST_LAST}",
-    "crop, first-last, DCL 0.05": f"{CROP} --objective dcl {INFONCE} {FIRST_LAST}",
+    "crop, first-last, DCL 0.03": f"{CROP} --loss dcl(0.03) {FIRST_LAST}",
+    "crop, first-last, DCL 0.05": f"{CROP} --loss dcl(0.05) {FIRST_LAST}",
     "crop, first-last, default": f"{CROP} {FIRST_LAST}",
-    "crop, first-last, MACL": f"{CROP} --objective macl {FIRST_LAST}",
+    "crop, first-last, MACL": f"{CROP} --loss macl() {FIRST_LAST}",
 }
 VARIANTS = {  # one option more
     "no head": "--mlp_head no",
@@ -169,7 +169,7 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     import torch
 
     from dystress_text.encoders.loading import load_saved
-    from dystress_text.programs.train import train
+    from dystress_text.programs.train import fine_tune
     from dystress_text.simcse.arguments import parse
     from dystress_text.simcse.start import load_start
 
@@ -180,7 +180,7 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     words = options_of(key)
     if missing and key["steps"] and not (output / "modules.json").is_file():
         words += ["--max_steps", str(key["steps"]), "--train_file", str(text_file(key["text"], data, place))]
-        record = train(parse([*words, "--output_dir", str(output), "--overwrite_output_dir"], ""))
+        record = fine_tune(parse([*words, "--output_dir", str(output), "--overwrite_output_dir"], "")).record
         line |= {"options": ARMS[key["arm"]], "device": record["device"]}
     if missing:
         if key["steps"]:

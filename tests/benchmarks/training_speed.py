@@ -31,12 +31,12 @@ import transformers
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from devices import Seconds, here, in_turn, print_rates, wait
-from dystress_text.training.build_loss import build_objective
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from dystress_text import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
@@ -45,7 +45,7 @@ from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TextFile
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
-from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer, parameter_groups
 
@@ -78,7 +78,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
         )
         start = time.perf_counter()
         corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache")
-        task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings()))
+        task = SimcseTask(encoder, tokenizer, corpus, InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)))
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))
         trainer.fit()
@@ -110,7 +110,7 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     encoder, tokenizer = load_encoder(model, "cls")
     device = here()
     encoder.to(device).train()
-    objective = build_objective(LossSettings())
+    objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
     optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=RATE, fused=True)
     order = BatchOrder(len(sentences), batch, 42).epoch(0)
     batches = [

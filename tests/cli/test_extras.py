@@ -28,8 +28,9 @@ NEEDY = {
     "vision.evaluate --model x": ("vision", "evaluate.py: error: this program needs kornia and PIL and "),
     "dystress_text.programs.figures default": ("plots", "dystress figures: error: a figure needs matplotlib: "),
     "dystress_text.programs.export x --to onnx": ("onnx", "dystress export: error: --to onnx needs onnx and onnxscr"),
-    "dystress_text.train --report_to tensorboard": ("tensorboard", "dystress train: error: --report_to tensorboard "),
-}
+    "dystress_text.programs.train --report_to tensorboard":
+        ("tensorboard", "dystress train: error: --report_to tensorboard "),
+}  # fmt: skip
 
 
 def test_programs_without_extras(tmp_path, monkeypatch):

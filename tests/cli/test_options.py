@@ -15,12 +15,13 @@ class Settings:
     layers: list[int] = option([1, 2], "layers", needs="rank")
     merge: bool = option(False, "merge", needs="rank")
     limit: int = option(0, "a limit", needs="merge")
+    tasks: list[str] = option(["a"], "tasks", choices=["a", "b"])
 
 
 def test_settings_that_fit_are_taken():
     for given in (
         {},
-        {"rate": 0},
+        {"rate": 0, "tasks": ["a", "b"]},
         {"layers": [1, 2]},
         {"rank": 1, "layers": []},
         {"rank": 1, "merge": True, "limit": 3},
@@ -34,6 +35,7 @@ def test_settings_that_fit_are_taken():
      ({"rate": float("nan")}, "rate: must lie in"),
      ({"rate": []}, "rate: must lie in"),  # argparse of Python 3.11 makes it of --rate=--
      ({"rank": 0}, r"rank: must lie in \(0, inf\), got 0"),
+     ({"tasks": ["a", "c"]}, "tasks: must be one of a, b, got 'c'"),
      ({"layers": []}, "layers: has no effect without --rank"),
      ({"rank": 1, "limit": 3}, "limit: has no effect without --merge")],
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 from core_cases import assert_same, views
@@ -112,6 +113,25 @@ WRONG = {
     "os.system('x')": "os.system: a class of your own is not loaded here; import its module and register it",
     "(" * 10_000: f"{'(' * 97}...: longer than 1000 characters",
     "(" * 300 + ")" * 300: f"{'(' * 97}...: too many nested parentheses",
+    "infonce(0.05) infonce(0.06)": "infonce(0.05) infonce(0.06): invalid syntax",
+    "infonce(0.05), 1": "infonce(0.05), 1: a name with its arguments is needed",
+    "infonce(0.05)(0.06)": "infonce(0.05): not a name",
+    "infonce(lambda=1)": "infonce(lambda=1): invalid syntax",
+    "infonce(x:=0.05)": "(x := 0.05): not a number, text or part",
+    "infonce(True)": "infonce(True): temperature must be a temperature or a number, got True",
+    "infonce('\ud800')": "infonce('\ud800'): 'utf-8' codec can't encode character",
+    "infonce(-1e999)": "-1e309: too large a number",
+    "infonce(" + "9" * 400 + ")": "9" * 97 + "...: too large a number",
+    "infonce(learned(0.1, low=None))": "learned(0.1, low=None): low must be a number, got None",
+    "infonce(learned(learned(0.1)))": "learned(learned(0.1)): temperature learned(0.1, low=0.01, high=1) has nothing",
+    "queue(0.1, queue_size=3.5)": "queue(0.1, queue_size=3.5): queue_size must be a whole number, got 3.5",
+    "queue(0.1, dim=1e30)": "queue(0.1, dim=1e+30): dim must lie in [1, 65536], got 1e+30",
+    "infonce(0.05, blockwise=3)": "infonce(0.05, blockwise=3): blockwise must be True or False, got 3",
+    "infonce(adnce(0.1, weigh_positive='no'))":
+        "adnce(0.1, weigh_positive='no'): weigh_positive must be True or False, got 'no'",
+    "infonce(adnce(0.1, sigma=1e-200))": "adnce(0.1, sigma=1e-200): sigma must lie in [1e-6, inf), got 1e-200",
+    "infonce(adnce(0.1, mu=1e300))": "adnce(0.1, mu=1e+300): mu must lie in (-1e3, 1e3), got 1e+300",
+    "infonce(0.05,\n1) # a comment": "infonce(0.05, 1): at most 1 arguments",
     "infonce(" + "-" * 900 + "1)": "infonce(" + "-" * 89 + "...: ",
 }  # fmt: skip
 
@@ -207,6 +227,45 @@ def test_a_dotted_name_is_loaded_by_a_command_line_alone(own_module):
                           "my_losses.Thing": "cannot be loaded"}.items():  # fmt: skip
         with pytest.raises(dt.LossError, match=f"^{wrong}: {reason}"):
             dt.loss(f"infonce({wrong}())", own_classes=True)
+
+
+BROKEN = {
+    "def __init__(self, tau, /): super().__init__()": "the constructor of Broken takes tau without a name",
+    "def __init__(self, *taus): super().__init__()": r"the constructor of Broken takes \*taus without a name",
+    "def __init__(self, tau): super().__init__()": "the constructor of Broken must keep tau as self.tau",
+    "def __init__(self, tau): super().__init__(); self.tau = 2 * tau":
+        "the constructor of Broken must keep its arguments as they are",
+    "def __init__(self, tau): self.core = dt.core.Rule(tau)": "AttributeError: cannot assign module before ",
+    "no_such_name": "cannot be loaded: NameError: name 'no_such_name' is not defined",
+    "def": "cannot be loaded: SyntaxError: invalid syntax",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "message"), BROKEN.items(), ids=range(len(BROKEN)))
+def test_a_class_that_is_no_value_is_refused(line, message, own_module, tmp_path):
+    text = f"import dystress_text as dt\nclass Broken(dt.Temperature):\n    {line}\n    def forward(self, s): ..."
+    (tmp_path / "my_losses.py").write_text(text)
+    with pytest.raises(dt.LossError, match=rf"my_losses\.Broken(\(0\.1\))?: {message}"):
+        dt.loss("infonce(my_losses.Broken(0.1))", own_classes=True)
+
+
+def test_what_is_no_part_or_no_name_is_not_registered():
+    for name in ("my square", "a.b", "lambda", "\uff53quare", dt.CosineTemperature):
+        with pytest.raises(ValueError, match=r"^a part needs a name, as in @register\('square'\), got"):
+            dt.register(name)
+    with pytest.raises(TypeError, match="neither a temperature nor a rule nor an objective"):
+        dt.register("square")(torch.nn.Linear)
+
+
+def test_a_constant_is_its_number_and_a_class_of_ones_own_is_none():
+    own = type("Warm", (dt.ConstantTemperature,), {"__module__": "users"})
+    assert dt.loss("infonce(constant(1))").arguments() == {"temperature": 1.0}
+    assert str(dt.InfoNCELoss(own(0.1))) == "infonce(users.Warm(0.1))"
+    assert dt.InfoNCELoss(own(0.1)) != dt.InfoNCELoss(0.1)
+
+
+def test_numbers_of_numpy_are_written_as_numbers():
+    assert str(dt.InfoNCELoss(dt.CosineTemperature(np.float64(2), np.float64(2.5)))) == "infonce(cosine(2, 2.5))"
 
 
 def test_a_users_class_does_not_take_the_name_of_one_of_the_core():

@@ -35,8 +35,8 @@ def test_tasks_are_chosen_by_name_and_group():
 
 def test_the_choices_of_the_program_are_those_of_what_it_calls():
     choices = {entry.name: entry.metadata.get("choices") for entry in fields(SentEvalSettings)}
-    assert choices["pooler_type"] == [*POOLERS, OWN_POOLER]
-    assert (choices["mode"], choices["dtype"]) == (list(RECIPES), list(DTYPES))
+    assert choices["pooler_type"] == (*POOLERS, OWN_POOLER)
+    assert (choices["mode"], choices["dtype"]) == (tuple(RECIPES), tuple(DTYPES))
 
 
 def write(folder, name, content):

@@ -31,14 +31,13 @@ def a_record(**changes):
     metrics = {"sts_b_dev_spearman": 71.234, "sts_b_dev_alignment": 0.25, "sts_b_dev_uniformity": -2.5}
     settings = {
         "preset": "paper", "pooler_type": "avg", "train_file": None, "eval_set": "stsb_dev", "seed": 0,
-        "detach_temperature": True, "learning_rate": 3e-5, "train_batch_size": 64, "supervised": False,
+        "learning_rate": 3e-5, "train_batch_size": 64, "supervised": False,
         "model_name_or_path": "/home/someone/bert", "output_dir": "/home/someone/out",
         **changes.pop("settings", {}),
     }  # fmt: skip
     return {
         "settings": settings,
-        "objective": "InfoNCELoss",
-        "temperature": "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)",
+        "loss": "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
         "corpus": {"sentences": 1000, "sha256": "ab" * 32},
         "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
         "base_model": {"name": "bert-base-uncased", "on_hub": True, "license": "apache-2.0"},
@@ -58,9 +57,8 @@ def test_the_card_says_what_was_done_and_what_came_of_it(card):
     settings |= {"views": "crop", "sample": "document", "crop_min": 0.2}
     text = card(a_record(trained=trained, settings=settings, **more))
     for said in (
-        "| temperature | ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7) |",
-        "| temperature in the gradient | no |", "| learning rate | 3e-05 |", "| seed | 0 |",
-        "| temperature as learned | tau_min 0.04 |", "| dense + tanh while training | yes |",
+        "| loss | infonce(shifted_cosine(0.05, 0.07, shift=-0.4)) |", "| learning rate | 3e-05 |", "| seed | 0 |",
+        "| as learned | tau_min 0.04 |", "| dense + tanh while training | yes |",
         "| sample | a document between blank lines |", "| views | two crops of a sample |\n| crop min | 0.2 |",
         "| masked-language-model loss | weight 0.2 |", "| lora | 8 |", "| parameters | all 99 |",
         "|  | untrained, avg_top2 | untrained, avg | this model, avg |",
@@ -83,10 +81,11 @@ def test_the_card_says_what_was_done_and_what_came_of_it(card):
     ("options", "credited", "tags"),
     [("--preset=own-text", ["Cropping", "Yeh"], set()),  # DCL at the constant 0.03
      ("--temp=0.05", ["SimCSE", "InfoNCE"], {"simcse"}),
-     ("--preset=sts-macl", ["SimCSE", "Huang", "Huang"], {"simcse"}),
-     ("--temperature=scheduled", ["SimCSE", "InfoNCE", "Kukleva"], {"simcse"}),
-     ("--rule=focal --views=crop", ["Cropping", "InfoNCE", "Hou", "DySTreSS"], {"dystress"}),
-     ("--learn_temperature --temperature=linear", ["SimCSE", "InfoNCE", "DySTreSS"], {"dystress", "simcse"})],
+     ("--preset=sts-macl", ["SimCSE", "Huang"], {"simcse"}),
+     ("--loss=infonce(scheduled(0.05,0.07))", ["SimCSE", "InfoNCE", "Kukleva"], {"simcse"}),
+     ("--loss=infonce(focal(cosine(0.05,0.07))) --views=crop", ["Cropping", "InfoNCE", "Hou", "DySTreSS"],
+      {"dystress"}),
+     ("--loss=infonce(learned(linear(0.05,0.07)))", ["SimCSE", "InfoNCE", "DySTreSS"], {"dystress", "simcse"})],
 )  # fmt: skip
 def test_a_card_credits_what_the_run_used_and_the_paper_for_its_temperature_alone(card, options, credited, tags):
     text = card(record_of(parse(options.split())))
@@ -125,7 +124,7 @@ def test_the_hub_can_read_the_head_and_no_licence_is_made_up(card):
 
 def test_names_cannot_break_the_card(card):
     name = "a | b\n---\n# <script>`{{ 7 * 7 }}"
-    text = card(a_record(settings={"train_file": f"{name}.txt"}, objective=name), "native", 'x"\nimport os #')
+    text = card(a_record(settings={"train_file": f"{name}.txt"}, loss=name), "native", 'x"\nimport os #')
     assert "<script>" not in text
     assert "\n# &lt;" not in text
     assert "{{ 7 * 7 }}" in text

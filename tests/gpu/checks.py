@@ -34,13 +34,16 @@ MODEL = str(ROOT / "dystress_text" / "embedded" / "bert-mini-wiki")
 PROGRAMS = {"text": ("dystress_text/train.py", text.main), "images": ("vision/train.py", images.main)}
 VARIANTS = {
     "text": {
-        "infonce": "", "ntxent": "--objective=ntxent", "dcl": "--objective=dcl", "dclw": "--objective=dclw",
-        "macl": "--objective=macl", "bidirectional": "--bidirectional=yes", "mlm": "--do_mlm=yes",
-        "learned": "--learn_temperature=yes", "cache": "--grad_cache_chunk=16",
+        "infonce": "", "ntxent": "--loss=ntxent(0.05)", "dcl": "--loss=dcl(0.05)", "dclw": "--loss=dclw(0.05)",
+        "macl": "--loss=macl()", "bidirectional": "--loss=infonce(0.05,bidirectional=True)", "mlm": "--do_mlm=yes",
+        "learned": "--loss=infonce(learned(0.05))", "cache": "--grad_cache_chunk=16",
     },
-    "images": {name: f"--objective={name}" for name in (
-        "ntxent", "infonce", "dcl", "dclw", "macl", "queue", "barlow_twins", "vicreg", "w_mse", "zero_cl", "arb",
-        "byol", "dino")},
+    "images": {
+        **{name: f"--loss={name}(0.1)" for name in ("ntxent", "infonce", "dcl", "dclw", "queue")},
+        "macl": "--loss=macl(0.1,alpha=0.5,a_0=0,both_views=True)",
+        **{name: f"--loss={name}()" for name in (
+            "barlow_twins", "vicreg", "w_mse", "zero_cl", "arb", "byol", "dino")},
+    },
 }  # fmt: skip
 
 

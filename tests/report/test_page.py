@@ -101,7 +101,7 @@ def test_runs_side_by_side_begin_with_the_verdict_and_say_where_they_differ(tmp_
     page = capsys.readouterr().out
     assert re.search(r"<h1>2 runs</h1>\n<p>sts-shifted.* less _of \$x_\{ is \+0.00 in avg .*nobody can tell", page)
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
-    assert rows["temperature"] == "shifted_cosine"
+    assert rows["loss"] == "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
     assert not {"learning_rate", "seed"} & rows.keys()
     assert page.count(f"<figcaption>{first.name}</figcaption>") == 2
     assert len(pictures(page)) == 9  # curves and watch once for both; similarities by run
@@ -110,22 +110,21 @@ def test_runs_side_by_side_begin_with_the_verdict_and_say_where_they_differ(tmp_
 
 def test_a_run_of_images_without_a_temperature_has_a_page(tmp_path):
     record = {
-        "program": "vision/train.py", "settings": {"dataset": "shapes"}, "objective": "BYOL", "steps": 2,
-        "temperature": None, "train_seconds": 1.0, "device": "1 x cpu", "untrained": {"knn20": 50.0},
+        "program": "vision/train.py", "version": "2", "settings": {"dataset": "shapes"}, "loss": "byol()", "steps": 2,
+        "train_seconds": 1.0, "device": "1 x cpu", "untrained": {"knn20": 50.0},
         "trained": {"knn20": 60.0},
     }  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    page = render_page([(FinishedRun(tmp_path, record), None)])
-    assert "BYOL. 2 steps" in page
+    page = render_page([FinishedRun(tmp_path, record)])
+    assert "byol(). 2 steps" in page
     assert cells(page)[:6] == ["", "knn20", "untrained", "50.00", "trained", "60.00"]
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
-    [("run.json", '{"program": "dystress_text/train.py"}', "no finished run: "),
+    [("run.json", '{"program": "dystress_text/train.py", "version": ""}', "no finished run: "),
      ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is not the record of a step"),
-     ("metrics.jsonl", None, "metrics.jsonl cannot be read"),
-     ("similarity.jsonl", "{", "similarity.jsonl: line 1 is not the record of a step")],
+     ("metrics.jsonl", None, "metrics.jsonl cannot be read")],
 )  # fmt: skip
 def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, content, message):
     run = a_run(tmp_path)

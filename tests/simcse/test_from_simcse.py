@@ -14,13 +14,13 @@ from dystress_text.simcse.arguments import REPLACED, parse
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "from-simcse.md").read_text(encoding="utf-8")
 
 TAKEN = {  # of SimCSE's train.py and of transformers 4.2.1, with a value that they would take too
-    "model_name_or_path": "bert-base-uncased", "temp": "0.05", "pooler_type": "cls", "hard_negative_weight": "0",
+    "model_name_or_path": "bert-base-uncased", "temp": "0.05", "pooler_type": "cls",
     "do_mlm": "", "mlm_weight": "0.1", "mlp_only_train": "", "train_file": "a.txt", "max_seq_length": "32",
     "mlm_probability": "0.15", "eval_transfer": "", "output_dir": "out", "overwrite_output_dir": "", "do_train": "",
     "do_eval": "", "evaluation_strategy": "steps", "per_device_train_batch_size": "64",
     "gradient_accumulation_steps": "2", "learning_rate": "3e-5", "weight_decay": "0.0", "max_grad_norm": "1.0",
     "num_train_epochs": "1", "max_steps": "-1", "lr_scheduler_type": "linear", "logging_steps": "500",
-    "save_steps": "500", "save_total_limit": "3", "seed": "42", "fp16": "", "eval_steps": "125",
+    "save_steps": "500", "seed": "42", "fp16": "", "eval_steps": "125",
     "load_best_model_at_end": "", "metric_for_best_model": "stsb_spearman",
 }  # fmt: skip
 
@@ -50,31 +50,50 @@ def test_each_option_of_training_is_in_the_table_and_does_what_it_says():
 def test_the_table_of_defaults_is_the_programs():
     rows = {line.split("`")[1].removeprefix("--"): line.strip("| ").split(" | ")[2] for line in section("Defaults")}
     settings = parse([]).options()
-    settings["per_device_train_batch_size"] = settings["train_batch_size"]
     assert settings["output_dir"] == rows["output_dir"].strip("`")
-    for name in ("num_train_epochs", "learning_rate", "per_device_train_batch_size", "eval_steps", "logging_steps",
-                 "save_steps", "save_total_limit"):  # fmt: skip
+    for name in ("num_train_epochs", "learning_rate", "train_batch_size", "eval_steps", "logging_steps", "save_steps"):
         assert settings[name] == float(re.match(r"[\de.-]+", rows[name])[0]), name
 
 
-def test_its_command_line_is_taken_as_it_is():
-    command = PAGE.split("\npython train.py ")[1].split("\n```")[0].replace("\\\n", " ").split()
-    settings = parse(command)
-    assert (settings.engine.mixed_precision, settings.text.mlp_only_train) == ("fp16", True)
-    assert (settings.loss.temp, settings.engine.metric_for_best_model) == (0.05, "stsb_spearman")
+COMMAND = PAGE.split("\npython train.py ")[1].split("\n```")[0].replace("\\\n", " ").split()
+# what run_unsup_example.sh and run_sup_example.sh have otherwise than the page's line, and what each makes of it
+PUBLISHED = [
+    (1, 512, "--per_device_train_batch_size 512 --learning_rate 5e-5"),
+    (4, 512, "--per_device_train_batch_size 128 --learning_rate 5e-5 --num_train_epochs 3 --train_file nli.csv"),
+]
 
 
-def test_flags_may_have_a_value_and_off_is_off_or_refused(tmp_path, capsys):
+@pytest.mark.parametrize(("processes", "batch", "own"), PUBLISHED)
+def test_its_published_scripts_are_taken_as_they_are(processes, batch, own, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    for words in ([*COMMAND, *own.split()], [*COMMAND, *own.replace(" -", "|-").replace(" ", "=").split("|")]):
+        settings = parse(words)
+        engine = settings.engine
+        assert (engine.train_batch_size, engine.learning_rate, engine.mixed_precision) == (batch, 5e-5, "fp16")
+        assert (engine.num_train_epochs, engine.max_steps) == (3 if "nli" in own else 1, -1)
+        assert (str(settings.loss), settings.text.mlp_only_train) == ("infonce(0.05)", True)
+        assert (engine.eval_steps, engine.metric_for_best_model) == (125, "stsb_spearman")
+
+
+def test_options_with_another_name_or_a_value_here():
+    engine = parse(["--epochs=2", "--lr", "1e-4", "--evaluation_strategy", "no", "--eval_steps=9"]).engine
+    assert (engine.num_train_epochs, engine.learning_rate, engine.eval_steps) == (2, 1e-4, 0)
+    for words, said in (
+        ("--hard_negative_weight 1", r"is part of the loss: --loss \"infonce\(0.05, hard_negative_weight=W\)\""),
+        ("--evaluation_strategy=epoch", "--eval_steps N, with the steps of an epoch"),
+        ("--do_train false", "dystress senteval --model NAME"),
+        ("--do_train --temp=0.05 --warmup_steps=10", "use --warmup_ratio"),
+    ):
+        with pytest.raises(UserError, match=rf"this option of SimCSE is not available: .*{said}.*from-simcse.md"):
+            parse(words.split())
+
+
+def test_flags_may_have_a_value(capsys):
     for on in (["--fp16", "True", "--do_train", "yes"], ["--fp16=1", "--load_best_model_at_end=t"]):
         assert parse(on).engine.mixed_precision == "fp16"
     assert parse(["--fp16", "False"]).engine.mixed_precision == "no"
-    assert parse(["--eval_transfer", "true"]).evaluation.eval_transfer == ["all"]
-    assert parse(["--eval_transfer=0"]).evaluation.eval_transfer is None
-    assert parse(["--eval_transfer", "MR", "TREC", "--fp16"]).evaluation.eval_transfer == ["MR", "TREC"]
-    with pytest.raises(UserError, match=r"--do_train false: this option .*dystress senteval --model NAME"):
-        parse(["--do_train", "false"])
-    with pytest.raises(UserError, match=r"--warmup_steps: .* use --warmup_ratio"):
-        parse(["--do_train", "--temp=0.05", "--warmup_steps=10"])
+    for words, tasks in ((["true"], ["all"]), (["0"], None), (["MR", "TREC", "--fp16"], ["MR", "TREC"])):
+        assert parse(["--eval_transfer", *words]).evaluation.eval_transfer == tasks
     assert main(["--fp16", "maybe"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 

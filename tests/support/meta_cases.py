@@ -31,11 +31,9 @@ def to_meta(task):
     task.state.to(META)
 
 
-def step(task, batch_size, make_optimizer, extra_group=None, watch=False, chunk=None):
+def step(task, batch_size, make_optimizer, watch=False, chunk=None):
     """What the trainer does in a step, on the meta device; returns the loss."""
     optimizer = make_optimizer(task.model)
-    if extra_group is not None:
-        optimizer.add_param_group(extra_group)
     similarity_log = SimilarityLog(task.objective) if watch else None
     task.begin_step(0.0, 0.0)
     rows = np.arange(batch_size)

@@ -17,12 +17,12 @@ FOLDERS = ("dystress_text", "vision", "eval", "data")
 
 # from the ground up; rooms of one floor do not import each other
 TEXT_FLOORS = (
-    ("errors", "core"), ("cli",), ("files",), ("training",), ("encoders",), ("evaluation",), ("simcse",),
-    ("preparation", "export", "report"), ("programs",),
+    ("errors",), ("core", "cli"), ("files",), ("training",), ("encoders",), ("evaluation",), ("simcse",),
+    ("preparation", "export", "report"), ("laboratory",), ("programs",),
 )  # fmt: skip
 VISION_FLOORS = (("vision.resnet",), ("vision.data",), ("vision.evaluation",), ("vision.pretraining",), ("vision",))
 FLOOR = {room: i for floors in (TEXT_FLOORS, VISION_FLOORS) for i, rooms in enumerate(floors) for room in rooms}
-NOT_FOR_VISION = {"encoders", "evaluation", "simcse", "preparation", "export", "programs"}
+NOT_FOR_VISION = {"encoders", "evaluation", "simcse", "preparation", "export", "laboratory", "programs"}
 FOR_CORE = {"torch"} | sys.stdlib_module_names
 
 
@@ -41,8 +41,7 @@ def room_of(module: str) -> str:
     room = rest.partition(".")[0]
     if package == "vision":
         return f"vision.{room}" if f"vision.{room}" in FLOOR else "vision"
-    inside = package == "dystress_text" and room in FLOOR and not module.endswith(".__main__")
-    return room if inside else "programs"
+    return room if package == "dystress_text" and room in FLOOR else "programs"
 
 
 parse = cache(ast.parse)

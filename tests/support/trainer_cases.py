@@ -29,25 +29,22 @@ class ScriptedTask(SimcseTask):
         self.saved += 1
 
 
-def make_task(corpus, dropout=0.0, temperature=None):
+SHIFTED = ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
+
+
+def make_task(corpus, dropout=0.0, objective=None):
     torch.manual_seed(1)
     transformer = build_transformer("bert")
     set_dropout(transformer, dropout)
     transformer.config.attention_probs_dropout_prob = dropout
     encoder = SentenceEncoder(transformer, "cls")
-    loss = InfoNCELoss(temperature or ShiftedCosineTemperature())
-    task = ScriptedTask(encoder, build_tokenizer(), corpus, loss)
+    task = ScriptedTask(encoder, build_tokenizer(), corpus, objective or InfoNCELoss(SHIFTED))
     task.scores = None
     return task
 
 
-def run(task, corpus, folder, learned=None, scaler=None, **options):
-    """Train; returns the final state and the trainer.
-
-    Args:
-        learned: the parameter group of a temperature that is trained.
-        scaler: trains in fp16, which torch's CPU part can do though accelerate refuses to.
-    """
+def run(task, corpus, folder, scaler=None, **options):
+    """Train; returns the final state and the trainer. A scaler trains in fp16, which accelerate refuses on a CPU."""
     folder.mkdir(parents=True, exist_ok=True)
     defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
     settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
@@ -55,7 +52,7 @@ def run(task, corpus, folder, learned=None, scaler=None, **options):
     if scaler is not None:
         accelerator.native_amp, accelerator.state._mixed_precision, accelerator.scaler = True, "fp16", scaler
     best = settings.metric_for_best_model
-    started = Run(task=task, samples=len(corpus), options=vars(settings), learned_temperature=learned, best_metric=best)
+    started = Run(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
     trainer = Trainer(started, settings, accelerator)
     return trainer.fit(), trainer
 

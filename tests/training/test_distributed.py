@@ -18,7 +18,7 @@ from accelerate.utils import DistributedType
 from conftest import build_tokenizer, reset_accelerator
 from processes import spawn
 from torch.distributed import distributed_c10d
-from trainer_cases import log_of, make_task, run
+from trainer_cases import SHIFTED, log_of, make_task, run
 
 from dystress_text import core
 from dystress_text.errors import UserError
@@ -32,13 +32,13 @@ from dystress_text.training.settings import EngineSettings
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
 
 OBJECTIVES = {
-    "InfoNCE, shifted cosine": lambda gather: core.InfoNCELoss(core.ShiftedCosineTemperature(), gather=gather),
+    "InfoNCE, shifted cosine": lambda gather: core.InfoNCELoss(SHIFTED, gather=gather),
     "NT-Xent, cosine in the gradient": lambda gather: core.NTXentLoss(
         core.CosineTemperature(0.05, 0.1), detach_temperature=False, gather=gather
     ),
-    "MACL": lambda gather: core.MACLLoss(temperature=core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), gather=gather),
+    "MACL": lambda gather: core.MACLLoss(0.1, alpha=0.5, a_0=0.8, gather=gather),
     "learned temperature": lambda gather: core.InfoNCELoss(
-        core.LearnableTemperature(core.CosineTemperature(0.05, 0.1)).double(), gather=gather
+        core.LearnableTemperature(core.CosineTemperature(0.05, 0.1), learning_rate=0.05).double(), gather=gather
     ),
     "DCL-W": lambda gather: core.DCLWLoss(0.1, gather=gather),
 }
@@ -61,9 +61,7 @@ def train(folder, text, case, **options):
     task.objective = OBJECTIVES[objective](gather)
     task.evaluate = lambda: {"norm": float(task.encode(["the cat sat", "a dog ran"]).norm())}
     task.save = lambda folder: torch.save(task.model.state_dict(), folder / "weights.pt")  # as in memory
-    learned = list(task.objective.temperature.parameters())
-    beside = {"params": learned, "lr": 0.05, "weight_decay": 0.0} if learned else None
-    _, trainer = run(task, corpus, folder, beside, **defaults | own | options)
+    _, trainer = run(task, corpus, folder, **defaults | own | options)
     types = {type(module).__name__ for module in trainer.model.modules()}
     trainer.model = task.model
     trainer.accelerator.free_memory()

@@ -32,23 +32,19 @@ def meta_run(tiny_run, folder, *more):
 
 
 def take_step(run):
-    group = run.learned_temperature
-    if group is not None:  # its parameters were moved
-        group = {**group, "params": list(run.task.objective.temperature.parameters())}
-    engine = run.settings.engine
+    learned, engine = [*run.task.objective.parameters()], run.settings.engine
 
     def adamw(network):
-        return torch.optim.AdamW([p for p in network.parameters() if p.requires_grad])
+        return torch.optim.AdamW([*(p for p in network.parameters() if p.requires_grad), *learned])
 
-    return step(run.task, 8, adamw, group, engine.log_similarity, engine.grad_cache_chunk)
+    return step(run.task, 8, adamw, engine.log_similarity, engine.grad_cache_chunk)
 
 
 @pytest.mark.parametrize(
     "more",
-    ["--objective=infonce --bidirectional", "--objective=infonce --grad_cache_chunk=3",
-     f"--objective=infonce --do_mlm {WITH_MASK}", "--objective=infonce --learn_temperature",
-     "--objective=infonce --lora=2", "--objective=dclw --log_similarity",
-     "--supervised --hard_negative_weight=0.5", "--supervised --objective=dcl"],
+    ["--temp=0.05 --grad_cache_chunk=3", f"--do_mlm {WITH_MASK}", "--loss=infonce(learned(0.05),bidirectional=True)",
+     "--lora=2", "--loss=dclw(0.05) --log_similarity",
+     "--supervised --loss=infonce(0.05,hard_negative_weight=0.5)", "--supervised --loss=dcl(0.05)"],
 )  # fmt: skip
 def test_a_step_reads_no_device(more, tiny_run, tmp_path):
     assert take_step(meta_run(tiny_run, tmp_path, *more.split())).device == META
@@ -57,4 +53,4 @@ def test_a_step_reads_no_device(more, tiny_run, tmp_path):
 def test_the_alignment_adaptive_temperature_reads_the_device_once_a_step(tiny_run, tmp_path):
     """MACL's check that its temperature is positive; the one exception."""
     with pytest.raises(RuntimeError, match="meta"):
-        take_step(meta_run(tiny_run, tmp_path, "--objective=macl"))
+        take_step(meta_run(tiny_run, tmp_path, "--preset=sts-macl"))

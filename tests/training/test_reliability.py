@@ -137,22 +137,6 @@ def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
     assert "Traceback" not in said
 
 
-@pytest.mark.slow(20)
-def test_several_processes_stop_together(flags, tmp_path):
-    """One of them alone is told to stop."""
-    arguments = with_output(flags, tmp_path / "out", *ENDLESS[:1])
-    with launched(arguments, *TORCHRUN, f"--master_port={free_port()}") as process:
-        wait_for(lambda: logged(tmp_path / "out") >= 5)
-        workers(process)[1].send_signal(signal.SIGTERM)
-        process.wait(60)
-        said = process.stdout.read()
-    assert said.count("stopped by SIGTERM after step") == 2
-    newest = checkpoint_folders(tmp_path / "out")[0]
-    assert {"random_states_0.pkl", "random_states_1.pkl"} < {path.name for path in newest.iterdir()}
-    step = newest.name.removeprefix("checkpoint-")
-    assert f"after step {step} of" in said
-
-
 def run_limited(arguments, errors):
     """In a new process: the program where no file may be larger than 60,000 bytes."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

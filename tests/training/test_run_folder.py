@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import reset_accelerator
 from processes import finish, start, wait_for
 from sentence_transformers import SentenceTransformer
 from trainer_cases import logged
@@ -24,18 +23,12 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def again(words):
-    reset_accelerator()
-    return main(words)
-
-
 @pytest.fixture(scope="module")
 def finished(tiny_run, tmp_path_factory):
     """A finished run, with what its user has added; and its flags."""
     folder = tmp_path_factory.mktemp("finished")
     flags = [*tiny_run, "--save_steps=0"]
     assert main([*flags, f"--output_dir={folder}"]) == 0
-    reset_accelerator()
     (folder / "mine.txt").write_text("mine")
     (folder / "senteval-mini-test.json").write_text("{}")
     (folder / "README.md").write_text("edited")
@@ -52,52 +45,14 @@ def test_a_finished_run_stays_as_it_is_unless_it_is_to_be_replaced(finished, out
     before, flags = content(out), [*finished[1], f"--output_dir={out}"]
     assert state_of(json.loads((out / "run.json").read_text())) == "finished"
     for resume in ("auto", "yes"):
-        assert again([*flags, "--resume_from_checkpoint", resume]) == 0
+        assert main([*flags, "--resume_from_checkpoint", resume]) == 0
         assert capsys.readouterr().out.count("\n") == 1
     for words in ([], ["--resume_from_checkpoint=auto", "--seed=7"], ["--resume_from_checkpoint", "--max_steps=9"]):
-        assert again([*flags, *words]) == 2
+        assert main([*flags, *words]) == 2
     said = capsys.readouterr().err
     assert "holds a run, which is finished; name another folder, or add" in said
     assert "with other settings (max_steps was 6, is 9)" in said
     assert content(out) == before
-
-
-def test_an_older_record_without_a_state_is_that_of_a_finished_run(finished, out):
-    record = json.loads((out / "run.json").read_text())
-    del record["state"]
-    (out / "run.json").write_text(json.dumps(record))
-    before = content(out)
-    assert again([*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto"]) == 0
-    assert content(out) == before
-
-
-def test_the_old_run_stands_until_the_new_one_is_trained(finished, out, tmp_path, monkeypatch, capsys):
-    before, replace = content(out), [*finished[1], f"--output_dir={out}", "--seed=3", "--overwrite_output_dir"]
-    step, calls = Trainer._step, []
-
-    def killed(self, batches):
-        calls.append(1)
-        if len(calls) in (5, 7):
-            raise KeyboardInterrupt
-        step(self, batches)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", killed)
-        assert again([*replace, "--save_steps=2"]) == 130  # after a checkpoint and a better model
-        assert {name: data for name, data in content(out).items() if name.parts[0] != REPLACING} == before
-        SentenceTransformer(str(out))
-        assert again([*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto"]) == 0  # the old one's line
-        assert "holds this run, finished" in capsys.readouterr().out
-        resume = [word for word in replace if word != "--overwrite_output_dir"]
-        assert again([*resume, "--save_steps=2", "--resume_from_checkpoint"]) == 130
-        assert "going on after step 4" in capsys.readouterr().out
-    assert again([*resume, "--save_steps=2", "--resume_from_checkpoint"]) == 0
-    assert again([*finished[1], f"--output_dir={tmp_path / 'new'}", "--seed=3"]) == 0
-    assert (out / "model.safetensors").read_bytes() == (tmp_path / "new" / "model.safetensors").read_bytes()
-    assert (out / "mine.txt").read_text() == "mine"
-    assert not (out / "senteval-mini-test.json").exists()  # of the old model
-    assert not (out / REPLACING).exists()
-    assert state_of(json.loads((out / "run.json").read_text())) == "finished"
 
 
 def interrupted(monkeypatch, words, step):
@@ -112,7 +67,26 @@ def interrupted(monkeypatch, words, step):
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", killed)
-        assert again(words) == 130
+        assert main(words) == 130
+
+
+def test_the_old_run_stands_until_the_new_one_is_trained(finished, out, tmp_path, monkeypatch, capsys):
+    before, replace = content(out), [*finished[1], f"--output_dir={out}", "--seed=3", "--overwrite_output_dir"]
+    interrupted(monkeypatch, [*replace, "--save_steps=2"], 5)  # after a checkpoint and a better model
+    assert {name: data for name, data in content(out).items() if name.parts[0] != REPLACING} == before
+    SentenceTransformer(str(out))
+    assert main([*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto"]) == 0  # the old one's line
+    assert "holds this run, finished" in capsys.readouterr().out
+    resume = [word for word in replace if word != "--overwrite_output_dir"]
+    interrupted(monkeypatch, [*resume, "--save_steps=2", "--resume_from_checkpoint"], 2)
+    assert "going on after step 4" in capsys.readouterr().out
+    assert main([*resume, "--save_steps=2", "--resume_from_checkpoint"]) == 0
+    assert main([*finished[1], f"--output_dir={tmp_path / 'new'}", "--seed=3"]) == 0
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "new" / "model.safetensors").read_bytes()
+    assert (out / "mine.txt").read_text() == "mine"
+    assert not (out / "senteval-mini-test.json").exists()  # of the old model
+    assert not (out / REPLACING).exists()
+    assert state_of(json.loads((out / "run.json").read_text())) == "finished"
 
 
 def test_a_replacement_that_was_given_up_does_not_touch_the_finished_run(finished, out, monkeypatch, capsys):
@@ -121,26 +95,26 @@ def test_a_replacement_that_was_given_up_does_not_touch_the_finished_run(finishe
     interrupted(monkeypatch, [*flags, "--seed=3", "--overwrite_output_dir"], 3)
     before = content(out)
     capsys.readouterr()
-    assert again([*flags, "--resume_from_checkpoint=auto"]) == 0
+    assert main([*flags, "--resume_from_checkpoint=auto"]) == 0
     assert "finished; nothing was changed" in capsys.readouterr().out
     assert content(out) == before
     shutil.rmtree(out / REPLACING)
     monkeypatch.setattr(run_module, "claim_folder", None)  # as where nothing can be written
-    assert again([*flags, "--resume_from_checkpoint=auto"]) == 0
+    assert main([*flags, "--resume_from_checkpoint=auto"]) == 0
 
 
-def test_a_model_stands_while_its_run_without_checkpoints_begins_again(finished, tmp_path, monkeypatch, capsys):
+def test_a_model_stands_while_its_run_without_checkpoints_begins_main(finished, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     flags = [*finished[1], f"--output_dir={out}", "--eval_steps=2", "--resume_from_checkpoint=auto"]
     interrupted(monkeypatch, flags, 4)
     model = (out / "model.safetensors").read_bytes()
-    assert again([*flags, "--seed=3"]) == 2
+    assert main([*flags, "--seed=3"]) == 2
     assert "holds a run with other settings (seed was 42, is 3)" in capsys.readouterr().err
     interrupted(monkeypatch, flags, 2)
     interrupted(monkeypatch, flags, 4)
     assert (out / "model.safetensors").read_bytes() == model
-    assert again(flags) == 0
-    assert again([*finished[1], "--eval_steps=2", f"--output_dir={tmp_path / 'new'}"]) == 0
+    assert main(flags) == 0
+    assert main([*finished[1], "--eval_steps=2", f"--output_dir={tmp_path / 'new'}"]) == 0
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "new" / "model.safetensors").read_bytes()
     assert not (out / REPLACING).exists()
 
@@ -148,7 +122,7 @@ def test_a_model_stands_while_its_run_without_checkpoints_begins_again(finished,
 def test_a_finished_run_says_that_it_was_not_uploaded(finished, out, monkeypatch, capsys):
     monkeypatch.setattr("dystress_text.export.copies.check_push", lambda *_: None)
     flags = [*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto", "--push_to_hub=me/it"]
-    assert again(flags) == 0
+    assert main(flags) == 0
     assert "not uploaded; dystress export" in capsys.readouterr().out
 
 
@@ -189,7 +163,6 @@ def test_two_processes_in_one_folder(flags, tmp_path, capsys):
             (sweep, ["--presets", "quickstart", f"--output_dir={out}"]),
         ):
             assert program(words) == 2
-            reset_accelerator()
             assert "is in use by" in capsys.readouterr().err
         assert [path.name for path in out.iterdir()] == [LOCK]
     with claimed(tmp_path / f".senteval{LOCK}"):
@@ -219,7 +192,6 @@ def test_a_collapse_is_said_when_it_happens_and_ends_the_run(tiny_run, tmp_path,
     for evaluation in ("stsb_dev", "none"):
         out = tmp_path / evaluation
         assert main([*flags, f"--output_dir={out}", f"--eval_set={evaluation}"]) == 2
-        reset_accelerator()
         last = capsys.readouterr().err.strip().splitlines()[-1]
         assert "all samples have one vector" in last
         assert str(out) in last.partition("The model of step ")[2]

@@ -9,26 +9,28 @@ import pytest
 import torch
 from conftest import reset_accelerator
 from torch.nn.utils import parameters_to_vector
-from trainer_cases import equal, log_of, make_task, run, weights
+from trainer_cases import SHIFTED, equal, log_of, make_task, run, weights
 
-from dystress_text.core import ScheduledTemperature, ShiftedCosineTemperature
+from dystress_text.core import (
+    CosineTemperature,
+    HardNegativeRule,
+    InfoNCELoss,
+    LearnableTemperature,
+    ScheduledTemperature,
+)
 from dystress_text.errors import TrainingError, UserError
+from dystress_text.programs.train import main
+from dystress_text.report.runs import FinishedRun
 from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.run_folder import checkpoint_folders
-from dystress_text.training.settings import EngineSettings, global_batch_size
-from dystress_text.training.trainer import parameter_groups
-
-# ---- batches --------------------------------------------------------------------------------------------------------
+from dystress_text.training.settings import EngineSettings
 
 
-def test_the_global_batch_and_impossible_batches_which_name_the_option(tmp_path, corpus):
-    assert global_batch_size(EngineSettings(train_batch_size=64), 4) == 64
-    assert global_batch_size(EngineSettings(per_device_train_batch_size=64), 4) == 256
-    for size, processes, message in ((1, 1, "must be at least 2"), (9, 2, "9 does not divide among 2")):
-        with pytest.raises(UserError, match=f"^train_batch_size: {message}"):
-            global_batch_size(EngineSettings(train_batch_size=size), processes)
+def test_impossible_batches_name_the_option(tmp_path, corpus):
+    with pytest.raises(UserError, match=r"^train_batch_size: must lie in \[2, inf"):
+        EngineSettings(train_batch_size=1)
     with pytest.raises(UserError, match="gradient_accumulation_steps: 26 batches"):
         run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)
 
@@ -44,7 +46,6 @@ def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, s
     decayed = [p for p in plain.parameters() if p.requires_grad and p.ndim > 1]
     others = [p for p in plain.parameters() if p.requires_grad and p.ndim <= 1]
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0}])
-    tau = ShiftedCosineTemperature()
     batches = BatchOrder(len(corpus), 8, 42).epoch(0)
     losses = []
     for step in range(6):
@@ -59,7 +60,7 @@ def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, s
             batch = corpus.batch(indices)
             z1, z2 = (torch.nn.functional.normalize(plain(**batch), dim=-1) for _ in range(2))
             s = z1 @ z2.T
-            loss = torch.nn.functional.cross_entropy(s / tau(s.detach()), torch.arange(8))
+            loss = torch.nn.functional.cross_entropy(s / SHIFTED(s.detach()), torch.arange(8))
             (loss / accumulation).backward()
             total += loss.item() / accumulation
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
@@ -70,19 +71,9 @@ def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, s
     assert (reached - expected).norm() < 0.01 * (start - expected).norm()
 
 
-def test_no_weight_decay_on_biases_and_norms(corpus):
-    model = make_task(corpus).model
-    decayed, others = parameter_groups(model, 0.1)
-    names = {id(p): n for n, p in model.named_parameters()}
-    assert decayed["weight_decay"] == 0.1
-    assert others["weight_decay"] == 0
-    assert all("LayerNorm" in names[id(p)] or names[id(p)].endswith("bias") for p in others["params"])
-    assert not any("pooler" in names[id(p)] for p in [*decayed["params"], *others["params"]])
-
-
 def test_the_schedule_of_a_temperature_advances_in_epochs(tmp_path, corpus):
     temperature = ScheduledTemperature(0.1, 1.0, half_period=2)
-    run(make_task(corpus, temperature=temperature), corpus, tmp_path, max_steps=30)
+    run(make_task(corpus, objective=InfoNCELoss(temperature)), corpus, tmp_path, max_steps=30)
     assert float(temperature.time) == pytest.approx(29 / 25)  # 200 sentences in batches of 8: 25 steps an epoch
 
 
@@ -104,13 +95,9 @@ def test_the_best_model_is_kept(tmp_path, corpus):
     assert task.saved == 2
     assert (summary.best_step, summary.metrics) == (2, {"score": 3.0})
     assert log_of(tmp_path, "score")[:3] == [1.0, 3.0, None]  # other programs read no NaN
-
-
-def test_vectors_that_are_no_numbers_stop_the_run(tmp_path, corpus):
-    task = make_task(corpus)
     task.scores = iter([float("nan")] * 6)
     with pytest.raises(TrainingError, match="score is nan at step 2"):
-        run(task, corpus, tmp_path, eval_steps=2, metric_for_best_model="score")
+        run(task, corpus, tmp_path / "nan", eval_steps=2, metric_for_best_model="score")
 
 
 def test_bf16_trains_with_fp32_weights_and_loss(tmp_path, corpus):
@@ -202,19 +189,16 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
         assert line["positive"] == pytest.approx(s.diagonal().mean().item(), rel=1e-5)
         assert line["negative"] == pytest.approx(others.mean().item(), rel=1e-5)
         assert line["high_share"] == pytest.approx((others > 0.9).float().mean().item(), abs=1e-6)
-        assert line["tau_negative"] == pytest.approx(ShiftedCosineTemperature()(others).mean().item(), rel=1e-5)
+        assert line["tau_negative"] == pytest.approx(SHIFTED(others).mean().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
     ("options", "evaluated"),
-    [
-        ({"num_train_epochs": 0.5, "evaluation_strategy": "epoch"}, [13]),  # of 25 steps, rounded up
-        ({"num_train_epochs": 2, "evaluation_strategy": "no", "eval_steps": 10}, [50]),
-        ({"num_train_epochs": 1, "eval_steps": 10}, [10, 20, 25]),
-        ({"max_steps": 100, "max_epochs": 1.5, "eval_steps": 0}, [38]),
-        ({"max_steps": 3, "max_epochs": 1.5}, [3]),
-    ],
-)
+    [({"num_train_epochs": 0.5}, [13]),  # of 25 steps, rounded up
+     ({"eval_steps": 10}, [10, 20, 25]),
+     ({"max_steps": 100, "num_train_epochs": 1.5}, [38]),
+     ({"max_steps": 3, "num_train_epochs": 1.5}, [3])],
+)  # fmt: skip
 def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path, corpus):
     task, steps = make_task(corpus), []
     task.evaluate = lambda: steps.append(1) or {"score": float(len(steps))}
@@ -222,3 +206,73 @@ def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "score" in line] == evaluated
     assert summary.step == evaluated[-1]
+
+
+# ---- what a loss learns ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "names"),
+    [("infonce(learned(0.05, learning_rate=0.05))", {"tau"}),
+     ("infonce(learned(cosine(0.05, 0.2), learning_rate=0.05))", {"tau_min", "tau_max"}),
+     ("siglip(learning_rate=0.05)", {"logit_scale", "logit_bias"})],
+)  # fmt: skip
+def test_what_is_learned_moves_and_is_recorded(tiny_run, tmp_path, loss, names):
+    assert main([*tiny_run, f"--loss={loss}", "--eval_set=none", f"--output_dir={tmp_path}"]) == 0
+    record = json.loads((tmp_path / "run.json").read_text())
+    learned = record["learned_temperature"]
+    assert set(learned) == names
+    before, after = (FinishedRun(tmp_path, record | more).temperature for more in ({"learned_temperature": {}}, {}))
+    s = torch.linspace(-1, 1, 9)
+    assert (before(s) - after(s)).abs().max() > 1e-4
+    assert names == {"logit_scale", "logit_bias"} or {name: getattr(after, name) for name in names} == learned
+
+
+class OwnTemperature(CosineTemperature):
+    """Of a user: one parameter learns, one is frozen, one is not used."""
+
+    def __init__(self, tau_min: float, tau_max: float) -> None:
+        super().__init__(tau_min, tau_max)
+        self.factor = torch.nn.Parameter(torch.tensor(1.0))
+        self.frozen = torch.nn.Parameter(torch.tensor(1.0), requires_grad=False)
+        self.unused = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, similarity):
+        tau = super().forward(similarity)
+        return tau * self.factor * self.frozen if hasattr(self, "frozen") else tau  # its base looks at it first
+
+
+@pytest.mark.parametrize("rule", [None, HardNegativeRule])
+def test_only_what_can_learn_in_a_temperature_of_ones_own_does(rule, corpus, tmp_path):
+    temperature = OwnTemperature(0.05, 0.06)
+    run(make_task(corpus, objective=InfoNCELoss(rule(temperature) if rule else temperature)), corpus, tmp_path)
+    assert abs(float(temperature.factor) - 1) > 1e-4
+    assert float(temperature.frozen) == 1
+
+
+def trained(corpus, folder, scores=(), **options):
+    """A run that learns a constant temperature; its summary, and the temperature before and after."""
+    temperature, scores = LearnableTemperature(0.05, learning_rate=0.01), iter(scores)
+    task = make_task(corpus, objective=InfoNCELoss(temperature))
+    task.evaluate = lambda: {"score": next(scores)} if options.get("eval_steps") else {}
+    before = temperature.free.detach().clone()
+    summary, trainer = run(task, corpus, folder, lr_scheduler_type="constant", **options)
+    trainer.close()
+    return summary, before, task.objective
+
+
+def test_it_is_recorded_as_the_kept_model_had_it(corpus, tmp_path):
+    """The first of three models is the best one."""
+    options = {"eval_steps": 1, "metric_for_best_model": "score"}
+    best, _, last = trained(corpus, tmp_path / "3", [3.0, 2.0, 1.0], max_steps=3, **options)
+    one, _, first = trained(corpus, tmp_path / "1", [3.0], max_steps=1, **options)
+    assert best.best_step == 1
+    assert best.learned == one.learned == first.learned() != last.learned()
+
+
+def test_its_step_is_that_of_adam_alone(corpus, tmp_path):
+    """Clipping and weight decay of the network do not reach it."""
+    options = {"max_steps": 1, "weight_decay": 0.5, "max_grad_norm": 1e-6, "learning_rate": 1e-9}
+    _, before, after = trained(corpus, tmp_path, **options)
+    moved = (after.temperature.free.detach() - before).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=0)  # Adam's first step is its rate

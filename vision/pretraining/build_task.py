@@ -39,11 +39,8 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> Object
     objective, vision = copy.deepcopy(settings.loss), settings.vision
     if isinstance(objective, QueueInfoNCELoss):
         if accelerator.num_processes > 1 and not vision.sync_batchnorm:
-            raise ParameterError(
-                "loss",
-                "queue on several processes needs --sync_batchnorm; with batch statistics of its own, a process can "
-                "tell its keys from those of the others",
-            )
+            reason = "with batch statistics of its own, a process can tell its keys from those of the others"
+            raise ParameterError("loss", f"queue on several processes needs --sync_batchnorm; {reason}")
         if objective.dim not in (None, vision.out_dim):
             raise ParameterError("loss", f"queue: dim {objective.dim} is not --out_dim {vision.out_dim}; leave it out")
         objective.start(vision.out_dim)
@@ -60,7 +57,7 @@ def task_of(
     accelerator: Accelerator,
 ) -> PretrainTask:
     """The task that the settings describe; encoder, views and objective are on the accelerator's device."""
-    vision = settings.vision
+    vision, dim = settings.vision, settings.vision.out_dim
     card = f"Pre-trained on {views.images.name} with {settings.loss}."
     common = (encoder, views, objective, vision.one_pass, online, card)
     if not isinstance(objective, WITH_FOLLOWER):
@@ -68,10 +65,9 @@ def task_of(
     following: dict[str, Any] = {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
     if isinstance(objective, QueueInfoNCELoss):
         return QueueTask(*common, **following)
-    dim = vision.out_dim
-    dino = objective if isinstance(objective, DINOLoss) else None
-    head = mlp(dim, PREDICTOR_HIDDEN, dim) if dino is None else Prototypes(dim, dino.prototypes)
-    return TeacherTask(*common, **following, head=prepared(head, vision, accelerator), head_in_teacher=dino is not None)
+    dino = isinstance(objective, DINOLoss)
+    head = Prototypes(dim, objective.prototypes) if isinstance(objective, DINOLoss) else mlp(dim, PREDICTOR_HIDDEN, dim)
+    return TeacherTask(*common, **following, head=prepared(head, vision, accelerator), head_in_teacher=dino)
 
 
 def make_optimizer(
@@ -80,8 +76,7 @@ def make_optimizer(
     """The optimiser that the settings name.
 
     SGD decays all weights, as in the CIFAR recipes. LARS and AdamW do not decay biases and normalisation layers, and
-    LARS adapts the rate of matrices and kernels only (You et al., 2017). With fp16, LARS waits for the device in each
-    step, to see whether a gradient overflowed; the others check that on the device.
+    LARS adapts the rate of matrices and kernels only (You et al., 2017).
     """
     scales = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}
     rate = engine.learning_rate * scales[vision.lr_scaling]

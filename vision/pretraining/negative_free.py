@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import Objective
-from dystress_text.core.registry import check_number, register
+from dystress_text.core.registry import check_count, check_number, register
 from dystress_text.core.vectors import at_least_fp32
 
 PROTOTYPES = 4096  # solo-learn's for CIFAR and ImageNet100; DINO's paper has 65,536
@@ -54,33 +54,53 @@ class GlobalBatchLoss(NegativeFreeLoss):
         return self.formula(*both.chunk(2, dim=1))
 
 
-def barlow_twins(z1: Tensor, z2: Tensor, off_diagonal: float = 0.0051) -> Tensor:
+@register("barlow_twins")
+class BarlowTwinsLoss(GlobalBatchLoss):
     """Barlow Twins (Zbontar et al., ICML 2021, Eqs. 1 and 2): make the views' cross-correlation the identity.
 
     ``sum_i (1 - C_ii)^2 + off_diagonal * sum_{i != j} C_ij^2`` with ``C = z1' z2 / N`` of dimensions that have mean 0
     and variance 1 over the batch. This is the loss as the paper prints it, with its lambda; libraries scale it
     (solo-learn by 0.1).
     """
-    correlation = _standardised(z1, dim=0).T @ _standardised(z2, dim=0) / len(z1)  # (dim, dim)
-    return (1 - correlation.diagonal()).square().sum() + off_diagonal * _off_diagonal_squares(correlation)
+
+    def __init__(self, off_diagonal: float = 0.0051, *, gather: Gather | None = None) -> None:
+        super().__init__(gather)
+        check_number("off_diagonal", off_diagonal, "[0, inf)")
+        self.off_diagonal = off_diagonal
+
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        correlation = _standardised(z1, dim=0).T @ _standardised(z2, dim=0) / len(z1)  # (dim, dim)
+        return (1 - correlation.diagonal()).square().sum() + self.off_diagonal * _off_diagonal_squares(correlation)
 
 
-def vicreg(z1: Tensor, z2: Tensor, invariance: float = 25, variance: float = 25, covariance: float = 1) -> Tensor:
+@register("vicreg")
+class VICRegLoss(GlobalBatchLoss):
     """VICReg (Bardes et al., ICLR 2022, Algorithm 1): invariance, a hinge on each variance, no covariance.
 
     ``invariance * mean (z1 - z2)^2 + sum over views of (variance * mean_j max(0, 1 - std_j) + covariance *
     sum_{i != j} Cov_ij^2 / dim)``, with ``std_j`` the root of the unbiased variance plus 1e-4. The mean of the first
     term is over rows and dimensions, as in the paper's algorithm; its Eq. 5 sums over dimensions.
     """
-    loss = invariance * (z1 - z2).square().mean()
-    for z in (z1, z2):
-        hinge = F.relu(1 - (z.var(dim=0) + 1e-4).sqrt())  # (dim,)
-        loss = loss + variance * hinge.mean()
-        loss = loss + covariance * _off_diagonal_squares(_covariance(z)) / z.shape[1]
-    return loss
+
+    def __init__(
+        self, invariance: float = 25, variance: float = 25, covariance: float = 1, *, gather: Gather | None = None
+    ) -> None:
+        super().__init__(gather)
+        self.invariance, self.variance, self.covariance = invariance, variance, covariance
+        for name, weight in self.arguments().items():
+            check_number(name, weight, "[0, inf)")
+
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        loss = self.invariance * (z1 - z2).square().mean()
+        for z in (z1, z2):
+            hinge = F.relu(1 - (z.var(dim=0) + 1e-4).sqrt())  # (dim,)
+            loss = loss + self.variance * hinge.mean()
+            loss = loss + self.covariance * _off_diagonal_squares(_covariance(z)) / z.shape[1]
+        return loss
 
 
-def w_mse(z1: Tensor, z2: Tensor) -> Tensor:
+@register("w_mse")
+class WMSELoss(GlobalBatchLoss):
     """W-MSE (Ermolov et al., ICML 2021, Eqs. 5 and 6): the distance of the views once each is white and normalised.
 
     ``mean_i |v1_i - v2_i|^2``, where v is ``L^-1 (z - mean z)`` at unit length and L the Cholesky factor of z's
@@ -88,47 +108,45 @@ def w_mse(z1: Tensor, z2: Tensor) -> Tensor:
     ratio. Batches are shuffled, so slices are consecutive rows, where the paper draws them at random. The batch must
     have more rows than dimensions.
     """
-    n, dim = z1.shape
-    slices = max(1, n // (2 * dim))
-    first, second = (torch.cat([_white(part) for part in z.tensor_split(slices)]) for z in (z1, z2))
-    return (first - second).square().sum(1).mean()
+
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        n, dim = z1.shape
+        slices = max(1, n // (2 * dim))
+        first, second = (torch.cat([_white(part) for part in z.tensor_split(slices)]) for z in (z1, z2))
+        return (first - second).square().sum(1).mean()
 
 
-def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
-    """Unit vectors (rows, dim) of whitened rows.
-
-    The shrinkage, a share of the covariance that is replaced by its mean variance times the identity so that fp32 can
-    factor it, is ours; the paper has none.
-    """
-    covariance = _covariance(z)  # (dim, dim)
-    scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
-    identity = torch.eye(len(covariance), dtype=z.dtype, device=z.device)
-    factor = torch.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * scale * identity)
-    white: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False)  # (dim, rows)
-    return F.normalize(white.T, dim=1)
-
-
-def zero_icl(z1: Tensor, z2: Tensor) -> Tensor:
+@register("zero_icl")
+class ZeroICLLoss(GlobalBatchLoss):
     """Zero-ICL (Zhang et al., ICLR 2022): agreement of the views where the instances are decorrelated.
 
     It standardises each row, whitens the rows and takes ``sum_i (1 - h1_i . h2_i / dim)^2``; the ridge of the whitening
     is 0.01, as in the authors' program for ImageNet100 (theirs for CIFAR shrinks by 0.1).
     """
-    first, second = (_decorrelated(_standardised(z, dim=1), ridge=0.01) for z in (z1, z2))  # (N, dim)
-    return (1 - (first * second).mean(1)).square().sum()
+
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        first, second = (_decorrelated(_standardised(z, dim=1), ridge=0.01) for z in (z1, z2))  # (N, dim)
+        return (1 - (first * second).mean(1)).square().sum()
 
 
-def zero_fcl(z1: Tensor, z2: Tensor) -> Tensor:
+@register("zero_fcl")
+class ZeroFCLLoss(ZeroICLLoss):
     """Zero-FCL: the same for features."""
-    return zero_icl(z1.T, z2.T)
+
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        return super().formula(z1.T, z2.T)
 
 
-def zero_cl(z1: Tensor, z2: Tensor) -> Tensor:
+@register("zero_cl")
+class ZeroCLLoss(ZeroICLLoss):
     """Zero-CL: the sum of both; their equal weights are our choice."""
-    return zero_icl(z1, z2) + zero_fcl(z1, z2)
+
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        return super().formula(z1, z2) + super().formula(z1.T, z2.T)
 
 
-def arb(z1: Tensor, z2: Tensor) -> Tensor:
+@register("arb")
+class ARBLoss(GlobalBatchLoss):
     """ARB (Zhang et al., CVPR 2022): align each view with the orthonormal base that is nearest to the other.
 
     ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are standardised over the
@@ -136,10 +154,12 @@ def arb(z1: Tensor, z2: Tensor) -> Tensor:
     by default in the authors' programs. They also permute the features before they group them, which keeps copies of a
     feature apart from each other's groups; in one group the order has no part.
     """
-    z1, z2 = (_standardised(z.T, dim=1) for z in (z1, z2))  # (dim, N)
-    first = (z1 * _decorrelated(z2.detach(), ridge=1e-4)).mean(1)  # (dim,)
-    second = (z2 * _decorrelated(z1.detach(), ridge=1e-4)).mean(1)
-    return (1 - first).square().sum() + (1 - second).square().sum()
+
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        z1, z2 = (_standardised(z.T, dim=1) for z in (z1, z2))  # (dim, N)
+        first = (z1 * _decorrelated(z2.detach(), ridge=1e-4)).mean(1)  # (dim,)
+        second = (z2 * _decorrelated(z1.detach(), ridge=1e-4)).mean(1)
+        return (1 - first).square().sum() + (1 - second).square().sum()
 
 
 @register("byol")
@@ -175,7 +195,7 @@ class DINOLoss(NegativeFreeLoss):
 
     def __init__(self, prototypes: int = PROTOTYPES, *, gather: Gather | None = None) -> None:
         super().__init__(gather)
-        check_number("prototypes", prototypes, "[2, 1000000]")
+        check_count("prototypes", prototypes, "[2, 1000000]")
         self.prototypes = prototypes
         self.register_buffer("centre", torch.zeros(prototypes))
 
@@ -190,68 +210,18 @@ class DINOLoss(NegativeFreeLoss):
         return torch.stack(terms).mean()
 
 
-@register("barlow_twins")
-class BarlowTwinsLoss(GlobalBatchLoss):
-    """:func:`barlow_twins`."""
+def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
+    """Unit vectors (rows, dim) of whitened rows.
 
-    def __init__(self, off_diagonal: float = 0.0051, *, gather: Gather | None = None) -> None:
-        super().__init__(gather)
-        check_number("off_diagonal", off_diagonal, "[0, inf)")
-        self.off_diagonal = off_diagonal
-
-    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
-        return barlow_twins(z1, z2, self.off_diagonal)
-
-
-@register("vicreg")
-class VICRegLoss(GlobalBatchLoss):
-    """:func:`vicreg`."""
-
-    def __init__(
-        self, invariance: float = 25, variance: float = 25, covariance: float = 1, *, gather: Gather | None = None
-    ) -> None:
-        super().__init__(gather)
-        self.invariance, self.variance, self.covariance = invariance, variance, covariance
-        for name, weight in self.arguments().items():
-            check_number(name, weight, "[0, inf)")
-
-    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
-        return vicreg(z1, z2, self.invariance, self.variance, self.covariance)
-
-
-@register("w_mse")
-class WMSELoss(GlobalBatchLoss):
-    """:func:`w_mse`."""
-
-    formula = staticmethod(w_mse)
-
-
-@register("zero_icl")
-class ZeroICLLoss(GlobalBatchLoss):
-    """:func:`zero_icl`."""
-
-    formula = staticmethod(zero_icl)
-
-
-@register("zero_fcl")
-class ZeroFCLLoss(GlobalBatchLoss):
-    """:func:`zero_fcl`."""
-
-    formula = staticmethod(zero_fcl)
-
-
-@register("zero_cl")
-class ZeroCLLoss(GlobalBatchLoss):
-    """:func:`zero_cl`."""
-
-    formula = staticmethod(zero_cl)
-
-
-@register("arb")
-class ARBLoss(GlobalBatchLoss):
-    """:func:`arb`."""
-
-    formula = staticmethod(arb)
+    The shrinkage, a share of the covariance that is replaced by its mean variance times the identity so that fp32 can
+    factor it, is ours; the paper has none.
+    """
+    covariance = _covariance(z)  # (dim, dim)
+    scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
+    identity = torch.eye(len(covariance), dtype=z.dtype, device=z.device)
+    factor = torch.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * scale * identity)
+    white: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False)  # (dim, rows)
+    return F.normalize(white.T, dim=1)
 
 
 def _standardised(z: Tensor, dim: int) -> Tensor:

@@ -37,9 +37,6 @@ _TINY: Options = {
     **_CIFAR, "dataset": "tiny_imagenet", "image_size": 64, "eval_steps": 7810,
     "architecture": "resnet50", "stem": "imagenet",  # "the original ResNet50"
 }  # fmt: skip
-# the paper's versions of the shifted minimum: the shift of 1 and 2; of 3, minus the plateau's start
-_SHIFTED = {"1a": 0.2, "1b": 0.4, "2a": -0.2, "2b": -0.4}
-_ONE_SIDED = {"3a": 0.2, "3b": 0.4}
 _SCHEDULE: Options = {"loss": "ntxent(scheduled(0.1, 1, half_period=200, unit='epoch'))"}
 
 
@@ -80,17 +77,9 @@ def _cifar_rows() -> dict[str, Preset]:
             "ours: temperature 0.1, momentum 0.99 and 4,096 keys, the usual ones",
             ((table, "MoCo v2"), (_GEOMETRY, "MoCo v2")),
         ),
-        "-dcl": (
-            {"loss": "dcl(0.1)"},
-            "ours: temperature 0.1",
-            ((table, "SimCLR+DCL"), (_GEOMETRY, "DCL")),
-        ),
+        "-dcl": ({"loss": "dcl(0.1)"}, "ours: temperature 0.1", ((table, "SimCLR+DCL"), (_GEOMETRY, "DCL"))),
         "-macl": (_MACL, _MACL_NOTE, ((table, "MACL (repro.)"),)),
-        "-dclw": (
-            {"loss": "dclw(0.1, sigma=0.5)"},
-            "ours: temperature 0.1 and sigma 0.5",
-            ((_GEOMETRY, "DCLW"),),
-        ),
+        "-dclw": ({"loss": "dclw(0.1, sigma=0.5)"}, "ours: temperature 0.1 and sigma 0.5", ((_GEOMETRY, "DCLW"),)),
         "-256": ({**_cosine(0.07, 0.2), **wide}, "", ((others, "DySTreSS"),)),
         "-256-dino": (
             {"loss": "dino(prototypes=4096)", "out_dim": 256, "key_momentum": 0.996, **wide},
@@ -105,15 +94,9 @@ def _cifar_rows() -> dict[str, Preset]:
         "-cosine": (_cosine(0.07, 0.2), "", (("abltempfunc", "cosine"), ("monotony", "cosine"))),
         "-linear": (_ntxent("linear(0.07, 0.2)"), "", (("abltempfunc", "linear"),)),
         "-exponential": (
-            _ntxent("exponential(0.07, 0.2, sharpness=3.5)"),
-            "ours: sharpness 3.5",
-            (("abltempfunc", "exponential"),),
+            _ntxent("exponential(0.07, 0.2, sharpness=3.5)"), "ours: sharpness 3.5", (("abltempfunc", "exponential"),),
         ),
-        "-monotonic": (
-            _ntxent("monotonic_cosine(0.07, 0.2)"),
-            "",
-            (("monotony", "monotonic cosine"),),
-        ),
+        "-monotonic": (_ntxent("monotonic_cosine(0.07, 0.2)"), "", (("monotony", "monotonic cosine"),)),
     }  # fmt: skip
     return {
         f"{data}{suffix}": _preset({**_CIFAR, "dataset": data, **options}, note, *named)
@@ -126,12 +109,11 @@ def _cifar_ablations() -> dict[str, Preset]:
     """What the paper shows as figures alone: ranges, shifts and learning rates on CIFAR."""
     ranges = [(low, high) for low in (0.05, 0.07, 0.1, 0.2) for high in (0.1, 0.2, 0.5) if low <= high]
     named = {f"range-{low}-{high}": ("range", _cosine(low, high)) for low, high in ranges}
-    for version, shift in _SHIFTED.items():
-        options = _shifted(0.07, 0.2, shift)
-        named[f"shift-v{version[0]}-{abs(shift)}"] = f"shift, version {version}", options
-    for version, shift in _ONE_SIDED.items():
-        options = _ntxent(f"one_sided_cosine(0.07, 0.2, shift={shift:g})")
-        named[f"shift-v{version[0]}-{shift}"] = f"shift, the one-sided version {version}", options
+    for letter, shift in (("a", 0.2), ("b", 0.4)):  # the paper's versions of the shifted minimum
+        named[f"shift-v1-{shift}"] = f"shift, version 1{letter}", _shifted(0.07, 0.2, shift)
+        named[f"shift-v2-{shift}"] = f"shift, version 2{letter}", _shifted(0.07, 0.2, -shift)
+        one_sided = _ntxent(f"one_sided_cosine(0.07, 0.2, shift={shift:g})")
+        named[f"shift-v3-{shift}"] = f"shift, the one-sided version 3{letter}", one_sided
     for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
         named[f"lr-{rate}"] = "learning rate", {**_cosine(0.07, 0.2), "learning_rate": rate}
     return {

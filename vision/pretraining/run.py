@@ -19,7 +19,6 @@ from dystress_text.report.runs import read_finished
 from dystress_text.training.accelerator import describe, evaluation_dtype
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import IMAGE_PROGRAM, REPLACING, read_record, write_record
-from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop
@@ -32,7 +31,6 @@ from vision.evaluation.table import page_tables
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
 from vision.pretraining.negative_free import WMSELoss
-from vision.pretraining.presets import PRESETS
 from vision.pretraining.settings import PROGRAM, SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput, build_encoder
@@ -41,20 +39,14 @@ CPU_BANK, CPU_QUERIES = 10_000, 3_000  # images that a CPU's evaluation while tr
 
 
 class VisionRun(Run):
-    """A run on images; build it on all processes.
-
-    Args:
-        settings: as parsed.
-        accelerator: of the run.
-    """
+    """A run on images; build it on all processes."""
 
     task: PretrainTask
 
     def __init__(self, settings: PretrainSettings, accelerator: Accelerator) -> None:
         self.settings, self.accelerator = settings, accelerator
         vision, engine = settings.vision, settings.engine
-        batch = global_batch_size(engine, accelerator.num_processes)
-        check_batch(settings, batch, accelerator.num_processes)
+        check_batch(settings, engine.train_batch_size, accelerator.num_processes)
         if accelerator.device.type == "cpu":
             keep_freed_memory()
         set_seed(engine.seed)
@@ -73,7 +65,7 @@ class VisionRun(Run):
             raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
         views = _views(settings, images, encoder.input)
         self.task = task_of(settings, encoder, views, objective, knn, accelerator)
-        self.make_optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
+        self.make_optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=engine.train_batch_size)
         self.samples, self.options = len(images), settings.options()
         self.best_metric = engine.metric_for_best_model
         identity = _identity(images, settings)
@@ -94,27 +86,21 @@ class VisionRun(Run):
                 "knn_queries": None if knn is None else len(knn.queries),
             },
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
-            **paper_row(
-                PRESETS[settings.preset],
-                PROGRAM,
-                settings,
-                accelerator.num_processes,
-                not_compared=("eval_steps",),  # they matter to a best model alone
-            ),
+            **paper_row(PROGRAM, settings.options()),
         }
 
-    def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
-        images = self.task.views.images
+    def begin(self, steps: int, before: Mapping[str, Any]) -> None:
+        images, knn = self.task.views.images, self.task.online
         place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
         lines = [f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"]
-        knn = self.task.online
         if knn is not None:
-            told = f"{len(knn.bank):,} training images vote on {len(knn.queries):,} test images"
-            lines.append(f"kNN while training: {told}")
+            voters = f"{len(knn.bank):,} training images vote on {len(knn.queries):,} test images"
+            lines.append(f"kNN while training: {voters}")
         elif self.settings.vision.knn_k > 0:
             lines.append("no test split with labels: no accuracy while training")
         lines.append(f"loss: {self.record['loss']}")
-        lines.append(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
+        batch_size, where = self.settings.engine.train_batch_size, describe(self.accelerator)
+        lines.append(f"{steps:,} steps of {batch_size} images on {where}")
         print(*lines, sep="\n", flush=True)
         self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
 
@@ -127,20 +113,15 @@ class VisionRun(Run):
             (finished,), _ = read_finished([output])
             return render_page([finished], page_tables(finished.record))
 
-        variant = record["data"]["variant"]
-        note = "" if variant is None else f"  ({variant})"
-        print(
+        lines = [
             f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
-            f"peak memory {record['peak_memory_gb']:.2f} GB",
-            *(
-                f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}"
-                for metric, value in record["trained"].items()
-            ),
-            f"\npython vision/evaluate.py --model {output} evaluates the encoder.",
-            leave_report(output, page),
-            sep="\n",
-            flush=True,
-        )
+            f"peak memory {record['peak_memory_gb']:.2f} GB"
+        ]
+        note = "" if (variant := record["data"]["variant"]) is None else f"  ({variant})"
+        for metric, value in record["trained"].items():
+            lines.append(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
+        lines.append(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
+        print(*lines, leave_report(output, page), sep="\n", flush=True)
 
 
 def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
@@ -182,25 +163,19 @@ def _online_knn(
         images = images.sample(CPU_BANK, settings.engine.seed)
         queries = queries.sample(CPU_QUERIES, settings.engine.seed)
     if vision.knn_k > len(images):
-        raise ParameterError(
-            "knn_k", f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
-        )
+        reason = f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
+        raise ParameterError("knn_k", reason)
     return OnlineKnn(images, queries, image_input, vision.knn_k, evaluation_dtype(accelerator))
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
     """Refuse a batch, over all processes, that batch normalisation or whitening cannot take."""
     vision = settings.vision
-    apart = (
-        isinstance(settings.loss, QueueInfoNCELoss) or not vision.one_pass
-    )  # the views go through batch normalisation
+    # the views go through batch normalisation one after the other
+    apart = isinstance(settings.loss, QueueInfoNCELoss) or not vision.one_pass
     if apart and batch // processes < 2 and not vision.sync_batchnorm:
-        raise ParameterError(
-            "train_batch_size", "batch normalisation needs at least 2 images a process (one has no spread)"
-        )
+        reason = "batch normalisation needs at least 2 images a process (one has no spread)"
+        raise ParameterError("train_batch_size", reason)
     if isinstance(settings.loss, WMSELoss) and batch <= vision.out_dim:
-        raise ParameterError(
-            "out_dim",
-            f"the loss w_mse() whitens {vision.out_dim} dimensions, for which the batch must have more images than "
-            f"that, but it has {batch}; {max(1, batch // 2)} is the usual half",
-        )
+        reason = f"the loss w_mse() whitens {vision.out_dim} dimensions, so the batch must have more images than that"
+        raise ParameterError("out_dim", f"{reason}, but it has {batch}; {max(1, batch // 2)} is the usual half")

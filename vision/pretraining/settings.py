@@ -98,7 +98,7 @@ class VisionSettings:
 
 @dataclass(frozen=True)
 class VisionEngineSettings(EngineSettings):
-    """The training loop. Its output folder has another name."""
+    """The training loop."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
     learning_rate: float = reworded(EngineSettings, "learning_rate", "Peak learning rate, before --lr_scaling.")
@@ -112,7 +112,11 @@ class VisionEngineSettings(EngineSettings):
 
 
 PROGRAM = Program(
-    (VisionSettings, VisionEngineSettings), PRESETS, "cifar10", ("key_momentum", "small_crops", "small_crop_size")
+    (VisionSettings, VisionEngineSettings),
+    PRESETS,
+    default="cifar10",
+    of_loss=("key_momentum", "small_crops", "small_crop_size"),
+    not_of_a_row=("skip_corrupt", "sync_batchnorm", "knn_k", "eval_steps"),  # the last two are for a best model alone
 )
 
 
@@ -136,6 +140,9 @@ class PretrainSettings:
             if not isinstance(self.loss, owners) and getattr(self.vision, unused) != getattr(VisionSettings, unused):
                 names = ", ".join(map(name_of, owners))
                 raise ParameterError(unused, f"the loss {self.loss} has none; it is for {names}")
+        if self.engine.grad_cache_chunk is not None:
+            reason = "batch normalisation uses the statistics of its batch, which a chunk does not have"
+            raise ParameterError("grad_cache_chunk", f"{reason}; leave the option out")
         if self.engine.log_similarity and not isinstance(self.loss, ContrastiveLoss):
             raise ParameterError("log_similarity", f"the loss {self.loss} has no negatives to look at")
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.objectives import ContrastiveLoss, Objective
 from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch, Embeddings
@@ -33,29 +33,17 @@ PREDICTOR_HIDDEN = 4096  # BYOL's
 
 @dataclass(eq=False)
 class PretrainTask:
-    """Implements :class:`~dystress_text.training.task.Task` for images, of which it sees two views.
+    """Implements :class:`~dystress_text.training.task.Task` for images, of which it sees two views."""
 
-    Args:
-        encoder: on the device it trains on.
-        views: of the images that it trains on; two of each.
-        objective: the loss.
-        one_pass: whether all views of a side share a forward pass, and with it the batch statistics; faster.
-        online: metrics of the encoder while it trains, or None.
-        card: text for the saved folder's card.
-
-    Attributes:
-        model: what the optimiser trains: the encoder, and a head where a subclass adds one.
-    """
-
-    encoder: ImageEncoder
+    encoder: ImageEncoder  # on the device it trains on
     views: RandomViews
-    objective: nn.Module
-    one_pass: bool = False
-    online: OnlineKnn | None = None
-    card: str = "Pre-trained."
+    objective: Objective
+    one_pass: bool = False  # whether all views of a side share a forward pass, and with it the batch statistics
+    online: OnlineKnn | None = None  # metrics of the encoder while it trains
+    card: str = "Pre-trained."  # text for the saved folder's card
 
     def __post_init__(self) -> None:
-        self.model: nn.Module = self.encoder
+        self.model: nn.Module = self.encoder  # what the optimiser trains; a subclass adds a head
 
     @property
     def state(self) -> nn.Module:
@@ -89,15 +77,14 @@ class PretrainTask:
 
     @torch.no_grad()
     def probe(self) -> Tensor:
-        rows = np.linspace(0, len(self.views.images) - 1, min(PROBE, len(self.views.images))).astype(np.int64)
-        images, given = self.views.images.batch(rows).to(next(self.encoder.parameters()).device), self.encoder.input
+        given, count = self.encoder.input, len(self.views.images)
         if given is None:  # nobody has said how images enter
             return torch.zeros(1, 1)
+        indices = np.linspace(0, count - 1, min(PROBE, count)).astype(np.int64)
+        images = self.views.images.batch(indices).to(next(self.encoder.parameters()).device)
         encoder = copy.deepcopy(self.encoder).eval()
         for module in encoder.modules():
-            if isinstance(
-                module, _BatchNorm
-            ):  # this batch's statistics, on this process: the gathered ones lag at first
+            if isinstance(module, _BatchNorm):  # this batch's statistics: the gathered ones lag at first
                 module.running_mean = module.running_var = None
         return encoder.features(evaluation_transform(images, given.image_size, given.mean, given.std))
 
@@ -110,19 +97,10 @@ class PretrainTask:
 
 @dataclass(eq=False, kw_only=True)
 class MomentumTask(PretrainTask):
-    """A task with a second network, which takes no gradient and follows the trained one: MoCo's, BYOL's, DINO's.
+    """A task with a second network, which takes no gradient and follows the trained one: MoCo's, BYOL's, DINO's."""
 
-    Args:
-        momentum: of the follower's weights.
-        autocast: the precision of the follower, such as accelerate's ``autocast``.
-        **others: as for :class:`PretrainTask`.
-
-    Attributes:
-        key_encoder: the follower; it starts as a copy.
-    """
-
-    momentum: float
-    autocast: Callable[[], AbstractContextManager[Any]]
+    momentum: float  # of the follower's weights
+    autocast: Callable[[], AbstractContextManager[Any]]  # the follower's precision, such as accelerate's ``autocast``
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,16 +162,12 @@ class HeadedEncoder(nn.Module):
 class TeacherTask(MomentumTask):
     """A student with a further head, and a teacher that sees the first two views alone and takes no gradient.
 
-    The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020).
-
-    Args:
-        head: of the student, after the encoder.
-        head_in_teacher: whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor).
-        **others: as for :class:`MomentumTask`; the objective takes the views of the student, then of the teacher.
+    The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020). The
+    objective takes the views of the student, then of the teacher.
     """
 
-    head: nn.Module
-    head_in_teacher: bool
+    head: nn.Module  # of the student, after the encoder
+    head_in_teacher: bool  # whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor)
 
     def __post_init__(self) -> None:
         self.headed = HeadedEncoder(self.encoder, self.head)

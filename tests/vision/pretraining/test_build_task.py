@@ -16,22 +16,23 @@ from dystress_text.training.settings import EngineSettings
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.run import VisionRun, check_batch
-from vision.pretraining.settings import WITHOUT_TEMPERATURE, VisionSettings
+from vision.pretraining.settings import VisionSettings
 from vision.train import parse
 
 
 def test_options_exist_and_fit_each_other():
     for name, preset in PRESETS.items():
-        settings = parse(["--preset", name])
-        assert set(preset.settings) <= set(settings.options()), name
-        assert (settings.preset, settings.engine.output_dir) == (name, "out_vision")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
-            objective_of(settings, ONE_PROCESS)
+            settings = parse(["--preset", name])
+        assert set(preset.settings) <= set(settings.options()), name
+        assert (settings.preset, settings.engine.output_dir) == (name, "out_vision")
+        assert str(settings.loss) == preset.settings.get("loss", settings.vision.loss)
+        objective_of(settings, ONE_PROCESS)
         check_batch(settings, settings.engine.train_batch_size, 1)
 
 
-@pytest.mark.parametrize("flags", [["--objective=queue"], ["--preset=cifar10"]])
+@pytest.mark.parametrize("flags", [["--loss=queue(0.2)"], ["--preset=cifar10"]])
 def test_one_image_a_process_has_no_batch_statistics(flags):
     with pytest.raises(ParameterError, match="needs at least 2 images a process"):
         check_batch(parse(flags), 2, 2)
@@ -41,18 +42,13 @@ def test_one_image_a_process_has_no_batch_statistics(flags):
         prepared(nn.BatchNorm1d(2), settings.vision, SimpleNamespace(num_processes=2, device=torch.device("cpu")))
 
 
-MACL_PRESETS = [name for name, preset in PRESETS.items() if preset.settings.get("objective") == "macl"]
-
-
-@pytest.mark.parametrize("flags", [*(["--preset", name] for name in MACL_PRESETS), ["--objective=macl"]])
-def test_macl_on_images_is_the_loop_over_nt_xents_rows(flags):
-    """On text it is InfoNCE's, which the option asks for."""
+def test_macl_on_images_is_the_loop_over_nt_xents_rows():
+    (text,) = {preset.settings["loss"] for preset in PRESETS.values() if preset.settings["loss"].startswith("macl")}
     z1, z2 = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     tau = spec.adaptive_tau(z1, z2, 0.1, 0.5, 0.0)
-    for rows_of, more in ((spec.simclr_rows, []), (spec.simcse_rows, ["--rows=infonce"])):
-        expected = spec.mean([spec.macl(*row) for row in spec.logits_of(rows_of(z1, z2), lambda s: tau)])
-        found = objective_of(parse([*flags, *more]), ONE_PROCESS)(z1, z2)
-        assert float(found) == pytest.approx(float(expected), rel=1e-12)
+    expected = spec.mean([spec.macl(*row) for row in spec.logits_of(spec.simclr_rows(z1, z2), lambda s: tau)])
+    found = objective_of(parse([f"--loss={text}"]), ONE_PROCESS)(z1, z2)
+    assert float(found) == pytest.approx(float(expected), rel=1e-12)
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("sqrt", 8), ("linear", 0.25)])
@@ -84,14 +80,15 @@ def test_lars_against_its_formula(eta, ratio):
     torch.testing.assert_close([*net.parameters()], expected, rtol=1e-9, atol=1e-12, check_stride=False)
 
 
+NEGATIVE_FREE = ("barlow_twins", "vicreg", "w_mse", "zero_icl", "zero_fcl", "zero_cl", "arb", "byol", "dino")
 SHORT = ["--preset=quickstart", "--max_train_samples=64", "--train_batch_size=16", "--out_dim=8", "--knn_k=0"]
 
 
-@pytest.mark.parametrize("objective", ["ntxent", "infonce", "dcl", "dclw", "queue", *WITHOUT_TEMPERATURE])
-def test_a_step(objective, tmp_path, monkeypatch):
+@pytest.mark.parametrize("loss", ["ntxent(0.1)", "dclw(0.1)", "queue(0.2)", *(f"{name}()" for name in NEGATIVE_FREE)])
+def test_a_step(loss, tmp_path, monkeypatch):
     """With every tensor on the meta device, for want of a GPU; the images stay on the CPU, their views follow them."""
     leave_autocast_out(monkeypatch)
-    settings = parse([*SHORT, f"--objective={objective}", f"--output_dir={tmp_path / 'out'}", "--blur=true"])
+    settings = parse([*SHORT, f"--loss={loss}", f"--output_dir={tmp_path / 'out'}", "--blur=true"])
     task = VisionRun(settings, make_accelerator(settings.engine)).task
     to_meta(task)
     # torch's fused optimisers do not know the meta device

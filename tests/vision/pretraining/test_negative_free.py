@@ -11,8 +11,9 @@ from processes import in_threads
 from scipy.linalg import sqrtm
 from scipy.special import log_softmax, softmax
 
+from dystress_text.core.registry import PARTS
 from vision.pretraining import negative_free as objectives
-from vision.pretraining.negative_free import NEGATIVE_FREE, DINOLoss
+from vision.pretraining.negative_free import DINOLoss
 
 
 def draw(name, n=12, dim=5, scale=1.0):
@@ -24,7 +25,7 @@ def draw(name, n=12, dim=5, scale=1.0):
 
 
 def loss_of(name, gather=None):
-    return (DINOLoss(5, gather) if name == "dino" else NEGATIVE_FREE[name](gather=gather)).double()
+    return PARTS[name](*[5] * (name == "dino"), gather=gather).double()
 
 
 def standardised(x):
@@ -114,7 +115,7 @@ FORMULAS = {f.__name__: f for f in (barlow_twins, vicreg, w_mse, zero_icl, zero_
 
 @pytest.mark.parametrize("n", [12, 23])  # of 5 dimensions: one slice of W-MSE, and two
 @pytest.mark.parametrize("scale", [1, 0.3])  # standard deviations above VICReg's hinge, and below
-@pytest.mark.parametrize("name", NEGATIVE_FREE)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_the_loss_is_its_formula(name, scale, n):
     views = draw(name, n, scale=scale)
     assert loss_of(name)(*views).item() == pytest.approx(FORMULAS[name](*(z.numpy() for z in views)), rel=1e-9)
@@ -154,12 +155,13 @@ def test_whitening_is_a_constant_to_the_gradient_and_arbs_base_has_none(shape):
         (1 - (x * (root @ y.detach())).mean(1)).square().sum()
         for x, root, y in ((a, nearest[1], b), (b, nearest[0], a))
     )
-    for ours, expected in ((objectives.zero_icl(*views), icl), (objectives.arb(*(z.T for z in views)), base)):
+    losses = objectives.ZeroICLLoss().formula(*views), objectives.ARBLoss().formula(*(z.T for z in views))
+    for ours, expected in zip(losses, (icl, base), strict=True):
         found, expected = (torch.autograd.grad(loss, views, retain_graph=True) for loss in (ours, expected))
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", NEGATIVE_FREE)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_the_mean_over_processes_is_the_single_process(name):
     views = [z.requires_grad_() for z in draw(name, 24)]
 

@@ -42,14 +42,12 @@ def run(folder, output, *flags):
 
 
 # ntxent, dcl and dclw are built alike; macl has a temperature with a state
-@pytest.mark.parametrize("objective", ["queue", "macl"])
+@pytest.mark.parametrize("loss", ["queue(0.2, queue_size=16)", "macl(0.1, alpha=0.5, a_0=0, both_views=True)"])
 @pytest.mark.usefixtures("with_pictures")
-def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsys, monkeypatch):
+def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("vision.pretraining.run.CPU_BANK", 12)
     monkeypatch.setattr("vision.pretraining.run.CPU_QUERIES", 3)
-    flags = ["--objective", objective, "--max_steps", "3", "--log_similarity"]
-    flags += ["--queue_size", "16"] if objective == "queue" else []
-    assert run(folder, tmp_path / "out", *flags) == 0
+    assert run(folder, tmp_path / "out", f"--loss={loss}", "--max_steps=3", "--log_similarity") == 0
     said = capsys.readouterr().out
     assert "24 images of pictures, 2 classes" in said
     assert "kNN while training: 12 training images vote on 3 test images" in said
@@ -65,13 +63,11 @@ def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsy
     assert load_encoder(tmp_path / "out").description.out_dim == 16
 
 
-@pytest.mark.parametrize(("objective", "side"), [("dcl", 120), ("queue", 16)])
-def test_a_resumed_run_equals_an_uninterrupted_one(objective, side, folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("loss", "side"), [("dcl(0.1)", 120), ("queue(0.2, queue_size=16)", 16)])
+def test_a_resumed_run_equals_an_uninterrupted_one(loss, side, folder, tmp_path, monkeypatch):
     for picture in folder.glob("*/*/*.png"):
         Image.open(picture).resize((side, side), Image.Resampling.NEAREST).save(picture)  # crops are random in 120
-    flags = ["--objective", objective, "--max_steps", "6", "--save_steps", "3"]
-    flags += ["--queue_size", "16"] if objective == "queue" else []
-    flags += ["--optimizer", "lars"] if objective == "dcl" else []
+    flags = [f"--loss={loss}", "--max_steps=6", "--save_steps=3", *["--optimizer=lars"] * (side == 120)]
     assert run(folder, tmp_path / "whole", *flags) == 0
     step = PretrainTask.begin_step
     calls = []
@@ -164,9 +160,9 @@ def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, ca
 @pytest.mark.parametrize(
     ("flags", "message"),
     [("--knn_k=25", "--knn_k: 25 neighbours of 6 "),
-     ("--grad_cache_chunk=4", "embedder.normalization (BatchNorm2d) uses the statistics of its batch"),
-     ("--train_batch_size=1 --objective=queue", "a single image no batch statistics"),
-     ("--key_momentum=0.5 --objective=dcl", "--key_momentum: objective 'dcl' has none"),
+     ("--grad_cache_chunk=4", "batch normalisation uses the statistics of its batch"),
+     ("--train_batch_size=1 --loss=queue(0.2)", "--train_batch_size: must lie in [2, inf)"),
+     ("--key_momentum=0.5 --loss=dcl(0.1)", "--key_momentum: the loss dcl(0.1) has none"),
      ("--dataset=shapes --train_list=list.txt", "--train_list: "),
      ("--dataset=shards --train_list=list.txt", "--train_list: ")],
 )  # fmt: skip

@@ -56,7 +56,7 @@ def train(folder, kind):
         objective = NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather)
         task = PretrainTask(encoder, TurningViews(images, None), objective)
     else:
-        objective = QueueInfoNCELoss(CosineTemperature(0.1, 0.2), 24, 16, gather=gather).double()
+        objective = QueueInfoNCELoss(CosineTemperature(0.1, 0.2), queue_size=24, dim=16, gather=gather).double()
         torch.manual_seed(3)
         objective.queue.copy_(F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1))
         task = QueueTask(encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast)

@@ -20,10 +20,10 @@ from trainer_cases import outcome
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.laboratory import sweep as program
 from dystress_text.laboratory.sweep import PlannedRun, plan
 from dystress_text.programs.sweep import main, make_parser
 from dystress_text.programs.train import main as train
-from dystress_text.report import sweep as program
 from dystress_text.simcse.presets import TABLES
 
 # stands for train.py: fails for seed 9, is interrupted where a file says so, else trains in no time
@@ -63,9 +63,9 @@ CONSTANT = "sts-constant-0.05"
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """Programs that stand for the real ones, and a sweep of four runs as a function of more options."""
-    for name, source in (("TRAIN", TRAINER), ("EVALUATE", EVALUATOR)):
+    for name, source in (("train", TRAINER), ("senteval", EVALUATOR)):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-        monkeypatch.setattr(program, name, tmp_path / f"{name}.py")
+    monkeypatch.setattr(program, "_program", lambda name: [sys.executable, "-B", str(tmp_path / f"{name}.py"), name])
     monkeypatch.setenv("RECORDS", str(tmp_path / "records.json"))
 
     def run(*more, seeds=(0, 1)):
@@ -109,7 +109,7 @@ def test_a_failed_run_is_named_the_others_go_on_and_a_dry_run_says_what_is_left(
     assert stage("--dry_run", seeds=(0, 1)) == 0
     evaluated, _, trained, _ = map(shlex.split, capsys.readouterr().out.splitlines())
     assert evaluated[0] == f"{CONSTANT}-seed-0:"
-    assert evaluated[3:5] == ["--model", str(stage.folder / f"{CONSTANT}-seed-0")]
+    assert evaluated[5:7] == ["--model", str(stage.folder / f"{CONSTANT}-seed-0")]
     assert f"--output_dir={stage.folder / f'{CONSTANT}-seed-1'}" in trained
     assert stage("--tasks=none", "--dry_run", seeds=(0,)) == 0
     assert capsys.readouterr().out == f"{CONSTANT}-seed-0: done\npaper-seed-0: done\n"
@@ -139,40 +139,36 @@ def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
 
 def planned(words):
     """The options of each run by name."""
-    runs = plan(make_parser().parse_args(words.split()), ())
+    runs = plan(make_parser().parse_args(words), ())
     return {run.folder.name: program.parse(run.options).options() for run in runs}
 
 
-def test_a_table_has_every_row_with_every_seed_and_a_grid_all_combinations_that_are_ranges():
-    names = [*planned("--table sts --seeds 0 1 2 1")]
+def test_a_table_has_every_row_with_every_seed():
+    names = [*planned(["--table", "sts", "--seeds", "0", "1", "2", "1"])]
     assert names == [f"{row}-seed-{seed}" for seed in (0, 1, 2) for row in TABLES["sts"]]  # a whole table, then another
-    grid = planned("--temperature shifted_cosine --shift -0.4 --tau_min 0.03 0.05 --tau_max 0.04 0.07 --seeds 5")
-    values = {name: [run[n] for n in ("temperature", "tau_min", "tau_max", "shift")] for name, run in grid.items()}
-    assert values == {
-        f"shifted_cosine-{low}-{high}-shift=-0.4-seed-5": ["shifted_cosine", low, high, -0.4]
-        for low, high in ((0.03, 0.04), (0.03, 0.07), (0.05, 0.07))
-    }
 
 
-def test_a_grid_is_on_top_of_the_preset_that_is_named():
-    runs = planned("--presets small --temp 0.05 --seeds 0")
-    assert [*runs] == ["small-seed-0", "small-constant-0.05-seed-0"]
-    own, constant = runs.values()
-    assert {name for name in own if own[name] != constant[name]} == {"temp"}
-    assert (constant["temp"], constant["pooler_type"]) == (0.05, "avg")
-    assert "small-tau_min=0.06-seed-0" in planned("--presets small --tau_min 0.06 --seeds 0")
-    assert len(planned("--presets small paper --seeds 0 --different_settings")) == 2
+def test_losses_are_on_top_of_the_preset_that_is_named_and_folders_have_their_names():
+    losses = ["infonce(0.05)", "infonce(shifted_cosine(0.05,0.07,-0.4))", "infonce(shifted_cosine(0.05,0.07,0.4))"]
+    runs = planned(["--presets", "small", "--loss", *losses, "--seeds", "5"])
+    names = "infonce-0.05", *(f"infonce-shifted_cosine-0.05-0.07-shift={shift}" for shift in ("-0.4", "0.4"))
+    assert [*runs] == [f"{name}-seed-5" for name in names]
+    first, second, third = runs.values()
+    assert (first["loss"], third["loss"]) == (losses[0], "infonce(shifted_cosine(0.05, 0.07, shift=0.4))")
+    assert {name for name in first if first[name] != second[name]} == {"loss"}
+    assert (first["preset"], first["pooler_type"]) == ("small", "avg")
+    assert len(planned(["--presets", "small", "paper", "--seeds", "0", "--different_settings"])) == 2
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [("", "nothing to run: name a --table, --presets, or a --temperature with its values"),
+    [("", "nothing to run: name a --table, --presets, or a --loss"),
      ("--table sts --jobs 0", "--jobs: must be at least 1, got 0"),
      ("--table sts -- --seed=3", "--seed=3: not behind --, each run has its own"),
      ("--table sts -- --max_stepps=3", "unknown option --max_stepps (did you mean --max_steps?)"),
-     ("--temperature cosine --shift -0.4", "--shift: temperature 'cosine' takes tau_min, tau_max only"),
-     ("--presets small paper --temp 0.1", "a grid goes on top of one preset, and 2 are named: small, paper"),
-     ("--presets small paper", "small, paper differ in more than objective and temperature (model_name_or_path, ")],
+     ("--loss infonce(cosine(0.03))", "--loss: cosine(0.03): tau_max must be given"),
+     ("--presets small paper --loss dcl(0.1)", "losses go on top of one preset, and 2 are named: small, paper"),
+     ("--presets small paper", "small, paper differ in more than the loss (model_name_or_path, ")],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_anything_runs(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -9,8 +9,8 @@ from matplotlib import pyplot as plt
 from sweep_runs import error_of
 
 from dystress_text.core.temperature import CosineTemperature, ShiftedCosineTemperature
+from dystress_text.laboratory import drawings
 from dystress_text.programs.figures import FIGURES, main
-from dystress_text.report import drawings
 from dystress_text.report.plots import STYLES
 
 
@@ -51,15 +51,17 @@ def test_ode_solutions_meet_their_ends():
         assert float(printed[-1]) < 0.2 * (1 - 1e-4)  # the sign of delta K in c+ is a slip
 
 
-@pytest.mark.parametrize(("kind", "ends"), [(ShiftedCosineTemperature, (0.05, 0.07)), (CosineTemperature, (0.07, 0.5))])
-def test_the_slope_of_the_logit(kind, ends):
-    temperature = kind(*ends)
+@pytest.mark.parametrize(
+    ("temperature", "falls"),
+    [(ShiftedCosineTemperature(0.05, 0.07, -0.4), False), (CosineTemperature(0.07, 0.5), True)],
+)
+def test_the_slope_of_the_logit(temperature, falls):
     x, h = torch.linspace(-1, 1, 400, dtype=torch.float64), 1e-5  # no point at a kink or at 0
     torch.testing.assert_close(drawings.slope(temperature, x, True), 1 / temperature(x))
     above, below = ((x + d) / temperature(x + d) for d in (h, -h))
     full = drawings.slope(temperature, x, False)
     torch.testing.assert_close(full[1:-1], ((above - below) / (2 * h))[1:-1], rtol=1e-5, atol=1e-5)
-    assert bool((full < 0).any()) == (ends == (0.07, 0.5))
+    assert bool((full < 0).any()) == falls
 
 
 @pytest.mark.parametrize(

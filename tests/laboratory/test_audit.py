@@ -4,35 +4,58 @@ import json
 
 import numpy as np
 import pytest
-import torch
+from conftest import make_sentences
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Pooling, Transformer
 from sweep_runs import error_of, record_of
 from trainer_cases import make_task, run
 
-from dystress_text import audit
-from dystress_text.core import InfoNCELoss, NTXentLoss, ShiftedCosineTemperature, diagnosis
+import dystress_text
+from dystress_text.core import InfoNCELoss, diagnosis
 from dystress_text.core.diagnosis import BINS
 from dystress_text.errors import UserError
-from dystress_text.laboratory.audit import Audit, Window, in_words, nearest_constant, windows_of
+from dystress_text.laboratory.audit import Audit, Window, in_words, windows_of
+from dystress_text.programs import audit
+from dystress_text.programs.train import main as train
 from dystress_text.simcse.arguments import parse
 
 TAUS = diagnosis.constants().numpy()
+COSINE = "infonce(cosine(0.03, 0.05))"
 
 
-def moved(loss):
-    """The mean curve of six batches of clusters."""
-    generator, curves = torch.Generator().manual_seed(0), []
-    for _ in range(6):
-        one, clusters, *noise = (torch.randn(n, 24, dtype=torch.float64, generator=generator) for n in (60, 6, 60, 60))
-        base = one + 2 * clusters.repeat(10, 1)
-        curves.append(diagnosis.compare(loss, [base + 0.4 * n for n in noise]).mean().moved.numpy())
-    return np.mean(curves, axis=0)
+@pytest.fixture(scope="module")
+def model(tiny_bert):
+    transformer = Transformer(str(tiny_bert))
+    return SentenceTransformer(modules=[transformer, Pooling(16)], device="cpu")
 
 
-@pytest.mark.parametrize(("build", "tau"), [(InfoNCELoss, 0.0107), (InfoNCELoss, 0.0687), (NTXentLoss, 0.3)])
-def test_a_constant_between_those_of_the_grid_is_found(build, tau):
-    found, share = nearest_constant(TAUS, moved(build(tau)))
-    assert found == pytest.approx(tau, rel=0.01)
-    assert share < 0.01
+@pytest.mark.parametrize("loss", [InfoNCELoss(0.0107), InfoNCELoss(0.0687), "ntxent(0.3)"])
+def test_the_nearest_constant_of_a_constant_is_itself(loss, model):
+    """Though it lies between those of the grid."""
+    found = dystress_text.audit(model.eval(), make_sentences(120), loss, batch_size=60)
+    window = found.windows["all"]
+    assert window.tau == pytest.approx(float(str(loss).strip(")").partition("(")[2]), rel=0.01)
+    assert window.moved < 0.01
+    assert (found.negatives > 0, model.training) == (True, False)
+
+
+def test_the_audit_of_a_model_is_that_of_a_run_that_learns_nothing(tiny_run, tmp_path, text_file, capsys):
+    flags = [*tiny_run, "--pooler_type=avg", f"--loss={COSINE}", "--learning_rate=1e-12", "--train_batch_size=50"]
+    assert train([*flags, "--eval_set=none", "--max_steps=20", "--log_similarity", f"--output_dir={tmp_path}"]) == 0
+    assert audit.main([str(tmp_path)]) == 0
+    record = json.loads((tmp_path / "audit.json").read_text())
+    sentences = text_file.read_text().splitlines()
+    window = dystress_text.audit(str(tmp_path), sentences, COSINE, batch_size=50).windows["all"]
+    assert window.tau == pytest.approx(record["nearest_constant"], rel=0.03)
+    assert window.moved == pytest.approx(record["moved"], abs=0.01)
+    assert window.pull == pytest.approx(record["pull"], abs=0.05)
+    assert window.negative == pytest.approx(record["windows"]["all"]["negative"], abs=0.02)
+
+
+def test_what_a_model_cannot_be_audited_on_names_the_parameter(model):
+    for sentences, loss, message in ((3, COSINE, "sentences: 3 fill no"), (64, "infonce(cosine(0.03))", "tau_max")):
+        with pytest.raises(ValueError, match=message):
+            dystress_text.audit(model, make_sentences(sentences), loss)
 
 
 def part(step, tau, batches=10, rule=(0.25, 0.75)):
@@ -73,7 +96,7 @@ def test_windows_are_the_first_tenth_all_and_the_last_tenth_of_the_steps():
 def test_words_and_verdict(moved, pull, words, equivalent):
     shares = np.full(BINS, 1 / BINS)
     window = Window((1, 200), 0.01, moved, pull, 0.3, TAUS, TAUS, shares, shares)
-    said = " ".join(in_words(Audit("out", "a rule", "InfoNCELoss", "images", 999, {"all": window})))
+    said = " ".join(in_words(Audit("out", "infonce(0.05)", "images", 999, {"all": window})))
     assert said.startswith("On these images this rule is ")
     assert [part for part in words if part not in said] == []
     assert window.equivalent == equivalent
@@ -82,8 +105,7 @@ def test_words_and_verdict(moved, pull, words, equivalent):
 @pytest.fixture
 def logged(tmp_path, corpus):
     """The folder of a run of 12 steps with a log."""
-    task = make_task(corpus, 0.1, ShiftedCosineTemperature(0.05, 0.07))
-    run(task, corpus, tmp_path, max_steps=12, logging_steps=2, log_similarity=True)
+    run(make_task(corpus, 0.1), corpus, tmp_path, max_steps=12, logging_steps=2, log_similarity=True)
     (tmp_path / "run.json").write_text(json.dumps(record_of(parse([]))))
     return tmp_path
 

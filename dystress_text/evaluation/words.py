@@ -1,0 +1,84 @@
+"""Words alone, the baseline of every table: the cosine of TF-IDF vectors for pairs, BM25 for search.
+
+from dystress_text.evaluation.words import Words
+Words().cosines(["a cat"], ["the cat"])       # (pairs,); what sts and retrieval take in place of an encoder
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystress_text.files.places import EMBEDDED
+from dystress_text.files.whole import sha256_of
+
+WORDS = "words"  # the row's name, and what --model calls it
+TITLE = (
+    "pairs by the cosine of TF-IDF over word pieces (sublinear tf, idf of the set's own texts), search by BM25 over "
+    "words without English stop words (bm25s)"
+)
+_TOKENIZER = EMBEDDED / "bert-mini-wiki" / "tokenizer.json"
+
+
+class Words:
+    """What takes the place of an encoder: similarities of pairs and rankings of documents, from words alone."""
+
+    def cosines(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
+        """The similarity of each pair, (pairs,); 0 where the texts have no word piece in common.
+
+        A piece that is tf times in a text and in df of the n distinct texts weighs (1 + ln tf) (ln((1 + n) / (1 + df))
+        + 1), scikit-learn's smooth idf. Unknown pieces do not count.
+        """
+        from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(_TOKENIZER))
+        row = {text: i for i, text in enumerate(dict.fromkeys([*first, *second]))}
+        pieces = [encoded.tokens for encoded in tokenizer.encode_batch(list(row), add_special_tokens=False)]
+        known = [[piece for piece in of if piece != "[UNK]"] for of in pieces]
+        if not any(known):
+            return np.zeros(len(first))
+        vectors = TfidfVectorizer(analyzer=lambda of: of, sublinear_tf=True).fit_transform(known)  # (texts, pieces)
+        a, b = (vectors[[row[text] for text in side]] for side in (first, second))  # (pairs, pieces), sparse
+        return np.asarray(a.multiply(b).sum(axis=1)).ravel().round(12)  # equal texts are equally similar
+
+    def search(self, queries: Sequence[str], documents: Sequence[str], most: int) -> list[list[tuple[int, float]]]:
+        """For each query the places and BM25 scores of its best documents; none without a word of the query."""
+        import bm25s
+
+        words, asked = (
+            bm25s.tokenize(list(texts), return_ids=False, stopwords="english", show_progress=False)
+            for texts in (documents, queries)
+        )
+        if not any(words):
+            return [[] for _ in queries]
+        index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
+        index.index(words, show_progress=False)
+        hits = []
+        for query in asked:
+            scores = index.get_scores(query) if query else np.zeros(len(words))  # (documents,)
+            best = np.argsort(-scores, kind="stable")[:most]
+            hits.append([(int(place), float(scores[place])) for place in best if scores[place] > 0])
+        return hits
+
+    @staticmethod
+    def about(dtype: str) -> dict[str, Any]:
+        """The description for the record, as that of a model; the tokenizer stands for the weights."""
+        return {
+            "model": WORDS, "pooler_type": None, "max_seq_length": None, "dtype": dtype, "device": "cpu",
+            "weights": sha256_of(_TOKENIZER), "prompts": None,
+        }  # fmt: skip
+
+
+def not_beaten(record: Mapping[str, Any]) -> list[str]:
+    """A line for each set on which the trained model of a run's record does not beat words."""
+    words, trained = record.get("words") or {}, record["trained"]
+    sets = [name for name in words if name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"]
+    return [
+        f"words alone reach {words[name]:.1f} on {name}; this model {trained[name]:.1f}"
+        for name in sets
+        if name in trained and trained[name] <= words[name]
+    ]

@@ -1,0 +1,167 @@
+"""Tables of word vectors: how they start, that they are sentence-transformers' own, how they train, what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Normalize, StaticEmbedding
+from tokenizers import Tokenizer
+
+import dystress_text as dt
+from dystress_text.encoders.loading import load_saved
+from dystress_text.encoders.static import StaticEncoder, new_static
+from dystress_text.errors import ParameterError, UserError
+from dystress_text.files.places import EMBEDDED
+from dystress_text.programs.train import main
+from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
+from dystress_text.simcse.crops import Crops
+from dystress_text.simcse.texts import TextFile
+
+TEXTS = ["The cat sits on the warm stone.", "Seven ships left the harbour before dawn.", "", "Ångström — naïve café!"]
+LINES = [f"{a} {b} {c} near the old {d} in spring" for a in ("cats", "dogs", "ships") for b in ("sleep", "run", "wait")
+         for c in ("quietly", "often", "alone") for d in ("harbour", "bridge", "mill")]  # fmt: skip
+
+
+def a_text(tmp_path, lines=LINES):
+    file = tmp_path / "mine.txt"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+def test_a_new_table_is_random_times_idf(tmp_path):
+    table, tokenizer = new_static(16)
+    corpus = load_corpus(TextFile(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
+    counts = corpus.texts_with(len(tokenizer))
+    ids = [set(tokenizer(line)["input_ids"]) for line in LINES]
+    by_hand = np.array([sum(token in of_line for of_line in ids) for token in range(len(tokenizer))])
+    assert counts.tolist() == by_hand.tolist()
+    table.start(counts, len(LINES), seed=3)
+    idf = np.log((1 + len(LINES)) / (1 + by_hand))
+    drawn = torch.randn(len(tokenizer), 16, generator=torch.Generator().manual_seed(3)).numpy()
+    expected = 0.1 * drawn * (idf / idf.mean())[:, None]
+    np.testing.assert_allclose(table.embedding.weight.detach().numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_saved_it_is_sentence_transformers_own_and_it_is_read_again(tmp_path, normalize):
+    table, tokenizer = new_static(24)
+    encoder = StaticEncoder(table, normalize)
+    encoder.save(tmp_path / "m", tokenizer)
+    model = SentenceTransformer(str(tmp_path / "m"))
+    assert [type(module) for module in model] == [StaticEmbedding, *[Normalize] * normalize]
+    ours = encoder.encode(TEXTS, tokenizer)
+    np.testing.assert_allclose(model.encode(TEXTS), ours.numpy(), atol=1e-6)
+    again, its_tokenizer = load_saved(tmp_path / "m")
+    assert torch.equal(again.encode(TEXTS, its_tokenizer), ours)
+    pieces = Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json"))
+    ids = pieces.encode(TEXTS[1], add_special_tokens=False).ids
+    mean = table.embedding.weight[ids].mean(0).detach()
+    if not normalize:
+        torch.testing.assert_close(ours[1], mean)
+
+
+def test_the_packed_pass_and_its_gradient_are_those_of_a_loop():
+    table, _ = new_static(8)
+    encoder, lengths = StaticEncoder(table), torch.tensor([3, 1, 4])
+    ids = torch.tensor([5, 9, 5, 7, 1, 1, 2, 9])
+    weight = table.embedding.weight
+    rows = torch.stack([weight[part].mean(0) for part in ids.split(lengths.tolist())])
+    found = encoder(ids, lengths)
+    torch.testing.assert_close(found, rows)
+    (ours,), (loops,) = (torch.autograd.grad(x.square().sum(), weight) for x in (found, rows))
+    torch.testing.assert_close(ours, loops)
+
+
+def test_crops_are_spans_of_tokens_that_seed_step_and_sample_decide(tmp_path):
+    _, tokenizer = new_static(8)
+    read = load_corpus(TextFile(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
+    corpus = TokenCroppedCorpus(**vars(read), crops=Crops(seed=1))
+    samples = np.arange(40)
+    for step in range(20):
+        batch = corpus.batch(samples, step)
+        crops = batch["token_ids"].split(batch["lengths"].tolist())
+        assert (len(crops), batch["longest"]) == (80, max(map(len, crops)))
+        for sample, crop in zip([*samples, *samples], crops, strict=True):
+            whole = tokenizer(LINES[sample])["input_ids"]
+            n = len(crop)
+            assert max(3, round(0.2 * len(whole))) <= n <= round(0.6 * len(whole)) + 1
+            assert crop.tolist() in [whole[i : i + n] for i in range(len(whole) - n + 1)]
+    one, both = (batch["token_ids"].split(batch["lengths"].tolist())
+                 for batch in (corpus.batch(samples[7:8], 5), corpus.batch(samples, 5)))  # fmt: skip
+    assert torch.equal(one[1], both[47])
+
+
+def test_own_text_learns_what_belongs_together(tmp_path):
+    rng, known = np.random.default_rng(0), new_static(1)[1].get_vocab()
+    words = sorted(word for word in known if word.isalpha() and len(word) > 5)
+    topics = rng.choice(words, (40, 6), replace=False)
+    lines = [" ".join(rng.choice(topic, 12)) for topic in topics for _ in range(8)]
+    run = dt.train("own-text", train_file=a_text(tmp_path, lines), output_dir=tmp_path / "out", dim=64)
+    model = run.model
+    assert isinstance(model[0], StaticEmbedding)
+    one, other = (model.encode([" ".join(part) for part in half]) for half in (topics[:, :3], topics[:, 3:]))
+    cosine = model.similarity(one, other).numpy()  # (40, 40), of halves of topics that share no word
+    assert (cosine.argmax(1) == np.arange(40)).mean() > 0.9
+    settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
+    assert (settings["loss"], settings["train_batch_size"]) == ("dcl(0.2)", 256)
+
+
+def test_few_samples_make_a_smaller_batch_and_a_run_is_resumed_with_it(tmp_path, capsys):
+    line = ["--preset=own-text", f"--train_file={a_text(tmp_path)}", f"--output_dir={tmp_path / 'out'}", "--dim=8"]
+    assert main(line) == 0
+    assert "batches of 81, as there are no more samples" in capsys.readouterr().out
+    before = (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert main([*line, "--resume_from_checkpoint"]) == 0
+    assert "finished; nothing was changed" in capsys.readouterr().out
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+    assert main([*line[:3], "--model_name_or_path", str(tmp_path / "out"), "--output_dir", str(tmp_path / "2")]) == 0
+    assert main([*line, "--train_batch_size=256", "--overwrite_output_dir"]) == 2
+
+
+SCRIPTS = {
+    "Thai": "แมวนอนหลับบนหินอุ่นใกล้สะพานเก่า",
+    "Japanese": "猫は古い橋の近くの暖かい石の上で眠る",
+    "Greek": "Η γάτα κοιμάται",  # noqa: RUF001
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_vocabulary_of_the_text_knows_every_character(tmp_path, script):
+    text = SCRIPTS[script]
+    lines = [text[i:] + text[:i] for i in range(len(text))] * 3
+    file = a_text(tmp_path, lines)
+    line = ["--preset=own-text", f"--train_file={file}", "--vocabulary=text", "--dim=8", "--output_dir"]
+    assert main([*line, str(tmp_path / "out")]) == 0
+    assert main([*line, str(tmp_path / "again")]) == 0
+    first, again = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "again"))
+    assert first == again
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    assert "[UNK]" not in tokenizer.encode(text).tokens
+    assert len(tokenizer.encode(text).ids) < len(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["--views=dropout"], "--views: a static encoder has no dropout"),
+     (["--do_mlm"], "--do_mlm: a static encoder such as 'static' has none"),
+     (["--lora=8"], "--lora: "), (["--mlp_head=yes"], "--mlp_head: "), (["--dropout=0.2"], "--dropout: "),
+     (["--model_name_or_path=dystress_text/embedded/bert-mini-wiki", "--vocabulary=text"], "--vocabulary: is of ")],
+)  # fmt: skip
+def test_what_a_table_has_not_is_one_line(tmp_path, capsys, options, said):
+    line = ["--preset=own-text", f"--train_file={a_text(tmp_path)}", f"--output_dir={tmp_path / 'out'}"]
+    assert main([*line, *options]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert f"error: {said}" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_with_more_on_top_is_refused(tmp_path):
+    from sentence_transformers.models import Dense
+
+    pieces = Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json"))
+    model = SentenceTransformer(modules=[StaticEmbedding(pieces, embedding_dim=8), Dense(8, 4)], device="cpu")
+    model.save(str(tmp_path / "m"))
+    with pytest.raises((UserError, ParameterError), match="made of StaticEmbedding, Dense"):
+        load_saved(tmp_path / "m")

@@ -1,0 +1,118 @@
+"""``dystress_text.train`` is the command line as a function: the same run, the same errors, and nothing left behind."""
+
+import importlib
+import json
+import logging
+import random
+import signal
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import make_sentences
+from trainer_cases import outcome
+
+import dystress_text
+from dystress_text.core import InfoNCELoss
+from dystress_text.errors import Interrupted, UserError
+from dystress_text.programs.train import main
+from dystress_text.training.trainer import Trainer
+
+
+def state():
+    """What a run may change of its process."""
+    loggers = [logging.getLogger(), *(logging.getLogger(n) for n in ("accelerate", "accelerate.utils.other", "torch"))]
+    return {
+        "warnings": warnings.formatwarning, "stdout": getattr(sys.stdout, "errors", None), "python": random.getstate(),
+        "numpy": str(np.random.get_state()), "torch": torch.get_rng_state().tolist(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(), "benchmark": torch.backends.cudnn.benchmark,
+        "levels": [logger.level for logger in loggers], "verbosity": transformers.logging.get_verbosity(),
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "path": sys.path.copy(),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def options(tiny_bert, text_file, data_dir):
+    return {"model_name_or_path": tiny_bert, "train_file": text_file, "data_dir": data_dir, "train_batch_size": 8}
+
+
+def test_it_is_the_run_of_the_command_line(tmp_path, text_file):
+    words = ["--preset=quickstart", "--loss=infonce(0.05)", "--max_steps=2", f"--train_file={text_file}"]
+    assert main([*words, f"--output_dir={tmp_path / 'line'}"]) == 0
+    given = {"preset": "quickstart", "loss": InfoNCELoss(0.05), "max_steps": 2, "train_file": text_file}
+    run = dystress_text.train(**given, output_dir=tmp_path / "function")
+    assert outcome(tmp_path / "line") == outcome(run.folder)
+    line, function = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("line", "function"))
+    assert function == run.record
+    assert function["settings"] == line["settings"] | {"output_dir": str(run.folder)}
+    assert run.evaluation == line["trained"]
+    assert run.model.encode(make_sentences(3)).shape == (3, run.model.get_sentence_embedding_dimension())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"preset": "quick"}, ["--preset=quick"]),
+     ({"loss": "infonce(0)"}, ["--loss=infonce(0)"]),
+     ({"eval_set": "stsb"}, ["--eval_set=stsb"]),
+     ({"max_steps": -7}, ["--max_steps=-7"]),
+     ({"train_file": "no.txt"}, ["--train_file=no.txt"])],
+)  # fmt: skip
+def test_what_is_wrong_is_answered_as_on_the_command_line(given, words, options, tmp_path, capsys):
+    more = {name: value for name, value in options.items() if name not in given}
+    with pytest.raises(UserError) as caught:
+        dystress_text.train(**more, **given, output_dir=tmp_path / "out")
+    assert main([*(f"--{name}={value}" for name, value in more.items()), *words, f"--output_dir={tmp_path}/out"]) == 2
+    said = capsys.readouterr().err
+    assert said == f"dystress train: error: --{caught.value}\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_option_is_named_with_the_nearest():
+    with pytest.raises(UserError, match=r"^learning_rat: unknown option \(did you mean learning_rate\?\)"):
+        dystress_text.train(learning_rat=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("learning_rate", "x"), ("max_steps", 1.5), ("do_mlm", "yes"), ("seed", True), ("loss", 0.05)]
+)
+def test_a_value_of_another_type_names_the_option(name, value, options, tmp_path):
+    with pytest.raises(UserError, match=f"^{name}: .*got {value!r}"):
+        dystress_text.train(**options, **{name: value}, output_dir=tmp_path / "out")
+
+
+def ctrl_c(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("ends", "given", "stopped"),
+    [(None, {"deterministic": True, "eval_set": ["stsb_dev"], "mixed_precision": "bf16"}, None),
+     (UserError, {"pooler_type": "none"}, None), (KeyboardInterrupt, {}, ctrl_c),
+     (Interrupted, {}, lambda *_: signal.raise_signal(signal.SIGINT))],
+)  # fmt: skip
+def test_the_process_is_as_before(ends, given, stopped, options, tmp_path, monkeypatch):
+    """Twice in one process, too, and with another precision."""
+    before = state()
+    options |= {"eval_set": "none", "max_steps": 2, "mixed_precision": "no"}
+    if ends is None:
+        dystress_text.train(**options | given, output_dir=tmp_path / "out")
+        dystress_text.train(**options, output_dir=tmp_path / "again")
+    else:
+        if stopped:
+            monkeypatch.setattr(Trainer, "_step", stopped)
+        with pytest.raises(ends):
+            dystress_text.train(**options | given, output_dir=tmp_path / "out")
+    after = state()
+    assert [name for name in before if before[name] != after[name]] == []
+
+
+def test_an_import_of_the_module_for_launchers_leaves_the_function():
+    code = "import dystress_text.train; from dystress_text import train; assert train is dystress_text.train"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    importlib.import_module("dystress_text.train")
+    assert callable(dystress_text.train)
