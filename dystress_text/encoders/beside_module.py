@@ -28,20 +28,16 @@ class BesideEmbedding(nn.Module):
     Args:
         model: the model, whose vectors come first.
         table: the words' vectors, (vocabulary, dim); a text's is the sum over its tokens.
-        words: the table's tokenizer.
+        words: the table's tokenizer, which reads the whole text, without a prompt of the model's at its beginning.
         weight: of the words' part.
-        shared: the table reads the ids that the model's tokenizer gives, cut as for the model; else ``words`` reads the
-            whole text, without a prompt of the model's at its beginning.
     """
 
     save_in_root = True
 
-    def __init__(
-        self, model: SentenceTransformer, table: Tensor, words: Tokenizer, weight: float, shared: bool
-    ) -> None:
+    def __init__(self, model: SentenceTransformer, table: Tensor, words: Tokenizer, weight: float) -> None:
         super().__init__()
-        self.model, self.words, self.weight, self.shared = model, words, weight, shared
-        self.table = nn.Embedding.from_pretrained(table, freeze=False)
+        self.model, self.words, self.weight = model, words, weight
+        self.table = nn.Embedding(len(table), table.shape[1], _weight=table)
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **options: Any) -> dict[str, Any]:
         """What both parts read of texts."""
@@ -49,37 +45,27 @@ class BesideEmbedding(nn.Module):
             features: dict[str, Any] = self.model.preprocess(list(inputs), prompt=prompt, **options)
         else:  # before sentence-transformers 5.4, which puts a prompt before the texts by itself
             features = self.model.tokenize(list(inputs), **options)
-        if not self.shared:
-            ids = [self.words.encode(self.without_prompt(text), add_special_tokens=False).ids for text in inputs]
-            flat = [word for of_text in ids for word in of_text]
-            features["word_ids"] = torch.tensor(flat, dtype=torch.long)  # (words of all texts,)
-            features["word_starts"] = torch.tensor([0, *map(len, ids)][:-1]).cumsum(0)  # (n,)
+        plain = [without_prompt(self.model, text) for text in inputs]
+        ids = [encoding.ids for encoding in self.words.encode_batch(plain, add_special_tokens=False)]
+        features["word_ids"] = torch.tensor([word for of_text in ids for word in of_text], dtype=torch.long)  # (words,)
+        features["word_starts"] = torch.tensor([0, *map(len, ids)][:-1]).cumsum(0)  # (n,)
         return features
 
     def tokenize(self, texts: Sequence[str], **options: Any) -> dict[str, Any]:
         """:meth:`preprocess` by its older name."""
         return self.preprocess(texts, **options)
 
-    def without_prompt(self, text: str) -> str:
-        """A text without one of the model's prompts at its beginning."""
-        prompts = [prompt for prompt in self.model.prompts.values() if prompt and text.startswith(prompt)]
-        return text.removeprefix(max(prompts, key=len, default=""))
-
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, (n, dim), of unit length."""
         features = self.model(features, **options)
-        if self.shared:
-            tokens = self.table(features["input_ids"]) * features["attention_mask"].unsqueeze(-1)  # (n, length, dim)
-            words = tokens.sum(1)
-        else:
-            words = F.embedding_bag(features["word_ids"], self.table.weight, features["word_starts"], mode="sum")
+        words = F.embedding_bag(features["word_ids"], self.table.weight, features["word_starts"], mode="sum")
         features["sentence_embedding"] = joined(features["sentence_embedding"], words, self.weight)
         return features
 
     def get_sentence_embedding_dimension(self) -> int:
         """Numbers of a vector."""
-        way = getattr(self.model, "get_embedding_dimension", None) or self.model.get_sentence_embedding_dimension
-        return int(way()) + self.table.embedding_dim
+        own: Any = getattr(self.model, "get_embedding_dimension", None) or self.model.get_sentence_embedding_dimension
+        return int(own()) + self.table.embedding_dim
 
     get_embedding_dimension = get_sentence_embedding_dimension
 
@@ -106,18 +92,28 @@ class BesideEmbedding(nn.Module):
         """Write all but the model."""
         save_file({"table": self.table.weight.detach().contiguous()}, folder / WORDS)
         self.words.save(str(folder / TOKENIZER))
-        settings = {"weight": self.weight, "shared": self.shared}
-        (folder / SETTINGS).write_text(json.dumps(settings) + "\n", encoding="utf-8")
+        (folder / SETTINGS).write_text(json.dumps({"weight": self.weight}) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> BesideEmbedding:
         """Read what :meth:`save` wrote; no code of the model inside is run."""
-        source = {name: options.get(name) for name in ("token", "cache_folder", "revision", "local_files_only")}
-        folder = Path(load_dir_path(model_name_or_path, subfolder, **source))
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        names = ("token", "cache_folder", "revision", "local_files_only")
+        source: dict[str, Any] = {name: options[name] for name in names if name in options}
+        folder = Path(str(load_dir_path(model_name_or_path, subfolder, **source)))
         model = SentenceTransformer(str(folder / MODEL), device="cpu", model_kwargs=options.get("model_kwargs"))
-        table = load_file(folder / WORDS)["table"]
-        return cls(model, table, Tokenizer.from_file(str(folder / TOKENIZER)), settings["weight"], settings["shared"])
+        return cls.beside(model, folder)
+
+    @classmethod
+    def beside(cls, model: SentenceTransformer, folder: Path) -> BesideEmbedding:
+        """Read what :meth:`save_words` wrote."""
+        weight = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["weight"]
+        return cls(model, load_file(folder / WORDS)["table"], Tokenizer.from_file(str(folder / TOKENIZER)), weight)
+
+
+def without_prompt(model: SentenceTransformer, text: str) -> str:
+    """A text without one of the model's prompts at its beginning."""
+    prompts = [prompt for prompt in model.prompts.values() if prompt and text.startswith(prompt)]
+    return text.removeprefix(max(prompts, key=len, default=""))
 
 
 def joined(own: Tensor, words: Tensor, weight: float) -> Tensor:

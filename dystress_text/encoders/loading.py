@@ -156,7 +156,7 @@ def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
     if is_beside(folder):
         from dystress_text.encoders.beside import saved_beside  # slow to import
 
-        return saved_beside(load_sentence_transformer(str(folder), "cpu"), folder)
+        return saved_beside(load_sentence_transformer(str(folder), "cpu")[0], folder)
     pretrained = load_model(str(folder))
     if pretrained.pooler_type is None:
         raise UserError(f"{str(folder)!r} is not a model of dystress train: a folder with {MODULES} is needed")
@@ -249,8 +249,11 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
     if is_beside(Path(name_or_path)):
         return _with_words(name_or_path, device)
     with readable(name_or_path):
+        modules = Path(name_or_path) / MODULES
         try:
-            _check_modules(Path(name_or_path))
+            for entry in json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else ():
+                if not entry["type"].startswith("sentence_transformers."):  # old releases run the code of a folder
+                    raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}")
             model = SentenceTransformer(
                 name_or_path, device=device, local_files_only=local, trust_remote_code=False,
                 model_kwargs={"dtype": torch.float32},
@@ -260,13 +263,6 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
         except (TypeError, LookupError, AttributeError, ValueError) as error:  # which name no file
             files = f"{MODULES} or the config.json of a module is missing or damaged"
             raise UserError(f"cannot load {name_or_path!r}: {files} ({reason_of(error)})") from error
-
-
-def _check_modules(folder: Path) -> None:
-    """Refuse a folder with code of its own, which old releases of sentence-transformers run."""
-    for entry in json.loads((folder / MODULES).read_text(encoding="utf-8")) if (folder / MODULES).is_file() else ():
-        if not entry["type"].startswith("sentence_transformers."):
-            raise UserError(f"cannot load {str(folder)!r}: {MODULES} names {entry['type']!r}")
 
 
 def is_beside(folder: Path) -> bool:
@@ -280,10 +276,10 @@ def _with_words(folder: str, device: str | None) -> SentenceTransformer:
 
     from dystress_text.encoders.beside_module import BesideEmbedding
 
+    model = load_sentence_transformer(str(Path(folder) / "model"), device)
     with readable(folder):
-        _check_modules(Path(folder) / "model")
-        module = BesideEmbedding.load(folder, local_files_only=True, model_kwargs={"dtype": torch.float32})
-        kept = prompts_of(module.model) | {"similarity_fn_name": "cosine"}
+        module = BesideEmbedding.beside(model, Path(folder))
+        kept = prompts_of(model) | {"similarity_fn_name": "cosine"}
         return SentenceTransformer(modules=[module], device=device, **kept)
 
 

@@ -123,27 +123,23 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
 
 
 class _Graph(nn.Module):
-    """An encoder, or a module of sentence-transformers, as a function of tensors alone."""
+    """An encoder as a function of tensors alone."""
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: SentenceEncoder) -> None:
         super().__init__()
         self.encoder = encoder
+        self.beside = encoder.model if isinstance(encoder, BesideEncoder) else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        if isinstance(self.encoder, SentenceEncoder):
-            return self.encoder.forward_padded(input_ids, attention_mask)
-        features = {"input_ids": input_ids, "attention_mask": attention_mask}
-        vectors: Tensor = self.encoder(features)["sentence_embedding"]
-        return vectors
+        return self.encoder.forward_padded(input_ids, attention_mask)
 
 
 def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write one graph from token ids and mask to pooled vectors; token types are 0, as in the encoder."""
-    embed: nn.Module = encoder
     config = encoder.transformer.config
     if isinstance(encoder, BesideEncoder):
-        embed, tokenizer, config = encoder.for_graph(tokenizer)
-    graph = _Graph(embed).eval()
+        tokenizer, config = encoder.of_graph(tokenizer)
+    graph = _Graph(encoder).eval()
     ids = torch.ones(2, 7, dtype=torch.long)
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from huggingface_hub import snapshot_download
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.beside import WEIGHT, BesideEncoder, new_beside
+from dystress_text.encoders.beside import WEIGHT, BesideEncoder, tokenizers_form
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
 from dystress_text.encoders.loading import (
     Pretrained,
@@ -24,7 +25,7 @@ from dystress_text.encoders.loading import (
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import FIRST, averages_layers
 from dystress_text.encoders.saving import PROMPTS
-from dystress_text.encoders.static import NEW, READ, StaticEncoder, new_static, refuse
+from dystress_text.encoders.static import NEW, READ, StaticEncoder, StaticTable, new_static, refuse
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.files.text_lines import CorpusReport
@@ -87,13 +88,10 @@ def _static_start(name: str, text: TextSettings, given: Collection[str], texts: 
     refuse(name, mlp_head=text.mlp_head, do_mlm=text.do_mlm, lora=text.lora, dropout=text.dropout)
     if text.views == "dropout" and not text.supervised:
         raise ParameterError("views", "a static encoder has no dropout: its views are crops, --views crop")
-    beside = None if text.beside is None else _load_beside(text.beside)
+    beside, pieces = (None, None) if text.beside is None else _load_beside(text.beside, "vocabulary" not in given)
     if name == NEW:
         learned_from = texts.sentences(CorpusReport(), READ) if texts and text.vocabulary == "text" else None
-        if beside is None or "vocabulary" in given:
-            table, tokenizer = new_static(text.dim, learned_from)
-        else:
-            table, tokenizer = new_beside(text.dim, beside[0])
+        table, tokenizer = new_static(text.dim, learned_from, pieces)
         model: SentenceEncoder = StaticEncoder(table)
         notes = [f"static: {len(tokenizer):,} word pieces, {text.dim} numbers each"]
     else:
@@ -102,17 +100,14 @@ def _static_start(name: str, text: TextSettings, given: Collection[str], texts: 
         notes = [f"static: {len(tokenizer):,} word pieces of {name!r}, {model.transformer.config.hidden_size} numbers"]
     about: dict[str, Any] = {"head": None, "new_table": name == NEW}
     if beside is not None:
-        model = both = BesideEncoder(model.transformer, tokenizer, *beside)
-        about["beside"] = {"dim": both.dim, "weight": WEIGHT, "shared": both.shared}
-        notes.append(
-            f"beside {text.beside!r}: {both.dim} numbers, then {WEIGHT} x the words'; "
-            + ("one graph can hold both" if both.shared else "ONNX cannot hold it: they read texts each in its own way")
-        )
+        model = both = BesideEncoder(cast(StaticTable, model.transformer), *beside)
+        about["beside"] = {"dim": both.dim, "weight": WEIGHT}
+        notes.append(f"beside {text.beside!r}: {both.dim} numbers, then {WEIGHT} x the words'")
     return Start(model, tokenizer, notes, about)
 
 
-def _load_beside(name: str) -> tuple[Any, Path]:
-    """A sentence-transformers model to stand beside, and the folder of its files."""
+def _load_beside(name: str, its_pieces: bool) -> tuple[tuple[Any, Path], Tokenizer | None]:
+    """A sentence-transformers model to stand beside, the folder of its files, and its tokenizer if it is needed."""
     try:
         if not is_sentence_transformer(name):
             raise UserError(f"{name!r} is no folder or name of a sentence-transformers model")
@@ -120,13 +115,12 @@ def _load_beside(name: str) -> tuple[Any, Path]:
         kinds = [type(module).__name__ for module in model]
         if {"Router", "Asym", "BesideEmbedding"} & {*kinds}:
             raise UserError(f"{name!r} is made of {', '.join(kinds)}; one encoder of all texts is needed")
-        if not hasattr(getattr(model.tokenizer, "backend_tokenizer", model.tokenizer), "to_str"):
-            raise UserError(f"{type(model.tokenizer).__name__} of {name!r} has no fast (tokenizers) form")
         with readable(name, "encode with"):
             vectors = model.encode(["One text.", ""], convert_to_tensor=True, show_progress_bar=False)
             if vectors.ndim != 2 or not vectors.isfinite().all():
                 raise UserError(f"{name!r} does not give one vector of numbers a text")
-        return model, Path(name) if Path(name).is_dir() else Path(snapshot_download(name, local_files_only=True))
+        folder = Path(name) if Path(name).is_dir() else Path(snapshot_download(name, local_files_only=True))
+        return (model, folder), tokenizers_form(model) if its_pieces else None
     except UserError as error:
         raise ParameterError("beside", str(error)) from error
 
