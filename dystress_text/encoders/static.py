@@ -7,7 +7,7 @@ inverse document frequency, which is a fair encoder by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -93,9 +93,7 @@ class StaticEncoder(SentenceEncoder):
         vectors = F.embedding_bag(token_ids, self.transformer.embedding.weight, first, mode="mean")
         return self._apply_head(vectors)
 
-    def _pooled(
-        self, token_ids: Tensor, lengths: Tensor, longest: int, padding: int | None, poolers: Sequence[str] | None
-    ) -> list[Tensor]:
+    def _pooled(self, token_ids: Tensor, lengths: Tensor, *_: Any) -> list[Tensor]:
         return [self(token_ids, lengths)]
 
     @quiet()

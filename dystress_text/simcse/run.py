@@ -30,7 +30,7 @@ from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.evaluation.words import not_beaten
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import MODEL_STAGING, versions
-from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
+from dystress_text.simcse.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.settings import PROGRAM, RunSettings
 from dystress_text.simcse.start import load_start
@@ -87,15 +87,7 @@ class TextRun(Run):
             table.start(read.texts_with(table.embedding.num_embeddings), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
-        batch = engine.train_batch_size
-        fewer = self.samples // accelerator.num_processes * accelerator.num_processes
-        if fewer < batch and fewer >= 2 and "train_batch_size" not in settings.given:  # the preset's is for more text
-            start.notes.append(f"batches of {fewer}, as there are no more samples")
-            self.train_batch_size = batch = fewer
-        if self.samples < batch:
-            counts = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > len(corpus))
-            reason = f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({counts})"
-            raise ParameterError("train_batch_size", reason)
+        batch = self._fitting_batch(read)
         self.task = SimcseTask(
             start.model, start.tokenizer, corpus, objective, self.evaluation, masking=masking,
             mlm_weight=text.mlm_weight, evaluation_dtype=evaluation_dtype(accelerator),
@@ -116,6 +108,19 @@ class TextRun(Run):
             **paper_row(PROGRAM, settings.options()),
             **start.about,
         }
+
+    def _fitting_batch(self, read: TokenizedCorpus) -> int:
+        """The batch size; that of a preset, which is for more text, shrinks to the samples there are."""
+        batch, ranks = self.settings.engine.train_batch_size, self.accelerator.num_processes
+        fewer = self.samples // ranks * ranks
+        if 2 <= fewer < batch and "train_batch_size" not in self.settings.given:
+            self.start.notes.append(f"batches of {fewer}, as there are no more samples")
+            self.train_batch_size = batch = fewer
+        if self.samples < batch:
+            counts = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > self.samples)
+            reason = f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({counts})"
+            raise ParameterError("train_batch_size", reason)
+        return batch
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
