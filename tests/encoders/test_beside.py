@@ -97,8 +97,7 @@ def test_the_saved_model_has_both_vectors_and_loads_without_this_package(kind, t
     model = SentenceTransformer(str(models / kind), device="cpu")
     own = normalize(model.encode(TEXTS, convert_to_tensor=True), dim=1)
     module = load_sentence_transformer(str(folder), "cpu")[0]
-    most = model.max_seq_length - 2 if kind == "bert" else None  # elsewhere the words are those of the whole text
-    ids = [encoding.ids[:most] for encoding in module.words.encode_batch(TEXTS)]
+    ids = [encoding.ids for encoding in module.words.encode_batch(TEXTS)]  # of the whole texts
     words = normalize(torch.stack([module.table.weight[of_text].sum(0) for of_text in ids]), dim=1)
     both = normalize(torch.cat([own, 0.7 * words], 1), dim=1).detach()
     torch.testing.assert_close(vectors, both, rtol=0, atol=1e-6)
@@ -114,7 +113,6 @@ def test_the_table_trains_as_without_the_model(train):
     alone = SentenceTransformer(str(train(None, own)[0]), device="cpu")
     beside = load_sentence_transformer(str(train("bert", own)[0]), "cpu")
     assert torch.equal(alone[0].embedding.weight, beside[0].table.weight)
-    assert not beside[0].shared
 
 
 def test_words_are_without_the_models_prompts(train):
@@ -133,17 +131,18 @@ def test_one_graph_gives_both_vectors(train, tmp_path):
     assert export([str(folder), "--to=onnx", f"--output={tmp_path / 'graph'}"]) == 0
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "graph")
     batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="np")
+    assert batch["input_ids"].shape[1] > 100  # the model reads 40, the table all
     session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
     inputs = {name: batch[name].astype("int64") for name in ("input_ids", "attention_mask")}
     (vectors,) = session.run(["sentence_embedding"], inputs)
     expected = load_sentence_transformer(str(folder), "cpu").encode(TEXTS)
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=2e-6)
 
 
 def test_what_a_layout_cannot_hold_is_refused(train, tmp_path, capsys):
     for kind, to, reason in (
         ("bert", "hf", "transformers alone has no model with words beside it"),
-        ("prompts", "onnx", "onnx needs a table trained on the vocabulary of the model beside it"),
+        ("prompts", "onnx", "onnx needs a table of the vocabulary of the model beside it"),
     ):
         folder, _ = train(kind)
         capsys.readouterr()
