@@ -14,7 +14,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.encoders.beside import BesideEncoder
+from dystress_text.encoders.beside import GIVES, WEIGHT, BesideEncoder
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, averages_layers
 from dystress_text.encoders.saving import PROMPTS
@@ -67,6 +67,8 @@ def write_card(
         title=_plain(f"{name} as a sentence encoder" if name else "Sentence encoder"),
         encoder=encoder,
         both=both,
+        gives=GIVES,
+        weight=WEIGHT,
         config=encoder.transformer.config,
         limit=limit if limit < 10**6 else None,
         layout=layout,

@@ -30,4 +30,5 @@ def text_page(compared: Comparisons) -> str:
         tables.append((f"What random pairs reach: {search}", [["share of them", *reached], *lines]))
     behind = [f"{run.folder.name}: " * (not alone) + line for run in compared.runs for line in not_beaten(run.record)]
     notes = [f"words: {TITLE}."] * any(run.record.get("words") for run in compared.runs)
+    notes += dict.fromkeys(beside["gives"] for run in compared.runs if (beside := run.record.get("beside")))
     return render_page(compared.runs, tables, notes_of(compared) + notes, verdict(compared) + behind)

@@ -11,7 +11,7 @@ from huggingface_hub import snapshot_download
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.beside import WEIGHT, BesideEncoder, tokenizers_form
+from dystress_text.encoders.beside import GIVES, WEIGHT, BesideEncoder, tokenizers_form
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
 from dystress_text.encoders.loading import (
     Pretrained,
@@ -101,7 +101,7 @@ def _static_start(name: str, text: TextSettings, given: Collection[str], texts: 
     about: dict[str, Any] = {"head": None, "new_table": name == NEW}
     if beside is not None:
         model = both = BesideEncoder(cast(StaticTable, model.transformer), *beside)
-        about["beside"] = {"dim": both.dim, "weight": WEIGHT}
+        about["beside"] = {"dim": both.dim, "weight": WEIGHT, "gives": GIVES}
         notes.append(f"beside {text.beside!r}: {both.dim} numbers, then {WEIGHT} x the words'")
     return Start(model, tokenizer, notes, about)
 
