@@ -35,4 +35,5 @@ def text_page(compared: Comparisons) -> str:
     behind = [f"{run.folder.name}: " * (not alone) + line for run, lines in said for line in lines]
     notes = [f"words: {TITLE}."] * any(run.record.get("words") for run in compared.runs)
     notes += [f"{halves.TITLE}."] * any("halves" in run.record for run in compared.runs)
+    notes += dict.fromkeys(beside["gives"] for run in compared.runs if (beside := run.record.get("beside")))
     return render_page(compared.runs, tables, notes_of(compared) + notes, verdict(compared) + behind)

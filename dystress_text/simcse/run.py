@@ -87,7 +87,7 @@ class TextRun(Run):
             read = TokenCroppedCorpus(**vars(read), crops=crops)
         if start.about.pop("new_table", False):
             table: Any = start.model.transformer
-            table.start(read.texts_with(len(start.tokenizer)), len(read.offsets) - 1, engine.seed)
+            table.start(read.texts_with(table.embedding.num_embeddings), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
         dropped = len(read) - len(corpus)
         corpus = self._without_held_out(read, corpus)

@@ -32,6 +32,12 @@ class TextSettings:
         "static: English word pieces that come with the package, or pieces learned from the text, in any language.",
         choices=["embedded", "text"],
     )
+    beside: str | None = option(
+        None,
+        "static: sentence-transformers model, folder or hub name, that the words are for: the saved model's vectors "
+        "are that model's, whose weights stay as they are, with the words' behind them. Without a --vocabulary a new "
+        "table has that model's, so that one ONNX graph can hold both.",
+    )
     pooler_type: str = option(
         "cls",
         "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (token: for decoders); a "
