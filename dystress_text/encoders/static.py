@@ -59,14 +59,17 @@ class StaticTable(PreTrainedModel):
 
     @torch.no_grad()
     def start(self, texts_with: Tensor, texts: int, seed: int) -> None:
-        """Begin as idf x random: N(0, 0.1) x idf / mean idf, idf = log((1 + texts) / (1 + texts with the token)).
+        """Begin as idf x random: N(0, 0.1) x idf / mean idf, idf = log((c + texts) / (c + texts with the token)).
+
+        c is a hundredth of the texts: what is in fewer texts weighs little more, in other texts too.
 
         Args:
             texts_with: the number of texts in which each token is, (vocabulary,).
             texts: the number of all.
             seed: of the random numbers.
         """
-        idf = torch.log((1 + texts) / (1 + texts_with.double())).float()  # (vocabulary,)
+        few = 0.01 * texts
+        idf = torch.log((few + texts) / (few + texts_with.double())).float()  # (vocabulary,)
         rows = torch.randn(self.embedding.weight.shape, generator=torch.Generator().manual_seed(seed))
         self.embedding.weight.copy_(rows * (_SPREAD * idf / idf.mean()).unsqueeze(1))
 
