@@ -16,8 +16,9 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,11 +86,13 @@ def _text(written: str) -> str:
         return str(loss_of(written))
 
 
+@cache
 def constants(objective: str) -> tuple[str, ...]:
     """The losses of an objective under each constant."""
     return tuple(_text(f"{OBJECTIVES[objective]}({tau})") for tau in CONSTANTS)
 
 
+@cache
 def rules() -> list[Rule]:
     """DySTreSS's profiles within both objectives, then the rules of other papers."""
     found = [
@@ -210,6 +213,8 @@ def read() -> Figures:
 
 # ---- what the runs say ---------------------------------------------------------------------------------------------
 
+Control = Callable[[Figures, str, str], str]  # of the figures, a set and an objective: the constant to compare with
+
 
 def by_seed(figures: Figures, name: str, written: str, seeds: Iterable[int]) -> dict[int, float]:
     """The figures of a loss on a set."""
@@ -221,9 +226,19 @@ def best(figures: Figures, name: str, losses: Iterable[str]) -> str:
     return max(losses, key=lambda each: np.mean(list(by_seed(figures, name, each, CHOICE).values())))
 
 
-def controls(figures: Figures, name: str, of: Sequence[str], own: bool = False) -> str:
-    """The best constant of some objectives, chosen on the other set, or, with ``own``, on this one."""
-    return best(figures, name if own else CHOSEN_ON[name], [each for title in of for each in constants(title)])
+def of_objective(figures: Figures, name: str, objective: str) -> str:
+    """The best constant of a rule's objective, chosen where the rule's setting is chosen."""
+    return best(figures, CHOSEN_ON[name], constants(objective))
+
+
+def of_both(figures: Figures, name: str, objective: str) -> str:
+    """The best constant of both objectives, chosen in the same way."""
+    return best(figures, CHOSEN_ON[name], [each for title in OBJECTIVES for each in constants(title)])
+
+
+def of_set(figures: Figures, name: str, objective: str) -> str:
+    """The constant of the rule's objective that is best on the measured set itself."""
+    return best(figures, name, constants(objective))
 
 
 def to_test(figures: Figures) -> dict[str, list[str]]:
@@ -232,8 +247,84 @@ def to_test(figures: Figures) -> dict[str, list[str]]:
     for text, sets in TEXTS.items():
         for name in (each for each in sets if each in CHOSEN_ON):
             wanted[text] += [best(figures, CHOSEN_ON[name], rule.losses) for rule in rules()]
-            wanted[text] += [controls(figures, name, [of], own) for of in OBJECTIVES for own in (False, True)]
+            wanted[text] += [control(figures, name, of) for of in OBJECTIVES for control in (of_objective, of_set)]
     return wanted
+
+
+def whole_seeds(figures: Figures) -> list[int]:
+    """The seeds with all runs of the test."""
+    wanted = [(TEXTS[text][0], each) for text, losses in to_test(figures).items() for each in losses]
+    return [seed for seed in SEEDS if all((each, seed) in figures[name] for name, each in wanted)]
+
+
+def compare(figures: Figures, control: Control = of_objective) -> dict[str, dict[str, Difference]]:
+    """Each rule less its control, by rule and set; Holm's correction is over all rules and sets of a question."""
+    found: dict[str, dict[str, Difference]] = {rule.name: {} for rule in rules()}
+    whole = whole_seeds(figures)
+    for question, sets in QUESTIONS.items():
+        seeds = [seed for seed in whole if question == "search" or seed not in CHOICE]
+        places, differences = list(product(rules(), sets)), []
+        for rule, name in places:
+            losses = best(figures, CHOSEN_ON[name], rule.losses), control(figures, name, rule.objective)
+            difference = paired(*(by_seed(figures, name, each, seeds) for each in losses))
+            assert difference is not None
+            differences.append(difference)
+        for (rule, name), difference in zip(places, holm(differences), strict=True):
+            found[rule.name][name] = difference
+    return found
+
+
+def helps(differences: Mapping[str, Difference], question: str) -> bool:
+    """Whether a rule is above its control on both sets of a question, told after Holm."""
+    return all(differences[name].told and differences[name].mean > 0 for name in QUESTIONS[question])
+
+
+def tables() -> dict[str, list[str]]:
+    """The rows of docs/laboratory.md: differences, in bold where Holm tells them, and what helps against each control.
+
+    Then the means of the constants over the seeds of the choice.
+    """
+    figures, rows = read(), []
+    against = [compare(figures, control) for control in (of_objective, of_both, of_set)]
+    for name, differences in against[0].items():
+        cells = [f"**{each}**" if each.told else str(each) for each in differences.values()]
+        helped = [", ".join(of for of in QUESTIONS if helps(each[name], of)) or "no" for each in against]
+        rows.append(_row(name, *cells, *helped))
+    return {
+        "rules": rows,
+        "constants": [
+            _row(f"{name}, {title}", *(mean_of(figures, name, each) for each in constants(title)))
+            for name, title in product(CHOSEN_ON, OBJECTIVES)
+        ],
+    }
+
+
+def further() -> dict[str, list[str]]:
+    """What the page leaves out: the settings that were chosen, and the differences from the other two controls."""
+    figures = read()
+    settings = [
+        _row(rule.name, *(best(figures, CHOSEN_ON[name], rule.losses) for name in CHOSEN_ON)) for rule in rules()
+    ]
+    chosen = [
+        _row(control.__name__, title, *(control(figures, name, title) for name in CHOSEN_ON))
+        for control, title in product((of_objective, of_both, of_set), OBJECTIVES)
+    ]
+    found = {f"seeds {whole_seeds(figures)}: settings": settings, "constants that were chosen": chosen}
+    for control in (of_both, of_set):
+        compared = compare(figures, control)
+        found[control.__name__] = [_row(name, *map(str, of.values())) for name, of in compared.items()]
+    every = [each for rule in rules() for each in rule.losses]
+    found["means of all settings"] = [_row(each, *(mean_of(figures, name, each) for name in figures)) for each in every]
+    return found
+
+
+def mean_of(figures: Figures, name: str, written: str) -> str:
+    """The mean of a loss on a set over the seeds of the choice."""
+    return f"{np.mean(list(by_seed(figures, name, written, CHOICE).values())):.1f}"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
@@ -246,7 +337,7 @@ def main() -> None:
     every = [each for rule in rules() for each in rule.losses] + [c for of in OBJECTIVES for c in constants(of)]
     run(to_test(read()) if options.test else dict.fromkeys(TEXTS, every), options.seeds, options.data)
     if not options.seeds:
-        for title, rows in tables().items():
+        for title, rows in (tables() | further()).items():
             print(f"{title}\n\n" + "\n".join(rows) + "\n")
 
 
