@@ -225,9 +225,9 @@ class SentenceEncoder(nn.Module):
             ids = tokenized([sentences[i] for i in batch])
             lengths = [len(of_sentence) for of_sentence in ids]
             token_ids, longest = torch.cat(ids).to(device), max(1, *lengths)  # no encoder reads (n, 0) tokens
-            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                padding = tokenized.tokenizer.pad_token_id
-                pooled = self._pooled(token_ids, torch.tensor(lengths).to(device), longest, padding, poolers)
+            half = torch.autocast(device.type, dtype, enabled=dtype != torch.float32)
+            padding = tokenized.tokenizer.pad_token_id
+            pooled = self._pooled(token_ids, torch.tensor(lengths).to(device), longest, padding, half, poolers)
             for of_pooler, found in zip(vectors.values(), pooled, strict=True):
                 of_pooler.append(found)
             places.extend(batch)
@@ -236,12 +236,19 @@ class SentenceEncoder(nn.Module):
         return {name: torch.cat(of_pooler)[order] for name, of_pooler in vectors.items()}
 
     def _pooled(
-        self, token_ids: Tensor, lengths: Tensor, longest: int, padding: int | None, poolers: Sequence[str] | None
+        self,
+        token_ids: Tensor,
+        lengths: Tensor,
+        longest: int,
+        padding: int | None,
+        half: torch.autocast,
+        poolers: Sequence[str] | None,
     ) -> list[Tensor]:
         """Vectors (n, dim) of ids (tokens,), by the encoder's pooler and head, or by each of the poolers alone."""
         packing = Packing.of_lengths(lengths, longest, len(token_ids))
         padded, mask = self._padded(token_ids, packing, padding)
-        states = self._hidden_states(padded, mask, all_layers=poolers is not None)
+        with half:
+            states = self._hidden_states(padded, mask, all_layers=poolers is not None)
         if poolers is None:
             return [self._apply_head(pool(states, mask, self.pooler_type).float())]
         return [pool(states, mask, name).float() for name in poolers]

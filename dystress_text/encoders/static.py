@@ -7,7 +7,7 @@ inverse document frequency, which is a fair encoder by itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -93,9 +93,7 @@ class StaticEncoder(SentenceEncoder):
         vectors = F.embedding_bag(token_ids, self.transformer.embedding.weight, first, mode="mean")
         return self._apply_head(vectors)
 
-    def _pooled(
-        self, token_ids: Tensor, lengths: Tensor, longest: int, padding: int | None, poolers: Sequence[str] | None
-    ) -> list[Tensor]:
+    def _pooled(self, token_ids: Tensor, lengths: Tensor, *_: Any) -> list[Tensor]:
         return [self(token_ids, lengths)]
 
     @quiet()
@@ -111,14 +109,16 @@ class StaticEncoder(SentenceEncoder):
             SentenceTransformer(modules=modules, device="cpu", **kept).save(str(complete), create_model_card=False)
 
 
-def new_static(dim: int, texts: Iterable[str] | None = None) -> tuple[StaticTable, PreTrainedTokenizerBase]:
-    """A table, (vocabulary, dim), whose rows are not yet started, and its tokenizer: the embedded word pieces, or, with
-    ``texts``, pieces learned from them.
+def new_static(
+    dim: int, texts: Iterable[str] | None = None, pieces: Tokenizer | None = None
+) -> tuple[StaticTable, PreTrainedTokenizerBase]:
+    """A table, (vocabulary, dim), whose rows are not yet started, and its tokenizer: the embedded word pieces, those of
+    another tokenizer, or, with ``texts``, pieces learned from them.
     """
     embedded = EMBEDDED / "bert-mini-wiki" / "tokenizer.json"
-    backend = Tokenizer.from_file(str(embedded)) if texts is None else _learned(texts)
-    tokenizer = tokenizer_of(backend)
-    return StaticTable(StaticConfig(len(tokenizer), dim)), tokenizer
+    pieces = pieces or (Tokenizer.from_file(str(embedded)) if texts is None else _learned(texts))
+    tokenizer = tokenizer_of(pieces)
+    return StaticTable(StaticConfig(1 + max(tokenizer.get_vocab().values()), dim)), tokenizer
 
 
 def _learned(texts: Iterable[str]) -> Tokenizer:
