@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --seeds 0 1 --data ../shared/data  # all settings
     OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --test --seeds 2 3 4 --data ../shared/data
-    python tests/benchmarks/static_laboratory.py             # prints the tables of docs/laboratory.md
+    python tests/benchmarks/static_laboratory.py             # prints the table of docs/laboratory.md and more
 
 docs/study/static_plan.md has the plan. A line of docs/study/static.jsonl is a run: loss, text, seed, and the figures on
 the sets of that text. Runs of one seed share the table's start, the batches and the crops. A run gives what
@@ -280,23 +280,14 @@ def helps(differences: Mapping[str, Difference], question: str) -> bool:
 
 
 def tables() -> dict[str, list[str]]:
-    """The rows of docs/laboratory.md: differences, in bold where Holm tells them, and what helps against each control.
-
-    Then the means of the constants over the seeds of the choice.
-    """
+    """The rows of docs/laboratory.md: differences, bold where Holm tells them, and what helps against each control."""
     figures, rows = read(), []
     against = [compare(figures, control) for control in (of_objective, of_both, of_set)]
     for name, differences in against[0].items():
         cells = [f"**{each}**" if each.told else str(each) for each in differences.values()]
         helped = [", ".join(of for of in QUESTIONS if helps(each[name], of)) or "no" for each in against]
         rows.append(_row(name, *cells, *helped))
-    return {
-        "rules": rows,
-        "constants": [
-            _row(f"{name}, {title}", *(mean_of(figures, name, each) for each in constants(title)))
-            for name, title in product(CHOSEN_ON, OBJECTIVES)
-        ],
-    }
+    return {"rules": rows}
 
 
 def further() -> dict[str, list[str]]:
@@ -313,7 +304,7 @@ def further() -> dict[str, list[str]]:
     for control in (of_both, of_set):
         compared = compare(figures, control)
         found[control.__name__] = [_row(name, *map(str, of.values())) for name, of in compared.items()]
-    every = [each for rule in rules() for each in rule.losses]
+    every = [each for rule in rules() for each in rule.losses] + [each for of in OBJECTIVES for each in constants(of)]
     found["means of all settings"] = [_row(each, *(mean_of(figures, name, each) for name in figures)) for each in every]
     return found
 
