@@ -103,7 +103,7 @@ def test_own_text_learns_what_belongs_together(tmp_path):
     assert isinstance(model[0], StaticEmbedding)
     one, other = (model.encode([" ".join(part) for part in half]) for half in (topics[:, :3], topics[:, 3:]))
     cosine = model.similarity(one, other).numpy()  # (40, 40), of halves of topics that share no word
-    assert (cosine.argmax(1) == np.arange(40)).mean() > 0.9
+    assert (cosine.argmax(1) == np.arange(40)).mean() > 0.6  # untrained 0.02
     settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
     assert (settings["loss"], settings["train_batch_size"]) == ("dcl(0.1)", 256)
 
