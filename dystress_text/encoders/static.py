@@ -26,7 +26,7 @@ from dystress_text.files.places import EMBEDDED
 from dystress_text.files.whole import replaced_files
 
 NEW = "static"  # the name of a new table in place of a model's
-PIECES, READ = 4096, 200_000  # of a vocabulary that is learned: at most so many, from so many texts
+PIECES, READ = 2048, 200_000  # of a vocabulary that is learned: at most so many, from so many texts
 # a word with its marks and joiners, in parts where a script has no spaces, or one other sign
 _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{Cf}]")
 _SPREAD = 0.1  # standard deviation of a new table's rows at the mean idf

@@ -107,8 +107,6 @@ class TextRun(Run):
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
             "train_batch_size": self.engine.train_batch_size, "learning_rate": self.engine.learning_rate,
         }  # fmt: skip
-        if isinstance(start.model, StaticEncoder):
-            self.options["dim"] = start.model.transformer.config.hidden_size
         self.record = {
             "program": TEXT_PROGRAM,
             "settings": self.options,

@@ -26,9 +26,7 @@ class TextSettings:
         "Folder or hub name of an encoder, of a SimCSE checkpoint, or of a sentence-transformers model, "
         "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors.",
     )
-    dim: int = option(
-        512, "static: numbers of a word's vector; 512 --beside a model if it is not named.", interval="[1, 65536]"
-    )
+    dim: int = option(512, "static: numbers of a word's vector.", interval="[1, 65536]")
     vocabulary: str = option(
         "embedded",
         "static: English word pieces that come with the package, or pieces learned from the text, in any language.",
@@ -146,5 +144,5 @@ class RunSettings:
 
     def asked(self) -> dict[str, Any]:
         """The options that a finished run must have had to be this one; encoder, text, evaluation decide on others."""
-        decided = {"metric_for_best_model", *({"pooler_type", "train_batch_size", "learning_rate", "dim"} - self.given)}
+        decided = {"metric_for_best_model", *({"pooler_type", "train_batch_size", "learning_rate"} - self.given)}
         return {name: value for name, value in self.options().items() if name not in decided}

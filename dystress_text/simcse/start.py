@@ -32,8 +32,6 @@ from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.texts import TrainingText
 
-BESIDE_DIM = 512  # of a table beside a model, which gains nothing by a preset's 1,024
-
 
 @dataclass(frozen=True)
 class Start:
@@ -93,10 +91,9 @@ def _static_start(name: str, text: TextSettings, given: Collection[str], texts: 
     beside, pieces = (None, None) if text.beside is None else _load_beside(text.beside, "vocabulary" not in given)
     if name == NEW:
         learned_from = texts.sentences(CorpusReport(), READ) if texts and text.vocabulary == "text" else None
-        dim = BESIDE_DIM if beside is not None and "dim" not in given else text.dim
-        table, tokenizer = new_static(dim, learned_from, pieces)
+        table, tokenizer = new_static(text.dim, learned_from, pieces)
         model: SentenceEncoder = StaticEncoder(table)
-        notes = [f"static: {len(tokenizer):,} word pieces, {dim} numbers each"]
+        notes = [f"static: {len(tokenizer):,} word pieces, {text.dim} numbers each"]
     else:
         pretrained = load_model(name)
         model, tokenizer = build_encoder(pretrained), pretrained.tokenizer
