@@ -4,8 +4,8 @@
     python tests/benchmarks/languages.py                 # prints the table of docs/search.md
 
 A fifth of the texts, at most 500, is held out. The first half of each looks for its second half among all second
-halves. The texts of the table are the Debian handbook's (package debian-handbook 11.20220922) and, of Khmer, the help of
-LibreOffice (libreoffice-help-km 7.4.7).
+halves. The texts of the table are the Debian handbook's (package debian-handbook 11.20220922) and, of Khmer, the help
+of LibreOffice (libreoffice-help-km 7.4.7).
 """
 
 from __future__ import annotations
