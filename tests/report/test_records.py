@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 sys.path.append(str(ROOT / "tests" / "benchmarks"))
 import laboratory  # noqa: E402  # of tests/benchmarks
+import languages  # noqa: E402
+import own_text  # noqa: E402
 import recipe  # noqa: E402
 import static_laboratory  # noqa: E402
 
@@ -85,8 +87,15 @@ def test_what_is_chosen_on_one_set_is_compared_on_the_other():
     assert static_laboratory.compare(figures)["cosine, DCL"]["STS12"].seeds == 6  # without those of the choice
 
 
+def test_every_figure_of_own_text_is_on_its_page():
+    page = (DOCS / "recipe.md").read_text()
+    rows = [*own_text.table(own_text.CHOSEN), *own_text.table(own_text.UNSEEN), *languages.table()]
+    assert len(rows) == 20
+    assert [row for row in rows if row not in page] == []
+
+
 def test_the_records_are_small_and_the_audit_held_for_nine():
-    assert sum(file.stat().st_size for file in laboratory.STUDY.iterdir()) < 400_000
+    assert sum(file.stat().st_size for file in laboratory.STUDY.iterdir()) < 500_000
     found = laboratory.outcomes()
     assert (len(found), sum(one.held for one in found)) == (11, 9)
 
