@@ -12,8 +12,9 @@ from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_
 from dystress_text.encoders.loading import Pretrained, build_encoder, is_static, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import FIRST, averages_layers
+from dystress_text.encoders.pieces import READ
 from dystress_text.encoders.saving import PROMPTS
-from dystress_text.encoders.static import NEW, READ, StaticEncoder, new_static, refuse
+from dystress_text.encoders.static import NEW, StaticEncoder, new_static, refuse
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.files.text_lines import CorpusReport
