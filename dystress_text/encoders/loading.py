@@ -28,7 +28,7 @@ from transformers import (
 
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, FIRST, LAST, layer_weights
-from dystress_text.encoders.saving import MODULES, PROMPTS, quiet
+from dystress_text.encoders.saving import BESIDE, MODULES, PROMPTS, prompts_of, quiet
 from dystress_text.encoders.static import StaticEncoder, StaticTable, of_module
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.hub import hub_reachable
@@ -151,14 +151,12 @@ def _static(name: str) -> Pretrained:
     return Pretrained(name, table, tokenizer, None, False, (), "avg", None, len(kinds) > 1)
 
 
-def prompts_of(model: Any) -> dict[str, Any]:
-    """Prompts and similarity of a SentenceTransformer as its arguments; empty without prompts and with cosine."""
-    kept = {name: getattr(model, name) for name in ("prompts", "default_prompt_name", "similarity_fn_name")}
-    return kept if any(model.prompts.values()) or model.similarity_fn_name != "cosine" else {}
-
-
 def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
     """The encoder of a sentence-transformers folder, with its pooler, head and normalisation, and its tokenizer."""
+    if is_beside(folder):
+        from dystress_text.encoders.beside import saved_beside  # slow to import
+
+        return saved_beside(load_sentence_transformer(str(folder), "cpu")[0], folder)
     pretrained = load_model(str(folder))
     if pretrained.pooler_type is None:
         raise UserError(f"{str(folder)!r} is not a model of dystress train: a folder with {MODULES} is needed")
@@ -248,6 +246,8 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
                 inputs[0][name] = x.new_full((len(x), 1), fill, dtype=torch.long)
 
     local = Path(name_or_path).is_dir() or not hub_reachable()
+    if is_beside(Path(name_or_path)):
+        return _with_words(name_or_path, device)
     with readable(name_or_path):
         modules = Path(name_or_path) / MODULES
         try:
@@ -263,6 +263,24 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
         except (TypeError, LookupError, AttributeError, ValueError) as error:  # which name no file
             files = f"{MODULES} or the config.json of a module is missing or damaged"
             raise UserError(f"cannot load {name_or_path!r}: {files} ({reason_of(error)})") from error
+
+
+def is_beside(folder: Path) -> bool:
+    """Whether a folder is a model with a table of words beside it."""
+    return (folder / BESIDE).is_file()
+
+
+def _with_words(folder: str, device: str | None) -> SentenceTransformer:
+    """A model with words beside it, by the class of this package; the file of the folder is not run."""
+    from sentence_transformers import SentenceTransformer
+
+    from dystress_text.encoders.beside_module import BesideEmbedding
+
+    model = load_sentence_transformer(str(Path(folder) / "model"), device)
+    with readable(folder):
+        module = BesideEmbedding.beside(model, Path(folder))
+        kept = prompts_of(model) | {"similarity_fn_name": "cosine"}
+        return SentenceTransformer(modules=[module], device=device, **kept)
 
 
 @contextmanager

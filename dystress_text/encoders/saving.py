@@ -19,6 +19,7 @@ from dystress_text.files.whole import write_json
 
 MODULES = "modules.json"
 TRANSFORMER = "sentence_bert_config.json"
+BESIDE = "beside.json"  # of a model with a table of words beside it
 PROMPTS = "sentence_transformers"  # where a transformer's configuration keeps prompts and similarity until then
 
 _OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
@@ -51,6 +52,12 @@ def prompt_of(transformer: PreTrainedModel, role: str = "") -> str:
     names = {"query": ("query",), "document": ("document", "passage", "corpus")}.get(role, ())
     prompts = kept.get("prompts", {})
     return next((prompts[name] for name in (*names, kept.get("default_prompt_name")) if name in prompts), "")
+
+
+def prompts_of(model: Any) -> dict[str, Any]:
+    """Prompts and similarity of a SentenceTransformer as its arguments; empty without prompts and with cosine."""
+    kept = {name: getattr(model, name) for name in ("prompts", "default_prompt_name", "similarity_fn_name")}
+    return kept if any(model.prompts.values()) or model.similarity_fn_name != "cosine" else {}
 
 
 @contextmanager

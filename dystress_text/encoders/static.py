@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
 
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.pieces import learned_pieces
 from dystress_text.encoders.saving import PROMPTS, quiet
 from dystress_text.errors import ParameterError
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.whole import replaced_files
 
 NEW = "static"  # the name of a new table in place of a model's
+PIECES, READ = 8192, 200_000  # of a vocabulary that is learned: at most so many, from so many texts
 _SPREAD = 0.1  # standard deviation of a new table's rows at the mean idf
 
 
@@ -108,14 +109,26 @@ class StaticEncoder(SentenceEncoder):
             SentenceTransformer(modules=modules, device="cpu", **kept).save(str(complete), create_model_card=False)
 
 
-def new_static(dim: int, texts: Iterable[str] | None = None) -> tuple[StaticTable, PreTrainedTokenizerBase]:
-    """A table, (vocabulary, dim), whose rows are not yet started, and its tokenizer: the embedded word pieces, or, with
-    ``texts``, pieces learned from them.
+def new_static(
+    dim: int, texts: Iterable[str] | None = None, pieces: Tokenizer | None = None
+) -> tuple[StaticTable, PreTrainedTokenizerBase]:
+    """A table, (vocabulary, dim), whose rows are not yet started, and its tokenizer: the embedded word pieces, those of
+    another tokenizer, or, with ``texts``, pieces learned from them.
     """
     embedded = EMBEDDED / "bert-mini-wiki" / "tokenizer.json"
-    backend = Tokenizer.from_file(str(embedded)) if texts is None else learned_pieces(texts)
-    tokenizer = tokenizer_of(backend)
-    return StaticTable(StaticConfig(len(tokenizer), dim)), tokenizer
+    pieces = pieces or (Tokenizer.from_file(str(embedded)) if texts is None else _learned(texts))
+    tokenizer = tokenizer_of(pieces)
+    return StaticTable(StaticConfig(1 + max(tokenizer.get_vocab().values()), dim)), tokenizer
+
+
+def _learned(texts: Iterable[str]) -> Tokenizer:
+    """Pieces of texts in any script (byte-pair encoding): words between spaces, and what is frequent within them."""
+    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(vocab_size=PIECES, special_tokens=["[PAD]", "[UNK]"], show_progress=False)
+    tokenizer.train_from_iterator(islice(texts, READ), trainer)
+    return tokenizer
 
 
 def tokenizer_of(backend: Tokenizer) -> PreTrainedTokenizerBase:

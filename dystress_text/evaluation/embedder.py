@@ -24,10 +24,9 @@ from dystress_text.encoders.loading import (
     load_pretrained,
     load_sentence_transformer,
     pooler_encoder,
-    prompts_of,
     readable,
 )
-from dystress_text.encoders.saving import PROMPTS, prompt_of
+from dystress_text.encoders.saving import PROMPTS, prompt_of, prompts_of
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.hub import hub_reachable
@@ -161,7 +160,7 @@ def _load_sentence_transformer(
         limit = int(most) if math.isfinite(most := encoder.max_seq_length or math.inf) else None  # a static model's
         transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)
         check_loaded(model, transformer)
-        positions = position_limit(transformer) if transformer is not None else 0
+        positions = position_limit(transformer) if isinstance(transformer, PreTrainedModel) else 0
         # some errors in a configuration appear only in the forward pass
         if encoder.encode_document(["One sentence."], convert_to_tensor=True, show_progress_bar=False).ndim != 2:
             raise UserError(f"{model!r} does not give one vector a sentence")

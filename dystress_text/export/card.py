@@ -14,6 +14,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 
 from dystress_text.cli.command_line import one_line
+from dystress_text.encoders.beside import GIVES, WEIGHT, BesideEncoder
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, averages_layers
 from dystress_text.encoders.saving import PROMPTS
@@ -51,7 +52,9 @@ def write_card(
 
     The card leaves out what the record, the content of ``run.json``, does not have; it may be empty.
     """
-    base, settings = record.get("base_model", {}), record.get("settings", {})
+    both = encoder if isinstance(encoder, BesideEncoder) else None
+    base, settings = record.get("beside" if both else "base_model", {}), record.get("settings", {})
+    limit = limit if both is None else both.model.max_seq_length or limit
     name, data_name, data_license = base.get("name"), *_data(settings)
     variants = record.get("data_variants", {})
     data = f"{data_name}; not the published data but a variant: {v}" if (v := variants.get("train_file")) else data_name
@@ -63,6 +66,9 @@ def write_card(
         template_str=_FORM.read_text(encoding="utf-8"),
         title=_plain(f"{name} as a sentence encoder" if name else "Sentence encoder"),
         encoder=encoder,
+        both=both,
+        gives=GIVES,
+        weight=WEIGHT,
         config=encoder.transformer.config,
         limit=limit if limit < 10**6 else None,
         layout=layout,
@@ -160,6 +166,7 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
     views = None if settings.get("supervised") else settings.get("views")
     rows = {
         "base model": record.get("base_model", {}).get("name"),
+        "beside": record.get("beside", {}).get("name"),
         "data": data,
         "sentences": record.get("corpus", {}).get("sentences"),
         "sample": "a document between blank lines" if settings.get("sample") == "document" else None,

@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
+from dystress_text.encoders.beside import BesideEncoder
 from dystress_text.encoders.encoder import SentenceEncoder, length_limit
 from dystress_text.encoders.loading import (
     load_encoder,
@@ -100,6 +101,8 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
 
 def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the encoder; its configuration says how to pool, and a kept head goes into the encoder's own pooler."""
+    if isinstance(encoder, BesideEncoder):
+        raise ParameterError("to", "transformers alone has no model with words beside it; native and onnx can hold it")
     layers = AVERAGED.get(encoder.pooler_type)
     pooling = encoder.transformer.config.sentence_embedding = {
         "pooler_type": encoder.pooler_type,
@@ -125,6 +128,7 @@ class _Graph(nn.Module):
     def __init__(self, encoder: SentenceEncoder) -> None:
         super().__init__()
         self.encoder = encoder
+        self.beside = encoder.model if isinstance(encoder, BesideEncoder) else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         return self.encoder.forward_padded(input_ids, attention_mask)
@@ -132,6 +136,9 @@ class _Graph(nn.Module):
 
 def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write one graph from token ids and mask to pooled vectors; token types are 0, as in the encoder."""
+    config = encoder.transformer.config
+    if isinstance(encoder, BesideEncoder):
+        tokenizer, config = encoder.of_graph(tokenizer)
     graph = _Graph(encoder).eval()
     ids = torch.ones(2, 7, dtype=torch.long)
     mask = torch.ones_like(ids)
@@ -149,10 +156,10 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
             input_names=["input_ids", "attention_mask"],
             output_names=["sentence_embedding"],
             opset_version=OPSET,
-            external_data=encoder.transformer.get_memory_footprint() > _PROTOBUF_LIMIT,
+            external_data=sum(weights.nbytes for weights in graph.state_dict().values()) > _PROTOBUF_LIMIT,
             verbose=False,
         )
-    encoder.transformer.config.save_pretrained(folder)
+    config.save_pretrained(folder)
     write_tokenizer(tokenizer, folder)
 
 

@@ -47,9 +47,9 @@ class FinishedTraining:
     @cached_property
     def model(self) -> SentenceTransformer:
         """The trained model."""
-        from sentence_transformers import SentenceTransformer
+        from dystress_text.encoders.loading import load_sentence_transformer
 
-        return SentenceTransformer(str(self.folder))
+        return load_sentence_transformer(str(self.folder))
 
 
 def train(preset: str | None = None, *, loss: ContrastiveLoss | str | None = None, **options: Any) -> FinishedTraining:
@@ -90,11 +90,13 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
 
     def publish(output: Path, record: dict[str, Any], model: SentenceEncoder, limit: int) -> None:
         record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
+        if text.beside is not None:
+            record["beside"] |= describe_base(text.beside)
         write_card(output, record, model, limit)
         write_record(output, record)  # the run is finished; its page can be made again
         published.append(output)
-        page = leave_text_report(output)
-        print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
+        page, trust = leave_text_report(output), " with trust_remote_code" * (text.beside is not None)
+        print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
 
     text, output = settings.text, Path(settings.engine.output_dir)
     if text.push_to_hub is not None:

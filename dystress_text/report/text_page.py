@@ -10,6 +10,7 @@ from dystress_text.evaluation.words import TITLE, not_beaten
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.tables import Comparisons, notes_of, sections, verdict
 from dystress_text.report.text_runs import TRAINING, read_text_runs
+from dystress_text.simcse import halves
 
 
 def leave_text_report(folder: Path) -> str:
@@ -28,6 +29,11 @@ def text_page(compared: Comparisons) -> str:
         lines = [[share, *(rows.get(share, "-") for rows in reached.values())] for share in shares]
         search = "where a search may find a false match in one of so many queries, one in (lines x queries) may pass"
         tables.append((f"What random pairs reach: {search}", [["share of them", *reached], *lines]))
-    behind = [f"{run.folder.name}: " * (not alone) + line for run in compared.runs for line in not_beaten(run.record)]
+    if alone and (near := compared.runs[0].record.get("halves", {}).get("neighbours")):
+        tables.append(("Nearest texts", [["held-out text", "nearest before training", "nearest after"], *near]))
+    said = [(run, [*halves.outcome(run.record), *not_beaten(run.record)]) for run in compared.runs]
+    behind = [f"{run.folder.name}: " * (not alone) + line for run, lines in said for line in lines]
     notes = [f"words: {TITLE}."] * any(run.record.get("words") for run in compared.runs)
+    notes += [f"{halves.TITLE}."] * any("halves" in run.record for run in compared.runs)
+    notes += dict.fromkeys(beside["gives"] for run in compared.runs if (beside := run.record.get("beside")))
     return render_page(compared.runs, tables, notes_of(compared) + notes, verdict(compared) + behind)

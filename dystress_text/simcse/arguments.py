@@ -42,7 +42,7 @@ REPLACED: dict[str, str] = {
     "--cache_dir": "the environment variables HF_HOME (models) and DYSTRESS_CACHE (tokens) set the folders",
     "--model_revision": "download the revision with `hf download NAME --revision REVISION` and give its folder",
     "--use_auth_token": "use the environment variable HF_TOKEN or `hf auth login`",
-    "--validation_split_percentage": "no training text is held out; --eval_set and --eval_file evaluate",
+    "--validation_split_percentage": "--held_out N with --views crop; --eval_set and --eval_file evaluate",
     "--pad_to_max_length": "nothing is computed for padding",
     "--do_predict": "dystress senteval --model evaluates a trained model",
     "--prediction_loss_only": "--eval_set none leaves the metrics out",

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -29,7 +30,9 @@ from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.evaluation.words import not_beaten
 from dystress_text.files.prepared_data import variant_of
+from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import MODEL_STAGING, versions
+from dystress_text.simcse import halves
 from dystress_text.simcse.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.settings import PROGRAM, RunSettings
@@ -84,8 +87,10 @@ class TextRun(Run):
             read = TokenCroppedCorpus(**vars(read), crops=crops)
         if start.about.pop("new_table", False):
             table: Any = start.model.transformer
-            table.start(read.texts_with(len(start.tokenizer)), len(read.offsets) - 1, engine.seed)
+            table.start(read.texts_with(table.embedding.num_embeddings), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
+        dropped = len(read) - len(corpus)
+        corpus = self._without_held_out(read, corpus)
         self.samples = len(corpus)
         batch = self._fitting_batch(read)
         self.task = SimcseTask(
@@ -102,12 +107,23 @@ class TextRun(Run):
             "program": TEXT_PROGRAM,
             "settings": self.options,
             "loss": str(objective),
-            "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
+            "corpus": {**asdict(corpus.report), "dropped": dropped},
             "collections": {each.name: each.about for each in self.evaluation.collections},
             "versions": versions("sentence-transformers", "tokenizers"),
             **paper_row(PROGRAM, settings.options()),
             **start.about,
         }
+
+    def _without_held_out(self, read: TokenizedCorpus, corpus: TokenizedCorpus) -> TokenizedCorpus:
+        text = self.settings.text
+        self.held: list[str] = []
+        if text.views == "crop" and text.held_out and not {*self.settings.evaluation.eval_set} - {"none"}:
+            samples = self.text.sentences(CorpusReport(), text.max_train_samples)
+            self.held, numbers = halves.hold_out(read, samples, text.held_out)
+            few = f"no text is held out: there must be {10 * halves.LEAST} that can be cropped"
+            self.start.notes.append(f"{len(self.held)} texts are held out" if self.held else few)
+            corpus = replace(corpus, chosen=np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers))
+        return corpus
 
     def _fitting_batch(self, read: TokenizedCorpus) -> int:
         """The batch size; that of a preset, which is for more text, shrinks to the samples there are."""
@@ -145,6 +161,12 @@ class TextRun(Run):
         check_saving(task.model, task.tokenizer, Path(self.settings.engine.output_dir) / MODEL_STAGING)
         self.record["words"] = self.evaluation.words()
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
+        if self.held:
+            plain = partial(task.model.encode, tokenizer=task.tokenizer)
+            self.before = halves.measure(self.held, prompted(plain, task.model.transformer))
+            figures = self.record["untrained"].setdefault(task.model.pooler_type, {})
+            figures[halves.METRIC] = 100 * self.before[0].mean()
+            self.record["words"][halves.METRIC] = 100 * halves.by_words(self.held).mean()
 
     def _variants(self) -> dict[str, str | None]:
         """The variants of prepared data, by option; None for published data."""
@@ -187,6 +209,10 @@ class TextRun(Run):
         encode = prompted(plain, best.transformer)
         if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
+        if self.held:
+            after = halves.measure(self.held, encode)
+            self.record["trained"] = {**self.record["trained"], halves.METRIC: 100 * after[0].mean()}
+            self.record["halves"] = halves.compared(self.held, self.before, after)
         if dev is not None:
             self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
         self.record["random_pairs"] = random_pairs(encode(task.corpus.some).numpy())
@@ -213,5 +239,6 @@ class TextRun(Run):
             lines += [sts_line(title, name, dev, of) for title, (name, of) in zip(titles, before, strict=False)]
             lines.append(sts_line(f"trained, step {record['best_step']}", pooler, dev, record["trained"]))
             lines += words_line(dev, record["words"])
-        lines += further_lines(self.evaluation, record["trained"], record["words"], pooler)
-        return lines + not_beaten(record)
+        shown = {name: figure for name, figure in record["trained"].items() if name != halves.METRIC}
+        lines += further_lines(self.evaluation, shown, record["words"], pooler)
+        return lines + halves.outcome(record) + not_beaten(record)

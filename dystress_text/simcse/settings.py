@@ -32,6 +32,12 @@ class TextSettings:
         "static: English word pieces that come with the package, or pieces learned from the text, in any language.",
         choices=["embedded", "text"],
     )
+    beside: str | None = option(
+        None,
+        "static: sentence-transformers model, folder or hub name, that the words are for: the saved model's vectors "
+        "are that model's, whose weights stay as they are, with the words' behind them. Without a --vocabulary a new "
+        "table has that model's, so that one ONNX graph can hold both.",
+    )
     pooler_type: str = option(
         "cls",
         "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (token: for decoders); a "
@@ -70,6 +76,11 @@ class TextSettings:
     )
     crop_min: float = option(0.2, "crop: least share of the sample's words in a crop.", interval="(0, 1]")
     crop_max: float = option(0.6, "crop: greatest share; it is drawn evenly between the two.", interval="(0, 1]")
+    held_out: int = option(
+        500,
+        "crop with --eval_set none: texts, a tenth at most, that tell whether training helped (docs/search.md).",
+        interval="[0, inf)",
+    )
     supervised: bool = option(False, "A row of the table is an anchor, its positive, and any number of hard negatives.")
     loss: str = option(
         "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
@@ -96,7 +107,7 @@ class TextSettings:
             raise ParameterError("views", "with --supervised the sentences of a row are the views")
         for entry in fields(self):
             given = getattr(self, entry.name) != default_of(entry)
-            if entry.name.startswith("crop_") and given and self.views != "crop":
+            if entry.name.startswith(("crop_", "held_")) and given and self.views != "crop":
                 raise ParameterError(entry.name, "has no effect without --views crop")
         if self.crop_min > self.crop_max:
             raise ParameterError("crop_min", f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}")

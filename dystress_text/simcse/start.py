@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+from huggingface_hub import snapshot_download
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
+from dystress_text.encoders.beside import GIVES, WEIGHT, BesideEncoder, tokenizers_form
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
-from dystress_text.encoders.loading import Pretrained, build_encoder, is_static, load_model
+from dystress_text.encoders.loading import (
+    Pretrained,
+    build_encoder,
+    is_sentence_transformer,
+    is_static,
+    load_model,
+    load_sentence_transformer,
+    readable,
+)
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import FIRST, averages_layers
-from dystress_text.encoders.pieces import READ
 from dystress_text.encoders.saving import PROMPTS
-from dystress_text.encoders.static import NEW, StaticEncoder, new_static, refuse
+from dystress_text.encoders.static import NEW, READ, StaticEncoder, StaticTable, new_static, refuse
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.files.text_lines import CorpusReport
@@ -38,8 +49,10 @@ def load_start(text: TextSettings, given: Collection[str] = (), texts: TrainingT
     ``given`` are the options that the user named; of ``texts``, the training text, a new vocabulary is learned.
     """
     name = model_path(text.model_name_or_path)
+    if text.beside is not None and not (name == NEW or is_static(name)):
+        raise ParameterError("beside", f"stands beside a static encoder, and {name!r} is none; static makes a new one")
     if name == NEW or is_static(name):
-        return _static_start(name, text, texts)
+        return _static_start(name, text, given, texts)
     if text.vocabulary != "embedded":
         raise ParameterError("vocabulary", f"is of --model_name_or_path {NEW}; {name!r} has its own")
     try:
@@ -71,20 +84,45 @@ def load_start(text: TextSettings, given: Collection[str] = (), texts: TrainingT
     return Start(model, pretrained.tokenizer, notes, about)
 
 
-def _static_start(name: str, text: TextSettings, texts: TrainingText | None) -> Start:
+def _static_start(name: str, text: TextSettings, given: Collection[str], texts: TrainingText | None) -> Start:
     refuse(name, mlp_head=text.mlp_head, do_mlm=text.do_mlm, lora=text.lora, dropout=text.dropout)
     if text.views == "dropout" and not text.supervised:
         raise ParameterError("views", "a static encoder has no dropout: its views are crops, --views crop")
+    beside, pieces = (None, None) if text.beside is None else _load_beside(text.beside, "vocabulary" not in given)
     if name == NEW:
         learned_from = texts.sentences(CorpusReport(), READ) if texts and text.vocabulary == "text" else None
-        table, tokenizer = new_static(text.dim, learned_from)
+        table, tokenizer = new_static(text.dim, learned_from, pieces)
         model: SentenceEncoder = StaticEncoder(table)
         notes = [f"static: {len(tokenizer):,} word pieces, {text.dim} numbers each"]
     else:
         pretrained = load_model(name)
         model, tokenizer = build_encoder(pretrained), pretrained.tokenizer
         notes = [f"static: {len(tokenizer):,} word pieces of {name!r}, {model.transformer.config.hidden_size} numbers"]
-    return Start(model, tokenizer, notes, {"head": None, "new_table": name == NEW})
+    about: dict[str, Any] = {"head": None, "new_table": name == NEW}
+    if beside is not None:
+        model = both = BesideEncoder(cast(StaticTable, model.transformer), *beside)
+        about["beside"] = {"dim": both.dim, "weight": WEIGHT, "gives": GIVES}
+        notes.append(f"beside {text.beside!r}: {both.dim} numbers, then {WEIGHT} x the words'")
+    return Start(model, tokenizer, notes, about)
+
+
+def _load_beside(name: str, its_pieces: bool) -> tuple[tuple[Any, Path], Tokenizer | None]:
+    """A sentence-transformers model to stand beside, the folder of its files, and its tokenizer if it is needed."""
+    try:
+        if not is_sentence_transformer(name):
+            raise UserError(f"{name!r} is no folder or name of a sentence-transformers model")
+        model = load_sentence_transformer(name, "cpu")
+        kinds = [type(module).__name__ for module in model]
+        if {"Router", "Asym", "BesideEmbedding"} & {*kinds}:
+            raise UserError(f"{name!r} is made of {', '.join(kinds)}; one encoder of all texts is needed")
+        with readable(name, "encode with"):
+            vectors = model.encode(["One text.", ""], convert_to_tensor=True, show_progress_bar=False)
+            if vectors.ndim != 2 or not vectors.isfinite().all():
+                raise UserError(f"{name!r} does not give one vector of numbers a text")
+        folder = Path(name) if Path(name).is_dir() else Path(snapshot_download(name, local_files_only=True))
+        return (model, folder), tokenizers_form(model) if its_pieces else None
+    except UserError as error:
+        raise ParameterError("beside", str(error)) from error
 
 
 def model_path(name: str) -> str:

@@ -22,9 +22,9 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TEXT = {
-    "model_name_or_path": "dystress_text/embedded/bert-mini-wiki", "eval_set": "none", "train_batch_size": 32,
+    "model_name_or_path": "dystress_text/embedded/bert-mini-wiki", "eval_set": "mini_sts", "train_batch_size": 32,
     "max_seq_length": 32, "mixed_precision": "no", "max_train_samples": 2000,
-}  # fmt: skip
+}  # fmt: skip  # without a set crops would hold texts out
 IMAGES = {
     "dataset": "shapes", "architecture": "resnet10_narrow", "stem": "imagenet", "image_size": 24, "out_dim": 32,
     "knn_k": 0, "train_batch_size": 64, "eval_steps": 0, "mixed_precision": "no", "max_train_samples": 512,

