@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
@@ -26,7 +26,9 @@ from dystress_text.files.places import EMBEDDED
 from dystress_text.files.whole import replaced_files
 
 NEW = "static"  # the name of a new table in place of a model's
-PIECES, READ = 8192, 200_000  # of a vocabulary that is learned: at most so many, from so many texts
+PIECES, READ = 2048, 200_000  # of a vocabulary that is learned: at most so many, from so many texts
+# a word with its marks and joiners, in parts where a script has no spaces, or one other sign
+_WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{Cf}]")
 _SPREAD = 0.1  # standard deviation of a new table's rows at the mean idf
 
 
@@ -59,14 +61,17 @@ class StaticTable(PreTrainedModel):
 
     @torch.no_grad()
     def start(self, texts_with: Tensor, texts: int, seed: int) -> None:
-        """Begin as idf x random: N(0, 0.1) x idf / mean idf, idf = log((1 + texts) / (1 + texts with the token)).
+        """Begin as idf x random: N(0, 0.1) x idf / mean idf, idf = log((c + texts) / (c + texts with the token)).
+
+        c is a hundredth of the texts: what is in fewer texts weighs little more, in other texts too.
 
         Args:
             texts_with: the number of texts in which each token is, (vocabulary,).
             texts: the number of all.
             seed: of the random numbers.
         """
-        idf = torch.log((1 + texts) / (1 + texts_with.double())).float()  # (vocabulary,)
+        few = 0.01 * texts
+        idf = torch.log((few + texts) / (few + texts_with.double())).float()  # (vocabulary,)
         rows = torch.randn(self.embedding.weight.shape, generator=torch.Generator().manual_seed(seed))
         self.embedding.weight.copy_(rows * (_SPREAD * idf / idf.mean()).unsqueeze(1))
 
@@ -122,11 +127,18 @@ def new_static(
 
 
 def _learned(texts: Iterable[str]) -> Tokenizer:
-    """Pieces of texts in any script (byte-pair encoding): words between spaces, and what is frequent within them."""
-    tokenizer = Tokenizer(models.BPE(unk_token="[UNK]"))
+    """Pieces of texts in any script, byte-pair encoding over UTF-8: there is no unknown character.
+
+    Few pieces are better than many, as parts of words are shared by more texts (docs/recipe.md).
+    """
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.BpeTrainer(vocab_size=PIECES, special_tokens=["[PAD]", "[UNK]"], show_progress=False)
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_WORD, "removed", invert=True), as_bytes])
+    bytes_alone = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=PIECES, special_tokens=["[PAD]"], initial_alphabet=bytes_alone, show_progress=False
+    )
     tokenizer.train_from_iterator(islice(texts, READ), trainer)
     return tokenizer
 

@@ -303,7 +303,8 @@ def _check(report: CorpusReport, name: str) -> None:
     lost = max(report.unknown / max(1, report.tokens), report.equal)
     problem = (
         f"its tokenizer loses much of {name!r} ({report.summary()}): name an encoder whose vocabulary has the script "
-        "of the text, and its case where only case differs, or raise max_seq_length if sentences begin alike"
+        "of the text (static with --vocabulary text has any), and its case where only case differs, or raise "
+        "max_seq_length if sentences begin alike"
     )
     if lost >= REFUSED:
         raise ParameterError("model_name_or_path", problem)

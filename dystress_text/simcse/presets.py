@@ -93,9 +93,10 @@ PRESETS: dict[str, Preset] = {
     ),
     "own-text": Preset(
         "word vectors for your own text in seconds, no network and no GPU, docs/recipe.md; not a row of the paper",
-        {"model_name_or_path": "static", "pooler_type": "avg", "views": "crop", "loss": "dcl(0.2)", "eval_set": "none",
-         "drop_duplicates": True, "max_seq_length": 2048, "train_batch_size": 256, "learning_rate": 3e-3,
-         "num_train_epochs": 40, "max_steps": 2000, "max_grad_norm": 0.0, "mixed_precision": "no", "eval_steps": 0},
+        {"model_name_or_path": "static", "dim": 1024, "pooler_type": "avg", "views": "crop", "loss": "dcl(0.1)",
+         "eval_set": "none", "drop_duplicates": True, "max_seq_length": 2048, "train_batch_size": 256,
+         "learning_rate": 3e-3, "num_train_epochs": 40, "max_steps": 1000, "max_grad_norm": 0.0,
+         "mixed_precision": "no", "eval_steps": 0},
     ),
     "own-text-encoder": Preset(
         "a small transformer for your own text, two crops of each sample; not a row of the paper",

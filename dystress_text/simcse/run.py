@@ -40,9 +40,13 @@ from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TableText, training_text
 from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, keep_few_kernels
+from dystress_text.training.batches import count_steps
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
+from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
+
+FULL_RATE_STEPS = 250  # of a table; longer runs take a preset's rate x sqrt(250 / steps), so that words stay words
 
 
 class TextRun(Run):
@@ -92,7 +96,7 @@ class TextRun(Run):
         dropped = len(read) - len(corpus)
         corpus = self._without_held_out(read, corpus)
         self.samples = len(corpus)
-        batch = self._fitting_batch(read)
+        self.engine = self._fitted(read)
         self.task = SimcseTask(
             start.model, start.tokenizer, corpus, objective, self.evaluation, masking=masking,
             mlm_weight=text.mlm_weight, evaluation_dtype=evaluation_dtype(accelerator),
@@ -101,7 +105,7 @@ class TextRun(Run):
         self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
-            "train_batch_size": batch,
+            "train_batch_size": self.engine.train_batch_size, "learning_rate": self.engine.learning_rate,
         }  # fmt: skip
         self.record = {
             "program": TEXT_PROGRAM,
@@ -125,18 +129,21 @@ class TextRun(Run):
             corpus = replace(corpus, chosen=np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers))
         return corpus
 
-    def _fitting_batch(self, read: TokenizedCorpus) -> int:
-        """The batch size; that of a preset, which is for more text, shrinks to the samples there are."""
-        batch, ranks = self.settings.engine.train_batch_size, self.accelerator.num_processes
+    def _fitted(self, read: TokenizedCorpus) -> EngineSettings:
+        """The settings of the loop; batch size and a table's rate, where a preset has them, follow the samples."""
+        engine, given, ranks = self.settings.engine, self.settings.given, self.accelerator.num_processes
         fewer = self.samples // ranks * ranks
-        if 2 <= fewer < batch and "train_batch_size" not in self.settings.given:
+        if 2 <= fewer < engine.train_batch_size and "train_batch_size" not in given:
             self.start.notes.append(f"batches of {fewer}, as there are no more samples")
-            self.train_batch_size = batch = fewer
-        if self.samples < batch:
+            engine = replace(engine, train_batch_size=fewer)
+        if self.samples < (batch := engine.train_batch_size):
             counts = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > self.samples)
             reason = f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({counts})"
             raise ParameterError("train_batch_size", reason)
-        return batch
+        if isinstance(self.start.model, StaticEncoder) and "learning_rate" not in given:
+            _, steps = count_steps(self.samples // batch, engine)
+            engine = replace(engine, learning_rate=engine.learning_rate * min(1.0, math.sqrt(FULL_RATE_STEPS / steps)))
+        return engine
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
@@ -152,8 +159,7 @@ class TextRun(Run):
         lines += [collection.summary() for collection in self.evaluation.collections]
         lines.append(f"loss: {task.objective}")
         samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"
-        engine = self.settings.engine
-        batch_size = self.train_batch_size or engine.train_batch_size
+        batch_size = (engine := self.engine or self.settings.engine).train_batch_size
         epochs = steps * engine.gradient_accumulation_steps / (self.samples // batch_size)
         length = f"{epochs:.4g} epochs, {steps:,} steps of {batch_size}"
         lines.append(f"{self.samples:,} {samples}: {length} on {describe(self.accelerator)}")

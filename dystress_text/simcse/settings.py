@@ -144,5 +144,5 @@ class RunSettings:
 
     def asked(self) -> dict[str, Any]:
         """The options that a finished run must have had to be this one; encoder, text, evaluation decide on others."""
-        decided = {"metric_for_best_model", *({"pooler_type", "train_batch_size"} - self.given)}
+        decided = {"metric_for_best_model", *({"pooler_type", "train_batch_size", "learning_rate"} - self.given)}
         return {name: value for name, value in self.options().items() if name not in decided}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -80,8 +79,7 @@ def _train(
     """Train in a folder that is this run's alone."""
     try:
         built = build(accelerator)
-        if built.train_batch_size is not None:
-            engine = replace(engine, train_batch_size=built.train_batch_size)
+        engine = built.engine or engine
         trainer = Trainer(built, engine, accelerator, folder)
         accelerator.wait_for_everyone()  # all must have read the folder before one of them writes to it
     except RuntimeError as error:

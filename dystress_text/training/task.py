@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dystress_text.core.objectives import Objective
 from dystress_text.training.batches import Batch
+from dystress_text.training.settings import EngineSettings
 
 PROBE = 64  # samples whose vectors are looked at in every run
 
@@ -66,7 +67,7 @@ class Run:
     record: dict[str, Any] = field(default_factory=dict)  # the content of ``run.json``; grows during the run
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None  # None is AdamW
     best_metric: str | None = None  # the task's metric that selects the best model; None selects the last model
-    train_batch_size: int | None = None  # in place of the settings', where there are too few samples for it
+    engine: EngineSettings | None = None  # in place of those asked for, where the samples decide on some
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         """Print what the run trains on, and measure the untrained model; on the main process, before the first step.

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from dystress_text.report.comparison import Difference, paired, spread
+from dystress_text.report.comparison import Difference, holm, paired, spread
 from dystress_text.report.tables import Comparisons, sections
 from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 
@@ -90,7 +90,8 @@ def outcomes() -> list[Outcome]:
         difference = paired(ours, theirs)
         if difference is not None:
             found.append(Outcome(name, prediction, difference, equivalence(ours, theirs)))
-    return found
+    corrected = holm([one.average for one in found])
+    return [replace(one, average=average) for one, average in zip(found, corrected, strict=True)]
 
 
 def name_of(configuration: str) -> str:
@@ -120,7 +121,8 @@ def tables() -> dict[str, list[str]]:
     for one in outcomes():
         p, expected = one.prediction, "equivalent" if one.prediction["equivalent"] else "not equivalent"
         told = (f"{p['nearest']:.4f}", f"{100 * p['moved']:.1f} %", f"{p['pull']:.2f}")
-        rules.append(_row("...", *told, expected, str(one.average), one.observed))
+        of_eleven = f"{min(1, one.average.corrected or 1):.2g}"
+        rules.append(_row("...", *told, expected, str(one.average), one.observed, of_eleven))
     for name in dict.fromkeys(run.configuration for run in search):
         dev = figures(search, name, DEV)
         first, five = [dev[seed] for seed in (10, 11)], [dev[seed] for seed in range(10, 15) if seed in dev]

@@ -1,4 +1,6 @@
-"""The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/own-text-encoder.md has the plan.
+"""The study of recipes for own text: each run is a line of docs/study/recipe.jsonl.
+
+The plan is in docs/own-text-encoder.md.
 
     python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
     python tests/benchmarks/recipe.py                     # prints the tables of the page

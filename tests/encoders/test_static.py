@@ -38,7 +38,7 @@ def test_a_new_table_is_random_times_idf(tmp_path):
     by_hand = np.array([sum(token in of_line for of_line in ids) for token in range(len(tokenizer))])
     assert counts.tolist() == by_hand.tolist()
     table.start(counts, len(LINES), seed=3)
-    idf = np.log((1 + len(LINES)) / (1 + by_hand))
+    idf = np.log(1.01 * len(LINES) / (0.01 * len(LINES) + by_hand))
     drawn = torch.randn(len(tokenizer), 16, generator=torch.Generator().manual_seed(3)).numpy()
     expected = 0.1 * drawn * (idf / idf.mean())[:, None]
     np.testing.assert_allclose(table.embedding.weight.detach().numpy(), expected, rtol=1e-5, atol=1e-7)
@@ -103,9 +103,9 @@ def test_own_text_learns_what_belongs_together(tmp_path):
     assert isinstance(model[0], StaticEmbedding)
     one, other = (model.encode([" ".join(part) for part in half]) for half in (topics[:, :3], topics[:, 3:]))
     cosine = model.similarity(one, other).numpy()  # (40, 40), of halves of topics that share no word
-    assert (cosine.argmax(1) == np.arange(40)).mean() > 0.9
+    assert (cosine.argmax(1) == np.arange(40)).mean() > 0.6  # untrained 0.02
     settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
-    assert (settings["loss"], settings["train_batch_size"]) == ("dcl(0.2)", 256)
+    assert (settings["loss"], settings["train_batch_size"]) == ("dcl(0.1)", 256)
 
 
 def test_few_samples_make_a_smaller_batch_and_a_run_is_resumed_with_it(tmp_path, capsys):

@@ -47,6 +47,13 @@ def test_holm_is_his_and_the_interval_agrees_with_the_corrected_test():
             assert abs(d.corrected - 0.05) < 1e-3 or d.told == (low > 0 or high < 0)
 
 
+def test_holm_by_hand():
+    """Four p of 0.01, 0.04, 0.03, 0.005: 4 x 0.005, 3 x 0.01, 2 x 0.03, and the last is not below the one before."""
+    found = holm([Difference(4, float(stats.t.isf(p / 2, 3)), 1.0) for p in (0.01, 0.04, 0.03, 0.005)])
+    assert [d.corrected for d in found] == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert [d.told for d in found] == [True, False, False, True]
+
+
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_of_twenty_equal_configurations_one_is_told_from_the_baseline_in_one_of_twenty_reports(seeds):
     rng, repetitions = np.random.default_rng(seeds), 300

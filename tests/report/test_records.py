@@ -13,6 +13,9 @@ DOCS = ROOT / "docs"
 sys.path.append(str(ROOT / "tests" / "benchmarks"))
 import laboratory  # noqa: E402  # of tests/benchmarks
 import recipe  # noqa: E402
+import static_laboratory  # noqa: E402
+
+from dystress_text import train  # noqa: E402
 
 
 def plain(text):
@@ -31,6 +34,55 @@ def test_every_row_of_the_recipes_study_is_on_its_page():
     page, tables = (DOCS / "own-text-encoder.md").read_text(), recipe.tables()
     assert [row for rows in tables.values() for row in rows if row not in page] == []
     assert len(tables) == 4
+
+
+def test_every_row_of_the_static_laboratory_is_on_its_page():
+    page, tables = plain((DOCS / "laboratory.md").read_text()), static_laboratory.tables()
+    assert [row for rows in tables.values() for row in rows if plain(row) not in page] == []
+
+
+def test_a_run_of_the_static_laboratory_is_the_programs(tmp_path, monkeypatch):
+    monkeypatch.setattr(static_laboratory, "RUNS", tmp_path / "static.jsonl")
+    monkeypatch.setattr(static_laboratory, "PASSES", 2)
+    words, rng = ["river", "stone", "cloud", "engine", "paper", "garden", "signal", "copper"], np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, 24)) for _ in range(300)]
+    folder = tmp_path / "retrieval" / "cisi"
+    folder.mkdir(parents=True)
+    rows = {"corpus": texts, "queries": [text[:40] for text in texts[:9]]}
+    for name, of in rows.items():
+        lines = [json.dumps({"_id": f"{name[0]}{i}", "text": text}) for i, text in enumerate(of)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    (folder / "qrels.tsv").write_text("".join(f"q{i}\tc{i}\t1\n" for i in range(9)))
+    (tmp_path / "mine.txt").write_text("\n".join(texts))
+    for loss in ("dcl(cosine(0.1, 0.2))", "siglip(10, -10)"):
+        static_laboratory.run({"CISI": [loss]}, [3], tmp_path)
+        done = train(
+            "own-text", train_file=str(tmp_path / "mine.txt"), loss=loss, seed=3, num_train_epochs=2,
+            eval_retrieval=[str(folder)], output_dir=str(tmp_path / loss),
+        )  # fmt: skip
+        found = static_laboratory.read()["CISI"][loss, 3]
+        assert found == pytest.approx(done.evaluation["cisi_ndcg@10"], abs=1e-3)
+        assert 0 < found < 100
+
+
+def test_what_is_chosen_on_one_set_is_compared_on_the_other():
+    laboratory_rules, rng = static_laboratory.rules(), np.random.default_rng(0)
+    every = [each for rule in laboratory_rules for each in rule.losses]
+    every += [each for title in static_laboratory.OBJECTIVES for each in static_laboratory.constants(title)]
+    sets = [name for names in static_laboratory.TEXTS.values() for name in names]
+    figures = {name: {(each, seed): rng.normal(30, 0.5) for each in every for seed in range(8)} for name in sets}
+    raised = {"CACM": ("dcl(cosine(0.1, 0.2))", "dcl(0.15)"), "CISI": ("dcl(cosine(0.15, 0.3))", "dcl(0.3)")}
+    for name, losses in raised.items():
+        for each, seed in ((each, seed) for each in losses for seed in range(8)):
+            figures[name][each, seed] += 9
+    difference = static_laboratory.compare(figures)["cosine, DCL"]["CISI"]
+    ours, theirs = ([figures["CISI"][each, seed] for seed in range(8)] for each in raised["CACM"])
+    assert difference.p == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
+    assert difference.mean == pytest.approx(np.mean(ours) - np.mean(theirs))
+    against_its_own = static_laboratory.compare(figures, static_laboratory.of_set)["cosine, DCL"]["CISI"]
+    assert against_its_own.mean < -8
+    assert against_its_own.told
+    assert static_laboratory.compare(figures)["cosine, DCL"]["STS12"].seeds == 6  # without those of the choice
 
 
 def test_the_records_are_small_and_the_audit_held_for_nine():
