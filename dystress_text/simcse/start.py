@@ -51,10 +51,10 @@ def load_start(text: TextSettings, given: Collection[str] = (), texts: TrainingT
     name = model_path(text.model_name_or_path)
     if text.beside is not None and not (name == NEW or is_static(name)):
         raise ParameterError("beside", f"stands beside a static encoder, and {name!r} is none; static makes a new one")
+    if name != NEW and text.vocabulary != "embedded":
+        raise ParameterError("vocabulary", f"is of --model_name_or_path {NEW}; {name!r} has its own")
     if name == NEW or is_static(name):
         return _static_start(name, text, given, texts)
-    if text.vocabulary != "embedded":
-        raise ParameterError("vocabulary", f"is of --model_name_or_path {NEW}; {name!r} has its own")
     try:
         pretrained = load_model(name, text.dropout)
     except ParameterError:
