@@ -160,6 +160,14 @@ def test_what_a_table_has_not_is_one_line(tmp_path, capsys, options, said):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_saved_table_keeps_its_pieces(tmp_path, capsys):
+    table, tokenizer = new_static(8)
+    StaticEncoder(table).save(tmp_path / "m", tokenizer)
+    line = ["--preset=own-text", f"--train_file={a_text(tmp_path)}", f"--output_dir={tmp_path / 'out'}"]
+    assert main([*line, f"--model_name_or_path={tmp_path / 'm'}", "--vocabulary=text"]) == 2
+    assert "--vocabulary: is of --model_name_or_path static" in capsys.readouterr().err
+
+
 def test_a_model_with_more_on_top_is_refused(tmp_path):
     from sentence_transformers.models import Dense
 
