@@ -90,7 +90,7 @@ def test_what_is_chosen_on_one_set_is_compared_on_the_other():
 def test_every_figure_of_own_text_is_on_its_page():
     page = (DOCS / "recipe.md").read_text()
     rows = [*own_text.table(own_text.CHOSEN), *own_text.table(own_text.UNSEEN), *languages.table()]
-    assert len(rows) == 20
+    assert len(rows) >= 20
     assert [row for row in rows if row not in page] == []
 
 
