@@ -6,7 +6,7 @@ import copy
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from dystress_text.encoders import beside_module
 from dystress_text.encoders.beside_module import BesideEmbedding, joined, without_prompt
-from dystress_text.encoders.encoder import TokenizedOnce
 from dystress_text.encoders.saving import MODULES, PROMPTS, prompts_of, quiet
-from dystress_text.encoders.static import StaticConfig, StaticEncoder, StaticTable, tokenizer_of
+from dystress_text.encoders.static import StaticEncoder, StaticTable, table_of, tokenizer_of, words_of
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.whole import replaced_files, write_json
 
@@ -54,16 +53,9 @@ class BesideEncoder(StaticEncoder):
     def model(self) -> Any:
         return self._model[0]
 
-    def _encode(
-        self,
-        sentences: Sequence[str],
-        tokenized: TokenizedOnce,
-        batches: Iterable[Sequence[int]],
-        dtype: torch.dtype,
-        poolers: Sequence[str] | None = None,
-    ) -> dict[str, Tensor]:
+    def _encode(self, sentences: Sequence[str], *how: Any, **more: Any) -> dict[str, Tensor]:
         plain = [without_prompt(self.model, text) for text in sentences]
-        of_words = super()._encode(plain, tokenized, batches, dtype, poolers)  # (n, dim) each
+        of_words = super()._encode(plain, *how, **more)  # (n, dim) each
         if new := [text for text in dict.fromkeys(sentences) if text not in self._own]:
             self.model.to(self.transformer.device)
             vectors = self.model.encode(new, prompt="", convert_to_tensor=True, show_progress_bar=False)
@@ -100,10 +92,9 @@ class BesideEncoder(StaticEncoder):
         file = Path(beside_module.__file__)
         module = {"idx": 0, "name": "0", "path": "", "type": f"{file.stem}.{BesideEmbedding.__name__}"}
         weights = self.transformer.embedding.weight.detach().cpu()
-        words = tokenizer_of(tokenizer.backend_tokenizer).backend_tokenizer
         with replaced_files(folder) as complete:
             _copy_model(self.source, complete / beside_module.MODEL)
-            BesideEmbedding(self.model, weights, words, WEIGHT).save_words(complete)
+            BesideEmbedding(self.model, weights, words_of(tokenizer), WEIGHT).save_words(complete)
             shutil.copyfile(file, complete / file.name)
             write_json(complete / "config_sentence_transformers.json", getattr(self.transformer.config, PROMPTS))
             write_json(complete / MODULES, [module])
@@ -111,8 +102,7 @@ class BesideEncoder(StaticEncoder):
 
 def saved_beside(module: Any, folder: Path) -> tuple[BesideEncoder, PreTrainedTokenizerBase]:
     """The encoder of a folder whose :class:`BesideEmbedding` is loaded, and its table's tokenizer."""
-    table = StaticTable(StaticConfig(*module.table.weight.shape))
-    table.embedding.weight.data = module.table.weight.detach()
+    table = table_of(module.table.weight)
     return BesideEncoder(table, module.model, folder / beside_module.MODEL), tokenizer_of(module.words)
 
 

@@ -29,7 +29,7 @@ from transformers import (
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, FIRST, LAST, layer_weights
 from dystress_text.encoders.saving import BESIDE, MODULES, PROMPTS, prompts_of, quiet
-from dystress_text.encoders.static import StaticEncoder, StaticTable, of_module
+from dystress_text.encoders.static import StaticEncoder, StaticTable, table_of, tokenizer_of
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.hub import hub_reachable
 
@@ -145,7 +145,8 @@ def _static(name: str) -> Pretrained:
     kinds = [type(module).__name__ for module in model]
     if kinds[1:] not in ([], ["Normalize"]) or kinds[0] != "StaticEmbedding":
         raise UserError(f"{name!r} cannot be read: it is made of {', '.join(kinds)}, not of StaticEmbedding, Normalize")
-    table, tokenizer = of_module(model[0])
+    module: Any = model[0]
+    table, tokenizer = table_of(module.embedding.weight), tokenizer_of(module.tokenizer)
     if kept := prompts_of(model):
         setattr(table.config, PROMPTS, kept)
     return Pretrained(name, table, tokenizer, None, False, (), "avg", None, len(kinds) > 1)

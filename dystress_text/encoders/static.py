@@ -86,15 +86,11 @@ class StaticEncoder(SentenceEncoder):
     def __init__(self, table: StaticTable, normalize: bool = False) -> None:
         super().__init__(table, "avg", mlp_head=False, normalize=normalize)
 
-    def forward(
-        self,
-        token_ids: Tensor,
-        lengths: Tensor,
-        longest: int | None = None,
-        packed: bool = True,
-        masked: tuple[Tensor, Tensor] | None = None,
-    ) -> Tensor:
-        """Vectors (n, dim) of texts: ids (tokens,), text after text, and lengths (n,); 0 without a token."""
+    def forward(self, token_ids: Tensor, lengths: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Vectors (n, dim) of texts: ids (tokens,), text after text, and lengths (n,); 0 without a token.
+
+        Nothing is padded, so what else a transformer needs does not count.
+        """
         first = lengths.cumsum(0) - lengths  # (n,), where each text begins
         vectors = F.embedding_bag(token_ids, self.transformer.embedding.weight, first, mode="mean")
         return self._apply_head(vectors)
@@ -108,7 +104,7 @@ class StaticEncoder(SentenceEncoder):
 
         kinds: Any = import_module("sentence_transformers.models")
         weights = self.transformer.embedding.weight.detach().cpu().clone()
-        modules: list[nn.Module] = [kinds.StaticEmbedding(_copy(tokenizer), embedding_weights=weights)]
+        modules: list[nn.Module] = [kinds.StaticEmbedding(words_of(tokenizer), embedding_weights=weights)]
         modules += [kinds.Normalize()] * self.normalize
         kept = getattr(self.transformer.config, PROMPTS, {})
         with replaced_files(folder) as complete:
@@ -160,12 +156,17 @@ def tokenizer_of(backend: Tokenizer) -> PreTrainedTokenizerBase:
     return plain
 
 
-def of_module(module: Any) -> tuple[StaticTable, PreTrainedTokenizerBase]:
-    """Table and tokenizer of a ``StaticEmbedding``."""
-    weight = module.embedding.weight.detach().float()
+def words_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """The same for a saved table: a copy without the limit of the last call."""
+    backend: Tokenizer = tokenizer_of(tokenizer.backend_tokenizer).backend_tokenizer
+    return backend
+
+
+def table_of(weight: Tensor) -> StaticTable:
+    """A table of trained rows, (vocabulary, dim), which are copied."""
     table = StaticTable(StaticConfig(*weight.shape))
-    table.embedding.weight.data = weight.clone()
-    return table, tokenizer_of(module.tokenizer)
+    table.embedding.weight.data = weight.detach().float().clone()
+    return table
 
 
 def refuse(name: str, **options: object) -> None:
@@ -173,7 +174,3 @@ def refuse(name: str, **options: object) -> None:
     for option, value in options.items():
         if value:
             raise ParameterError(option, f"a static encoder such as {name!r} has none; leave the option out")
-
-
-def _copy(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    return Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())

@@ -80,7 +80,10 @@ class TokenizedCorpus:
         """
         sentences = (self.numbers(samples) * self.columns + np.arange(self.columns)[:, None]).ravel()
         starts = self.offsets[sentences]
-        lengths = self.offsets[sentences + 1] - starts  # (n * columns,)
+        return self._spans(starts, self.offsets[sentences + 1] - starts)
+
+    def _spans(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Batch:
+        """A batch of spans of tokens, which begin at ``starts`` (n,) and have ``lengths`` (n,)."""
         places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         return {
             "token_ids": torch.from_numpy(self.tokens[places].astype(np.int64)),
@@ -141,13 +144,7 @@ class TokenCroppedCorpus(TokenizedCorpus):
         numbers = self.numbers(samples)
         starts = self.offsets[numbers]
         firsts, lengths = self.crops.spans(self.offsets[numbers + 1] - starts, step, numbers)  # (2, n) each
-        ends = lengths.ravel().cumsum()
-        places = np.repeat((starts + firsts).ravel() - (ends - lengths.ravel()), lengths.ravel()) + np.arange(ends[-1])
-        return {
-            "token_ids": torch.from_numpy(self.tokens[places].astype(np.int64)),
-            "lengths": torch.from_numpy(lengths.ravel()),
-            "longest": int(lengths.max()),
-        }
+        return self._spans((starts + firsts).ravel(), lengths.ravel())
 
 
 def load_corpus(

@@ -20,7 +20,7 @@ from dystress_text.encoders.loading import check_saving, load_saved, reads_forwa
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import FIRST, POOLERS
 from dystress_text.encoders.saving import prompt_of
-from dystress_text.encoders.static import StaticEncoder
+from dystress_text.encoders.static import NEW, StaticEncoder
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.embedder import prompted
@@ -89,7 +89,7 @@ class TextRun(Run):
             )  # fmt: skip
         if static and text.views == "crop":
             read = TokenCroppedCorpus(**vars(read), crops=crops)
-        if start.about.pop("new_table", False):
+        if text.model_name_or_path == NEW:
             table: Any = start.model.transformer
             table.start(read.texts_with(table.embedding.num_embeddings), len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read

@@ -98,7 +98,7 @@ def _static_start(name: str, text: TextSettings, given: Collection[str], texts: 
         pretrained = load_model(name)
         model, tokenizer = build_encoder(pretrained), pretrained.tokenizer
         notes = [f"static: {len(tokenizer):,} word pieces of {name!r}, {model.transformer.config.hidden_size} numbers"]
-    about: dict[str, Any] = {"head": None, "new_table": name == NEW}
+    about: dict[str, Any] = {"head": None}
     if beside is not None:
         model = both = BesideEncoder(cast(StaticTable, model.transformer), *beside)
         about["beside"] = {"dim": both.dim, "weight": WEIGHT, "gives": GIVES}
