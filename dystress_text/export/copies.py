@@ -30,6 +30,7 @@ from dystress_text.encoders.loading import (
 )
 from dystress_text.encoders.pooling import AVERAGED, FIRST, token_of
 from dystress_text.encoders.saving import write_config, write_tokenizer
+from dystress_text.encoders.static import StaticEncoder
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.export.card import CARD, HERE, read_card, write_card
 from dystress_text.export.results import carry_results
@@ -101,8 +102,9 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
 
 def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the encoder; its configuration says how to pool, and a kept head goes into the encoder's own pooler."""
-    if isinstance(encoder, BesideEncoder):
-        raise ParameterError("to", "transformers alone has no model with words beside it; native and onnx can hold it")
+    if isinstance(encoder, StaticEncoder):
+        kind = "model with words beside it" if isinstance(encoder, BesideEncoder) else "table of word vectors"
+        raise ParameterError("to", f"transformers alone has no {kind}; native and onnx can hold it")
     layers = AVERAGED.get(encoder.pooler_type)
     pooling = encoder.transformer.config.sentence_embedding = {
         "pooler_type": encoder.pooler_type,

@@ -53,6 +53,8 @@ def load_start(text: TextSettings, given: Collection[str] = (), texts: TrainingT
         raise ParameterError("beside", f"stands beside a static encoder, and {name!r} is none; static makes a new one")
     if text.vocabulary != "embedded" and name != NEW:
         raise ParameterError("vocabulary", f"is of --model_name_or_path {NEW}; {name!r} has its own")
+    if "dim" in given and name != NEW:
+        raise ParameterError("dim", f"is of --model_name_or_path {NEW}; {name!r} has its own")
     if name == NEW or is_static(name):
         return _static_start(name, text, given, texts)
     try:
@@ -88,6 +90,7 @@ def _static_start(name: str, text: TextSettings, given: Collection[str], texts: 
     refuse(name, mlp_head=text.mlp_head, do_mlm=text.do_mlm, lora=text.lora, dropout=text.dropout)
     if text.views == "dropout" and not text.supervised:
         raise ParameterError("views", "a static encoder has no dropout: its views are crops, --views crop")
+    _pooler_type(text, given, "avg")
     beside, pieces = (None, None) if text.beside is None else _load_beside(text.beside, "vocabulary" not in given)
     if name == NEW:
         learned_from = texts.sentences(CorpusReport(), READ) if texts and text.vocabulary == "text" else None

@@ -15,6 +15,7 @@ from dystress_text.encoders.loading import load_saved
 from dystress_text.encoders.static import StaticEncoder, new_static
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import EMBEDDED
+from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
 from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
@@ -149,6 +150,8 @@ def test_a_vocabulary_of_the_text_knows_every_character(tmp_path, script):
     ("options", "said"),
     [(["--views=dropout"], "--views: a static encoder has no dropout"),
      (["--do_mlm"], "--do_mlm: a static encoder such as 'static' has none"),
+     (["--pooler_type=cls"], "--pooler_type: cls was given"),
+     (["--model_name_or_path=dystress_text/embedded/bert-mini-wiki", "--dim=64"], "--dim: is of "),
      (["--lora=8"], "--lora: "), (["--mlp_head=yes"], "--mlp_head: "), (["--dropout=0.2"], "--dropout: "),
      (["--model_name_or_path=dystress_text/embedded/bert-mini-wiki", "--vocabulary=text"], "--vocabulary: is of ")],
 )  # fmt: skip
@@ -166,6 +169,17 @@ def test_a_saved_table_keeps_its_pieces(tmp_path, capsys):
     line = ["--preset=own-text", f"--train_file={a_text(tmp_path)}", f"--output_dir={tmp_path / 'out'}"]
     assert main([*line, f"--model_name_or_path={tmp_path / 'm'}", "--vocabulary=text"]) == 2
     assert "--vocabulary: is of --model_name_or_path static" in capsys.readouterr().err
+    assert main([*line, f"--model_name_or_path={tmp_path / 'm'}", "--dim=16"]) == 2
+    assert "--dim: is of --model_name_or_path static" in capsys.readouterr().err
+
+
+def test_transformers_alone_has_no_table(tmp_path, capsys):
+    table, tokenizer = new_static(8)
+    StaticEncoder(table).save(tmp_path / "m", tokenizer)
+    assert json.loads((tmp_path / "m" / "tokenizer.json").read_text())["truncation"] is None
+    assert export([str(tmp_path / "m"), "--to", "hf"]) == 2
+    assert "--to: transformers alone has no table of word vectors" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
 def test_a_model_with_more_on_top_is_refused(tmp_path):
