@@ -43,7 +43,9 @@ class SentenceEncoder(nn.Module):
         pooler_type: one of :data:`POOLERS`.
         mlp_head: train a head, dense + tanh; None follows SimCSE's rule, with ``cls`` only.
         keep_head: use the head in evaluation too, and save it with the model.
-        normalize: scale the vectors to length 1.
+        normalize: :meth:`encode`, and the saved model, scale the vectors to length 1; training does not need it.
+        layers: weights, (layers + 1,), of a mean of the embedding layer and all others, which is pooled in place of the
+            last layer; sentence-transformers trains them. They stay as they are here.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class SentenceEncoder(nn.Module):
         mlp_head: bool | None = None,
         keep_head: bool = False,
         normalize: bool = False,
+        layers: Tensor | None = None,
     ) -> None:
         super().__init__()
         check_names("pooler_type", [pooler_type], POOLERS)
@@ -71,7 +74,7 @@ class SentenceEncoder(nn.Module):
             nn.init.normal_(self.head.weight, std=getattr(transformer.config, "initializer_range", 0.02))
             nn.init.zeros_(self.head.bias)
         self.keep_head = keep_head and self.head is not None
-        self.normalize = normalize
+        self.normalize, self.layers = normalize, layers
         self._adapted: tuple[PeftModel, ...] = ()  # a tuple, since it must not be a submodule
 
     def start_head(self, dense: nn.Linear) -> None:
@@ -100,7 +103,12 @@ class SentenceEncoder(nn.Module):
         """Whether :meth:`forward` can skip padding."""
         config = self.transformer.config
         absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"  # of transformers 4
-        return config.model_type in MODEL_TYPES and not config.is_decoder and absolute
+        return config.model_type in MODEL_TYPES and not config.is_decoder and absolute and self.layers is None
+
+    @property
+    def apart(self) -> bool:
+        """Whether more than pooling follows the last layer: the saved model is then for sentence-transformers alone."""
+        return self.keep_head or self.layers is not None or averages_layers(self.pooler_type)
 
     def forward(
         self,
@@ -130,20 +138,24 @@ class SentenceEncoder(nn.Module):
         first = self.pooler_type in FIRST
         states = packed_states(self.transformer, token_ids, packing, first_only=first)  # (tokens, dim) each
         if first:
-            return self._apply_head(states[-1])
+            return self.apply_head(states[-1])
         mean = packing.pad(mean_layer(states, self.pooler_type))  # (n, length, dim)
-        return self._apply_head(pool_tokens(mean, packing.mask, self.pooler_type))
+        return self.apply_head(pool_tokens(mean, packing.mask, self.pooler_type))
 
     def forward_padded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Padded token ids and mask, both (n, length), to sentence vectors (n, dim), without packing."""
         states = self._hidden_states(input_ids, attention_mask)
-        return self._apply_head(pool(states, attention_mask, self.pooler_type))
+        return self.apply_head(pool(states, attention_mask, self.pooler_type))
 
-    def _apply_head(self, vectors: Tensor) -> Tensor:
-        """The head and the normalisation on pooled vectors (n, dim), as far as the encoder has them."""
+    def token_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """States of tokens (n, length, dim) that the pooler takes its token from, or averages."""
+        return mean_layer(self._hidden_states(input_ids, attention_mask), self.pooler_type)
+
+    def apply_head(self, vectors: Tensor) -> Tensor:
+        """The head on pooled vectors (n, dim), where the encoder has one."""
         if self.head is not None and (self.training or self.keep_head):
             vectors = self.head(vectors).tanh()
-        return F.normalize(vectors, dim=-1) if self.normalize else vectors
+        return vectors
 
     def _masked_lm_loss(
         self, token_ids: Tensor, packing: Packing, packed: bool, masked: Tensor, tokens: Tensor
@@ -163,10 +175,13 @@ class SentenceEncoder(nn.Module):
         return packing.pad(token_ids, padding), packing.mask.long()
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
-        all_layers = all_layers or averages_layers(self.pooler_type)
-        output = self.transformer(input_ids, attention_mask=attention_mask, output_hidden_states=all_layers)
-        states: Sequence[Tensor] = output.hidden_states if all_layers else (output.last_hidden_state,)
-        return states
+        several = all_layers or self.layers is not None or averages_layers(self.pooler_type)
+        output = self.transformer(input_ids, attention_mask=attention_mask, output_hidden_states=several)
+        states: Sequence[Tensor] = output.hidden_states if several else (output.last_hidden_state,)
+        if self.layers is None or all_layers:
+            return states
+        weights = self.layers.to(states[0])
+        return (torch.einsum("l,lntd->ntd", weights / weights.sum(), torch.stack(tuple(states))),)
 
     def encode(
         self,
@@ -175,20 +190,23 @@ class SentenceEncoder(nn.Module):
         batch_size: int = SENTENCES_A_BATCH,
         progress: bool = False,
         dtype: torch.dtype = torch.float32,
+        raw: bool = False,
     ) -> Tensor:
-        """Vectors of sentences for evaluation, (n, dim) in fp32 on the CPU.
+        """Vectors of sentences, (n, dim) in fp32 on the CPU.
 
         They are computed without dropout, with a kept head, and cut at the encoder's length limit, ``batch_size``
-        sentences at a time in the order of their length. Any other ``dtype`` than fp32 uses autocast.
+        sentences at a time in the order of their length. Any other ``dtype`` than fp32 uses autocast. ``raw`` leaves
+        out the normalisation, as SentEval's transfer tasks need.
         """
         tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, self.transformer))
         batches = progress_bar(by_sentences(sentences, batch_size), progress, desc="encoding", unit=" batches")
-        return self._encode(sentences, tokenized, batches, dtype)[self.pooler_type].cpu()
+        vectors = self._encode(sentences, tokenized, batches, dtype)[self.pooler_type].cpu()
+        return F.normalize(vectors, dim=1) if self.normalize and not raw else vectors
 
     def encode_again(
         self, sentences: Sequence[str], tokenized: TokenizedOnce, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """What :meth:`encode` gives, (n, dim), on the encoder's device, for sentences that are encoded again and again.
+        """What :meth:`encode` gives ``raw``, (n, dim), on the encoder's device; sentences may come again and again.
 
         On a CPU the vectors are those of :meth:`encode` bit for bit. On an accelerator batches have
         :data:`TOKENS_A_BATCH` tokens, and nothing is copied from the device.
@@ -250,7 +268,7 @@ class SentenceEncoder(nn.Module):
         with half:
             states = self._hidden_states(padded, mask, all_layers=poolers is not None)
         if poolers is None:
-            return [self._apply_head(pool(states, mask, self.pooler_type).float())]
+            return [self.apply_head(pool(states, mask, self.pooler_type).float())]
         return [pool(states, mask, name).float() for name in poolers]
 
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -269,7 +287,9 @@ class SentenceEncoder(nn.Module):
             limited.model_input_names = limited.init_kwargs["model_input_names"] = names
         dense = self.head if self.keep_head else None
         with replaced_files(folder) as complete:
-            write_model(complete, plain, limited, self.pooler_type, dense, self.normalize)
+            write_model(complete, plain, limited, self.pooler_type, dense, self.normalize, self.layers)
+        if self.apart:  # of a model that was here before
+            (Path(folder) / "config.json").unlink(missing_ok=True)
 
 
 class TokenizedOnce:

@@ -55,6 +55,7 @@ class Pretrained:
         pooler_type: of a sentence-transformers model (``cls`` for both of the first token); None for an encoder alone.
         head: the dense layer of a sentence-transformers model, (dim, dim).
         normalize: whether a sentence-transformers model scales its vectors to length 1.
+        layers: weights of the layers that a sentence-transformers model averages, if they are those of no pooler.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Pretrained:
     pooler_type: str | None = None
     head: nn.Linear | None = None
     normalize: bool = False
+    layers: Tensor | None = None
 
 
 def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrained:
@@ -76,7 +78,7 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
     """
     with readable(name_or_path):
         # with trust_remote_code=None transformers would ask on the terminal, and accept a piped "y"
-        source: dict[str, Any] = {"local_files_only": not hub_reachable(), "trust_remote_code": False}
+        source: dict[str, Any] = {"trust_remote_code": False, **files_of(name_or_path)}
         config = AutoConfig.from_pretrained(name_or_path, **source)
         if dropout is not None:
             rates = [name for name, x in config.to_dict().items() if "drop" in name and isinstance(x, float | int)]
@@ -198,7 +200,8 @@ def build_encoder(
     if isinstance(pretrained.transformer, StaticTable):
         return StaticEncoder(pretrained.transformer, pretrained.normalize)
     with readable(pretrained.name):
-        encoder = SentenceEncoder(pretrained.transformer, pooler_type, mlp_head, keep_head, pretrained.normalize)
+        more = (pretrained.normalize, pretrained.layers)
+        encoder = SentenceEncoder(pretrained.transformer, pooler_type, mlp_head, keep_head, *more)
         with torch.random.fork_rng(devices=[]):
             alone = encoder.encode(_TRIALS[:1], pretrained.tokenizer)
             padded = encoder.encode([_TRIALS[0], " ".join(_TRIALS * 3)], pretrained.tokenizer)
@@ -301,10 +304,11 @@ def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
 def check_loaded(name: str, transformer: nn.Module | None) -> None:
     """Refuse the encoder of a sentence-transformers model some of whose weights its files lack."""
     if isinstance(transformer, PreTrainedModel):
-        source: dict[str, Any] = {"local_files_only": not hub_reachable(), "output_loading_info": True}
-        with suppress(OSError):  # its files lie in a folder of their own, as old releases wrote them
-            loaded: Any = type(transformer).from_pretrained(name, config=transformer.config, **source)
-            check_weights(name, loaded[1])
+        source = files_of(name)
+        loaded: Any = type(transformer).from_pretrained(
+            name, config=transformer.config, output_loading_info=True, **source
+        )
+        check_weights(name, loaded[1])
 
 
 def check_weights(name: str, info: Mapping[str, Any]) -> None:
@@ -326,16 +330,29 @@ def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
 
 def is_sentence_transformer(name_or_path: str) -> bool:
     """Whether a folder, or a name on the hub or in its cache, is a model of sentence-transformers."""
+    return _modules_file(name_or_path) is not None
+
+
+def _modules_file(name_or_path: str) -> Path | None:
     if Path(name_or_path).is_dir():
-        return (Path(name_or_path) / MODULES).is_file()
+        file = Path(name_or_path) / MODULES
+        return file if file.is_file() else None
     with readable(name_or_path):
         try:
-            hf_hub_download(name_or_path, MODULES, local_files_only=not hub_reachable())
+            return Path(hf_hub_download(name_or_path, MODULES, local_files_only=not hub_reachable()))
         except EntryNotFoundError as error:
             if isinstance(error, LocalEntryNotFoundError) and hub_reachable():
                 raise  # the network failed
-            return False
-        return True
+            return None
+
+
+def files_of(name_or_path: str) -> dict[str, Any]:
+    """Where transformers finds an encoder's files: of a sentence-transformers model in the folder of its module."""
+    file, folder = _modules_file(name_or_path), ""
+    if file is not None:
+        with suppress(ValueError, LookupError, TypeError):  # a damaged file has an error of its own later
+            folder = json.loads(file.read_text(encoding="utf-8"))[0]["path"]
+    return {"local_files_only": not hub_reachable(), "subfolder": folder}
 
 
 def _with_modules(pretrained: Pretrained, model: SentenceTransformer) -> Pretrained:
@@ -346,12 +363,14 @@ def _with_modules(pretrained: Pretrained, model: SentenceTransformer) -> Pretrai
     weighted = modules.get("WeightedLayerPooling")
     weights = layer_weights("avg", layers) if weighted is None else weighted.layer_weights
     names = {"cls": ("cls",), "mean": tuple(AVERAGED), "lasttoken": (LAST,)}.get(str(mode), ())
-    pooler_type = next((name for name in names if torch.equal(layer_weights(name, layers), weights)), None)
-    if pooler_type is None:
+    if not names:
         raise UserError(f"{pretrained.name!r}: pooling {mode!r} is that of no pooler of this package")
+    pooler_type = next((name for name in names if torch.equal(layer_weights(name, layers), weights)), None)
     pretrained.tokenizer.model_max_length = model.max_seq_length or pretrained.tokenizer.model_max_length
     head = modules["Dense"].linear if "Dense" in modules else None
-    return replace(pretrained, pooler_type=pooler_type, head=head, normalize="Normalize" in modules)
+    own = weights.detach() if pooler_type is None else None  # as sentence-transformers' trainer leaves them
+    unit = "Normalize" in modules
+    return replace(pretrained, pooler_type=pooler_type or names[0], head=head, normalize=unit, layers=own)
 
 
 def _give_padding(name_or_path: str, tokenizer: PreTrainedTokenizerBase) -> None:

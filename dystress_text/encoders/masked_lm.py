@@ -20,10 +20,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dystress_text.encoders.loading import readable
+from dystress_text.encoders.loading import files_of, readable
 from dystress_text.encoders.packed import Packing
 from dystress_text.errors import ParameterError
-from dystress_text.files.hub import hub_reachable
 from dystress_text.training.batches import Batch
 
 HEADS = {"bert": "cls", "camembert": "lm_head", "roberta": "lm_head", "xlm-roberta": "lm_head"}  # by model type
@@ -78,8 +77,8 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
         raise ParameterError("do_mlm", f"no head is known for {kind!r}; known are {', '.join(HEADS)}")
     with readable(name_or_path):
         model, info = AutoModelForMaskedLM.from_pretrained(
-            name_or_path, dtype=torch.float32, output_loading_info=True, local_files_only=not hub_reachable(),
-            trust_remote_code=False,
+            name_or_path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False,
+            **files_of(name_or_path),
         )  # fmt: skip
     prefix = HEADS[kind] + "."
     if any(key.startswith(prefix) and "decoder" not in key for key in info["missing_keys"]):

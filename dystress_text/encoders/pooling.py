@@ -57,6 +57,11 @@ def token_of(pooler_type: str) -> str:
     return "cls" if pooler_type in FIRST else "mean" if pooler_type in AVERAGED else "lasttoken"
 
 
+def token_pooler(pooler_type: str) -> str:
+    """The pooler that takes the same of the tokens as another one, of the last layer."""
+    return {"cls": "cls", "mean": "avg", "lasttoken": LAST}[token_of(pooler_type)]
+
+
 def layer_weights(pooler_type: str, layers: int) -> Tensor:
     """Weights of the embedding layer and the other layers, (layers + 1,): 1 for those that a pooler averages, else 0.
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from dystress_text.encoders.pooling import averages_layers, layer_weights, token_of
-from dystress_text.files.whole import write_json
+from dystress_text.files.whole import write_json, write_text
 
 MODULES = "modules.json"
 TRANSFORMER = "sentence_bert_config.json"
@@ -23,22 +23,34 @@ BESIDE = "beside.json"  # of a model with a table of words beside it
 PROMPTS = "sentence_transformers"  # where a transformer's configuration keeps prompts and similarity until then
 
 _OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
+_OF_A_CALL = ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of")  # no part of a tokenizer
 _NEW_NAMES = ("module_input_name", "module_output_name", "include_prompt")  # at their defaults
 
 
-class _TransformerFiles(nn.Module):
-    """The first module of a SentenceTransformer that is only saved: its own would load a folder."""
+class Transformer(nn.Module):
+    """The first module of a SentenceTransformer that is only saved: its own would load a folder.
 
-    save_in_root = True
+    Apart, it has a folder of its own, which gets the name of this class. A reader that knows a transformer's files
+    alone, and would leave out what follows the transformer, then finds none and fails.
+    """
 
-    def __init__(self, transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, several_layers: bool) -> None:
+    def __init__(
+        self,
+        transformer: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        several: bool,
+        apart: bool,
+        weights: bool,
+    ) -> None:
         super().__init__()
-        self.transformer, self.tokenizer, self.several_layers = transformer, tokenizer, several_layers
+        self.transformer, self.tokenizer, self.several, self.weights = transformer, tokenizer, several, weights
+        self.save_in_root = not apart
 
     def save(self, path: str, **_: Any) -> None:
-        self.transformer.save_pretrained(path)
+        if self.weights:
+            self.transformer.save_pretrained(path)
         config = copy.deepcopy(self.transformer.config)  # that of the encoder, which may go on training, stays
-        config.output_hidden_states = self.several_layers
+        config.output_hidden_states = self.several
         vars(config).pop(PROMPTS, None)  # they have a file of their own
         write_config(config, Path(path))
         write_tokenizer(self.tokenizer, Path(path))
@@ -82,6 +94,8 @@ def write_model(
     pooler_type: str,
     dense: nn.Linear | None = None,
     normalize: bool = False,
+    layers: Tensor | None = None,
+    weights: bool = True,
 ) -> None:
     """Write a model into an empty folder; no random number is drawn.
 
@@ -92,17 +106,20 @@ def write_model(
         pooler_type: one of :data:`dystress_text.encoders.pooling.POOLERS`.
         dense: a head's, (dim, dim), applied with tanh to the pooled vector.
         normalize: the vectors get length 1.
+        layers: weights of the layers that are averaged before the tokens, (layers + 1,); None for the pooler's.
+        weights: write the transformer's too.
     """
     from sentence_transformers import SentenceTransformer  # slow to import
     from sentence_transformers import models as kinds  # type: ignore[attr-defined]  # the name in every release
 
-    dim, layers = transformer.config.hidden_size, transformer.config.num_hidden_layers
-    several = averages_layers(pooler_type)
-    modules: list[nn.Module] = [_TransformerFiles(transformer, tokenizer, several)]
+    dim, depth = transformer.config.hidden_size, transformer.config.num_hidden_layers
+    if layers is None and averages_layers(pooler_type):
+        layers = layer_weights(pooler_type, depth)
+    apart = layers is not None or dense is not None
+    modules: list[nn.Module] = [Transformer(transformer, tokenizer, layers is not None, apart, weights)]
     with torch.random.fork_rng(devices=[]):
-        if several:
-            weights = nn.Parameter(layer_weights(pooler_type, layers))
-            modules.append(kinds.WeightedLayerPooling(dim, layers, 0, weights))
+        if layers is not None:
+            modules.append(kinds.WeightedLayerPooling(dim, depth, 0, nn.Parameter(layers.clone())))
         modules.append(kinds.Pooling(dim, token_of(pooler_type)))
         if dense is not None:
             modules.append(kinds.Dense(dim, dim, init_weight=dense.weight.detach(), init_bias=dense.bias.detach()))
@@ -130,15 +147,38 @@ def write_config(config: PretrainedConfig, folder: Path) -> None:
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the tokenizer's files, for transformers 4 too: version 5 has a new name for a tokenizer without a class."""
+    """Write the tokenizer's files, also for transformers 4, for tokenizers before 0.20, and for readers of its lists.
+
+    Version 5 of transformers has a new name for a tokenizer without a class, and writes neither of the two lists.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:  # the last call's settings are no part of the model
         backend.no_truncation()
         backend.no_padding()
     tokenizer.save_pretrained(folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings = {name: value for name, value in settings.items() if name not in _OF_A_CALL}
     if settings.get("tokenizer_class") == "TokenizersBackend":
-        write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_json(folder / "tokenizer_config.json", settings)
+    write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
+    if backend is not None:
+        _write_lists(folder)
+
+
+def _write_lists(folder: Path) -> None:
+    """Write word pieces as ``vocab.txt``, and merges as pairs in a string, as older readers have them."""
+    file = folder / "tokenizer.json"
+    whole = json.loads(file.read_text(encoding="utf-8"))
+    model = whole["model"]
+    if model["type"] == "WordPiece":
+        pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
+        if list(map(model["vocab"].__getitem__, pieces)) == list(range(len(pieces))):  # a line is an id
+            write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in pieces))
+    merges = model.get("merges") or [""]
+    if not isinstance(merges[0], str) and not any(" " in part for pair in merges for part in pair):
+        model["merges"] = [" ".join(pair) for pair in merges]
+        file.write_text(json.dumps(whole, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def _reword(folder: Path, mode: str) -> None:

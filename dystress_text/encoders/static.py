@@ -93,7 +93,7 @@ class StaticEncoder(SentenceEncoder):
         """
         first = lengths.cumsum(0) - lengths  # (n,), where each text begins
         vectors = F.embedding_bag(token_ids, self.transformer.embedding.weight, first, mode="mean")
-        return self._apply_head(vectors)
+        return self.apply_head(vectors)
 
     def _pooled(self, token_ids: Tensor, lengths: Tensor, *_: Any) -> list[Tensor]:
         return [self(token_ids, lengths)]

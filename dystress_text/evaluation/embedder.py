@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from dystress_text.encoders.encoder import length_limit, position_limit
+from dystress_text.encoders.encoder import SentenceEncoder, length_limit, position_limit
 from dystress_text.encoders.loading import (
     build_encoder,
     check_loaded,
@@ -38,7 +38,11 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Embedder:
-    """What sentence-transformers' ``encode``, ``encode_query`` and ``encode_document`` give, and the similarity."""
+    """What sentence-transformers' ``encode``, ``encode_query`` and ``encode_document`` give, and the similarity.
+
+    The vectors are those before a ``Normalize`` at the end: on them SentEval's classifiers are fitted in the papers.
+    To a cosine their length is nothing, and a dot product of vectors of length 1 is a cosine.
+    """
 
     encode: Embed
     query: Embed
@@ -49,14 +53,15 @@ class Embedder:
         return self.encode(sentences)
 
 
-def prompted(encode: Embed, transformer: PreTrainedModel) -> Embedder:
-    """An encoder that puts the prompts before texts which its configuration keeps."""
+def prompted(encode: Embed, model: SentenceEncoder) -> Embedder:
+    """An encoder's ``raw`` vectors, with the prompts before the texts that its configuration keeps."""
+    transformer = model.transformer
 
     def way(role: str) -> Embed:
         return lambda sentences: encode([prompt_of(transformer, role) + sentence for sentence in sentences])
 
     similarity = getattr(transformer.config, PROMPTS, {}).get("similarity_fn_name", "cosine")
-    return Embedder(way(""), way("query"), way("document"), similarity)
+    return Embedder(way(""), way("query"), way("document"), "cosine" if model.normalize else similarity)
 
 
 class EncodedOnce:
@@ -147,7 +152,7 @@ def _load_encoder(
                 stacklevel=3,
             )
     encoder.to(device)
-    embed = partial(encoder.encode, tokenizer=tokenizer, batch_size=batch_size, progress=True, dtype=dtype)
+    embed = partial(encoder.encode, tokenizer=tokenizer, batch_size=batch_size, progress=True, dtype=dtype, raw=True)
     return refusing_useless(embed), encoder, length_limit(tokenizer, encoder.transformer)
 
 
@@ -164,6 +169,9 @@ def _load_sentence_transformer(
         # some errors in a configuration appear only in the forward pass
         if encoder.encode_document(["One sentence."], convert_to_tensor=True, show_progress_bar=False).ndim != 2:
             raise UserError(f"{model!r} does not give one vector a sentence")
+        if type(encoder[-1]).__name__ == "Normalize" and encoder.similarity_fn_name != "manhattan":
+            del encoder[-1]
+            encoder.similarity_fn_name = "cosine"
     if limit is not None and limit < positions:
         warnings.warn(
             f"{model!r} cuts sentences at {limit} tokens, its encoder reads {positions}; the protocol does not cut",

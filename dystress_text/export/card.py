@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.beside import GIVES, WEIGHT, BesideEncoder
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.pooling import AVERAGED, averages_layers
+from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.saving import PROMPTS
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
@@ -37,6 +37,7 @@ _POOLINGS = {
     "last": "the last token of the last layer",
     "avg_first_last": "the mean over the tokens of the mean of the first and the last layer",
 }
+_LAYERS = ", in place of the last layer a weighted mean of all"
 _SIMILARITIES = {"cosine": "cosine similarity", "dot": "dot product"}  # others are distances
 _SETTINGS = (  # that the recipe repeats where they are set
     "supervised", "bidirectional", "lora", "max_seq_length", "gradient_accumulation_steps", "learning_rate",
@@ -74,8 +75,8 @@ def write_card(
         layout=layout,
         location=json.dumps(at.replace("`", "'")),
         base_name=_plain(name) if name else None,
-        pooling=_POOLINGS.get(encoder.pooler_type, "the first token of the last layer"),
-        averages_layers=averages_layers(encoder.pooler_type),
+        pooling=_POOLINGS.get(encoder.pooler_type, "the first token of the last layer")
+        + _LAYERS * (encoder.layers is not None),
         states=_states(encoder.pooler_type),
         similarity=_SIMILARITIES.get(like := kept.get("similarity_fn_name", "cosine"), f"{like} distance"),
         prompts=", ".join(f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})" for name, p in prompts),

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
-import transformers
 from huggingface_hub import HfApi, get_token
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
@@ -28,20 +24,18 @@ from dystress_text.encoders.loading import (
     pooler_dense,
     pooler_encoder,
 )
-from dystress_text.encoders.pooling import AVERAGED, FIRST, token_of
-from dystress_text.encoders.saving import write_config, write_tokenizer
+from dystress_text.encoders.pooling import AVERAGED, FIRST, token_of, token_pooler
+from dystress_text.encoders.saving import write_config, write_model, write_tokenizer
 from dystress_text.encoders.static import StaticEncoder
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.export.card import CARD, HERE, read_card, write_card
+from dystress_text.export.graph import graph_vectors, int8_loss, quantize, write_graph
 from dystress_text.export.results import carry_results
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import whole_folder, write_text
 from dystress_text.training.run_folder import RECORD, read_json
 
 TOLERANCE = 1e-4
-OPSET = 18  # torch's exporter writes this version without conversion
-ONNX_FILE = "model.onnx"
-_PROTOBUF_LIMIT = 2**31 - 2**20  # bytes of one file; larger weights go into a second file
 
 # the copy is checked on these: from one token to more than the longest input, in batches of odd sizes
 PROBES = (
@@ -57,12 +51,18 @@ PROBES = (
 )
 
 
-def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> tuple[Path, float]:
+def export(
+    model: Path, to: str, output: Path | None = None, at: str = HERE, int8_on: Sequence[str] | None = None
+) -> tuple[Path, float]:
     """Make a copy of a model folder in a layout, with ``at`` as its name on its card; whole and checked, or not at all.
+
+    With ``int8_on``, texts, an ONNX copy has a second graph in int8, and what that loses on them is printed.
 
     Returns the copy's folder, and the largest difference between an entry of its vectors and the model's.
     """
     check_names("to", [to], _LAYOUTS)
+    if int8_on is not None and to != "onnx":
+        raise ParameterError("quantize", "is of --to onnx")
     output = output if output is not None else Path(f"{os.path.abspath(model)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ParameterError("output", f"{str(output)!r} exists and is not an empty folder; nothing was written")
@@ -92,6 +92,9 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
             difference = float((embed(folder, encoder) - encoder.encode(PROBES, tokenizer))[rows].abs().max())
             if not difference <= TOLERANCE:  # a NaN is refused too
                 raise ParameterError("to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written")
+            if int8_on is not None:
+                quantize(folder)
+                print(int8_loss(folder, int8_on), flush=True)
     except OSError as error:
         raise ParameterError("output", f"cannot write to {str(output)!r}: {error.strerror or error}") from error
     return output, difference
@@ -112,6 +115,8 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
         "tokens": {"cls": "first", "lasttoken": "last"}.get(token_of(encoder.pooler_type), "mean"),
         "normalize": encoder.normalize,
     }
+    if encoder.layers is not None:
+        raise ParameterError("to", "for hf this model's weights of layers have no place; native and onnx can hold them")
     if encoder.head is not None and encoder.keep_head:
         dense = pooler_dense(encoder.transformer)
         if (other := encoder.pooler_type not in FIRST) or dense is None:
@@ -124,45 +129,21 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
     write_tokenizer(tokenizer, folder)
 
 
-class _Graph(nn.Module):
-    """An encoder as a function of tensors alone."""
-
-    def __init__(self, encoder: SentenceEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.beside = encoder.model if isinstance(encoder, BesideEncoder) else None
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return self.encoder.forward_padded(input_ids, attention_mask)
-
-
 def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write one graph from token ids and mask to pooled vectors; token types are 0, as in the encoder."""
-    config = encoder.transformer.config
-    if isinstance(encoder, BesideEncoder):
-        tokenizer, config = encoder.of_graph(tokenizer)
-    graph = _Graph(encoder).eval()
-    ids = torch.ones(2, 7, dtype=torch.long)
-    mask = torch.ones_like(ids)
-    mask[1, 5:] = 0
-    axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
-        torch.onnx.export(
-            graph,
-            (ids, mask),
-            folder / ONNX_FILE,
-            dynamo=True,
-            dynamic_shapes=(axes, axes),
-            input_names=["input_ids", "attention_mask"],
-            output_names=["sentence_embedding"],
-            opset_version=OPSET,
-            external_data=sum(weights.nbytes for weights in graph.state_dict().values()) > _PROTOBUF_LIMIT,
-            verbose=False,
-        )
-    config.save_pretrained(folder)
-    write_tokenizer(tokenizer, folder)
+    """Write the graph in place of the weights, among the other files that sentence-transformers' ONNX backend reads.
+
+    A table, alone or beside a model, is no transformer that this backend could read.
+    """
+    if isinstance(encoder, StaticEncoder):
+        config = encoder.transformer.config
+        if isinstance(encoder, BesideEncoder):
+            tokenizer, config = encoder.of_graph(tokenizer)
+        config.save_pretrained(folder)
+        write_tokenizer(tokenizer, folder)
+    else:
+        pooler_type = token_pooler(encoder.pooler_type)
+        write_model(folder, encoder.transformer, tokenizer, pooler_type, normalize=encoder.normalize, weights=False)
+    write_graph(encoder, folder)
 
 
 # ---- reading them back as the tools do -------------------------------------------------------------------------------
@@ -184,25 +165,12 @@ def _embed_hf(folder: Path, encoder: SentenceEncoder) -> Tensor:
     return copy.encode(PROBES, tokenizer, batch_size=4)
 
 
-def _embed_onnx(folder: Path, encoder: SentenceEncoder) -> Tensor:
-    import onnxruntime
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), providers=["CPUExecutionProvider"])
-    vectors = []
-    for probes in (PROBES[:1], PROBES[1:6], PROBES[6:]):
-        batch = tokenizer(list(probes), padding=True, truncation=True, return_tensors="np")
-        inputs = {name: batch[name].astype("int64") for name in ("input_ids", "attention_mask")}
-        vectors.append(torch.from_numpy(session.run(["sentence_embedding"], inputs)[0]))
-    return torch.cat(vectors)
-
-
 Write = Callable[[SentenceEncoder, PreTrainedTokenizerBase, Path], None]
 Embed = Callable[[Path, SentenceEncoder], Tensor]
 _LAYOUTS: dict[str, tuple[Write, Embed]] = {
     "native": (lambda encoder, tokenizer, folder: encoder.save(folder, tokenizer), _embed_native),
     "hf": (_write_hf, _embed_hf),
-    "onnx": (_write_onnx, _embed_onnx),
+    "onnx": (_write_onnx, lambda folder, encoder: graph_vectors(folder, PROBES)),
 }
 
 

@@ -1,7 +1,8 @@
 """Make a copy of a trained model that other tools load.
 
     dystress export out/ --to hf        # transformers alone; the card spells the pooling out
-    dystress export out/ --to onnx      # ONNX Runtime; pooling is part of the graph
+    dystress export out/ --to onnx      # ONNX Runtime and what is built on it; pooling is part of the graph
+    dystress export out/ --to onnx --quantize int8 --text FILE
     dystress export out/ --to native --push_to_hub NAME/MODEL
 
 The copy lands in a folder of its own (``--output``, or ``out-hf`` and so on) and is there only if its vectors, as
@@ -11,9 +12,13 @@ sentence-transformers from 5.1 on, without the run's log and checkpoints.
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
+
+_COMPARED = 1_000  # texts at most
+_READING = ("sample", "text_columns", "supervised")  # options of how a file was read
 
 
 def make_parser() -> OneLineParser:
@@ -23,8 +28,36 @@ def make_parser() -> OneLineParser:
     add("model", type=Path, help="folder of a trained model")
     add("--to", required=True, metavar="{native,hf,onnx}", help="layout of the copy")
     add("--output", type=Path, metavar="FOLDER", help="where the copy goes; default beside the model, MODEL-LAYOUT")
+    add("--quantize", metavar="int8", help="onnx: a second, smaller graph, and what it loses on a text")
+    add("--text", metavar="FILE", help="quantize: texts to compare on, lines or a table; default the training text")
     add("--push_to_hub", metavar="OWNER/NAME", help="upload the copy to this repository of the hub")
     return parser
+
+
+def _texts(options: Namespace) -> list[str]:
+    """Some texts to compare a copy in int8 on: the user's, or those of the run that made the model."""
+    from dystress_text.cli.options import check_names
+    from dystress_text.errors import ParameterError
+    from dystress_text.files.text_lines import CorpusReport
+    from dystress_text.simcse.settings import TextSettings
+    from dystress_text.simcse.texts import training_text
+    from dystress_text.training.run_folder import RECORD, read_json
+
+    check_names("quantize", [options.quantize], ["int8"])
+    file, more = options.text, {}
+    if file is None and (options.model / RECORD).is_file():
+        settings = read_json(options.model / RECORD).get("settings", {})
+        file, more = settings.get("train_file"), {name: settings[name] for name in _READING if name in settings}
+    if file is None:
+        raise ParameterError("text", "a copy in int8 is compared on a text: name a file")
+    try:
+        read = training_text(TextSettings(train_file=file, **more))
+    except ParameterError as error:
+        raise ParameterError("text", str(error).partition(": ")[2]) from error
+    texts = list(dict.fromkeys(read.sentences(CorpusReport(), _COMPARED)))
+    if len(texts) < 2:
+        raise ParameterError("text", f"{file!r} has {len(texts)} text to compare; two are the least")
+    return texts
 
 
 @program("dystress export")
@@ -38,8 +71,9 @@ def main(words: list[str]) -> None:
 
     if options.push_to_hub is not None:
         check_push(options.push_to_hub)
+    int8_on = None if options.quantize is None else _texts(options)
     with quiet():
-        folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
+        folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE, int8_on)
     print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
     if options.push_to_hub is not None:
         print(push(folder, options.push_to_hub, folder), flush=True)

@@ -168,8 +168,8 @@ class TextRun(Run):
         self.record["words"] = self.evaluation.words()
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
         if self.held:
-            plain = partial(task.model.encode, tokenizer=task.tokenizer)
-            self.before = halves.measure(self.held, prompted(plain, task.model.transformer))
+            plain = partial(task.model.encode, tokenizer=task.tokenizer, raw=True)
+            self.before = halves.measure(self.held, prompted(plain, task.model))
             figures = self.record["untrained"].setdefault(task.model.pooler_type, {})
             figures[halves.METRIC] = 100 * self.before[0].mean()
             self.record["words"][halves.METRIC] = 100 * halves.by_words(self.held).mean()
@@ -190,7 +190,8 @@ class TextRun(Run):
             poolers = [model.pooler_type]
         texts = [prompt_of(model.transformer) + sentence for sentence in dev.sentences]
         vectors = model.encode_by_pooler(texts, tokenizer, poolers)  # (distinct sentences, dim) each
-        if model.keep_head and self.record["head"]["starts"] != "new":  # a trained head is part of the model
+        own_head = model.keep_head and self.record["head"]["starts"] != "new"  # a trained head is part of the model
+        if own_head or model.layers is not None:
             vectors[model.pooler_type] = model.encode(texts, tokenizer)
         self.record["similarities"] = {
             "set": dev.name,
@@ -211,8 +212,8 @@ class TextRun(Run):
             "padding_share": round(task.padding_share, 4),
         }
         best, tokenizer = load_saved(output)
-        plain = partial(best.to(self.accelerator.device).encode, tokenizer=tokenizer)
-        encode = prompted(plain, best.transformer)
+        plain = partial(best.to(self.accelerator.device).encode, tokenizer=tokenizer, raw=True)
+        encode = prompted(plain, best)
         if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if self.held:

@@ -52,6 +52,9 @@ class TextSettings:
         nargs="?",
         const=True,
     )
+    normalize: bool | None = option(
+        None, "Vectors of the saved model have length 1, as stores expect; default yes, or a loaded model's own."
+    )
     lora: int | None = option(
         None, "Train only LoRA adapters of this rank, and the head; saving merges them.", interval="[1, inf)"
     )

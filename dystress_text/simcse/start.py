@@ -23,7 +23,7 @@ from dystress_text.encoders.loading import (
     readable,
 )
 from dystress_text.encoders.masked_lm import load_lm_head
-from dystress_text.encoders.pooling import FIRST, averages_layers
+from dystress_text.encoders.pooling import FIRST
 from dystress_text.encoders.saving import PROMPTS
 from dystress_text.encoders.static import NEW, READ, StaticEncoder, StaticTable, new_static, refuse
 from dystress_text.errors import ParameterError, UserError
@@ -69,6 +69,7 @@ def load_start(text: TextSettings, given: Collection[str] = (), texts: TrainingT
     keep = own_head or (text.supervised and pooler_type == "cls")  # SimCSE has a head only with cls
     drop = not keep if text.mlp_only_train is None else text.mlp_only_train
     model = build_encoder(pretrained, pooler_type, True if own_head else text.mlp_head, keep_head=not drop)
+    model.normalize = _normalize(text, pretrained)
     source = _start_head(model, pretrained, text)
     about: dict[str, Any] = {"head": None if model.head is None else {"starts": source, "kept": model.keep_head}}
     notes = _notes(model, pretrained, source)
@@ -91,15 +92,18 @@ def _static_start(name: str, text: TextSettings, given: Collection[str], texts: 
     if text.views == "dropout" and not text.supervised:
         raise ParameterError("views", "a static encoder has no dropout: its views are crops, --views crop")
     _pooler_type(text, given, "avg")
+    if text.beside is not None and text.normalize is False:
+        raise ParameterError("normalize", "the vectors of both parts with --beside have length 1; leave the option out")
     beside, pieces = (None, None) if text.beside is None else _load_beside(text.beside, "vocabulary" not in given)
     if name == NEW:
         learned_from = texts.sentences(CorpusReport(), READ) if texts and text.vocabulary == "text" else None
         table, tokenizer = new_static(text.dim, learned_from, pieces)
-        model: SentenceEncoder = StaticEncoder(table)
+        model: SentenceEncoder = StaticEncoder(table, text.normalize is not False)
         notes = [f"static: {len(tokenizer):,} word pieces, {text.dim} numbers each"]
     else:
         pretrained = load_model(name)
         model, tokenizer = build_encoder(pretrained), pretrained.tokenizer
+        model.normalize = _normalize(text, pretrained)
         notes = [f"static: {len(tokenizer):,} word pieces of {name!r}, {model.transformer.config.hidden_size} numbers"]
     about: dict[str, Any] = {"head": None}
     if beside is not None:
@@ -131,6 +135,12 @@ def _load_beside(name: str, its_pieces: bool) -> tuple[tuple[Any, Path], Tokeniz
 def model_path(name: str) -> str:
     """A model's path; the embedded model is found from any working directory."""
     return str(PACKAGE.parent / name) if name.startswith(f"{PACKAGE.name}/embedded/") else name
+
+
+def _normalize(text: TextSettings, pretrained: Pretrained) -> bool:
+    if text.normalize is not None:
+        return text.normalize
+    return pretrained.normalize or pretrained.pooler_type is None  # None of a new sentence encoder
 
 
 def _pooler_type(text: TextSettings, given: Collection[str], saved: str | None) -> str:
@@ -173,8 +183,12 @@ def _notes(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[
         used = source == "SimCSE's MLP"
         ignored = ", ".join(pretrained.left if used else ("mlp", *pretrained.left))
         notes.append(f"SimCSE checkpoint: encoder{' and MLP' * used} loaded; ignored: {ignored or 'nothing'}")
-    if averages_layers(model.pooler_type):
-        notes.append(f"text-embeddings-inference and vLLM cannot serve it: they have no pooling {model.pooler_type}")
+    if model.apart:
+        why = "a kept head" if model.keep_head else "a mean of layers"
+        notes.append(
+            f"with {why} only sentence-transformers reads the saved model, and export --to onnx makes one for other "
+            "tools; --pooler_type avg is read by all"
+        )
     if model.head is not None:
         notes.append(f"head: {source}, {'kept' if model.keep_head else 'dropped after training'}")
     return notes

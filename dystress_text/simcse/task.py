@@ -110,7 +110,7 @@ class SimcseTask:
         return vectors
 
     def evaluate(self) -> dict[str, float]:
-        return {} if self.evaluation is None else self.evaluation(prompted(self.encode, self.model.transformer))
+        return {} if self.evaluation is None else self.evaluation(prompted(self.encode, self.model))
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
         """Vectors of sentences for evaluation while training, (n, dim), on the model's device."""

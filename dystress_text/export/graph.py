@@ -1,0 +1,110 @@
+"""A model as one ONNX graph, in fp32 and in int8, and what the latter loses on a user's text."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+
+from dystress_text.encoders.beside import BesideEncoder
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.pooling import pool, token_pooler
+
+FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_quantized.onnx"  # where clients of the hub look for them
+NEIGHBOURS = 10
+_OPSET = 18  # torch's exporter writes this version without conversion
+_AT_ONCE = 32  # texts
+_INPUTS, _OUTPUTS = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
+
+
+class _Graph(nn.Module):
+    """An encoder as a function of tensors alone."""
+
+    def __init__(self, encoder: SentenceEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.beside = encoder.model if isinstance(encoder, BesideEncoder) else None
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """States (n, length, dim), and vectors (n, dim), which are the states pooled and, if need be, of length 1."""
+        encoder, of_tokens = self.encoder, token_pooler(self.encoder.pooler_type)
+        if self.beside is None:
+            states = encoder.token_states(input_ids, attention_mask)
+            if encoder.keep_head and of_tokens != "avg":  # it may come before the choice of a token
+                states = encoder.apply_head(states)
+            vectors = pool((states,), attention_mask, of_tokens)
+        if self.beside is not None or (encoder.keep_head and of_tokens == "avg"):  # each token has the text's vector
+            vectors = encoder.forward_padded(input_ids, attention_mask)
+            states = vectors.unsqueeze(1).expand(-1, input_ids.shape[1], -1)
+        return states, F.normalize(vectors, dim=1) if encoder.normalize else vectors
+
+
+def write_graph(encoder: SentenceEncoder, folder: Path) -> None:
+    """Write the graph of token ids and mask, both (n, length); token types are 0, as in the encoder.
+
+    The states are such that a client which pools them by itself, as the model's files say, gets the vectors too: the
+    mean of layers, and a head on one token, are in them.
+    """
+    ids = torch.ones(2, 7, dtype=torch.long)
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
+        program: Any = torch.onnx.export(
+            _Graph(encoder).eval(), (ids, mask), dynamo=True, dynamic_shapes=(axes, axes),
+            input_names=_INPUTS, output_names=_OUTPUTS, opset_version=_OPSET, verbose=False,
+        )  # fmt: skip
+    for node in program.model.graph.all_nodes():  # each tells the lines of code it comes from, with their paths
+        node.metadata_props.clear()
+    (folder / FILE).parent.mkdir()
+    program.save(str(folder / FILE))  # weights above 2 GB lie in a second file
+
+
+def graph_vectors(folder: Path, texts: Sequence[str], file: str = FILE) -> Tensor:
+    """What a graph gives of texts, (n, dim), by the folder's tokenizer, as its card says."""
+    import onnxruntime
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    session = onnxruntime.InferenceSession(str(folder / file), providers=["CPUExecutionProvider"])
+    vectors = []
+    for start in range(0, len(texts), _AT_ONCE):
+        some = list(texts[start : start + _AT_ONCE])
+        batch = tokenizer(some, padding=True, truncation=True, return_tensors="np")
+        inputs = {name: batch[name].astype("int64") for name in _INPUTS}
+        vectors.append(torch.from_numpy(session.run(["sentence_embedding"], inputs)[0]))
+    return torch.cat(vectors)
+
+
+def quantize(folder: Path) -> None:
+    """Write the graph with weights in int8 beside it, by ONNX Runtime's dynamic quantization."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    logging.disable(logging.WARNING)  # it advises a step that is for images
+    try:
+        quantize_dynamic(folder / FILE, folder / INT8_FILE)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def int8_loss(folder: Path, texts: Sequence[str]) -> str:
+    """How far the graph in int8 is from the other one on at least two texts, in words."""
+    exact, rough = (F.normalize(graph_vectors(folder, texts, file), dim=1) for file in (FILE, INT8_FILE))  # (n, dim)
+    cosines = (exact * rough).sum(1)  # (n,)
+    most = min(NEIGHBOURS, len(texts) - 1)
+    near = [(x @ x.T).fill_diagonal_(-2).topk(most).indices for x in (exact, rough)]  # (n, most) each
+    kept = (near[0].unsqueeze(2) == near[1].unsqueeze(1)).any(2).float().mean()  # of (n, most)
+    first = (near[0][:, 0] == near[1][:, 0]).float().mean()
+    sizes = [(folder / file).stat().st_size / 1e6 for file in (FILE, INT8_FILE)]
+    return (
+        f"int8: {sizes[0]:.1f} MB to {sizes[1]:.1f} MB; on {len(texts):,} texts cosine {cosines.mean():.4f}, at least "
+        f"{cosines.min():.4f}; of the {most} nearest {100 * kept:.1f} % are kept, of the nearest {100 * first:.1f} %"
+    )
