@@ -304,10 +304,8 @@ def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
 def check_loaded(name: str, transformer: nn.Module | None) -> None:
     """Refuse the encoder of a sentence-transformers model some of whose weights its files lack."""
     if isinstance(transformer, PreTrainedModel):
-        source = files_of(name)
-        loaded: Any = type(transformer).from_pretrained(
-            name, config=transformer.config, output_loading_info=True, **source
-        )
+        more: dict[str, Any] = {"config": transformer.config, "output_loading_info": True, **files_of(name)}
+        loaded: Any = type(transformer).from_pretrained(name, **more)
         check_weights(name, loaded[1])
 
 

@@ -31,7 +31,7 @@ def test_the_merged_model_is_the_formula_and_gives_the_adapters_vectors(family, 
     sentences = make_sentences(8)
     expected = encoder.encode(sentences, tokenizer)
     torch.testing.assert_close(own.encode(sentences, its_tokenizer), expected, rtol=0, atol=1e-5)
-    merged = load_file(tmp_path / "model.safetensors")
+    merged = load_file(tmp_path / "0_Transformer" / "model.safetensors")
     assert not any("lora" in name for name in merged)
     layer = "h.1.attn.c_attn" if family == "gpt2" else "encoder.layer.1.attention.self.query"
     a, b = (before[f"transformer.{layer}.lora_{name}.default.weight"].double().numpy() for name in "AB")

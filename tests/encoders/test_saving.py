@@ -65,7 +65,7 @@ def test_the_layout_has_the_words_of_5_1(tmp_path, tokenizer, recwarn):
     settings = [json.loads((tmp_path / module["path"] / "config.json").read_text()) for module in modules[2:4]]
     assert settings[0].keys() >= {"word_embedding_dimension", "pooling_mode_mean_tokens"}
     assert settings[1].keys() == {"in_features", "out_features", "bias", "activation_function"}
-    assert "TokenizersBackend" not in (tmp_path / "tokenizer_config.json").read_text()
+    assert "TokenizersBackend" not in (tmp_path / "0_Transformer" / "tokenizer_config.json").read_text()
     assert not list(tmp_path.rglob("*.bin"))
     SentenceTransformer(str(tmp_path), device="cpu")
     assert [str(w.message) for w in recwarn if "sentence_transformers" in str(w.filename)] == []

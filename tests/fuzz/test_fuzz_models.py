@@ -75,13 +75,14 @@ def test_folders(folder, tmp_path_factory, data):
 def test_code_in_a_folder_is_not_run_and_nobody_is_asked(known, copied, tmp_path, monkeypatch):
     """``yes | python train.py --model_name_or_path FOLDER`` would say yes to running it."""
     canary = tmp_path / "canary"
+    copied = (place := copied) / "0_Transformer"
     (copied / "modeling_evil.py").write_text(CODE.format(canary=str(canary)))
     auto = {"AutoConfig": "modeling_evil.Config", "AutoModel": "modeling_evil.Model"}
     change(copied / "config.json", auto_map=auto, **({} if known else {"model_type": "evil"}))
     change(copied / "tokenizer_config.json", auto_map={"AutoTokenizer": ["modeling_evil.Tokenizer", None]})
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\ny\n"))
-    for load in loaders(copied):
+    for load in loaders(place):
         result = accepted(load)
         assert (result is not None) == known
     assert not canary.exists()
@@ -106,7 +107,7 @@ def test_modules_of_another_kind_and_elsewhere(entry, copied, tmp_path, monkeypa
 
 @pytest.mark.parametrize("how", ["torch", "pickle", "pickle of the head", "damaged head"])
 def test_weights_that_are_a_pickle_or_damaged(how, copied, tmp_path):
-    canary, place = tmp_path / "canary", copied / "2_Dense" if "head" in how else copied
+    canary, place = tmp_path / "canary", copied / ("2_Dense" if "head" in how else "0_Transformer")
     weights = place / "model.safetensors"
     if how == "damaged head":
         weights.write_bytes(weights.read_bytes()[:40])
@@ -114,7 +115,7 @@ def test_weights_that_are_a_pickle_or_damaged(how, copied, tmp_path):
         weights.unlink()
         torch.save({"linear.weight": Harm(canary)}, place / "pytorch_model.bin")
     if how == "pickle":
-        (copied / "pytorch_model.bin").write_bytes(pickle.dumps(Harm(canary)))
+        (place / "pytorch_model.bin").write_bytes(pickle.dumps(Harm(canary)))
     for load in loaders(copied)["head" in how :]:
         with pytest.raises(UserError, match="cannot load") as caught:
             load()
