@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dystress_text.encoders.beside import BesideEncoder
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.pooling import pool, token_pooler
+from dystress_text.encoders.pooling import LAST, pool, token_pooler
 
 FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_quantized.onnx"  # where clients of the hub look for them
 NEIGHBOURS = 10
@@ -35,14 +35,15 @@ class _Graph(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """States (n, length, dim), and vectors (n, dim), which are the states pooled and, if need be, of length 1."""
         encoder, of_tokens = self.encoder, token_pooler(self.encoder.pooler_type)
-        if self.beside is None:
-            states = encoder.token_states(input_ids, attention_mask)
-            if encoder.keep_head and of_tokens != "avg":  # it may come before the choice of a token
-                states = encoder.apply_head(states)
-            vectors = pool((states,), attention_mask, of_tokens)
-        if self.beside is not None or (encoder.keep_head and of_tokens == "avg"):  # each token has the text's vector
+        # each token has the vector where a head follows the mean, and where clients take padding for the last token
+        if self.beside is not None or of_tokens == LAST or (encoder.keep_head and of_tokens == "avg"):
             vectors = encoder.forward_padded(input_ids, attention_mask)
             states = vectors.unsqueeze(1).expand(-1, input_ids.shape[1], -1)
+        else:
+            states = encoder.token_states(input_ids, attention_mask)
+            if encoder.keep_head:  # it may come before the choice of a token
+                states = encoder.apply_head(states)
+            vectors = pool((states,), attention_mask, of_tokens)
         return states, F.normalize(vectors, dim=1) if encoder.normalize else vectors
 
 
