@@ -37,27 +37,30 @@ function pooling(kind) {
   return pooling_mode_cls_token ? "cls" : pooling_mode_lasttoken ? "last_token" : "mean";
 }
 
-function compare(expected, found) {
+// Of the texts that the model's limit does not cut, and the largest difference of those that it cuts
+function compare(expected, found, whole) {
   const [a, b] = [expected.map(unit), found.map(unit)];
-  const [first, second] = [nearest(a), nearest(b)];
   const differences = a.map((x, i) => Math.max(...x.map((value, j) => Math.abs(value - b[i][j]))));
-  const text = differences.indexOf(Math.max(...differences));
+  const fits = a.map((_, i) => i).filter((i) => whole[i]);
+  const [first, second] = [nearest(fits.map((i) => a[i])), nearest(fits.map((i) => b[i]))];
   return {
-    difference: differences[text],
-    text,
-    cosine: Math.min(...a.map((x, i) => dot(x, b[i]))),
-    first_hits: first.filter((x, i) => x === second[i]).length / first.length,
+    difference: Math.max(...fits.map((i) => differences[i])),
+    cosine: Math.min(...fits.map((i) => dot(a[i], b[i]))),
+    first_hits: first.filter((x, i) => x === second[i]).length / fits.length,
+    difference_of_cut: Math.max(0, ...differences.filter((_, i) => !whole[i])),
   };
 }
 
 async function embed(kind, dtype) {
   const extractor = await pipeline("feature-extraction", kind, { dtype });
+  const limit = extractor.tokenizer.model_max_length ?? Infinity;
+  const whole = sentences.map((text) => extractor.tokenizer(text).input_ids.dims[1] <= limit);
   const found = [];
   for (let i = 0; i < sentences.length; i += 4) { // in batches, which are padded
     const batch = await extractor(sentences.slice(i, i + 4), { pooling: pooling(kind), normalize: true });
     found.push(...batch.tolist());
   }
-  return found;
+  return [found, whole];
 }
 
 for (const [kind, expected] of Object.entries(vectors)) {
@@ -65,7 +68,7 @@ for (const [kind, expected] of Object.entries(vectors)) {
     if (!existsSync(join(folder, "onnx", kind, "onnx", file))) continue;
     const line = { client: "transformers.js", version: env.version, kind, dtype, pooling: pooling(kind) };
     try {
-      Object.assign(line, compare(expected, await embed(kind, dtype)));
+      Object.assign(line, compare(expected, ...(await embed(kind, dtype))));
     } catch (error) {
       line.error = String(error.message ?? error).split("\n")[0];
     }
