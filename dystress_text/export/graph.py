@@ -34,13 +34,11 @@ class _Graph(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
         """States (n, length, dim), and vectors (n, dim), which are the states pooled and, if need be, of length 1."""
-        encoder, of_tokens = self.encoder, token_pooler(self.encoder.pooler_type)
-        if self.beside is None:
+        encoder = self.encoder
+        if self.beside is None and token_pooler(encoder.pooler_type) == "avg" and not encoder.keep_head:
             states = encoder.token_states(input_ids, attention_mask)
-            if encoder.keep_head and of_tokens != "avg":  # it may come before the choice of a token
-                states = encoder.apply_head(states)
-            vectors = pool((states,), attention_mask, of_tokens)
-        if self.beside is not None or (encoder.keep_head and of_tokens == "avg"):  # each token has the text's vector
+            vectors = pool((states,), attention_mask, "avg")
+        else:
             vectors = encoder.forward_padded(input_ids, attention_mask)
             states = vectors.unsqueeze(1).expand(-1, input_ids.shape[1], -1)
         return states, F.normalize(vectors, dim=1) if encoder.normalize else vectors
@@ -49,8 +47,8 @@ class _Graph(nn.Module):
 def write_graph(encoder: SentenceEncoder, folder: Path) -> None:
     """Write the graph of token ids and mask, both (n, length); token types are 0, as in the encoder.
 
-    The states are such that a client which pools them by itself, as the model's files say, gets the vectors too: the
-    mean of layers, and a head on one token, are in them.
+    A client that pools the states by itself gets the vectors too: the mean of layers is in them, and if a vector is not
+    the mean of its tokens, each of them has the vector, which no choice of tokens, no mean and no padding changes.
     """
     ids = torch.ones(2, 7, dtype=torch.long)
     mask = torch.ones_like(ids)

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import build_tokenizer, build_transformer, make_sentences
 from hub_server import hub_server, with_hub
 from huggingface_hub import ModelCard
@@ -16,6 +17,7 @@ from dystress_text.cli import extras
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.export import copies as program
 from dystress_text.export.card import write_card
+from dystress_text.export.graph import _Graph
 from dystress_text.programs.export import main
 
 INDEX = """model-index:
@@ -175,3 +177,15 @@ def test_a_copy_is_uploaded_or_one_line_says_why_not(status, model, tmp_path, ca
     card = uploaded["README.md"].decode()
     assert 'from_pretrained("someone/model")' in card
     assert ModelCard(card).data.library_name == "transformers"
+
+
+@pytest.mark.parametrize(("pooler", "head"), [("cls", False), ("cls", True), ("last", False), ("avg", True)])
+def test_each_token_of_a_graph_has_the_vector_that_is_not_the_mean_of_tokens(pooler, head):
+    """So that a client which takes another token, or one of padding, is right; the mean of tokens is tried elsewhere."""
+    encoder = SentenceEncoder(build_transformer("bert"), pooler, head, keep_head=head, normalize=True).eval()
+    ids, mask = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    with torch.no_grad():
+        states, vectors = _Graph(encoder)(ids, mask)
+        expected = F.normalize(encoder.forward_padded(ids, mask), dim=1)
+    torch.testing.assert_close(vectors, expected)
+    torch.testing.assert_close(F.normalize(states, dim=2), expected.unsqueeze(1).expand_as(states))
