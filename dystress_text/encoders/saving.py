@@ -128,7 +128,7 @@ def write_model(
         kept = getattr(transformer.config, PROMPTS, {})
         model = SentenceTransformer(modules=modules, device=str(transformer.device), **kept)
         model.save(str(folder), create_model_card=False)
-    _reword(folder, token_of(pooler_type))
+    reword(folder, token_of(pooler_type))
 
 
 def write_config(config: PretrainedConfig, folder: Path) -> None:
@@ -181,11 +181,11 @@ def _write_lists(folder: Path) -> None:
         file.write_text(json.dumps(whole, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
-def _reword(folder: Path, mode: str) -> None:
+def reword(folder: Path, mode: str) -> None:
     """Name modules and settings as sentence-transformers does before 5.4, and as servers read them."""
     modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
     for module in modules:
-        kind, path = module["path"].partition("_")[2] or "Transformer", folder / module["path"] / "config.json"
+        kind, path = module["type"].rpartition(".")[2], folder / module["path"] / "config.json"
         module["type"] = f"sentence_transformers.models.{kind}"
         if kind == "Transformer" or not path.is_file():
             continue

@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.modeling_outputs import BaseModelOutput
 
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.saving import PROMPTS, quiet
+from dystress_text.encoders.saving import PROMPTS, quiet, reword
 from dystress_text.errors import ParameterError
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.whole import replaced_files
@@ -109,6 +109,7 @@ class StaticEncoder(SentenceEncoder):
         kept = getattr(self.transformer.config, PROMPTS, {})
         with replaced_files(folder) as complete:
             SentenceTransformer(modules=modules, device="cpu", **kept).save(str(complete), create_model_card=False)
+            reword(complete, "mean")
 
 
 def new_static(

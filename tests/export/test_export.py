@@ -181,7 +181,7 @@ def test_a_copy_is_uploaded_or_one_line_says_why_not(status, model, tmp_path, ca
 
 @pytest.mark.parametrize(("pooler", "head"), [("cls", False), ("cls", True), ("last", False), ("avg", True)])
 def test_each_token_of_a_graph_has_the_vector_that_is_not_the_mean_of_tokens(pooler, head):
-    """So that a client which takes another token, or one of padding, is right; the mean of tokens is tried elsewhere."""
+    """So that a client which takes another token, or one of padding, is right; means are tried elsewhere."""
     encoder = SentenceEncoder(build_transformer("bert"), pooler, head, keep_head=head, normalize=True).eval()
     ids, mask = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
     with torch.no_grad():
