@@ -102,8 +102,9 @@ class BesideEncoder(StaticEncoder):
 
 def saved_beside(module: Any, folder: Path) -> tuple[BesideEncoder, PreTrainedTokenizerBase]:
     """The encoder of a folder whose :class:`BesideEmbedding` is loaded, and its table's tokenizer."""
-    table = table_of(module.table.weight)
-    return BesideEncoder(table, module.model, folder / beside_module.MODEL), tokenizer_of(module.words)
+    tokenizer = tokenizer_of(module.words)
+    table = table_of(module.table.weight, tokenizer.unk_token_id)
+    return BesideEncoder(table, module.model, folder / beside_module.MODEL), tokenizer
 
 
 def _copy_model(source: Path, target: Path) -> None:

@@ -148,7 +148,8 @@ def _static(name: str) -> Pretrained:
     if kinds[1:] not in ([], ["Normalize"]) or kinds[0] != "StaticEmbedding":
         raise UserError(f"{name!r} cannot be read: it is made of {', '.join(kinds)}, not of StaticEmbedding, Normalize")
     module: Any = model[0]
-    table, tokenizer = table_of(module.embedding.weight), tokenizer_of(module.tokenizer)
+    tokenizer = tokenizer_of(module.tokenizer)
+    table = table_of(module.embedding.weight, tokenizer.unk_token_id)
     if kept := prompts_of(model):
         setattr(table.config, PROMPTS, kept)
     return Pretrained(name, table, tokenizer, None, False, (), "avg", None, len(kinds) > 1)

@@ -40,7 +40,8 @@ def pool_tokens(states: Tensor, attention_mask: Tensor, pooler_type: str) -> Ten
     """Mean of each row's tokens, or the last one; (n, length, dim) and (n, length) -> (n, dim)."""
     if pooler_type == LAST:
         places = torch.arange(attention_mask.shape[1], device=states.device) * attention_mask  # (n, length)
-        pooled = states[torch.arange(len(states), device=states.device), places.argmax(1)]
+        last = places.float().argmax(1)  # as floats: ONNX Runtime 1.18 has no argmax of whole numbers
+        pooled = states[torch.arange(len(states), device=states.device), last]
     else:
         mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (n, length, 1)
         pooled = (states * mask).sum(1) / mask.sum(1)

@@ -38,19 +38,32 @@ class StaticConfig(PretrainedConfig):
 
     model_type = "static_table"
 
-    def __init__(self, vocab_size: int = 1, hidden_size: int = 512, **more: Any) -> None:
+    def __init__(
+        self, vocab_size: int = 1, hidden_size: int = 512, unk_token_id: int | None = None, **more: Any
+    ) -> None:
         super().__init__(**more)
         self.vocab_size, self.hidden_size, self.num_hidden_layers = vocab_size, hidden_size, 0
+        self.unk_token_id = unk_token_id
 
 
 class StaticTable(PreTrainedModel):
-    """Word vectors as a model of transformers: the states of its only layer are the tokens' rows."""
+    """Word vectors as a model of transformers: the states of its only layer are the tokens' rows.
+
+    The row of the unknown token, if the configuration names it, stays 0: what is not known has no meaning, and readers
+    such as model2vec leave it out.
+    """
 
     config_class = StaticConfig
 
     def __init__(self, config: StaticConfig) -> None:
         super().__init__(config)
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        if config.unk_token_id is not None:
+            self.embedding.weight.register_hook(self._without_unknown)  # type: ignore[no-untyped-call]
+
+    def _without_unknown(self, gradient: Tensor) -> Tensor:
+        gradient[self.config.unk_token_id] = 0  # in place: a copy of (vocabulary, dim) numbers would cost each step
+        return gradient
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embedding
@@ -75,6 +88,8 @@ class StaticTable(PreTrainedModel):
         idf = torch.log((few + texts) / (few + texts_with.double())).float()  # (vocabulary,)
         rows = torch.randn(self.embedding.weight.shape, generator=torch.Generator().manual_seed(seed))
         self.embedding.weight.copy_(rows * (_SPREAD * idf / idf.mean()).unsqueeze(1))
+        if self.config.unk_token_id is not None:
+            self.embedding.weight[self.config.unk_token_id] = 0
 
 
 class StaticEncoder(SentenceEncoder):
@@ -121,7 +136,8 @@ def new_static(
     embedded = EMBEDDED / "bert-mini-wiki" / "tokenizer.json"
     pieces = pieces or (Tokenizer.from_file(str(embedded)) if texts is None else _learned(texts))
     tokenizer = tokenizer_of(pieces)
-    return StaticTable(StaticConfig(1 + max(tokenizer.get_vocab().values()), dim)), tokenizer
+    rows = 1 + max(tokenizer.get_vocab().values())
+    return StaticTable(StaticConfig(rows, dim, tokenizer.unk_token_id)), tokenizer
 
 
 def _learned(texts: Iterable[str]) -> Tokenizer:
@@ -163,9 +179,11 @@ def words_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     return backend
 
 
-def table_of(weight: Tensor) -> StaticTable:
-    """A table of trained rows, (vocabulary, dim), which are copied."""
-    table = StaticTable(StaticConfig(*weight.shape))
+def table_of(weight: Tensor, unknown: int | None = None) -> StaticTable:
+    """A table of trained rows, (vocabulary, dim), which are copied; the unknown token's stays 0 if it is."""
+    has_none = unknown is not None and not weight[unknown].any()
+    rows, dim = weight.shape
+    table = StaticTable(StaticConfig(rows, dim, unknown if has_none else None))
     table.embedding.weight.data = weight.detach().float().clone()
     return table
 

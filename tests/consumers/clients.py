@@ -135,7 +135,9 @@ def txtai_named(model: str, texts: list[str]) -> Any:
 def infinity(model: str, texts: list[str]) -> Any:
     from infinity_emb import EngineArgs, SyncEngineArray
 
-    engines = SyncEngineArray.from_args([EngineArgs(model_name_or_path=model, device="cpu", engine="torch", dtype="float32")])
+    engines = SyncEngineArray.from_args(
+        [EngineArgs(model_name_or_path=model, device="cpu", engine="torch", dtype="float32")]
+    )
     try:
         return engines.embed(model=model, sentences=texts).result()[0]
     finally:

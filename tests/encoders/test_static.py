@@ -43,7 +43,31 @@ def test_a_new_table_is_random_times_idf(tmp_path):
     idf = np.log(1.01 * len(LINES) / (0.01 * len(LINES) + by_hand))
     drawn = torch.randn(len(tokenizer), 16, generator=torch.Generator().manual_seed(3)).numpy()
     expected = 0.1 * drawn * (idf / idf.mean())[:, None]
+    expected[tokenizer.unk_token_id] = 0
     np.testing.assert_allclose(table.embedding.weight.detach().numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_not_known_has_no_meaning_after_training_either(tmp_path):
+    table, tokenizer = new_static(8)
+    table.start(torch.ones(len(tokenizer)), 2, seed=0)
+    encoder, unknown = StaticEncoder(table), tokenizer.unk_token_id
+    texts = ["a word and 🦆", "a word and", "🦆"]
+    assert unknown in tokenizer(texts[0])["input_ids"]
+    optimizer = torch.optim.AdamW(table.parameters(), 0.1, weight_decay=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        ids = tokenizer(texts)["input_ids"]
+        vectors = encoder(torch.tensor(sum(ids, [])), torch.tensor([len(of_text) for of_text in ids]))
+        vectors.square().sum().backward()
+        optimizer.step()
+    assert not table.embedding.weight[unknown].any()
+    assert table.embedding.weight.grad.any() and table.embedding.weight.grad.isfinite().all()
+    with_it, without, alone = encoder.encode(texts, tokenizer)
+    torch.testing.assert_close(with_it / with_it.norm(), without / without.norm())
+    assert not alone.any()
+    encoder.save(tmp_path / "m", tokenizer)
+    again, _ = load_saved(tmp_path / "m")
+    assert again.transformer.config.unk_token_id == unknown  # and it stays so when training goes on
 
 
 @pytest.mark.parametrize("normalize", [False, True])
