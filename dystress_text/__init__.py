@@ -9,14 +9,16 @@ if TYPE_CHECKING:
     from dystress_text.core import *  # noqa: F403
     from dystress_text.core import __all__ as _core
     from dystress_text.laboratory.audit import audit
+    from dystress_text.programs.senteval import evaluate
     from dystress_text.programs.train import train
     from dystress_text.sentence_transformers_loss import DySTreSSLoss
 
-    __all__ = [*_core, "DySTreSSLoss", "audit", "train"]
+    __all__ = [*_core, "DySTreSSLoss", "audit", "evaluate", "train"]
 else:  # a type checker would take any name for a good one
     _ELSEWHERE = {
         "audit": "dystress_text.laboratory.audit",
         "DySTreSSLoss": "dystress_text.sentence_transformers_loss",
+        "evaluate": "dystress_text.programs.senteval",
         "train": "dystress_text.programs.train",
     }
 

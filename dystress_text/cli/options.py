@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
 from os import PathLike, fspath
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -67,14 +68,15 @@ def check_names(option: str, names: Iterable[str], known: Collection[str]) -> No
 
 
 def converted(entry: Field[Any], group: type, value: Any) -> Any:
-    """A value that Python code gives for a field: a path as text, one text as a list; another kind is refused."""
+    """What Python code gives for a field: a path of the field's type, one text as a list; others are refused."""
     kind, optional = _kind(entry, group)
     if value is None and optional:
         return value
     of_list = get_origin(kind) is list
     one = get_args(kind)[0] if of_list else kind
     values = [value] if not of_list or isinstance(value, str | PathLike) else list(value)
-    texts = [fspath(each) if isinstance(each, PathLike) else each for each in values]
+    text_of: Callable[[Any], Any] = Path if one is Path else fspath
+    texts: list[Any] = [text_of(each) if isinstance(each, str | PathLike) else each for each in values]
     if one is str and "yes" in entry.metadata.get("choices", ()):
         texts = [{True: "yes", False: "no"}.get(each, each) for each in texts]
     for each in texts:

@@ -238,7 +238,7 @@ def words_line(pairs: StsPairs, words: Mapping[str, float]) -> list[str]:
     return [sts_line("words", "TF-IDF", pairs, words)] if pairs.metric("spearman") in words else []
 
 
-def read_scored_pairs(source: str) -> StsPairs:
+def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
     """Read pairs with scores, named by their file or data set (see :func:`name_of`).
 
     The columns are sentence1, sentence2 and score, or the only three, in that order; a .csv or .tsv file of three need
@@ -248,22 +248,23 @@ def read_scored_pairs(source: str) -> StsPairs:
     Args:
         source: a .csv, .tsv, .jsonl, .json or .parquet file, or a hub data set as ``OWNER/NAME`` (its ``validation``
             split) or ``OWNER/NAME:SPLIT``.
+        parameter: what errors name.
     """
     try:
         pairs = scored(_rows(source))
     except DataError as error:
-        raise ParameterError("eval_file", str(error)) from error
+        raise ParameterError(parameter, str(error)) from error
     if len(set(pairs.scores)) < 2:
-        raise ParameterError("eval_file", f"the {len(pairs)} pairs of {source!r} have no two different scores")
+        raise ParameterError(parameter, f"the {len(pairs)} pairs of {source!r} have no two different scores")
     positive_above = float(0.8 * pairs.scores.max() + 0.2 * pairs.scores.min())
-    return replace(pairs, name=name_of(source), positive_above=positive_above)
+    return replace(pairs, name=name_of(source, parameter), positive_above=positive_above)
 
 
-def name_of(source: str) -> str:
+def name_of(source: str, parameter: str = "eval_file") -> str:
     """A file's or data set's name in metrics."""
     slug = slug_of(Path(_place(source)[0]).stem)
     if not slug:
-        raise ParameterError("eval_file", f"the name of {source!r} has no letter or digit to name its metrics by")
+        raise ParameterError(parameter, f"the name of {source!r} has no letter or digit to name its metrics by")
     return slug
 
 

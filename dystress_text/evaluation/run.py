@@ -25,9 +25,11 @@ from dystress_text.evaluation.catalogue import (
     suite_folder,
 )
 from dystress_text.evaluation.embedder import EncodedOnce, check_complete, load_model
-from dystress_text.evaluation.retrieval import Collection, read_collections
+from dystress_text.evaluation.evaluators import read_scored_pairs
+from dystress_text.evaluation.readers import StsPairs
+from dystress_text.evaluation.retrieval import Collection, figures_in, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
-from dystress_text.evaluation.sts import Embed, evaluate_sts_task, score_vectors
+from dystress_text.evaluation.sts import Embed, evaluate_pairs, evaluate_sts_task, score_vectors
 from dystress_text.evaluation.transfer import evaluate_transfer
 from dystress_text.evaluation.words import TITLE, WORDS, Words
 from dystress_text.files.prepared_data import variant_of
@@ -48,6 +50,20 @@ class Results:
     left_out: dict[str, str] = field(default_factory=dict)  # why a task has no result
     geometry: dict[str, dict[str, Any]] = field(default_factory=dict)  # of one set, under "geometry"
     retrieval: dict[str, dict[str, Any]] = field(default_factory=dict)  # figures and sizes by collection
+    pairs: dict[str, dict[str, Any]] = field(default_factory=dict)  # Spearman's correlation and size by set
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """All figures by what they are of, such as ``STS12`` or ``My collection ndcg@10``."""
+        own = {name: result["spearman"] for name, result in self.pairs.items()}
+        tasks = {name: figure_of(result) for name, result in self.tasks.items()}
+        searched = {name: figures_in(result) for name, result in self.retrieval.items()}
+        return tasks | own | {f"{name} {metric}": x for name, row in searched.items() for metric, x in row.items()}
+
+    @property
+    def missing(self) -> list[str]:
+        """The tasks that gave no result."""
+        return [name for name in self.left_out if name != "geometry"]
 
     def begin(self, file: Path) -> None:
         """Find out now whether the file can be read and written, and say whether it holds what will be replaced."""
@@ -81,9 +97,11 @@ class Results:
     def _content(self, kept: Mapping[str, Any], new: Sequence[str]) -> dict[str, Any]:
         """These results with those that a file has kept of the same model and settings."""
         tasks = {**kept["tasks"]}
-        retrieval, others, left_out = ({**kept.get(name, {})} for name in ("retrieval", "other_data", "left_out"))
+        names = "retrieval", "pairs", "other_data", "left_out"
+        retrieval, pairs, others, left_out = ({**kept.get(name, {})} for name in names)
         geometry = {"geometry": measured} if (measured := kept.get("geometry")) else {}
-        places = (self.tasks, tasks, others), (self.retrieval, retrieval, retrieval), (self.geometry, geometry, others)
+        own = (self.retrieval, retrieval, retrieval), (self.pairs, pairs, pairs)
+        places = (self.tasks, tasks, others), *own, (self.geometry, geometry, others)
         for mine, there, aside in places:
             for name in (name for name in mine if name in new or name not in there):
                 left_out.pop(name, None)
@@ -99,6 +117,7 @@ class Results:
             "left_out": left_out | self.left_out,
             "geometry": geometry.get("geometry"),
             "retrieval": retrieval,
+            "pairs": pairs,
             "other_data": others,
             "versions": versions("sentence-transformers", "tokenizers", "scipy", "scikit-learn", "bm25s"),
         }
@@ -132,6 +151,14 @@ def table(results: Sequence[Results], names: Sequence[str], mean: str, more: Map
     return lay_out(lines)
 
 
+def pairs_table(results: Sequence[Results], sets: Sequence[StsPairs]) -> str:
+    """Spearman's correlation x 100 of models on the user's own pairs, a row for each."""
+    names = [pairs.name for pairs in sets]
+    return lay_out(
+        [["", *names], *([r.about["model"], *(f"{r.pairs[n]['spearman']:.2f}" for n in names)] for r in results)]
+    )
+
+
 def retrieval_table(results: Sequence[Results], collections: Sequence[Collection]) -> str:
     """The figures of models in search, a row for each."""
     columns = [(collection.name, metric) for collection in collections for metric in collection.metrics]
@@ -153,14 +180,15 @@ def evaluate_task(task: Task, folder: Path, embed: Embed | Words, mode: str = "t
     return {**scores, **data, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
 
 
-def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
+def run(settings: SentEvalSettings, published: Published | None = None) -> list[Results]:
     """Evaluate models: print the tables, and replace the entries of each in its result file task by task.
 
-    Returns whether every chosen task gave a result, for every model. ``published`` are the rows for ``compare``.
+    Returns the results of each model. ``published`` are the rows for ``compare``.
     """
     chosen = choose(settings.suite, settings.tasks or [])
     folder = suite_folder(settings.suite, settings.data_dir)
     collections = read_collections("retrieval", settings.retrieval or [], settings.split)
+    own = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
     if chosen and not folder.is_dir():
         reason = f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none"
         raise ParameterError("data_dir", reason)
@@ -176,7 +204,6 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
         more = (published or {}).get(group, {}) if settings.compare and settings.suite == "senteval" else {}
         print(f"\n{table(every, names, mean, more)}", flush=True)
 
-    complete = True
     for model, pooler in poolers.items():
         embed, of_model = _loaded(settings, model, pooler)
         mine = {group: tasks for group, tasks in chosen.items() if model != WORDS or group == "sts"}
@@ -192,17 +219,21 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
         if "sts" in chosen and settings.geometry != "none" and not isinstance(embed, Words):
             _measure_geometry(settings, results, folder, embed)
             results.write(file, "geometry")
+        for pairs in own:
+            results.pairs[pairs.name] = evaluate_pairs(pairs, embed)
+            results.write(file, pairs.name)
         for collection in collections:
             _run_collection(results, collection, embed, file)
-        missing = ", ".join(task.name for tasks in mine.values() for task in tasks if task.name not in results.tasks)
-        complete = complete and not missing
+        missing = ", ".join(results.missing)
         print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}", flush=True)
     if len(poolers) > 1:
         for group in chosen:
             show(group)
+    if own:
+        print(f"\n{pairs_table(every, own)}", flush=True)
     if collections:
         print(f"\n{retrieval_table(every, collections)}", flush=True)
-    return complete
+    return every
 
 
 def _loaded(settings: SentEvalSettings, model: str, pooler: str | None) -> tuple[EncodedOnce | Words, dict[str, Any]]:

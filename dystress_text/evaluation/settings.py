@@ -62,7 +62,13 @@ class SentEvalSettings:
         choices=("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "last", "pooler"),
     )
     tasks: list[str] | None = option(
-        None, "sts, transfer, all, or names of tasks, ours or SentEval's; default all, with --retrieval none"
+        None, "sts, transfer, all, or names of tasks, ours or SentEval's; default all, none with --pairs or --retrieval"
+    )
+    pairs: list[str] | None = option(
+        None,
+        "similarity: scored pairs of your own, .csv, .tsv, .jsonl or .parquet files with the columns sentence1, "
+        "sentence2 and score, or with two texts and a number alone, or OWNER/NAME[:SPLIT] on the hub",
+        metavar="FILE",
     )
     retrieval: list[Path] | None = option(
         None,
@@ -84,13 +90,13 @@ class SentEvalSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if self.tasks is None:
-            object.__setattr__(self, "tasks", [] if self.retrieval else ["all"])
+            object.__setattr__(self, "tasks", [] if self.retrieval or self.pairs else ["all"])
         chosen = choose(self.suite, self.tasks or [])
         if WORDS in self.model and Path(WORDS).is_dir():
             raise ParameterError("model", f"{WORDS!r} is the baseline and a folder; ./{WORDS} is the folder")
         if self.model == [WORDS] and self.pooler_type:
             raise ParameterError("pooler_type", "words have none")
-        if self.model == [WORDS] and "sts" not in chosen and not self.retrieval:
+        if self.model == [WORDS] and "sts" not in chosen and not (self.retrieval or self.pairs):
             raise ParameterError("tasks", "words alone are measured on sts and on search, not on transfer tasks")
         if self.output is not None and len(self.model) > 1:
             raise ParameterError("output", "is the file of one model; each of several has its own")

@@ -89,6 +89,12 @@ def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed | Words) -> dict
     }
 
 
+def evaluate_pairs(pairs: StsPairs, embed: Embed | Words) -> dict[str, Any]:
+    """Score an encoder on pairs of the user's own, as :func:`evaluate_sts_task` does on a task."""
+    (cosines,) = _cosines([pairs], embed)
+    return {"spearman": round(spearman(cosines, pairs.scores), 2), "count": len(pairs)}
+
+
 def _cosines(subsets: Sequence[StsPairs], embed: Embed | Words) -> list[NDArray[np.float64]]:
     """The cosines of the pairs of each subset, (pairs,); for words the idf is that of all subsets together."""
     if isinstance(embed, Words):

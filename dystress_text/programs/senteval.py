@@ -5,6 +5,7 @@
     dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
     dystress senteval --model bert-base-uncased out/ --pooler_type cls      # a row for each
     dystress senteval --model out/ --retrieval COLLECTION       # search, in BEIR's layout
+    dystress senteval --model out/ words --pairs FILE           # your own scored pairs
     dystress senteval --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
 
 ``python eval/senteval.py`` is the same in a checkout.
@@ -15,13 +16,19 @@ whose files are missing or damaged is marked, no average is then given, and the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import program
-from dystress_text.cli.options import SettingsParser
+from dystress_text.cli.options import SettingsParser, check_names, converted
 from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import SentEvalSettings
+
+if TYPE_CHECKING:
+    from dystress_text.evaluation.run import Results
 
 # the options of SimCSE's evaluation.py, and what they are called here
 SIMCSE_OPTIONS = {
@@ -38,15 +45,33 @@ def make_parser() -> SettingsParser:
     return SettingsParser([SentEvalSettings], "dystress senteval", __doc__)
 
 
-@program("dystress senteval", "interrupted; the result file holds what was finished")
-def main(words: list[str]) -> bool:
-    """The program; whether every task has its figure."""
-    for word, following in pairwise([*words, ""]):
-        name, equals, value = word.partition("=")
-        name = name[:2] + name[2:].replace("-", "_")
-        for option in {name, f"{name}={value if equals else following}"} & SIMCSE_OPTIONS.keys():
-            raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
-    (settings,) = make_parser().settings(words)
+def evaluate(model: str | Path | Sequence[str | Path], **options: Any) -> dict[str, dict[str, float]]:
+    """Evaluate models as ``dystress senteval`` does, and return the figures of each by its name.
+
+    Args:
+        model: folder or hub name of a model, or several; ``words`` is the baseline without one.
+        options: those of the command line, such as ``pairs=["mine.csv"]``, ``retrieval=["COLLECTION"]``,
+            ``tasks=["STS12"]``, ``suite="mini"``. A value may stand for a list of one.
+
+    Returns:
+        For each model its figures by task, set of pairs, or collection and metric: Spearman's correlation, accuracy,
+        nDCG@10, MRR@10 and recall@100, all times 100. A task without a result has none.
+
+    Raises:
+        UserError: an option is unknown or wrong, or data are.
+
+    Examples:
+        >>> evaluate("words", suite="mini", tasks="sts")  # doctest: +SKIP
+        {'words': {'mini STS': 51.2}}
+    """
+    given, known = {"model": model, **options}, {entry.name: entry for entry in fields(SentEvalSettings)}
+    check_names("evaluate", given, known)
+    settings = SentEvalSettings(**{n: converted(known[n], SentEvalSettings, value) for n, value in given.items()})
+    return {str(results.about["model"]): results.figures for results in _evaluated(settings)}
+
+
+def _evaluated(settings: SentEvalSettings) -> list[Results]:
+    """The results of an evaluation, which are on the pages and cards of the models too."""
     # here, so that help and errors of the command line come at once
     from dystress_text.encoders.saving import quiet
     from dystress_text.evaluation.run import run
@@ -56,11 +81,23 @@ def main(words: list[str]) -> bool:
     from dystress_text.training.run_folder import REPORT
 
     with quiet():
-        complete = run(settings, PUBLISHED)
+        every = run(settings, PUBLISHED)
     for model in map(Path, settings.model):
         if (model / REPORT).is_file():  # the page of a run shows results
             print(leave_text_report(model))
         own = settings.mode == "test" and settings.output is None and model.is_dir()
         if own and (line := renew_results(model, settings.suite)) is not None:
             print(line)
-    return complete
+    return every
+
+
+@program("dystress senteval", "interrupted; the result file holds what was finished")
+def main(words: list[str]) -> bool:
+    """The program; whether every task has its figure."""
+    for word, following in pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        name = name[:2] + name[2:].replace("-", "_")
+        for option in {name, f"{name}={value if equals else following}"} & SIMCSE_OPTIONS.keys():
+            raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
+    (settings,) = make_parser().settings(words)
+    return not any(results.missing for results in _evaluated(settings))

@@ -12,9 +12,14 @@ from conftest import make_sentences
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Pooling, Transformer
 from sweep_runs import a_run
 
+import dystress_text as dt
 from dystress_text.encoders.loading import load_encoder
+from dystress_text.errors import UserError
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
 from dystress_text.evaluation.run import Results
@@ -227,3 +232,45 @@ def test_bad_input_is_one_line(arguments, wrong, words, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dystress senteval: error: ")
     assert all(word in line for word in words), line
+
+
+def test_own_pairs_and_an_own_collection_from_the_command_line_and_from_python(
+    tiny_bert, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)  # a model without a folder leaves its results here
+    texts = list(dict.fromkeys(make_sentences(20)))
+    scores = np.random.default_rng(0).random(len(texts) - 1)
+    pairs = tmp_path / "my pairs.csv"
+    rows = [f'"{a}","{b}",{score}\n' for a, b, score in zip(texts, texts[1:], scores, strict=False)]
+    pairs.write_text("".join(["sentence1,sentence2,score\n", *rows]))
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    documents = [json.dumps({"_id": f"d{i}", "text": text}) for i, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(documents))
+    asked = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(texts)]
+    (folder / "queries.jsonl").write_text("\n".join(asked))
+    found = [f"q{i}\td{i}\t1" for i in range(len(texts))]
+    (folder / "qrels.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *found]))
+    modules = [Transformer(str(tiny_bert)), Pooling(16, "mean")]
+    vectors = SentenceTransformer(modules=modules, device="cpu").encode(texts)
+    cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(vectors)]
+    expected = round(100 * stats.spearmanr(cosines, scores).statistic, 2)
+
+    figures = dt.evaluate([tiny_bert, "words"], pooler_type="avg", pairs=pairs, retrieval=[folder])
+    name, row = str(tiny_bert), figures["words"]
+    assert figures[name]["my_pairs"] == pytest.approx(expected, abs=0.02)
+    assert figures[name]["mine nDCG@10"] == 100
+    assert figures[name].keys() == row.keys() == {"my_pairs", "mine nDCG@10", "mine MRR@10", "mine recall@100"}
+
+    file = tmp_path / "one.json"
+    capsys.readouterr()
+    arguments = [f"--pairs={pairs}", f"--retrieval={folder}", f"--output={file}"]
+    assert main([f"--model={tiny_bert}", "--pooler_type=avg", *arguments]) == 0
+    assert f"{figures[name]['my_pairs']:.2f}" in capsys.readouterr().out
+    kept = json.loads(file.read_text())
+    assert kept["pairs"] == {"my_pairs": {"spearman": figures[name]["my_pairs"], "count": len(scores)}}
+    assert kept["tasks"] == {}
+    with pytest.raises(UserError, match=r"pairs.*no table 'nope\.csv'"):
+        dt.evaluate("words", pairs="nope.csv")
+    with pytest.raises(UserError, match="no 'pair'"):
+        dt.evaluate("words", pair="nope.csv")
