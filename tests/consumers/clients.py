@@ -102,9 +102,8 @@ def fastembed(model: str, texts: list[str]) -> Any:
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
-    TextEmbedding.add_custom_model(
-        model, PoolingType.MEAN, True, ModelSource(hf=model), dim=256, model_file="onnx/model.onnx"
-    )
+    source, file = ModelSource(hf=model), "onnx/model.onnx"
+    TextEmbedding.add_custom_model(model, PoolingType.MEAN, True, source, dim=256, model_file=file)
     return list(TextEmbedding(model, specific_model_path=model).embed(texts))
 
 
@@ -299,13 +298,14 @@ def table(files: list[str]) -> None:
             said = "WRONG"
         else:
             said = f"{line['difference']:.0e}" if "difference" in line else f"{line['hits']} of {QUERIES}"
-        rows.setdefault((line["client"], f"{line['package']} {line['version']}", line["read"]), {})[line["model"]] = (
-            said
-        )
-    print("| client | version | reads |", *(f" {title} |" for title in SHOWN.values()), sep="")
-    print("|---" * (3 + len(SHOWN)), "|", sep="")
-    for (client, package, layout), of_model in rows.items():
-        print(f"| {client} | {package} | {layout} |", *(f" {of_model.get(kind, '-')} |" for kind in SHOWN), sep="")
+        package = f"{line['package']} {line['version']}"
+        about = package if line["client"] == line["package"] else f"{line['client']} ({package})"
+        rows.setdefault((line["client"], about, line["read"]), {})[line["model"]] = said
+    print("| client | reads |", *(f" {title} |" for title in SHOWN.values()), sep="")
+    print("|---" * (2 + len(SHOWN)), "|", sep="")
+    order = [*READERS, "transformers.js", "llama.cpp", *STORES]
+    for (_, about, layout), of_model in sorted(rows.items(), key=lambda row: order.index(row[0][0])):
+        print(f"| {about} | {layout} |", *(f" {of_model.get(kind, '-')} |" for kind in SHOWN), sep="")
 
 
 if __name__ == "__main__":
