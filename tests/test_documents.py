@@ -247,7 +247,16 @@ def test_options_that_the_documents_name_exist(capsys):
     known += " ".join(launch_command_parser()._option_string_actions)  # its help shows those of one kind of launch
     benchmarks = ROOT.glob("tests/benchmarks/*.py")
     known += "".join(file.read_text() for file in benchmarks)
-    others = {"--dist", "--no-deps", "--wheel-dir", "--repo-type", "--include", "--local-dir"}  # pytest's, pip's, hf's
+    others = {
+        "--outfile",
+        "--outtype",
+        "--dist",
+        "--no-deps",
+        "--wheel-dir",
+        "--repo-type",
+        "--include",
+        "--local-dir",
+    }  # pytest's, pip's, hf's
     for document in DOCUMENTS:
         if document.name not in ("from-simcse.md", "CHANGELOG.md"):
             named = set(re.findall(r"(?<![\w-])--[a-z_-]+\b", document.read_text())) - others

@@ -70,7 +70,8 @@ def test_the_code_on_the_cards_gives_the_models_vectors(family, pooler, to, bloc
             torch.testing.assert_close(torch.as_tensor(found["embeddings"]), expected, rtol=0, atol=1e-5)
             blocks -= 1
     assert blocks == 0
-    assert (to == "native") == (folder / "modules.json").exists()
+    assert (to != "hf") == (folder / "modules.json").exists()
+    assert (to == "onnx") == (not list(folder.rglob("*.safetensors")))
 
 
 @pytest.mark.parametrize(
