@@ -81,9 +81,9 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
     from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import describe_base, write_card
     from dystress_text.export.copies import check_push, export, push
+    from dystress_text.files.places import model_path
     from dystress_text.report.text_page import leave_text_report
     from dystress_text.simcse.run import TextRun
-    from dystress_text.simcse.start import model_path
     from dystress_text.training.run import run
     from dystress_text.training.run_folder import write_record
     from dystress_text.training.surroundings import left_as_they_were

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from dystress_text.files.places import EMBEDDED_MODEL
 from dystress_text.simcse.paper import BEST, ROWS
 from dystress_text.training.presets import Preset
 from dystress_text.training.settings import AUTO_FP16
 
 _SMALL: dict[str, Any] = {
-    "model_name_or_path": "dystress_text/embedded/bert-mini-wiki", "pooler_type": "avg", "mlp_head": True,
+    "model_name_or_path": EMBEDDED_MODEL, "pooler_type": "avg", "mlp_head": True,
     "learning_rate": 1e-4, "drop_duplicates": True, "loss": BEST.loss, "num_train_epochs": 10,
 }  # fmt: skip
 

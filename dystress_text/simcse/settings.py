@@ -24,7 +24,8 @@ class TextSettings:
     model_name_or_path: str = option(
         "bert-base-uncased",
         "Folder or hub name of an encoder, of a SimCSE checkpoint, or of a sentence-transformers model, "
-        "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors.",
+        "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors; "
+        "bert-mini-wiki for the small encoder that comes with the package.",
     )
     dim: int = option(512, "static: numbers of a word's vector.", interval="[1, 65536]")
     vocabulary: str = option(
