@@ -105,6 +105,17 @@ def audit(
         loss: an objective or its text.
         batch_size: sentences that are each other's negatives.
         seed: of the dropout.
+
+    Raises:
+        UserError: the sentences fill no batch, or the loss has no negatives.
+
+    Examples:
+        >>> texts = ["It rains.", "A dog ran home.", "The bank was closed.", "She sings in a choir."]
+        >>> found = audit("bert-mini-wiki", texts, "infonce(0.05)", batch_size=4)
+        >>> found.negatives  # of each text the three others
+        12
+        >>> round(found.windows["all"].tau, 3), found.windows["all"].equivalent  # a constant is nearest to itself
+        (0.05, True)
     """
     from sentence_transformers import SentenceTransformer
 
