@@ -139,6 +139,8 @@ class RunSettings:
 
         if not isinstance(loss, ContrastiveLoss) or not loss.negatives_from_batch:
             raise ParameterError("loss", f"{loss} is for images; text takes its negatives from the batch")
+        if "held_out" in given and text.held_out and (sets := " ".join({*evaluation.eval_set} - {"none"})):
+            raise ParameterError("held_out", f"has no effect beside --eval_set {sets}, which tells more; leave one out")
         return cls(text, evaluation, engine, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:
