@@ -67,14 +67,14 @@ def test_no_beginning_of_an_option_of_training_is_taken_for_it(name):
 
 @pytest.mark.parametrize(
     ("encoding", "text"),
-    [("LATIN1", "Der Bär läuft über die Straße.\n"), ("CP1252", "Sie sagt „Grüße“ – für 3 €.\n"),
+    [("LATIN1", "Der Bär läuft über die Straße.\n"), ("CP1252", "Sie sagt „Grüße“ für 3 €.\n"),
      ("UTF-16", "The cat sat on the mat.\n")],
 )  # fmt: skip
 def test_a_text_in_another_encoding_names_the_command_that_converts_it(encoding, text, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     lines = "".join(f"{number} {text}" for number in range(40))
     (tmp_path / "my text.txt").write_text(lines, encoding=encoding)
-    (tmp_path / "my text.csv").write_text(f"text,für\n{text.replace(',', '')},\n", encoding=encoding)
+    (tmp_path / "my text.csv").write_text(f"text,für\n{text.strip()},\n", encoding=encoding)
     words = ["train", "--preset=own-text", "--max_steps=1"]
     for name in ("my text.txt", "my text.csv"):
         assert dystress.main([*words, f"--train_file={name}"]) == 2
@@ -85,18 +85,18 @@ def test_a_text_in_another_encoding_names_the_command_that_converts_it(encoding,
     assert column_of_table("utf8-my text.csv", "text").columns == 1
 
 
-def test_some_damaged_lines_are_left_out_with_a_warning(tmp_path, monkeypatch, capsys):
+def test_some_damaged_lines_are_left_out_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     good = "\n".join(f"{sentence} é" for sentence in make_sentences(40))
     (tmp_path / "a.txt").write_bytes(good.encode() + b"\nbad \xff\xe9\n")
-    assert dystress.main(["train", "--preset=own-text", "--max_steps=1", "--train_file=a.txt"]) == 0
-    assert "lines are left out: 'a.txt' has damaged bytes among its UTF-8: iconv -c " in capsys.readouterr().err
+    with pytest.warns(match=r"lines are left out: 'a.txt' has damaged bytes among its UTF-8: iconv -c "):
+        assert dystress.main(["train", "--preset=own-text", "--max_steps=1", "--train_file=a.txt"]) == 0
 
 
 def test_a_table_with_semicolons_names_the_command_that_converts_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").write_text('text;label\n"Well, yes; no";1\nThe cat sat.;0\n')
-    with pytest.raises(UserError, match="a .csv has commas between cells") as caught:
+    with pytest.raises(UserError, match=r"a \.csv has commas between cells") as caught:
         column_of_table("a.csv", "text")
     command = str(caught.value).partition("for commas: python")[2]
     subprocess.run(f"{sys.executable}{command}", shell=True, check=True)
@@ -119,7 +119,7 @@ def test_a_deep_encoder_with_a_rate_for_a_small_one_is_warned(layers, more, warn
         "--max_steps=1",
     ]
     warnings.simplefilter("always")
-    assert dystress.main(["train", *words, *more]) == 0
+    assert dystress.main(["train", *words, *more, "--max_steps=1"]) == 0
     said = [str(each.message) for each in recwarn if "learning_rate: 0.003 is for a small encoder" in str(each.message)]
     assert bool(said) == warned
 
