@@ -6,6 +6,17 @@ import difflib
 import re
 from collections.abc import Iterable
 
+OTHER_NAMES = {  # options as other programs call them, without dashes, and what they are here
+    "base_model": "model_name_or_path", "batch_size": "train_batch_size", "bs": "train_batch_size",
+    "data": "train_file", "epoch": "num_train_epochs", "epochs": "num_train_epochs", "format": "to",
+    "grad_accum": "gradient_accumulation_steps", "input": "train_file", "lr": "learning_rate", "max_epochs":
+    "num_train_epochs", "max_len": "max_seq_length", "max_length": "max_seq_length", "model": "model_name_or_path",
+    "model_name": "model_name_or_path", "num_epochs": "num_train_epochs", "out": "output_dir", "output": "output_dir",
+    "overwrite": "overwrite_output_dir", "pooling": "pooler_type", "pooling_mode": "pooler_type", "precision":
+    "mixed_precision", "resume": "resume_from_checkpoint", "steps": "max_steps", "tau": "temp", "temperature": "temp",
+    "train_data": "train_file", "warmup": "warmup_ratio", "wd": "weight_decay",
+}  # fmt: skip
+
 
 class UserError(Exception):
     """Something that the user can put right; the message is one line that names the option and the valid values."""
@@ -47,6 +58,9 @@ def reason_of(error: BaseException) -> str:
 def meant(word: str, known: Iterable[str]) -> str:
     """The known name that was probably meant, as words for a message; case and dashes aside. Empty if none is near."""
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
+    here = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower(), "").replace("_", "")
+    if here in plain:
+        return f" (here it is {plain[here]})"
     near = difflib.get_close_matches(re.sub(r"[\W_]", "", word).lower(), plain, 1)
     return f" (did you mean {plain[near[0]]}?)" if near else ""
 

@@ -67,9 +67,11 @@ class DySTreSSLoss(_Cached, nn.Module):
     Examples:
         >>> from datasets import Dataset
         >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-        >>> from dystress_text import CosineTemperature, DySTreSSLoss, NTXentLoss
-        >>> model = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")
+        >>> from dystress_text.files.places import model_path
+        >>> model = SentenceTransformer(model_path("bert-mini-wiki"), device="cpu")  # or any other model
         >>> loss = DySTreSSLoss(model)
+        >>> loss([model.tokenize(texts) for texts in (["It rains.", "We are late."], ["It pours.", "Hurry up."])]).shape
+        torch.Size([])
         >>> loss = DySTreSSLoss(model, objective=NTXentLoss(CosineTemperature(0.03, 0.05)), mini_batch_size=32)
         >>> pairs = Dataset.from_dict({"anchor": ["It rains.", "We are late."], "positive": ["It pours.", "Hurry up."]})
         >>> trainer = SentenceTransformerTrainer(model, train_dataset=pairs, loss=loss)

@@ -15,7 +15,13 @@ from torch import Tensor
 
 
 class Gather(Protocol):
-    """What a loss needs from the other processes."""
+    """What a loss needs from the other processes.
+
+    Examples:
+        >>> gather: Gather = LocalGather()
+        >>> gather.rank, gather.world_size
+        (0, 1)
+    """
 
     rank: int
     world_size: int
@@ -25,7 +31,12 @@ class Gather(Protocol):
 
 
 class LocalGather:
-    """One process: nothing to gather."""
+    """One process: nothing to gather.
+
+    Examples:
+        >>> LocalGather()(torch.ones(8, 16)).shape
+        torch.Size([8, 16])
+    """
 
     rank, world_size = 0, 1
 
@@ -34,7 +45,13 @@ class LocalGather:
 
 
 class ProcessGather:
-    """All processes of a torch.distributed group (None: the default one), each with the same number of rows."""
+    """All processes of a torch.distributed group (None: the default one), each with the same number of rows.
+
+    Examples:
+        >>> gather = ProcessGather(rank=1, world_size=4)  # after torch.distributed.init_process_group
+        >>> InfoNCELoss(0.05, gather=gather).gather.world_size
+        4
+    """
 
     def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None = None) -> None:
         if not 0 <= rank < world_size:

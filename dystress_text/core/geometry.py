@@ -20,6 +20,11 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
     """Mean squared distance of positive pairs (Eq. alignment; Wang and Isola, 2020); lower is closer.
 
     ``x`` and ``y`` are (pairs, dim), row i of one belonging to row i of the other.
+
+    Examples:
+        >>> x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])  # at right angles
+        >>> float(alignment(x, y))
+        2.0
     """
     if x.shape != y.shape or x.ndim != 2 or len(x) == 0:
         raise ValueError(
@@ -32,6 +37,10 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
     """log mean exp(-t ||x_i - x_j||^2) over all pairs i != j (Eq. unif; Wang and Isola, 2020); lower is more uniform.
 
     ``x`` is (n, dim) with at least two rows, ``t`` the width of the Gaussian potential, the field's 2.
+
+    Examples:
+        >>> round(float(uniformity(torch.tensor([[1.0, 0.0], [-3.0, 0.0]]))), 4)  # opposite: -2 times the square of 2
+        -8.0
     """
     if x.ndim != 2 or len(x) < 2:
         raise ValueError(f"uniformity needs at least two rows of shape (n, dim), got {tuple(x.shape)}")
@@ -51,6 +60,11 @@ def interclass_uniformity(x: Tensor, labels: Tensor, t: float = 2.0) -> Tensor:
 
     A centroid is the mean of its class's normalised embeddings, normalised again. At least two
     classes; ``x`` is (n, dim), ``labels`` (n,).
+
+    Examples:
+        >>> x, labels = torch.tensor([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1])
+        >>> float(interclass_uniformity(x, labels))
+        -8.0
     """
     return uniformity(_class_sums(x, labels)[0], t)
 
@@ -59,6 +73,13 @@ def tolerance(x: Tensor, labels: Tensor, over_all_pairs: bool = False) -> Tensor
     """Mean similarity of pairs of one class, i != j (Wang and Liu, CVPR 2021); higher is more tolerant.
 
     With ``over_all_pairs``, ``s * 1[same class]`` is averaged over all pairs i != j instead of over those of one class.
+
+    Examples:
+        >>> x, labels = torch.tensor([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1])
+        >>> float(tolerance(x, labels))
+        1.0
+        >>> round(float(tolerance(x, labels, over_all_pairs=True)), 4)
+        0.3333
     """
     sums, counts = _class_sums(x, labels)
     z = unit_vectors(x).double()

@@ -42,7 +42,12 @@ from dystress_text.core.vectors import positive_similarity, unit_vectors
 
 
 class Objective(LossPart):
-    """Base of all losses of the embeddings of views; without a ``gather`` there is one process."""
+    """Base of all losses of the embeddings of views; without a ``gather`` there is one process.
+
+    Examples:
+        >>> isinstance(loss("infonce(0.05)"), Objective), isinstance(loss("queue(0.2, queue_size=64)"), Objective)
+        (True, True)
+    """
 
     def __init__(self, gather: Gather | None = None) -> None:
         super().__init__()
@@ -53,6 +58,13 @@ def loss(text: str, own_classes: bool = False) -> Objective:
     """The loss that a text such as ``dcl(cosine(0.1, 0.2))`` describes: ``loss(str(x)) == x``.
 
     Errors and ``own_classes`` are those of :func:`dystress_text.core.registry.parse`.
+
+    Examples:
+        >>> dcl = loss("dcl(cosine(0.1, 0.2))")
+        >>> dcl
+        DCLLoss(CosineTemperature(0.1, 0.2))
+        >>> loss(str(dcl)) == dcl
+        True
     """
     part = parse(text, own_classes)
     if not isinstance(part, Objective):
@@ -69,6 +81,13 @@ class ContrastiveLoss(Objective):
         gather: the other processes.
         blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
+
+    Examples:
+        >>> class Hinge(ContrastiveLoss):
+        ...     def row_loss(self, positive, negatives, similarity):
+        ...         return (negatives - positive + 1).clamp(min=0)
+        >>> Hinge(0.5)(torch.eye(2), torch.eye(2))  # positives have the logit 2, negatives 0
+        tensor(0.)
     """
 
     both_views = False  # whether both views are anchors, and all other views candidates
@@ -189,10 +208,11 @@ class InfoNCELoss(ContrastiveLoss):
             directions and a partition for each.
 
     Examples:
-        >>> loss = InfoNCELoss(0.05)
-        >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
-        >>> loss(z1, z2).shape
-        torch.Size([])
+        >>> infonce = InfoNCELoss(0.5)
+        >>> infonce(torch.eye(2), torch.eye(2))  # log(1 + exp(-1 / 0.5))
+        tensor(0.1269)
+        >>> infonce(torch.eye(2), torch.eye(2), -torch.eye(2))  # with hard negatives
+        tensor(0.2539)
     """
 
     def __init__(self, temperature: Rule | Temperature | float, *, bidirectional: bool = False, **options: Any) -> None:
@@ -211,6 +231,12 @@ class NTXentLoss(ContrastiveLoss):
 
     The default for vision; the paper's pseudocode (Alg. vanilladystress) is
     ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``.
+
+    Examples:
+        >>> ntxent = NTXentLoss(CosineTemperature(0.1, 0.2))
+        >>> z1, z2 = torch.eye(8), torch.eye(8)
+        >>> ntxent(z1, z2) == ntxent(z2, z1)
+        tensor(True)
     """
 
     both_views = True
@@ -221,6 +247,10 @@ class DCLLoss(NTXentLoss):
     """Decoupled contrastive loss (Yeh et al., ECCV 2022): NT-Xent without the positive in the denominator.
 
     ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions.
+
+    Examples:
+        >>> DCLLoss(0.5)(torch.eye(2), torch.eye(2))  # log(2) - 2
+        tensor(-1.3069)
     """
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
@@ -236,6 +266,10 @@ class DCLWLoss(DCLLoss):
     Args:
         temperature, options: as for :class:`ContrastiveLoss`.
         sigma: width of the weights; positive. A large one gives DCL.
+
+    Examples:
+        >>> DCLWLoss(0.5, sigma=0.5)(torch.eye(2), torch.eye(2))  # equal positives weigh 1: as DCL
+        tensor(-1.3069)
     """
 
     def __init__(self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any) -> None:
@@ -265,6 +299,13 @@ class MACLLoss(ContrastiveLoss):
         both_views: use the rows of NT-Xent instead.
         temperature: replaces the alignment-adaptive temperature and its three parameters.
         options: as for :class:`ContrastiveLoss`.
+
+    Examples:
+        >>> macl = MACLLoss(0.05, alpha=2, a_0=0.8)
+        >>> macl(torch.eye(2), torch.eye(2)).shape
+        torch.Size([])
+        >>> str(MACLLoss(temperature=CosineTemperature(0.05, 0.07)))
+        'macl(temperature=cosine(0.05, 0.07))'
     """
 
     def __init__(

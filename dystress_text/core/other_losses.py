@@ -33,9 +33,9 @@ class QueueInfoNCELoss(ContrastiveLoss):
         dim: dimension of the embeddings; None if :meth:`start` is told it.
 
     Examples:
-        >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
+        >>> queue = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
         >>> queries, keys = torch.randn(8, 16), torch.randn(8, 16)
-        >>> loss(queries, keys).shape
+        >>> queue(queries, keys).shape
         torch.Size([])
     """
 
@@ -90,6 +90,12 @@ class RINCELoss(InfoNCELoss):
         temperature, options: as for :class:`InfoNCELoss`.
         q: from InfoNCE, towards 0, to a symmetric loss, 1; in (0, 1].
         lam: weight of the denominator; positive.
+
+    Examples:
+        >>> str(RINCELoss(0.05, q=0.1, lam=0.01))
+        'rince(0.05, q=0.1, lam=0.01)'
+        >>> RINCELoss(0.5, q=1, lam=0.5)(torch.eye(2), torch.eye(2))  # (1 + exp(2)) / 2 - exp(2)
+        tensor(-3.1945)
     """
 
     def __init__(
@@ -152,6 +158,13 @@ class SigLIPLoss(ContrastiveLoss):
         logit_scale, logit_bias: t and b at the start; the scale is positive.
         learning_rate: peak learning rate of both.
         options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no softmax.
+
+    Examples:
+        >>> siglip = SigLIPLoss(logit_scale=10, logit_bias=-10)
+        >>> siglip(torch.eye(2), torch.eye(2))  # softplus(0) + softplus(-10)
+        tensor(0.6932, grad_fn=<MeanBackward0>)
+        >>> siglip.learned()
+        {'logit_scale': 10.0, 'logit_bias': -10.0}
     """
 
     rule: SigmoidRule

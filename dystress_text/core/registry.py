@@ -27,7 +27,14 @@ P = TypeVar("P", bound="LossPart")
 
 
 class LossError(ValueError):
-    """The text of a loss is wrong; the message begins with the place."""
+    """The text of a loss is wrong; the message begins with the place.
+
+    Examples:
+        >>> loss("infonce(cosin(0.1, 0.2))")
+        Traceback (most recent call last):
+            ...
+        dystress_text.core.registry.LossError: cosin: unknown (did you mean cosine?); known are ...
+    """
 
 
 class LossPart(nn.Module):
@@ -98,7 +105,16 @@ def _literal(value: object) -> str:
 
 
 def register(name: str) -> Callable[[type[P]], type[P]]:
-    """Class decorator that makes a temperature, rule or objective known by ``name`` in the text of a loss."""
+    """Class decorator that makes a temperature, rule or objective known by ``name`` in the text of a loss.
+
+    Examples:
+        >>> @register("quadratic")
+        ... class Quadratic(ProfileTemperature):
+        ...     def shape(self, similarity):
+        ...         return similarity.square()
+        >>> loss("infonce(quadratic(0.05, 0.07))")
+        InfoNCELoss(Quadratic(0.05, 0.07))
+    """
     if not isinstance(name, str) or not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
         raise ValueError(f"a part needs a name, as in @register('square'), got {name!r}")
 

@@ -18,7 +18,15 @@ from dystress_text.core.temperature import Temperature, as_temperature
 
 
 class Rule(LossPart):
-    """Logits ``s / tau``; the base of the other rules."""
+    """Logits ``s / tau``; the base of the other rules.
+
+    Examples:
+        >>> class Margin(Rule):
+        ...     def positive_logit(self, similarity, tau):
+        ...         return (similarity - 0.1) / tau
+        >>> InfoNCELoss(Margin(0.5))(torch.eye(2), torch.eye(2))  # log(1 + exp(-0.9 / 0.5))
+        tensor(0.1530)
+    """
 
     def __init__(self, temperature: Temperature | float) -> None:
         super().__init__()
@@ -72,6 +80,13 @@ class HardNegativeRule(Rule):
     Args:
         beta: concentration of the weights on hard negatives; not negative. With 0 it is the debiased loss.
         tau_plus: probability that a negative is of the anchor's class; in [0, 1).
+
+    Examples:
+        >>> hcl = InfoNCELoss(HardNegativeRule(0.5, beta=1.0, tau_plus=0.1))
+        >>> hcl(torch.eye(4), torch.eye(4))  # S = 3, N = (3 - 0.3 exp(2)) / 0.9, log(1 + N / exp(2))
+        tensor(0.1113)
+        >>> str(hcl)
+        'infonce(hcl(0.5, beta=1, tau_plus=0.1))'
     """
 
     def __init__(self, temperature: Temperature | float, beta: float = 1.0, tau_plus: float = 0.1) -> None:
@@ -98,7 +113,15 @@ class HardNegativeRule(Rule):
 
 @register("debiased")
 class DebiasedRule(HardNegativeRule):
-    """Debiased contrastive loss (Chuang et al., NeurIPS 2020): :class:`HardNegativeRule` with ``beta=0``."""
+    """Debiased contrastive loss (Chuang et al., NeurIPS 2020): :class:`HardNegativeRule` with ``beta=0``.
+
+    Examples:
+        >>> DebiasedRule(0.5, tau_plus=0.1)
+        DebiasedRule(0.5, tau_plus=0.1)
+        >>> without = InfoNCELoss(DebiasedRule(0.5, tau_plus=0.0))  # is InfoNCE
+        >>> torch.allclose(without(torch.eye(4), torch.eye(4)), InfoNCELoss(0.5)(torch.eye(4), torch.eye(4)))
+        True
+    """
 
     def __init__(self, temperature: Temperature | float, tau_plus: float = 0.1) -> None:
         super().__init__(temperature, 0.0, tau_plus)
@@ -110,6 +133,10 @@ class FocalRule(Rule):
 
     Nothing but the temperature is detached. The logit falls for ``s < -margin / 2``. Published for text: margin 0.3 at
     the temperature 0.05.
+
+    Examples:
+        >>> InfoNCELoss(FocalRule(0.5, margin=0.3))(torch.eye(2), torch.eye(2))  # as InfoNCE: 1 squared is 1, 0 is 0
+        tensor(0.1269)
     """
 
     def __init__(self, temperature: Temperature | float, margin: float = 0.3) -> None:
@@ -134,6 +161,12 @@ class ADNCERule(Rule):
     0.4 and sigma 1 at the temperature 0.07 (BERT-base).
 
     ``weigh_positive`` is the form for sentences, for InfoNCE and NT-Xent.
+
+    Examples:
+        >>> str(InfoNCELoss(ADNCERule(0.07, mu=0.4, sigma=1.0, weigh_positive=True)))
+        'infonce(adnce(0.07, mu=0.4, sigma=1, weigh_positive=True))'
+        >>> InfoNCELoss(ADNCERule(0.5))(torch.eye(2), torch.eye(2))  # a single negative weighs 1: as InfoNCE
+        tensor(0.1269)
     """
 
     def __init__(
@@ -175,6 +208,10 @@ class HardnessRule(Rule):
 
     As sentence-transformers' MultipleNegativesRankingLoss with ``hardness_mode="all_negatives"``. It cites LLaVE with
     the strength 9, and Schechter Vera et al., "EmbeddingGemma" (2025), with 5. Its scale is 20, the temperature 0.05.
+
+    Examples:
+        >>> InfoNCELoss(HardnessRule(0.5, hardness_strength=9.0))(torch.eye(2), torch.eye(2))  # s = 0 adds nothing
+        tensor(0.1269)
     """
 
     def __init__(self, temperature: Temperature | float, hardness_strength: float = 9.0) -> None:

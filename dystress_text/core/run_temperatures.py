@@ -29,6 +29,12 @@ class ScheduledTemperature(Temperature):
     ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
 
     The ``unit`` of the half period is an epoch, or the run (as a one-epoch text run needs).
+
+    Examples:
+        >>> tau = ScheduledTemperature(0.1, 1.0, half_period=200)
+        >>> tau.advance(epoch=100, run_fraction=0.25)  # the training loop does this
+        >>> tau(torch.zeros(2))
+        tensor([0.5500, 0.5500])
     """
 
     time: Tensor
@@ -56,6 +62,12 @@ class AlignmentAdaptiveTemperature(Temperature):
 
     A is the mean positive similarity of the global batch, without a gradient; before the first batch it is ``a_0``. A
     batch with A <= a_0 - 1/alpha would make the temperature zero or negative and raises a TemperatureError.
+
+    Examples:
+        >>> tau = AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8)
+        >>> tau.observe(torch.tensor(0.9))  # the loss does this
+        >>> tau(torch.zeros(2))  # 0.05 (1 + 2 (0.9 - 0.8))
+        tensor([0.0600, 0.0600])
     """
 
     mean_positive: Tensor
@@ -100,6 +112,13 @@ class LearnableTemperature(Temperature):
         temperature: the start, a number or a profile with ``tau_min < tau_max``; strictly between the bounds.
         low, high: the bounds.
         learning_rate: peak learning rate of what is learned.
+
+    Examples:
+        >>> tau = LearnableTemperature(CosineTemperature(0.05, 0.07))
+        >>> tau.learned()  # before training: the start
+        {'tau_min': 0.05, 'tau_max': 0.07}
+        >>> [parameter.shape for parameter in tau.parameters()]
+        [torch.Size([2])]
     """
 
     def __init__(

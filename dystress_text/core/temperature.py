@@ -22,7 +22,15 @@ _GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
 
 
 class Temperature(LossPart, ABC):
-    """Base of all temperatures, which map similarities; its other methods are for what changes during the run."""
+    """Base of all temperatures, which map similarities; its other methods are for what changes during the run.
+
+    Examples:
+        >>> class Step(Temperature):
+        ...     def forward(self, similarity):
+        ...         return torch.where(similarity > 0.5, 0.07, 0.05).to(similarity)
+        >>> Step()(torch.tensor([0.0, 1.0]))
+        tensor([0.0500, 0.0700])
+    """
 
     @abstractmethod
     def forward(self, similarity: Tensor) -> Tensor:
@@ -47,7 +55,14 @@ class Temperature(LossPart, ABC):
 
 
 class TemperatureError(ValueError):
-    """A temperature cannot go on with a batch of the run; the message gives the values and what can mend it."""
+    """A temperature cannot go on with a batch of the run; the message gives the values and what can mend it.
+
+    Examples:
+        >>> MACLLoss(0.05, alpha=2, a_0=0.8)(torch.eye(2), -torch.eye(2))  # positives far apart
+        Traceback (most recent call last):
+            ...
+        dystress_text.core.temperature.TemperatureError: the alignment-adaptive temperature reached -0.13 ...
+    """
 
 
 def check_range(tau_min: float, tau_max: float) -> None:
@@ -60,7 +75,12 @@ def check_range(tau_min: float, tau_max: float) -> None:
 
 @register("constant")
 class ConstantTemperature(Temperature):
-    """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05)."""
+    """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05).
+
+    Examples:
+        >>> ConstantTemperature(0.05)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.0500, 0.0500, 0.0500])
+    """
 
     def __init__(self, tau: float) -> None:
         super().__init__()
@@ -89,6 +109,13 @@ class ProfileTemperature(Temperature):
     The base of the named profiles, and of your own, which sets what its shape needs before it calls the constructor
     here. The temperature must be positive. If the logit ``s / tau(s)`` falls somewhere while the similarity rises, a
     warning says so: a pair that gets closer is then treated as if it moved apart.
+
+    Examples:
+        >>> class Quadratic(ProfileTemperature):
+        ...     def shape(self, similarity):
+        ...         return similarity.square()
+        >>> Quadratic(0.05, 0.07)(torch.tensor([-1.0, 0.0, 0.5]))
+        tensor([0.0700, 0.0500, 0.0550])
     """
 
     def __init__(self, tau_min: float, tau_max: float) -> None:
@@ -130,6 +157,10 @@ class CosineTemperature(ProfileTemperature):
 
     ``tau(s) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi (1 + s)))``. The paper uses 0.07/0.2 on CIFAR, 0.1/0.2 on
     ImageNet and 0.03/0.05 on text. ``tau_min == tau_max`` is the constant temperature.
+
+    Examples:
+        >>> CosineTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.2000, 0.1000, 0.2000])
     """
 
     def shape(self, similarity: Tensor) -> Tensor:
@@ -148,6 +179,11 @@ class ShiftedCosineTemperature(ProfileTemperature):
         shift: minus the plateau's edge; in [-1, 1].
         scale: half the width of the dip (the paper's k). Default ``(1 + |shift|) / 2``, which puts ``tau_max`` at
             s = -1 and s = +1.
+
+    Examples:
+        >>> tau = ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
+        >>> tau(torch.tensor([-1.0, -0.3, 0.4, 1.0]))
+        tensor([0.0700, 0.0500, 0.0700, 0.0700])
     """
 
     def __init__(self, tau_min: float, tau_max: float, shift: float, scale: float | None = None) -> None:
@@ -169,6 +205,10 @@ class OneSidedCosineTemperature(ProfileTemperature):
 
     It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and from -0.4 on. The
     shift lies in [-1, 1).
+
+    Examples:
+        >>> OneSidedCosineTemperature(0.05, 0.07, shift=-0.4)(torch.tensor([-1.0, 0.4, 1.0]))
+        tensor([0.0500, 0.0700, 0.0700])
     """
 
     def __init__(self, tau_min: float, tau_max: float, shift: float) -> None:
@@ -182,7 +222,12 @@ class OneSidedCosineTemperature(ProfileTemperature):
 
 @register("linear")
 class LinearTemperature(ProfileTemperature):
-    """``tau_min + (tau_max - tau_min) |s|`` (the "linear" row of Table abltempfunc)."""
+    """``tau_min + (tau_max - tau_min) |s|`` (the "linear" row of Table abltempfunc).
+
+    Examples:
+        >>> LinearTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 0.5]))
+        tensor([0.2000, 0.1000, 0.1500])
+    """
 
     def shape(self, similarity: Tensor) -> Tensor:
         return similarity.abs()
@@ -193,6 +238,10 @@ class ExponentialTemperature(ProfileTemperature):
     """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of Table abltempfunc).
 
     The larger the sharpness c, the narrower the dip at s = 0.
+
+    Examples:
+        >>> ExponentialTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 0.5]))
+        tensor([0.2000, 0.1000, 0.1852])
     """
 
     def __init__(self, tau_min: float, tau_max: float, sharpness: float = 3.5) -> None:
@@ -206,7 +255,12 @@ class ExponentialTemperature(ProfileTemperature):
 
 @register("monotonic_cosine")
 class MonotonicCosineTemperature(ProfileTemperature):
-    """``tau_min`` at s = -1 rising to ``tau_max`` at s = +1 along a half cosine (Table monotony)."""
+    """``tau_min`` at s = -1 rising to ``tau_max`` at s = +1 along a half cosine (Table monotony).
+
+    Examples:
+        >>> MonotonicCosineTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.1000, 0.1500, 0.2000])
+    """
 
     def shape(self, similarity: Tensor) -> Tensor:
         return 0.5 * (1 + torch.sin(0.5 * math.pi * similarity))
@@ -219,6 +273,10 @@ class EvenODETemperature(ProfileTemperature):
     No solution of the ODE itself has ``tau_max`` at both ends and ``tau_min`` at 0; this one mirrors the branch through
     ``tau(0) = tau_min``, ``g(s) = |s| / log(1 + |s| / tau_min)``, and stretches it to ``tau_max``. It is an addition of
     this package.
+
+    Examples:
+        >>> EvenODETemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.2000, 0.1000, 0.2000])
     """
 
     def shape(self, similarity: Tensor) -> Tensor:
@@ -236,6 +294,10 @@ class TeMoTemperature(ProfileTemperature):
 
     It rises from ``tau_0`` at s = -1 to ``tau_0 + alpha`` at s = 1, for positives too. Published for images with texts:
     0.01 and 0.04, with ``detach_temperature=False``.
+
+    Examples:
+        >>> TeMoTemperature(0.01, alpha=0.04)(torch.tensor([-1.0, -0.5, 1.0]))
+        tensor([0.0100, 0.0300, 0.0500])
     """
 
     def __init__(self, tau_0: float, alpha: float) -> None:
@@ -253,6 +315,10 @@ def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
 
     It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels), with the product
     ``delta_k`` of the gradient bound and the sum over the other pairs, and the integration constant ``c``.
+
+    Examples:
+        >>> ode_temperature(torch.tensor([0.0, 0.5, 1.0]), delta_k=10.0, c=1.0)  # 0.5 / log(4) and 1 / log(9)
+        tensor([   nan, 0.3607, 0.4551])
     """
     argument = delta_k * similarity - c
     tau = similarity / torch.log(argument.clamp(min=torch.finfo(similarity.dtype).tiny))

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import (
@@ -31,7 +29,7 @@ from dystress_text.encoders.pooling import AVERAGED, FIRST, LAST, layer_weights
 from dystress_text.encoders.saving import BESIDE, MODULES, PROMPTS, prompts_of, quiet
 from dystress_text.encoders.static import StaticEncoder, StaticTable, table_of, tokenizer_of
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.files.hub import hub_reachable
+from dystress_text.files.hub import hub_reachable, model_file
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -296,8 +294,6 @@ def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
             yield
     except UserError:
         raise
-    except HFValidationError as error:
-        raise UserError(f"{name_or_path!r} is no folder, and no name on the hub has this form") from error
     except Exception as error:  # damaged files raise errors of many libraries
         raise UserError(f"cannot {what} {name_or_path!r}: {reason_of(error)}") from error
 
@@ -329,25 +325,13 @@ def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
 
 def is_sentence_transformer(name_or_path: str) -> bool:
     """Whether a folder, or a name on the hub or in its cache, is a model of sentence-transformers."""
-    return _modules_file(name_or_path) is not None
-
-
-def _modules_file(name_or_path: str) -> Path | None:
-    if Path(name_or_path).is_dir():
-        file = Path(name_or_path) / MODULES
-        return file if file.is_file() else None
     with readable(name_or_path):
-        try:
-            return Path(hf_hub_download(name_or_path, MODULES, local_files_only=not hub_reachable()))
-        except EntryNotFoundError as error:
-            if isinstance(error, LocalEntryNotFoundError) and hub_reachable():
-                raise  # the network failed
-            return None
+        return model_file(name_or_path, MODULES) is not None
 
 
 def files_of(name_or_path: str) -> dict[str, Any]:
     """Where transformers finds an encoder's files: of a sentence-transformers model in the folder of its module."""
-    file, folder = _modules_file(name_or_path), ""
+    file, folder = model_file(name_or_path, MODULES), ""
     if file is not None:
         with suppress(ValueError, LookupError, TypeError):  # a damaged file has an error of its own later
             folder = json.loads(file.read_text(encoding="utf-8"))[0]["path"]

@@ -23,7 +23,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.saving import PROMPTS, quiet, reword
 from dystress_text.errors import ParameterError
-from dystress_text.files.places import EMBEDDED
+from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.files.whole import replaced_files
 
 NEW = "static"  # the name of a new table in place of a model's
@@ -133,7 +133,7 @@ def new_static(
     """A table, (vocabulary, dim), whose rows are not yet started, and its tokenizer: the embedded word pieces, those of
     another tokenizer, or, with ``texts``, pieces learned from them.
     """
-    embedded = EMBEDDED / "bert-mini-wiki" / "tokenizer.json"
+    embedded = EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"
     pieces = pieces or (Tokenizer.from_file(str(embedded)) if texts is None else _learned(texts))
     tokenizer = tokenizer_of(pieces)
     rows = 1 + max(tokenizer.get_vocab().values())

@@ -30,6 +30,7 @@ from dystress_text.encoders.saving import PROMPTS, prompt_of, prompts_of
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.hub import hub_reachable
+from dystress_text.files.places import model_path
 from dystress_text.training.accelerator import device_alone
 
 OWN_POOLER = "pooler"  # the encoder's pooler_output, which SimCSE's evaluation.py calls cls
@@ -115,9 +116,9 @@ def load_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
         if pooler_type is None:
-            embed, module, limit = _load_sentence_transformer(model, *forward)
+            embed, module, limit = _load_sentence_transformer(model_path(model), *forward)
         else:
-            embed, module, limit = _load_encoder(model, pooler_type, *forward)
+            embed, module, limit = _load_encoder(model_path(model), pooler_type, *forward)
     digest = hashlib.sha256()
     for tensor in module.state_dict().values():
         digest.update(tensor.cpu().flatten().view(torch.uint8).numpy())
@@ -129,8 +130,8 @@ def load_model(
 
 def check_complete(model: str) -> None:
     """Refuse what is no sentence-transformers model and needs a ``pooler_type``."""
-    if not is_sentence_transformer(model):
-        offline = not Path(model).is_dir() and not hub_reachable()
+    if not is_sentence_transformer(model_path(model)):
+        offline = not Path(model_path(model)).is_dir() and not hub_reachable()
         where = "no folder and, with the hub out of reach, not in its cache as a" if offline else "no"
         raise ParameterError(
             "model", f"{model!r} is {where} sentence-transformers model; for an encoder alone give a pooler_type"

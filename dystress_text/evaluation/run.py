@@ -32,6 +32,7 @@ from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_pairs, evaluate_sts_task, score_vectors
 from dystress_text.evaluation.transfer import evaluate_transfer
 from dystress_text.evaluation.words import TITLE, WORDS, Words
+from dystress_text.files.places import model_path
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions
 from dystress_text.training.run_folder import contents_of, evaluation_file, one_writer, write_evaluation
@@ -246,7 +247,7 @@ def _loaded(settings: SentEvalSettings, model: str, pooler: str | None) -> tuple
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
     """How vectors of a model are made; what cannot be evaluated is refused before the first model is."""
-    if model == WORDS or (len(settings.model) > 1 and is_sentence_transformer(model)):
+    if model == WORDS or (len(settings.model) > 1 and is_sentence_transformer(model_path(model))):
         return None
     if settings.pooler_type is None:
         check_complete(model)

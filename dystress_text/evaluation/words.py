@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystress_text.files.places import EMBEDDED
+from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.files.whole import sha256_of
 
 WORDS = "words"  # the row's name, and what --model calls it
@@ -20,7 +20,7 @@ TITLE = (
     "pairs by the cosine of TF-IDF over word pieces (sublinear tf, idf of the set's own texts), search by BM25 over "
     "words without English stop words (bm25s)"
 )
-_TOKENIZER = EMBEDDED / "bert-mini-wiki" / "tokenizer.json"
+_TOKENIZER = EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"
 
 
 class Words:

@@ -28,10 +28,11 @@ from dystress_text.encoders.pooling import AVERAGED, FIRST, token_of, token_pool
 from dystress_text.encoders.saving import write_config, write_model, write_tokenizer
 from dystress_text.encoders.static import StaticEncoder
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.export.card import CARD, HERE, read_card, write_card
+from dystress_text.export.card import CARD, HERE, describe_base, read_card, write_card
 from dystress_text.export.graph import graph_vectors, int8_loss, quantize, write_graph
 from dystress_text.export.results import carry_results
 from dystress_text.files.hub import hub_reachable
+from dystress_text.files.places import EMBEDDED_MODEL, model_name, model_path
 from dystress_text.files.whole import whole_folder, write_text
 from dystress_text.training.run_folder import RECORD, read_json
 
@@ -63,13 +64,17 @@ def export(
     check_names("to", [to], _LAYOUTS)
     if int8_on is not None and to != "onnx":
         raise ParameterError("quantize", "is of --to onnx")
-    output = output if output is not None else Path(f"{os.path.abspath(model)}-{to}")
+    name = model_name(str(model))  # the copy does not go beside the small model in the package
+    model, small = Path(model_path(name)), name == EMBEDDED_MODEL
+    output = output if output is not None else Path(f"{os.path.abspath(name)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ParameterError("output", f"{str(output)!r} exists and is not an empty folder; nothing was written")
     if to == "onnx":
         require("onnx", "--to onnx")
     record = read_json(model / RECORD) if (model / RECORD).is_file() else {}
-    encoder, tokenizer = load_saved(model)
+    if small:  # an encoder alone
+        record = {"base_model": describe_base(str(model))}
+    encoder, tokenizer = load_encoder(str(model), "avg", mlp_head=False) if small else load_saved(model)
     tokenizer.model_max_length = length_limit(tokenizer, encoder.eval().transformer)
     encoder.transformer.config.output_hidden_states = False  # a saved model's says so where its pooler needs them
     write, embed = _LAYOUTS[to]

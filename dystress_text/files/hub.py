@@ -5,11 +5,19 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 from huggingface_hub import constants
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
 
 from dystress_text.errors import UserError, reason_of
 
@@ -34,6 +42,35 @@ def hub_reachable() -> bool:
     except OSError:
         return False
     return True
+
+
+def model_file(name: str, file: str) -> Path | None:
+    """A file of a model in a folder, on the hub or in its cache; None where the model has none.
+
+    A name that is no model is a UserError.
+    """
+    from huggingface_hub import file_download, hf_hub_download
+
+    if Path(name).is_dir():
+        return path if (path := Path(name) / file).is_file() else None
+    try:
+        return Path(hf_hub_download(name, file, local_files_only=not hub_reachable()))
+    except HFValidationError as error:
+        raise UserError(f"{name!r} is no folder, and no name on the hub has this form") from error
+    except GatedRepoError:
+        raise
+    except RepositoryNotFoundError as error:
+        raise UserError(f"no folder {name!r} here, and no model on the hub that this user may read") from error
+    except LocalEntryNotFoundError as error:
+        if hub_reachable():
+            raise  # the network failed
+        cached = Path(constants.HF_HUB_CACHE) / file_download.repo_folder_name(repo_id=name, repo_type="model")
+        if not cached.is_dir():
+            reason = "the hub, which is out of reach, has left no model of this name in its cache"
+            raise UserError(f"no folder {name!r} here, and {reason}") from error
+    except EntryNotFoundError:
+        pass
+    return None
 
 
 def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R:

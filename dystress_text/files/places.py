@@ -11,6 +11,7 @@ from dystress_text.errors import UserError
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None  # None: installed from a wheel
 EMBEDDED = PACKAGE / "embedded"  # the small model and the small evaluation sets
+EMBEDDED_MODEL = "bert-mini-wiki"  # the small model's folder there, and its name wherever a model is named
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
@@ -23,6 +24,16 @@ def data_root(data_dir: str | Path | None = None) -> Path:
     if CHECKOUT is not None:
         return CHECKOUT / "data" / "prepared"
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dystress-text"
+
+
+def model_path(name: str) -> str:
+    """A model's folder, or its name on the hub; ``bert-mini-wiki`` is the small model that comes with the package."""
+    return str(EMBEDDED / name) if name == EMBEDDED_MODEL else name
+
+
+def model_name(path: str) -> str:
+    """The small model's name for any path of its folder, which then is no place to write to; else the path as it is."""
+    return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
 
 
 def cache_root() -> Path:

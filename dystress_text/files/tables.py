@@ -6,6 +6,7 @@ import csv
 import glob
 import io
 import re
+import shlex
 import shutil
 import tempfile
 import warnings
@@ -21,7 +22,7 @@ import pyarrow as pa
 from dystress_text.errors import DataError, reason_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.places import cache_root
-from dystress_text.files.text_lines import PACKINGS, open_text
+from dystress_text.files.text_lines import PACKINGS, not_utf8, open_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -78,7 +79,7 @@ def load_table(source: str, split: str = "train") -> Dataset:
     except Exception as error:  # the libraries that read tables have many kinds
         found = error.__cause__ or error
         encoded = not (isinstance(found, UnicodeDecodeError) or "Invalid UTF8" in str(found))
-        reason = reason_of(found) if encoded else "it is not in UTF-8; save it so"
+        reason = reason_of(found) if encoded or on_hub else f"it {not_utf8(Path(source))}"
         raise DataError(f"cannot read {source!r}: {reason}") from error
 
 
@@ -103,13 +104,21 @@ def _separated(path: Path, ending: str) -> pa.Table:
     if len(set(names)) < max(1, len(names)):
         raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
     if len(names) == 1 and re.search(r"[\t,;|^~]|\w: ?\w", names[0]):
-        raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs")
+        way = f"; for commas: {with_commas(path)}" if ";" in names[0] else ""
+        raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs{way}")
     schema = pa.schema([(name, pa.string()) for name in names])
     batches = []
     while some := list(islice(rows, 10_000)):
         columns = [pa.array(cells, pa.string()) for cells in zip(*some, strict=True)]
         batches.append(pa.record_batch(columns, schema=schema))
     return pa.Table.from_batches(batches, schema)
+
+
+def with_commas(path: Path) -> str:
+    """The command that makes a .csv of a table with semicolons between its cells."""
+    code = "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter=';'))"
+    new = path.with_name(f"commas-{path.stem}.csv")
+    return f'python -c "{code}" < {shlex.quote(str(path))} > {shlex.quote(str(new))}'
 
 
 def _cells_in_marks(path: Path) -> bool:

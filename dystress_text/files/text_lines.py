@@ -7,6 +7,7 @@ import codecs
 import gzip
 import lzma
 import re
+import shlex
 import unicodedata
 import zlib
 from array import array
@@ -159,6 +160,19 @@ def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
         rest = line
         while len(rest) >= MAX_LINE_BYTES and not rest.endswith(b"\n"):
             rest = stream.readline(MAX_LINE_BYTES)
+
+
+def not_utf8(path: Path) -> str:
+    """For a message: the encoding that a file probably has instead of UTF-8, and the command to convert it."""
+    with open_text(path) as file:
+        head = file.read(1 << 20)
+    old, new = (shlex.quote(str(each)) for each in (path, path.with_name(f"utf8-{path.name}")))
+    beyond = re.sub("[\0-\x7f]", "", head.decode(errors="replace"))
+    if 2 * beyond.count("\ufffd") < len(beyond):
+        return f"has damaged bytes among its UTF-8: iconv -c -f UTF-8 -t UTF-8 {old} > {new} leaves them out"
+    windows = re.search(rb"[\x80-\x9f]", head)  # nothing that shows in Latin-1
+    encoding = "UTF-16" if head.count(b"\0") > len(head) // 9 else "CP1252" if windows else "LATIN1"
+    return f"is not in UTF-8 but probably in {encoding}: iconv -f {encoding} -t UTF-8 {old} > {new}"
 
 
 def open_text(path: Path) -> BinaryIO:

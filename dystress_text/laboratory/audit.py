@@ -21,6 +21,7 @@ from dystress_text.core.diagnosis import BINS, Comparison, PairSums, compare, pa
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.objectives import loss as core_loss
 from dystress_text.errors import ParameterError, UserError
+from dystress_text.files.places import model_path
 from dystress_text.training.similarity_log import HIGH_SIMILARITY, lines_of
 from dystress_text.training.surroundings import left_as_they_were
 
@@ -104,13 +105,24 @@ def audit(
         loss: an objective or its text.
         batch_size: sentences that are each other's negatives.
         seed: of the dropout.
+
+    Raises:
+        UserError: the sentences fill no batch, or the loss has no negatives.
+
+    Examples:
+        >>> texts = ["It rains.", "A dog ran home.", "The bank was closed.", "She sings in a choir."]
+        >>> found = audit("bert-mini-wiki", texts, "infonce(0.05)", batch_size=4)
+        >>> found.negatives  # of each text the three others
+        12
+        >>> round(found.windows["all"].tau, 3), found.windows["all"].equivalent  # a constant is nearest to itself
+        (0.05, True)
     """
     from sentence_transformers import SentenceTransformer
 
     objective = core_loss(loss) if isinstance(loss, str) else loss
     if not isinstance(objective, ContrastiveLoss):
         raise ParameterError("loss", f"{objective} has no negatives to look at")
-    encoder = SentenceTransformer(model) if isinstance(model, str) else model
+    encoder = SentenceTransformer(model_path(model)) if isinstance(model, str) else model
     if len(sentences) < batch_size:
         raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")
     sums: list[PairSums] = []

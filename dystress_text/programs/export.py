@@ -25,7 +25,7 @@ def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress export", __doc__)
     add = parser.add_argument
-    add("model", type=Path, help="folder of a trained model")
+    add("model", type=Path, help="folder of a trained model; bert-mini-wiki is the small encoder of the package")
     add("--to", required=True, metavar="{native,hf,onnx}", help="layout of the copy")
     add("--output", type=Path, metavar="FOLDER", help="where the copy goes; default beside the model, MODEL-LAYOUT")
     add("--quantize", metavar="int8", help="onnx: a second, smaller graph, and what it loses on a text")

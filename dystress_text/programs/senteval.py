@@ -61,8 +61,16 @@ def evaluate(model: str | Path | Sequence[str | Path], **options: Any) -> dict[s
         UserError: an option is unknown or wrong, or data are.
 
     Examples:
-        >>> evaluate("words", suite="mini", tasks="sts")  # doctest: +SKIP
-        {'words': {'mini STS': 51.2}}
+        >>> rows = ["sentence1,sentence2,score", "It rains.,It pours.,5", "A dog ran.,A cat sat.,2", "It rains.,No.,0"]
+        >>> _ = Path("pairs.csv").write_text("\\n".join(rows))
+        >>> figures = evaluate("bert-mini-wiki", pooler_type="avg", pairs="pairs.csv")
+        <BLANKLINE>
+        senteval-senteval-test.json: all results
+        <BLANKLINE>
+                          pairs
+        bert-mini-wiki      ...
+        >>> figures
+        {'bert-mini-wiki': {'pairs': ...}}
     """
     given, known = {"model": model, **options}, {entry.name: entry for entry in fields(SentEvalSettings)}
     check_names("evaluate", given, known)

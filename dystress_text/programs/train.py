@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FinishedTraining:
-    """What :func:`train` has done."""
+    """What :func:`train` has done.
+
+    Examples:
+        >>> run = FinishedTraining(Path("mine"), {"trained": {"stsb_dev_spearman": 79.1}})
+        >>> run.evaluation
+        {'stsb_dev_spearman': 79.1}
+    """
 
     folder: Path  # of the model, the logs and the page
     record: Mapping[str, Any]  # the content of its ``run.json``
@@ -65,9 +71,15 @@ def train(preset: str | None = None, *, loss: ContrastiveLoss | str | None = Non
         Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
 
     Examples:
-        >>> run = train("quickstart", max_steps=2, output_dir=folder)  # doctest: +SKIP
-        >>> run.model.encode(["It rains."]).shape  # doctest: +SKIP
-        (1, 256)
+        >>> lines = [f"The {a} sees the {b}." for a in ("cat", "dog", "man") for b in ("sun", "sea", "car", "road")]
+        >>> _ = Path("mine.txt").write_text("\\n".join(lines))
+        >>> run = train("own-text", train_file="mine.txt", output_dir="mine", max_steps=2)
+        static: 8,192 word pieces, 1024 numbers each
+        ...
+        >>> run.folder
+        PosixPath('mine')
+        >>> run.model.encode(["It rains."]).shape
+        (1, 1024)
     """
     given = {"preset": preset, "loss": loss, **options}
     return fine_tune(RunSettings.of({name: value for name, value in given.items() if value is not None}))
@@ -81,9 +93,9 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
     from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import describe_base, write_card
     from dystress_text.export.copies import check_push, export, push
+    from dystress_text.files.places import model_path
     from dystress_text.report.text_page import leave_text_report
     from dystress_text.simcse.run import TextRun
-    from dystress_text.simcse.start import model_path
     from dystress_text.training.run import run
     from dystress_text.training.run_folder import write_record
     from dystress_text.training.surroundings import left_as_they_were

@@ -73,9 +73,6 @@ REPLACED: dict[str, str] = {
 }  # fmt: skip
 
 
-SHORT = {"--epochs": "--num_train_epochs", "--lr": "--learning_rate"}
-
-
 def _batch_size(of_one: str) -> list[str]:
     """The batch of all processes from that of each one; the launcher tells their number."""
     processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -102,12 +99,10 @@ def translate(argv: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         if name in REPLACED:
             raise _refused(name, REPLACED[name])
-        name = SHORT.get(name, name)
         if name in VALUES:
             value = value if equals or not left else left.pop(0)
             last += VALUES[name](value)
             continue
-        word = name + equals + value
         if name in FLAGS and not equals:
             follows = left[0].lower() if left else "--"
             value = left.pop(0) if follows in TRUTH else "true" if follows.startswith("--") else ""

@@ -32,10 +32,10 @@ from dystress_text.errors import ParameterError
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
 from dystress_text.files.claim import LOCK, claimed
 from dystress_text.files.places import cache_error, cache_root
-from dystress_text.files.text_lines import CorpusReport
+from dystress_text.files.text_lines import CorpusReport, not_utf8
 from dystress_text.files.whole import sha256_of, whole_folder
 from dystress_text.simcse.crops import Crops, too_short
-from dystress_text.simcse.texts import TrainingText
+from dystress_text.simcse.texts import TextFile, TrainingText
 from dystress_text.training.batches import Batch
 
 FORMAT = 11  # version of the cache; raise it with the layout of the files or the reading of a text
@@ -243,9 +243,11 @@ def _write(text: TrainingText, most: int | None, encode: Encode, folder: Path, r
 
     first, report.equal = _compare(rows(), text.columns)
     if report.sentences == 0 or report.over_long + report.invalid_utf8 + report.nul > report.sentences:
-        raise ParameterError(
-            "train_file", f"{text.name!r} is no text in UTF-8 with a sentence a line; save it so: {report.summary()}"
-        )
+        of_bytes = report.invalid_utf8 + report.nul > report.over_long and isinstance(text, TextFile)
+        way = not_utf8(Path(text.name)) if of_bytes else "is no text in UTF-8 with a sentence a line; save it so"
+        raise ParameterError("train_file", f"{text.name!r} gives {report.summary()}: it {way}")
+    if report.invalid_utf8:
+        warnings.warn(f"lines are left out: {text.name!r} {not_utf8(Path(text.name))}", stacklevel=2)
     some = _some_sentences(text, report.sentences)
     about = {"dtype": dtype, "sha256": sha256_of(folder / TOKENS), "report": asdict(report), "some": some}
     np.savez(folder / REST, offsets=offsets, first=first, about=np.frombuffer(json.dumps(about).encode(), np.uint8))

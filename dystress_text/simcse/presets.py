@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from dystress_text.files.places import EMBEDDED_MODEL
 from dystress_text.simcse.paper import BEST, ROWS
 from dystress_text.training.presets import Preset
 from dystress_text.training.settings import AUTO_FP16
 
 _SMALL: dict[str, Any] = {
-    "model_name_or_path": "dystress_text/embedded/bert-mini-wiki", "pooler_type": "avg", "mlp_head": True,
+    "model_name_or_path": EMBEDDED_MODEL, "pooler_type": "avg", "mlp_head": True,
     "learning_rate": 1e-4, "drop_duplicates": True, "loss": BEST.loss, "num_train_epochs": 10,
 }  # fmt: skip
 
@@ -77,7 +78,22 @@ TABLES: dict[str, tuple[str, ...]] = {  # what a sweep runs together
     "sts": tuple(row.preset for row in ROWS), "controls": tuple(CONTROLS), "rules": tuple(RULE_PRESETS),
 }  # fmt: skip
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, Preset] = {  # the list begins with what a newcomer needs
+    "own-text": Preset(
+        "word vectors for your own text in seconds, no network and no GPU, docs/recipe.md; not a row of the paper",
+        {"model_name_or_path": "static", "dim": 1024, "pooler_type": "avg", "views": "crop", "loss": "dcl(0.1)",
+         "eval_set": "none", "drop_duplicates": True, "max_seq_length": 2048, "train_batch_size": 256,
+         "learning_rate": 3e-3, "num_train_epochs": 40, "max_steps": 1000, "max_grad_norm": 0.0,
+         "mixed_precision": "no", "eval_steps": 0},
+    ),
+    "quickstart": Preset(
+        "without network and GPU: an embedded encoder on Python's documentation; not a row of the paper",
+        {**_SMALL, "train_file": "python-documentation", "eval_set": "mini_sts", "max_steps": 150, "eval_steps": 50},
+    ),
+    "small": Preset(
+        "a small encoder with only masked-language-model training, for two CPU cores; not a row of the paper",
+        {**_SMALL, "max_steps": 1000},
+    ),
     "paper": Preset(f"BERT-base on Wiki1M as in the paper, the default: {BEST.about()}", _PAPER, (BEST.title,)),
     **{row.preset: Preset(row.about(), {**_PAPER, "loss": row.loss}, (row.title,)) for row in ROWS},
     **{
@@ -87,24 +103,9 @@ PRESETS: dict[str, Preset] = {
     **{name: Preset(f"{about}; not a row of the paper", {**_PAPER, "loss": loss})
        for name, (about, loss) in RULE_PRESETS.items()},
     **{name: _simcse(name) for name in SIMCSE_MODELS},
-    "small": Preset(
-        "a small encoder with only masked-language-model training, for two CPU cores; not a row of the paper",
-        {**_SMALL, "max_steps": 1000},
-    ),
-    "own-text": Preset(
-        "word vectors for your own text in seconds, no network and no GPU, docs/recipe.md; not a row of the paper",
-        {"model_name_or_path": "static", "dim": 1024, "pooler_type": "avg", "views": "crop", "loss": "dcl(0.1)",
-         "eval_set": "none", "drop_duplicates": True, "max_seq_length": 2048, "train_batch_size": 256,
-         "learning_rate": 3e-3, "num_train_epochs": 40, "max_steps": 1000, "max_grad_norm": 0.0,
-         "mixed_precision": "no", "eval_steps": 0},
-    ),
     "own-text-encoder": Preset(
         "a small transformer for your own text, two crops of each sample; not a row of the paper",
         {**_SMALL, "loss": "dcl(0.03)", "pooler_type": "avg_first_last", "views": "crop",
          "eval_set": "none", "max_steps": 400, "learning_rate": 4e-4},
-    ),
-    "quickstart": Preset(
-        "without network and GPU: an embedded encoder on Python's documentation; not a row of the paper",
-        {**_SMALL, "train_file": "python-documentation", "eval_set": "mini_sts", "max_steps": 150, "eval_steps": 50},
     ),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -47,6 +48,7 @@ from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
 
 FULL_RATE_STEPS = 250  # of a table; longer runs take a preset's rate x sqrt(250 / steps), so that words stay words
+DEEP, DEEP_RATE = 12, 1e-4  # layers from which on a higher rate is said to be one
 
 
 class TextRun(Run):
@@ -143,6 +145,13 @@ class TextRun(Run):
         if isinstance(self.start.model, StaticEncoder) and "learning_rate" not in given:
             _, steps = count_steps(self.samples // batch, engine)
             engine = replace(engine, learning_rate=engine.learning_rate * min(1.0, math.sqrt(FULL_RATE_STEPS / steps)))
+        layers = getattr(self.start.model.transformer.config, "num_hidden_layers", 0)
+        if layers >= DEEP and engine.learning_rate > DEEP_RATE and self.settings.text.lora is None:
+            warnings.warn(
+                f"learning_rate: {engine.learning_rate:g} is for a small encoder; one of {layers} layers learns with "
+                "1e-5 to 5e-5, as --learning_rate 3e-5 says, and may be spoilt by more",
+                stacklevel=2,
+            )
         return engine
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:

@@ -24,7 +24,8 @@ class TextSettings:
     model_name_or_path: str = option(
         "bert-base-uncased",
         "Folder or hub name of an encoder, of a SimCSE checkpoint, or of a sentence-transformers model, "
-        "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors.",
+        "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors; "
+        "bert-mini-wiki for the small encoder that comes with the package.",
     )
     dim: int = option(512, "static: numbers of a word's vector.", interval="[1, 65536]")
     vocabulary: str = option(
@@ -138,6 +139,8 @@ class RunSettings:
 
         if not isinstance(loss, ContrastiveLoss) or not loss.negatives_from_batch:
             raise ParameterError("loss", f"{loss} is for images; text takes its negatives from the batch")
+        if "held_out" in given and text.held_out and (sets := " ".join({*evaluation.eval_set} - {"none"})):
+            raise ParameterError("held_out", f"has no effect beside --eval_set {sets}, which tells more; leave one out")
         return cls(text, evaluation, engine, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:

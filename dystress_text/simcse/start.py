@@ -27,7 +27,7 @@ from dystress_text.encoders.pooling import FIRST
 from dystress_text.encoders.saving import PROMPTS
 from dystress_text.encoders.static import NEW, READ, StaticEncoder, StaticTable, new_static, refuse
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.places import PACKAGE
+from dystress_text.files.places import model_path
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.texts import TrainingText
@@ -130,11 +130,6 @@ def _load_beside(name: str, its_pieces: bool) -> tuple[tuple[Any, Path], Tokeniz
         return (model, folder), tokenizers_form(model) if its_pieces else None
     except UserError as error:
         raise ParameterError("beside", str(error)) from error
-
-
-def model_path(name: str) -> str:
-    """A model's path; the embedded model is found from any working directory."""
-    return str(PACKAGE.parent / name) if name.startswith(f"{PACKAGE.name}/embedded/") else name
 
 
 def _normalize(text: TextSettings, pretrained: Pretrained) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser, converted, default_of
-from dystress_text.errors import ParameterError, meant
+from dystress_text.errors import ParameterError, lies_in, meant
 from dystress_text.training.settings import FREE_OPTIONS
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
     try:
         return objective.replace(temperature=float(tau))
     except (TypeError, ValueError) as error:
-        raise ParameterError("temp", str(error)) from error
+        reason = f"a temperature is a number above 0, such as 0.05, got {tau}"
+        raise ParameterError("temp", str(error) if lies_in(tau, "(0, inf)") else reason) from error
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 
 AUTO_FP16 = "auto_fp16"
 # options that may differ between a run and its continuation
@@ -75,6 +75,8 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.max_steps == 0:
+            raise ParameterError("max_steps", "0 steps train nothing; dystress senteval evaluates a model as it is")
         if self.overwrite_output_dir and self.resumes:
             raise UserError("--overwrite_output_dir and --resume_from_checkpoint exclude each other")
 

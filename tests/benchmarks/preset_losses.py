@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TEXT = {
-    "model_name_or_path": "dystress_text/embedded/bert-mini-wiki", "eval_set": "mini_sts", "train_batch_size": 32,
+    "model_name_or_path": "bert-mini-wiki", "eval_set": "mini_sts", "train_batch_size": 32,
     "max_seq_length": 32, "mixed_precision": "no", "max_train_samples": 2000,
 }  # fmt: skip  # without a set crops would hold texts out
 IMAGES = {

@@ -177,9 +177,9 @@ def test_a_vocabulary_of_the_text_knows_every_character(tmp_path, script):
     [(["--views=dropout"], "--views: a static encoder has no dropout"),
      (["--do_mlm"], "--do_mlm: a static encoder such as 'static' has none"),
      (["--pooler_type=cls"], "--pooler_type: cls was given"),
-     (["--model_name_or_path=dystress_text/embedded/bert-mini-wiki", "--dim=64"], "--dim: is of "),
+     (["--model_name_or_path=bert-mini-wiki", "--dim=64"], "--dim: is of "),
      (["--lora=8"], "--lora: "), (["--mlp_head=yes"], "--mlp_head: "), (["--dropout=0.2"], "--dropout: "),
-     (["--model_name_or_path=dystress_text/embedded/bert-mini-wiki", "--vocabulary=text"], "--vocabulary: is of ")],
+     (["--model_name_or_path=bert-mini-wiki", "--vocabulary=text"], "--vocabulary: is of ")],
 )  # fmt: skip
 def test_what_a_table_has_not_is_one_line(tmp_path, capsys, options, said):
     line = ["--preset=own-text", f"--train_file={a_text(tmp_path)}", f"--output_dir={tmp_path / 'out'}"]

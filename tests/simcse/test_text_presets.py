@@ -35,7 +35,7 @@ def test_a_temperature_on_the_command_line_replaces_that_of_the_presets_objectiv
     for words, said in (
         ("--temp=0.1 --loss=infonce(0.05)", "temp: the loss has a temperature already"),
         ("--preset=rule-siglip --temp=0.1", "temp: .* has no temperature to set"),
-        ("--temp=-1", "temp: tau must lie in"),
+        ("--temp=-1", "temp: a temperature is a number above 0"),
         ("--loss=barlow_twins()", "loss: barlow_twins"),
         ("--loss=queue(0.1,queue_size=8)", "loss: .*is for images"),
     ):
@@ -100,7 +100,9 @@ def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
 def test_the_list_has_a_line_for_each_and_help_says_the_defaults_of_the_preset(capfd):
     with pytest.raises(SystemExit):
         parse(["--list_presets"])
-    assert capfd.readouterr().out.splitlines() == PROGRAM.listing().splitlines()
+    listed = capfd.readouterr().out.splitlines()
+    assert listed == PROGRAM.listing().splitlines()
+    assert [line.split()[0] for line in listed[:3]] == ["own-text", "quickstart", "small"]
     for preset, shown in (("paper", "Default 3e-05."), ("supervised-bert-base", "Default 5e-05.")):
         with pytest.raises(SystemExit):
             parse([f"--preset={preset}", "--help", "all"])

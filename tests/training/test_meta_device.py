@@ -8,7 +8,7 @@ from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.run import TextRun
 from dystress_text.training.accelerator import make_accelerator
 
-WITH_MASK = "--model_name_or_path=dystress_text/embedded/bert-mini-wiki"  # a tokenizer with a mask token
+WITH_MASK = "--model_name_or_path=bert-mini-wiki"  # a tokenizer with a mask token
 SUPERVISED = "premise,hypothesis,negative\n" + "the cat sat,the cat is on the mat,a dog ran\n" * 20
 
 

@@ -1,0 +1,50 @@
+"""The small encoder by its name: every program takes it, from any folder, and nothing is written into the package."""
+
+import json
+import shutil
+
+import pytest
+from conftest import make_sentences, reset_accelerator
+
+from dystress_text import __main__ as dystress
+from dystress_text.files.places import EMBEDDED, PACKAGE
+
+PAIRS = "sentence1,sentence2,score\nIt rains.,It pours.,4\nIt rains.,A cat sat.,1\nA dog ran.,A cat sat.,2\n"
+TRAIN = ["--train_file=text.txt", "--max_steps=2", "--train_batch_size=8", "--eval_set=none", "--pooler_type=avg"]
+
+
+def files_of_the_package():
+    files = (file for file in PACKAGE.rglob("*") if "__pycache__" not in file.parts)
+    return {(file, file.stat().st_mtime_ns) for file in files}
+
+
+@pytest.mark.parametrize("name", ["bert-mini-wiki", str(EMBEDDED / "bert-mini-wiki")])
+def test_programs_take_it_and_write_where_they_are_called(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.csv").write_text(PAIRS)
+    (tmp_path / "text.txt").write_text("\n".join(make_sentences(40)))
+    before = files_of_the_package()
+    for words in (
+        ["senteval", "--model", name, "words", "--pooler_type=avg", "--pairs=pairs.csv"],
+        ["train", f"--model_name_or_path={name}", *TRAIN],
+        ["export", name, "--to=hf"],
+    ):
+        assert dystress.main(words) == 0, capsys.readouterr().err
+        reset_accelerator()
+    assert files_of_the_package() == before
+    results = json.loads((tmp_path / "bert-mini-wiki-senteval-senteval-test.json").read_text())
+    assert (results["model"], [*results["pairs"]]) == ("bert-mini-wiki", ["pairs"])
+    for card in ("out/README.md", "bert-mini-wiki-hf/README.md"):
+        assert "license: apache-2.0" in (tmp_path / card).read_text()
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["base_model"]["name"] == "bert-mini-wiki"
+
+
+def test_a_folder_of_its_name_is_named_as_a_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EMBEDDED / "bert-mini-wiki", tmp_path / "bert-mini-wiki")
+    (tmp_path / "pairs.csv").write_text(PAIRS)
+    given = ["senteval", "--pooler_type=avg", "--pairs=pairs.csv", "--model"]
+    assert dystress.main([*given, "bert-mini-wiki"]) == 2
+    assert "./bert-mini-wiki is the folder" in capsys.readouterr().err
+    assert dystress.main([*given, "./bert-mini-wiki"]) == 0
+    assert (tmp_path / "bert-mini-wiki" / "senteval-senteval-test.json").is_file()

@@ -1,0 +1,63 @@
+"""The reference: every public name is on its page, with an example in its docstring that runs as printed."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import reset_accelerator
+
+import dystress_text
+from dystress_text.core.registry import PARTS
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "api.md").read_text()
+ENTRIES = re.findall(r"^::: ([\w.]+)\n    options:\n      members: \[([\w, \n]+)\]$", PAGE, re.MULTILINE)
+ON_PAGE = {name: module for module, names in ENTRIES for name in re.findall(r"\w+", names)}
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+NO_EXAMPLE = {"Audit", "Window"}  # what functions return: their fields say what they are
+
+
+def examples_of(name):
+    of_page = getattr(importlib.import_module(ON_PAGE[name]), name)
+    text = of_page.__doc__ or ""
+    if isinstance(of_page, type) and text == getattr(of_page.__base__, "__doc__", None):
+        text = ""  # inherited
+    return doctest.DocTestParser().get_examples(text)
+
+
+def test_the_page_has_every_public_name_and_says_where_it_is():
+    assert PAGE.count("\n::: ") == len(ENTRIES)
+    assert set(dystress_text.__all__) <= set(ON_PAGE)
+    for name in dystress_text.__all__:
+        assert getattr(importlib.import_module(ON_PAGE[name]), name) is getattr(dystress_text, name)
+
+
+def test_every_entry_has_an_example_and_none_is_skipped():
+    without = [name for name in ON_PAGE if not examples_of(name)]
+    assert set(without) == NO_EXAMPLE & set(ON_PAGE)
+    skipped = [name for name in ON_PAGE for each in examples_of(name) if doctest.SKIP in each.options]
+    assert skipped == []
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch):
+    """What an example can use: torch, Path and the public names; its files lie in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    known = dict(PARTS)
+    torch.manual_seed(0)
+    public = {name: getattr(dystress_text, name) for name in dystress_text.__all__}
+    yield {"__name__": "example", "torch": torch, "Path": Path, **public}
+    PARTS.clear()
+    PARTS.update(known)
+    reset_accelerator()
+
+
+@pytest.mark.parametrize("name", [name for name in ON_PAGE if name not in NO_EXAMPLE])
+def test_the_examples_run_as_printed(name, names):
+    names[name] = getattr(importlib.import_module(ON_PAGE[name]), name)
+    test = doctest.DocTest(examples_of(name), names, name, None, 0, None)
+    told: list[str] = []
+    failed = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=told.append).failed
+    assert failed == 0, "".join(told)
