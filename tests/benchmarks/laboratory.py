@@ -1,7 +1,7 @@
 """The study of temperature rules: the tables of the pages, from the records in docs/study.
 
-It prints the rows of docs/results.md and docs/laboratory.md. Runs of rules and constants are compared by seed on the
-mean of STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
+It prints the rows of docs/laboratory/text.md and rules.md. Rules and constants are compared by seed on the mean of
+ STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
 holds what ``dystress audit`` said of one run of each rule with --log_similarity, repeated.json the same of the rule
 that was repeated.
 """
@@ -122,7 +122,8 @@ def tables() -> dict[str, list[str]]:
         p, expected = one.prediction, "equivalent" if one.prediction["equivalent"] else "not equivalent"
         told = (f"{p['nearest']:.4f}", f"{100 * p['moved']:.1f} %", f"{p['pull']:.2f}")
         of_eleven = f"{min(1, one.average.corrected or 1):.2g}"
-        rules.append(_row("...", *told, expected, str(one.average), one.observed, of_eleven))
+        average = str(spread(list(figures(laboratory, one.name, "average").values())))
+        rules.append(_row("...", *told, expected, average, str(one.average), one.observed, of_eleven))
     for name in dict.fromkeys(run.configuration for run in search):
         dev = figures(search, name, DEV)
         first, five = [dev[seed] for seed in (10, 11)], [dev[seed] for seed in range(10, 15) if seed in dev]
@@ -131,16 +132,12 @@ def tables() -> dict[str, list[str]]:
         audits = [] if name.startswith("dcl") else audits  # the page does not compare DCL with itself
         audited = [(f"{a['nearest_constant']:.4f}", f"{100 * a['moved']:.1f} %", f"{a['pull']:.2f}") for a in audits]
         candidates.append(_row("...", *(audited and audited[0]), f"{np.mean(first):.2f}", over))
-    of_laboratory = Comparisons(laboratory).configurations
     return {
-        "results: the text table": [
-            _row(name_of(x), *means(runs, x, "avg", UNIFORMITY)) for x in compared.configurations
-        ],
-        "results: differences": [_row(*(name_of(x).partition(" (")[0] for x in d[:2]), *d[3:]) for d in differences],
-        "results: rules": [_row(name_of(x), *means(laboratory, x, "avg")) for x in of_laboratory],
-        "laboratory: rules": rules,
-        "laboratory: candidates": candidates,
-        "laboratory: the best": best,
+        "text: the text table": [_row(name_of(x), *means(runs, x, "avg", UNIFORMITY)) for x in compared.configurations],
+        "text: differences": [_row(*(name_of(x).partition(" (")[0] for x in d[:2]), *d[3:]) for d in differences],
+        "rules: rules": rules,
+        "rules: candidates": candidates,
+        "rules: the best": best,
     }
 
 
