@@ -1,7 +1,7 @@
 """The study of temperature rules: the tables of the pages, from the records in docs/study.
 
 It prints the rows of docs/laboratory/text.md and rules.md. Rules and constants are compared by seed on the mean of
- STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
+STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
 holds what ``dystress audit`` said of one run of each rule with --log_similarity, repeated.json the same of the rule
 that was repeated.
 """
