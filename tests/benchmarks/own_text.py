@@ -141,17 +141,14 @@ def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, p
     return {"model": model, "text": text, "seed": seed, "figures": figures}
 
 
-def table(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """A row for each model that has figures: means over the seeds, ± the standard deviation."""
+def table() -> list[str]:
+    """The rows of docs/laboratory/own-text.md, a column for each set of pairs or of transfer."""
+    sets = [name for texts in (CHOSEN, UNSEEN) for name in texts["paragraphs"]]
     rows = []
     for model in MODELS:
-        cells = []
-        for text, sets in texts.items():
-            lines = [line for line in read() if (line["model"], line["text"]) == (model, text)]
-            for name in sets:
-                values = [line["figures"][name] for line in lines if name in line["figures"]]
-                spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-                cells.append(f"{np.mean(values):.1f}{spread}" if values else "-")
+        found = [list(means(model, "paragraphs", [name]).values()) for name in sets]
+        spreads = [f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "" for values in found]
+        cells = [f"{np.mean(v):.1f}{more}" if v else "-" for v, more in zip(found, spreads, strict=True)]
         if set(cells) != {"-"}:
             rows.append(f"| {' | '.join([model, *cells])} |")
     return rows
@@ -197,7 +194,7 @@ def main() -> None:
     parser.add_argument("--place", type=Path, default=Path("models"), help="folder for what is trained")
     options = parser.parse_args()
     if options.tables:
-        print(*short_table(), "", *table(CHOSEN), "", *table(UNSEEN), sep="\n")
+        print(*short_table(), "", *table(), sep="\n")
         return
     options.place.mkdir(parents=True, exist_ok=True)
     for model in options.models:

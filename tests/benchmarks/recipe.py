@@ -76,8 +76,8 @@ def scores(lines: Sequence[Line], sets: Sequence[str]) -> tuple[dict[Run, dict[i
     found: dict[Run, dict[int, float]] = {}
     figures: dict[Run, list[Any]] = {}
     for line in sorted(lines, key=lambda line: int(line["steps"])):
-        if set(sets) <= set(line["figures"]) or (line["arm"] in LEXICAL and sets == SETS):  # these search alone
-            key, row = (line["steps"], line["arm"]), [line["figures"].get(name, np.nan) for name in sets]
+        if set(sets) <= set(line["figures"]):
+            key, row = (line["steps"], line["arm"]), [line["figures"][name] for name in sets]
             found.setdefault(key, {})[line["seed"]] = float(np.mean(row))
             figures.setdefault(key, []).append(row)
     return found, figures
@@ -98,7 +98,7 @@ def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
         cells = [f"{mean:.2f}" for mean in np.mean(figures[run], axis=0)]
         ours = list(found[run].values())
         cells = [run[1], f"{run[0]:,}", str(len(ours)), *cells, str(spread(ours)), less_simcse(run, found)]
-        rows.append(f"| {' | '.join(cells)} |".replace("nan", "-"))
+        rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 
