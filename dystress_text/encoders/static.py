@@ -143,7 +143,7 @@ def new_static(
 def _learned(texts: Iterable[str]) -> Tokenizer:
     """Pieces of texts in any script, byte-pair encoding over UTF-8: all characters but spaces and control signs count.
 
-    With fewer pieces long documents gain and short ones lose (docs/recipe.md).
+    With fewer pieces long documents gain and short ones lose (docs/laboratory/own-text.md).
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])

@@ -1,7 +1,7 @@
 """Did it help? A measure without labels, on texts that are held out of training.
 
 Each is cut into two halves by its words, and the first half looks for the second one among all second halves.
-docs/search.md says what that favours, and how well it agrees with a labelled search.
+docs/did-it-help.md says what that favours, and how well it agrees with a labelled search.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class TextSettings:
     crop_max: float = option(0.6, "crop: greatest share; it is drawn evenly between the two.", interval="(0, 1]")
     held_out: int = option(
         500,
-        "crop with --eval_set none: texts, a tenth at most, that tell whether training helped (docs/search.md).",
+        "crop with --eval_set none: texts, a tenth at most, that tell whether training helped (docs/did-it-help.md).",
         interval="[0, inf)",
     )
     supervised: bool = option(False, "A row of the table is an anchor, its positive, and any number of hard negatives.")

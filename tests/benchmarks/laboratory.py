@@ -1,7 +1,7 @@
 """The study of temperature rules: the tables of the pages, from the records in docs/study.
 
-It prints the rows of docs/results.md and docs/laboratory.md. Runs of rules and constants are compared by seed on the
-mean of STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
+It prints the rows of docs/laboratory/text.md and rules.md. Rules and constants are compared by seed on the mean of
+STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
 holds what ``dystress audit`` said of one run of each rule with --log_similarity, repeated.json the same of the rule
 that was repeated.
 """
@@ -25,11 +25,12 @@ from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
 MARGIN, LEVEL = 0.25, 0.05  # points, equivalent within them; of each test
 TEST_SETS = ("STS12", "STS-B", "SICK-R")
+SIMCSE = "sts-constant-0.05"
 DEV, UNIFORMITY = "sts_b_dev_spearman", "sts_b_dev_uniformity"
 NAMES = {
     "sts-macl": "MACL", "rule-hardness": "hardness weights", "rule-robust": "robust, one temperature",
     "rule-adnce": "ADNCE", "rule-temo": "TeMo", "rule-focal": "Focal-InfoNCE", "rule-hcl": "HCL",
-    "rule-siglip": "SigLIP", "rule-rince": "RINCE", "sts-constant-0.05": "constant 0.05 (SimCSE)",
+    "rule-siglip": "SigLIP", "rule-rince": "RINCE", SIMCSE: "constant 0.05 (SimCSE)",
     "sts-shifted-0.4-0.05-0.07": "shifted -0.4, 0.05/0.07 (default)", "sts-cosine-0.03-0.05": "cosine 0.03/0.05",
     "hardness-0.0715-20": "hardness weights, τ 0.0715, strength 20", "dcl-0.037": "DCL, τ 0.037",
 }  # fmt: skip
@@ -102,45 +103,70 @@ def name_of(configuration: str) -> str:
     return NAMES.get(configuration, f"constant {rest.removeprefix('constant-temp=')}")
 
 
-def tables() -> dict[str, list[str]]:
-    """The rows that the records make, by the page and what they are of; those that begin with ... without names."""
-    runs, laboratory, search = (read_text_runs([STUDY / f"{n}.jsonl"])[0] for n in ("runs", "laboratory", "search"))
+def mean(runs: Sequence[TextRun], configuration: str, column: str) -> str:
+    """A configuration's mean of a column over the seeds, ± the standard deviation."""
+    return str(spread(list(figures(runs, configuration, column).values())))
+
+
+def study() -> list[str]:
+    """The paper's text table: the differences are paired by seed, and corrected for all rows."""
+    runs = read_text_runs([STUDY / "runs.jsonl"])[0]
     compared = Comparisons(runs)
     differences = dict(sections(compared))["STS, Spearman x 100: differences over seeds"][1:]
+    less = {ours: (f"{by} ({interval})", p) for ours, base, _, by, interval, _, p in differences if base == SIMCSE}
+    return [
+        _row(name_of(x), *(mean(runs, x, each) for each in (DEV, "avg", UNIFORMITY)), *less.get(x, ("", "")))
+        for x in compared.configurations
+    ]
 
-    def means(of: Sequence[TextRun], configuration: str, *more: str) -> list[str]:
-        return [str(spread(list(figures(of, configuration, c).values()))) for c in (DEV, *TEST_SETS, *more)]
 
-    test, best = [run for run in (*laboratory, *search) if run.seed < 5], []
-    control = "grid-constant-temp=0.089"
-    for name in ("hardness-0.0715-20", "dcl-0.037", "sts-macl", control, "grid-constant-temp=0.0715"):
-        less = paired(*(figures(test, each, "average") for each in (name, control)))
-        label = name_of(name) + " (published)" * (name == "sts-macl")
-        best.append(_row(label, *means(test, name, "average"), "" if name.startswith("grid") else str(less)))
-    rules, candidates = [], []
+def rules() -> list[str]:
+    """The audit of each rule, and the test beside its constant."""
+    runs, rows = read_text_runs([STUDY / "laboratory.jsonl"])[0], []
     for one in outcomes():
         p, expected = one.prediction, "equivalent" if one.prediction["equivalent"] else "not equivalent"
         told = (f"{p['nearest']:.4f}", f"{100 * p['moved']:.1f} %", f"{p['pull']:.2f}")
         of_eleven = f"{min(1, one.average.corrected or 1):.2g}"
-        rules.append(_row("...", *told, expected, str(one.average), one.observed, of_eleven))
+        average = mean(runs, one.name, "average")
+        rows.append(_row("...", *told, expected, average, str(one.average), one.observed, of_eleven))
+    return rows
+
+
+def candidates(search: Sequence[TextRun]) -> list[str]:
+    """The search: of constants and DCL the best alone."""
+    rows = []
     for name in dict.fromkeys(run.configuration for run in search):
-        dev = figures(search, name, DEV)
+        dev, is_dcl = figures(search, name, DEV), name.startswith("dcl")
         first, five = [dev[seed] for seed in (10, 11)], [dev[seed] for seed in range(10, 15) if seed in dev]
         over = f"{np.mean(five):.2f}" if len(five) == 5 else ""
         audits = [run.record["audit"] for run in search if run.configuration == name and "audit" in run.record]
-        audits = [] if name.startswith("dcl") else audits  # the page does not compare DCL with itself
+        audits = [] if is_dcl else audits  # the page does not compare DCL with itself
         audited = [(f"{a['nearest_constant']:.4f}", f"{100 * a['moved']:.1f} %", f"{a['pull']:.2f}") for a in audits]
-        candidates.append(_row("...", *(audited and audited[0]), f"{np.mean(first):.2f}", over))
-    of_laboratory = Comparisons(laboratory).configurations
+        if name == "dcl-0.037" or audited or (over and not is_dcl):
+            rows.append(_row("...", *(audited[0] if audited else ("", "", "")), f"{np.mean(first):.2f}", over))
+    return rows
+
+
+def best(search: Sequence[TextRun]) -> list[str]:
+    """The test of the best rule of the search, and its controls."""
+    test = [run for run in (*read_text_runs([STUDY / "laboratory.jsonl"])[0], *search) if run.seed < 5]
+    control, rows = "grid-constant-temp=0.089", []
+    for name in ("hardness-0.0715-20", "dcl-0.037", "sts-macl", control, "grid-constant-temp=0.0715"):
+        less = paired(*(figures(test, each, "average") for each in (name, control)))
+        label = name_of(name) + " (published)" * (name == "sts-macl")
+        cells = (mean(test, name, DEV), mean(test, name, "average"))
+        rows.append(_row(label, *cells, "" if name.startswith("grid") else str(less)))
+    return rows
+
+
+def tables() -> dict[str, list[str]]:
+    """The rows that the records make, by the page and what they are of; those that begin with ... without names."""
+    search = read_text_runs([STUDY / "search.jsonl"])[0]
     return {
-        "results: the text table": [
-            _row(name_of(x), *means(runs, x, "avg", UNIFORMITY)) for x in compared.configurations
-        ],
-        "results: differences": [_row(*(name_of(x).partition(" (")[0] for x in d[:2]), *d[3:]) for d in differences],
-        "results: rules": [_row(name_of(x), *means(laboratory, x, "avg")) for x in of_laboratory],
-        "laboratory: rules": rules,
-        "laboratory: candidates": candidates,
-        "laboratory: the best": best,
+        "text: the text table": study(),
+        "rules: rules": rules(),
+        "rules: candidates": candidates(search),
+        "rules: the best": best(search),
     }
 
 

@@ -1,7 +1,7 @@
 """own-text with a vocabulary of the text, in many languages, against TF-IDF: docs/study/languages.jsonl.
 
     python tests/benchmarks/languages.py FOLDER          # with NAME.txt, a text a line
-    python tests/benchmarks/languages.py                 # prints the table of docs/recipe.md
+    python tests/benchmarks/languages.py                 # prints the table of docs/laboratory/own-text.md
 
 A fifth of the texts, at most 500, is held out. The first half of each looks for its second half among all second
 halves. The texts of the table are the Debian handbook's (package debian-handbook 11.20220922) and, of Khmer, the help
@@ -73,7 +73,7 @@ def measure(file: Path) -> dict[str, Any]:
 
 
 def table() -> list[str]:
-    """The rows of docs/recipe.md."""
+    """The rows of docs/laboratory/own-text.md."""
     rows = []
     for line in map(json.loads, STUDY.read_text(encoding="utf-8").splitlines()):
         own = line["own_text"]

@@ -1,4 +1,6 @@
-"""The preset own-text against words: runs are lines of docs/study/own_text.jsonl, tables are in docs/recipe.md.
+"""The preset own-text against words: runs are lines of docs/study/own_text.jsonl.
+
+The tables are in docs/laboratory/own-text.md, the short one in docs/recipe.md.
 
     python tests/benchmarks/own_text.py --data ../shared/data            # runs what is missing
     python tests/benchmarks/own_text.py --tables
@@ -20,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from dystress_text.report.comparison import paired, spread
+
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "own_text.jsonl"
 CHOSEN = {"CISI": ["CISI"], "CACM": ["CACM"], "paragraphs": ["STS-B dev", "STS12", "SICK-R"]}  # looked at for choices
 UNSEEN = {"Cranfield": ["Cranfield"], "paragraphs": ["STS13", "STS14", "STS15", "STS16", "STS-B", "TREC", "MRPC"]}
@@ -32,6 +36,13 @@ MODELS: dict[str, Mapping[str, Any] | None] = {  # the options of each; None is 
     "own-text": {},
     "all-MiniLM-L6-v2": None,
     "own-text beside all-MiniLM-L6-v2": {"beside": MINILM},
+}
+RECIPE = {  # the columns of docs/recipe.md: the text that was trained on, and the sets whose mean stands there
+    "CISI": ("CISI", ["CISI"]),
+    "CACM": ("CACM", ["CACM"]),
+    "Cranfield": ("Cranfield", ["Cranfield"]),
+    "similarity": ("paragraphs", ["STS-B dev", "STS12", "SICK-R"]),
+    "similarity, unseen": ("paragraphs", ["STS13", "STS14", "STS15", "STS16", "STS-B"]),
 }
 Line = dict[str, Any]
 
@@ -130,19 +141,46 @@ def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, p
     return {"model": model, "text": text, "seed": seed, "figures": figures}
 
 
-def table(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """A row for each model that has figures: means over the seeds, ± the standard deviation."""
+def table() -> list[str]:
+    """The rows of docs/laboratory/own-text.md, a column for each set of pairs or of transfer."""
+    sets = [name for texts in (CHOSEN, UNSEEN) for name in texts["paragraphs"]]
     rows = []
     for model in MODELS:
-        cells = []
-        for text, sets in texts.items():
-            lines = [line for line in read() if (line["model"], line["text"]) == (model, text)]
-            for name in sets:
-                values = [line["figures"][name] for line in lines if name in line["figures"]]
-                spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-                cells.append(f"{np.mean(values):.1f}{spread}" if values else "-")
+        found = [list(means(model, "paragraphs", [name]).values()) for name in sets]
+        spreads = [f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "" for values in found]
+        cells = [f"{np.mean(v):.1f}{more}" if v else "-" for v, more in zip(found, spreads, strict=True)]
         if set(cells) != {"-"}:
             rows.append(f"| {' | '.join([model, *cells])} |")
+    return rows
+
+
+def means(model: str, text: str, sets: Sequence[str]) -> dict[int, float]:
+    """A model's mean over the sets, by seed; nothing where a set lacks."""
+    found: dict[int, dict[str, float]] = {}
+    for line in read():
+        if (line["model"], line["text"]) == (model, text):
+            found.setdefault(line["seed"], {}).update(line["figures"])
+    return {s: float(np.mean([f[name] for name in sets])) for s, f in found.items() if set(sets) <= set(f)}
+
+
+def difference(model: str, baseline: str, text: str, sets: Sequence[str]) -> str:
+    """The mean difference with its 95 % interval over the seeds, paired by seed; words and models have one figure."""
+    ours, theirs = means(model, text, sets), means(baseline, text, sets)
+    if len(theirs) == 1:
+        theirs = dict.fromkeys(ours, *theirs.values())
+    return str(paired(ours, theirs) or "-")
+
+
+def short_table() -> list[str]:
+    """The rows of docs/recipe.md: means over the seeds, then own-text less three others."""
+    rows = []
+    for model in MODELS:
+        found = [means(model, *column) for column in RECIPE.values()]
+        cells = [str(spread(list(of.values()))) if of else "-" for of in found]
+        rows.append(f"| {' | '.join([model, *cells])} |")
+    for baseline in ("own-text, untrained", "TF-IDF", "words"):
+        cells = [difference("own-text", baseline, *column) for column in RECIPE.values()]
+        rows.append(f"| {' | '.join([f'own-text less {baseline}', *cells])} |")
     return rows
 
 
@@ -156,7 +194,7 @@ def main() -> None:
     parser.add_argument("--place", type=Path, default=Path("models"), help="folder for what is trained")
     options = parser.parse_args()
     if options.tables:
-        print(*table(CHOSEN), "", *table(UNSEEN), sep="\n")
+        print(*short_table(), "", *table(), sep="\n")
         return
     options.place.mkdir(parents=True, exist_ok=True)
     for model in options.models:

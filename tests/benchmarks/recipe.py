@@ -1,6 +1,6 @@
 """The study of recipes for own text: each run is a line of docs/study/recipe.jsonl.
 
-The plan is in docs/own-text-encoder.md.
+The plan is in docs/laboratory/own-text-encoder.md.
 
     python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
     python tests/benchmarks/recipe.py                     # prints the tables of the page
@@ -68,36 +68,60 @@ def read() -> list[Line]:
     return [json.loads(line) for line in STUDY.read_text(encoding="utf-8").splitlines()] if STUDY.is_file() else []
 
 
-def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
-    """A row for each arm and length: steps, seeds, means of the sets, their mean, its difference to SimCSE's settings.
+Run = tuple[int, str]  # steps and arm
 
-    The difference is paired by seed, to the run of the same steps and the same other options. Of screening the rows
-    are left out that have all sets.
-    """
-    whole = {(line["steps"], line["arm"]) for line in lines if sets == SCREENING and set(SETS) <= set(line["figures"])}
-    scores: dict[tuple[int, str], dict[int, float]] = {}
-    figures: dict[tuple[int, str], list[list[float]]] = {}
+
+def scores(lines: Sequence[Line], sets: Sequence[str]) -> tuple[dict[Run, dict[int, float]], dict[Run, list[Any]]]:
+    """The mean of the sets by seed, and the figures themselves, of each arm and length that has them all."""
+    found: dict[Run, dict[int, float]] = {}
+    figures: dict[Run, list[Any]] = {}
     for line in sorted(lines, key=lambda line: int(line["steps"])):
-        if set(sets) <= set(line["figures"]) or (line["arm"] in LEXICAL and sets == SETS):  # these search alone
-            key, row = (line["steps"], line["arm"]), [line["figures"].get(name, np.nan) for name in sets]
-            scores.setdefault(key, {})[line["seed"]] = float(np.mean(row))
+        if set(sets) <= set(line["figures"]):
+            key, row = (line["steps"], line["arm"]), [line["figures"][name] for name in sets]
+            found.setdefault(key, {})[line["seed"]] = float(np.mean(row))
             figures.setdefault(key, []).append(row)
-    rows = []
-    for (steps, arm), found in [item for item in scores.items() if item[0] not in whole]:
-        baseline = "simcse, first-last" if "first-last" in arm else "simcse"
-        baseline = next((f"{baseline}, {each}" for each in VARIANTS if arm.endswith(f", {each}")), baseline)
-        less = str(paired(found, scores.get((steps, baseline), {})) or "") if arm.startswith("crop") else ""
-        cells = [f"{mean:.2f}" for mean in np.mean(figures[steps, arm], axis=0)]
-        cells = [arm, f"{steps:,}", str(len(found)), *cells, str(spread(list(found.values()))), less]
-        rows.append(f"| {' | '.join(cells)} |".replace("nan", "-"))
+    return found, figures
+
+
+def less_simcse(run: Run, found: Mapping[Run, Mapping[int, float]]) -> str:
+    """The difference, paired by seed, to SimCSE's settings with the same steps and the same other options."""
+    steps, arm = run
+    baseline = "simcse, first-last" if "first-last" in arm else "simcse"
+    baseline = next((f"{baseline}, {each}" for each in VARIANTS if arm.endswith(f", {each}")), baseline)
+    return str(paired(found[run], found.get((steps, baseline), {})) or "") if arm.startswith("crop") else ""
+
+
+def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
+    """A row for each arm and length without training or with several seeds: steps, seeds, sets, their mean, less."""
+    (found, figures), rows = scores(lines, sets), []
+    for run in [run for run, seeds in found.items() if len(seeds) > 1 or not run[0]]:
+        cells = [f"{mean:.2f}" for mean in np.mean(figures[run], axis=0)]
+        ours = list(found[run].values())
+        cells = [run[1], f"{run[0]:,}", str(len(ours)), *cells, str(spread(ours)), less_simcse(run, found)]
+        rows.append(f"| {' | '.join(cells)} |")
     return rows
 
 
+def short(lines: Sequence[Line], sets: Sequence[str], beside: Sequence[str] = ()) -> list[str]:
+    """The other rows, by their means alone; those that have the sets ``beside`` too are left out."""
+    (found, _), whole = scores(lines, sets), scores(lines, beside)[0] if beside else {}
+    kept = {run: of for run, of in found.items() if run not in whole and run[0] and (beside or len(of) == 1)}
+    rows = [
+        [arm, f"{steps:,}", str(len(of)), str(spread(list(of.values()))), less_simcse((steps, arm), found)]
+        for (steps, arm), of in kept.items()
+    ]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
 def tables() -> dict[str, list[str]]:
-    """The rows of docs/own-text-encoder.md, by text and sets."""
+    """The rows of docs/laboratory/own-text-encoder.md, by text and sets."""
+    lines = {text: [line for line in read() if line["text"] == text] for text in TEXTS}
     return {
-        f"{text}: {', '.join(sets)}": table([line for line in read() if line["text"] == text], sets)
-        for text, sets in (*product(TEXTS, [SETS]), ("paragraphs", SCREENING), ("paragraphs", UNSEEN))
+        **{text: table(lines[text], SETS) for text in TEXTS},
+        "unseen": table(lines["paragraphs"], UNSEEN),
+        **{f"{text}, one seed": short(lines[text], SETS) for text in TEXTS},
+        "unseen, one seed": short(lines["paragraphs"], UNSEEN),
+        "screening": short(lines["paragraphs"], SCREENING, SETS),
     }
 
 

@@ -1,4 +1,4 @@
-"""The three figures of docs/own-text-encoder.md, from the records of the study and one of its models, see recipe.py.
+"""The figures of docs/laboratory/own-text-encoder.md, from the records of the study and one of its models.
 
 python tests/benchmarks/recipe_figures.py --after FOLDER --data ../shared/data
 """

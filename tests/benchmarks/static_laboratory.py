@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --seeds 0 1 --data ../shared/data  # all settings
     OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --test --seeds 2 3 4 --data ../shared/data
-    python tests/benchmarks/static_laboratory.py             # prints the table of docs/laboratory.md and more
+    python tests/benchmarks/static_laboratory.py             # docs/laboratory/static-tables.md's table
 
 docs/study/static_plan.md has the plan. A line of docs/study/static.jsonl is a run: loss, text, seed, and the figures on
 the sets of that text. Runs of one seed share the table's start, the batches and the crops. A run gives what
@@ -280,7 +280,7 @@ def helps(differences: Mapping[str, Difference], question: str) -> bool:
 
 
 def tables() -> dict[str, list[str]]:
-    """The rows of docs/laboratory.md: differences, bold where Holm tells them, and what helps against each control."""
+    """The page's rows: differences, bold where Holm tells them, and what helps against each control."""
     figures, rows = read(), []
     against = [compare(figures, control) for control in (of_objective, of_both, of_set)]
     for name, differences in against[0].items():
