@@ -90,7 +90,7 @@ def hub_server():
                     return self._reply(404, b"no", error="EntryNotFound")
             if "xetEnabled" in self.path:  # huggingface_hub before 1.0 asks before an upload
                 return self._json({"id": "someone/model", "xetEnabled": False})
-            return self._reply(404, b"no")
+            return self._reply(404, b"no", error="RepoNotFound" if "/resolve/" in self.path else None)
 
         do_HEAD = do_GET
 
