@@ -14,11 +14,13 @@ from typing import Any
 from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_text
-from dystress_text.report.runs import FinishedRun, differing, metric_title
+from dystress_text.report.outcome import metric_title, outcome, title
+from dystress_text.report.runs import FinishedRun, differing, labels
 from dystress_text.training.presets import said_of
 from dystress_text.training.run_folder import REPORT, untrained_of
 
 Table = list[list[str]]  # cells as text, the header first
+Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
 _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "processes", "versions")
 
 
@@ -36,27 +38,33 @@ def render_page(
     tables: Sequence[tuple[str, Table]] = (),
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
+    examples: Sequence[tuple[str, Pictures]] = (),
 ) -> str:
-    """The page of a run, or of several side by side, as HTML; tables have titles.
+    """The page of a run, or of several side by side, as HTML; tables and pictures of examples have titles.
 
-    The verdict comes first, and the notes are what a reader of the tables must know.
+    What came of the run, or the verdict on several, comes first; notes are what a reader of the tables must know.
     """
     require("plots", "a page")
     from jinja2 import StrictUndefined, Template
 
     from dystress_text.report import page_drawings
 
-    names = [run.folder.name for run in runs]
+    names = labels(runs)
+    said = verdict if len(runs) > 1 else outcome(runs[0].record)
     settings = [run.record["settings"] for run in runs]
     surroundings = [_surroundings(run.record) for run in runs]
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     page: str = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True).render(
-        title=names[0] if len(names) == 1 else f"{len(names)} runs",
+        title=title(runs),
         summaries=dict(zip(names, map(_summary, runs), strict=True)),
-        tables=[("Before and after training", _results(runs)), *tables],
-        galleries=page_drawings.galleries(runs),
+        tables=[
+            (of, in_words)
+            for of, lines in (("Before and after training", _results(runs, names)), *tables)
+            if (in_words := _in_words(lines))
+        ],
+        galleries=[*examples, *page_drawings.galleries(runs)],
         notes=notes,
-        verdict=verdict,
+        verdict=said,
         differing=_by_run(names, settings, differing(runs)),
         settings=_by_run(names, settings, chain(*settings)),
         surroundings=_by_run(names, surroundings, chain(*surroundings)),
@@ -67,16 +75,22 @@ def render_page(
 def _summary(run: FinishedRun) -> str:
     record, row = run.record, said_of(run.record)
     return (
-        f"{record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
+        f"Loss {record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
         f"{record['device']}.{f' Preset of {row}.' if row else ''}"
     )
 
 
-def _results(runs: Sequence[FinishedRun]) -> Table:
+def _in_words(lines: Table) -> Table:
+    """A table whose header calls metrics by words; none where nothing was measured."""
+    header = [metric_title(cell).replace("\n", ", ") for cell in lines[0]]
+    return [header, *lines[1:]] if lines[1:] and header[1:] else []
+
+
+def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
     """Each metric of each run: before training, of the best pooler and of the run's own, after it, and of words."""
     metrics = dict.fromkeys(metric for run in runs for metric in run.record["trained"])
-    lines = [["", *(metric_title(metric).replace("\n", ", ") for metric in metrics)]]
-    for run in runs:
+    lines = [["", *metrics]]
+    for run, label in zip(runs, names, strict=True):
         own = ("", run.record["settings"].get("pooler_type"))
         untrained = [
             ("untrained" + f", best pooler {name}" * (name not in own), figures)
@@ -85,7 +99,7 @@ def _results(runs: Sequence[FinishedRun]) -> Table:
         words = [("words", run.record["words"])] if run.record.get("words") else []
         for name, figures in (*untrained, ("trained", run.record["trained"]), *words):
             cells = ("-" if figures.get(metric) is None else f"{figures[metric]:.2f}" for metric in metrics)
-            lines.append([f"{run.folder.name}, " * (len(runs) > 1) + name, *cells])
+            lines.append([f"{label}, " * (len(runs) > 1) + name, *cells])
     return lines
 
 
