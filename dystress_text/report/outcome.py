@@ -15,24 +15,25 @@ from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
 Record = Mapping[str, Any]
 HELD_OUT = "halves_found"  # texts that are held out of training, without labels
 MEASURES = {  # ends of metrics: what a sentence and what a table call them
-    "spearman": ("similar sentences", "Spearman x 100 (higher is better)"),
-    "alignment": ("alignment", "alignment (lower is better)"),
-    "uniformity": ("uniformity", "uniformity (lower is better)"),
-    "accuracy": ("classification", "accuracy x 100 (higher is better)"),
-    "ndcg@10": ("search", "nDCG@10 x 100 (higher is better)"),
-    "mrr@10": ("search", "MRR@10 x 100 (higher is better)"),
-    "recall@100": ("search", "recall@100 x 100 (higher is better)"),
+    "spearman": ("similar sentences", "Spearman x 100, higher is better"),
+    "alignment": ("alignment", "lower is better"),
+    "uniformity": ("uniformity", "lower is better"),
+    "accuracy": ("classification", "accuracy x 100, higher is better"),
+    "ndcg@10": ("search", "nDCG@10 x 100, higher is better"),
+    "mrr@10": ("search", "MRR@10 x 100, higher is better"),
+    "recall@100": ("search", "recall@100 x 100, higher is better"),
 }
 _WHOLE = {
-    "loss": ("loss", "training loss"),
-    HELD_OUT: ("search in your text", "second halves found x 100 (higher is better)"),
-    "avg_spearman": ("similar sentences, mean of the sets", "Spearman x 100 (higher is better)"),
-    "avg_transfer_dev": ("classification, mean of the tasks", "accuracy x 100 (higher is better)"),
+    "loss": ("training loss", "lower is better"),
+    HELD_OUT: ("search in your text", "second halves found x 100, higher is better"),
+    "avg_spearman": ("similar sentences, mean of the sets", "Spearman x 100, higher is better"),
+    "avg_transfer_dev": ("classification, mean of the tasks", "accuracy x 100, higher is better"),
 }
 _SETS = {
     "sts_b_dev": "STS-B dev", "sts_b_test": "STS-B test", "sick_r_dev": "SICK-R dev", "sick_r_test": "SICK-R test",
     "mini_sts": "mini-STS",
 }  # fmt: skip
+_TEXTS = {None: "Wikipedia (Wiki1M)", "python-documentation": "Python's documentation"}
 
 
 def in_words(metric: str) -> tuple[str, str]:
@@ -40,7 +41,7 @@ def in_words(metric: str) -> tuple[str, str]:
     if metric in _WHOLE:
         return _WHOLE[metric]
     if neighbours := re.fullmatch(r"knn(\d+)", metric):
-        return f"class of a test image, told by its {neighbours[1]} nearest training images", MEASURES["accuracy"][1]
+        return f"class of a test image by its {neighbours[1]} nearest neighbours", MEASURES["accuracy"][1]
     of, _, kind = metric.rpartition("_")
     if not of or kind not in MEASURES:
         return metric, ""
@@ -69,9 +70,8 @@ def _trained(record: Record) -> str:
         return f"{what} trained on {f'{count:,} images of ' if count else ''}{data['name']}"
     name = settings["model_name_or_path"]
     what = "A table of word vectors" if name == "static" else f"A text encoder ({Path(name).name})"
-    return (
-        f"{what} trained on {record['corpus']['sentences']:,} texts of {Path(settings['train_file'] or 'Wiki1M').name}"
-    )
+    data = _TEXTS.get(settings.get("train_file")) or Path(settings["train_file"]).name
+    return f"{what} trained on {record['corpus']['sentences']:,} texts of {data}"
 
 
 def main_metric(record: Record) -> str | None:
@@ -95,7 +95,7 @@ def _result(record: Record, metric: str) -> str:
     before = next((of[metric] for of in untrained_of(record).values() if of.get(metric) is not None), None)
     change = f"{after:.1f} after training" if before is None else f"{before:.1f} before training, {after:.1f} after"
     baseline = "" if words is None else f", {words:.1f} by words alone"
-    how = f" ({measure.replace(' (', ', ')}" if measure else ""  # which ends with a bracket
+    how = f" ({measure})" if measure else ""
     return f"{about[0].upper()}{about[1:]}{how}: {change}{baseline}. {_claim(record, metric)}"
 
 
@@ -126,5 +126,5 @@ def _kept(record: Record) -> str:
     steps, step, chose = record["steps"], record.get("best_step"), record["settings"].get("metric_for_best_model")
     if chose is None or step is None:
         return f"The last step, {steps:,}, was kept: no set chose one."
-    about = in_words(chose)[0]
-    return f"Of {steps:,} steps, step {step:,} was kept: it was the best in {about}, which therefore cannot judge it."
+    best = f"the best in {in_words(chose)[0]}"
+    return f"Step {step:,} of {steps:,} was kept, {best}; what chose the step cannot judge it."

@@ -39,10 +39,12 @@ def render_page(
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
     examples: Sequence[tuple[str, Pictures]] = (),
+    below: Sequence[tuple[str, Table]] = (),
 ) -> str:
     """The page of a run, or of several side by side, as HTML; tables and pictures of examples have titles.
 
-    What came of the run, or the verdict on several, comes first; notes are what a reader of the tables must know.
+    What came of the run, or the verdict on several, comes first, and the tables ``below`` follow the pictures. Notes
+    are what a reader of the tables must know.
     """
     require("plots", "a page")
     from jinja2 import StrictUndefined, Template
@@ -51,20 +53,18 @@ def render_page(
 
     names = labels(runs)
     said = verdict if len(runs) > 1 else outcome(runs[0].record)
+    measured = [("Before and after training", _results(runs, names)), *tables]
     settings = [run.record["settings"] for run in runs]
     surroundings = [_surroundings(run.record) for run in runs]
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     page: str = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True).render(
         title=title(runs),
         summaries=dict(zip(names, map(_summary, runs), strict=True)),
-        tables=[
-            (of, in_words)
-            for of, lines in (("Before and after training", _results(runs, names)), *tables)
-            if (in_words := _in_words(lines))
-        ],
+        tables=[(of, lines) for of, table in measured if (lines := _in_words(table))],
         galleries=[*examples, *page_drawings.galleries(runs)],
         notes=notes,
         verdict=said,
+        below=below,
         differing=_by_run(names, settings, differing(runs)),
         settings=_by_run(names, settings, chain(*settings)),
         surroundings=_by_run(names, surroundings, chain(*surroundings)),
@@ -75,19 +75,27 @@ def render_page(
 def _summary(run: FinishedRun) -> str:
     record, row = run.record, said_of(run.record)
     return (
-        f"Loss {record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
+        f"loss {record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
         f"{record['device']}.{f' Preset of {row}.' if row else ''}"
     )
 
 
 def _in_words(lines: Table) -> Table:
-    """A table whose header calls metrics by words; none where nothing was measured."""
-    header = [metric_title(cell).replace("\n", ", ") for cell in lines[0]]
-    return [header, *lines[1:]] if lines[1:] and header[1:] else []
+    """A table that calls metrics by words, in its header and its first column; none where it holds nothing."""
+    if not lines[1:] or not lines[0][1:]:
+        return []
+    return [[*map(_words, lines[0])], *([_words(line[0]), *line[1:]] for line in lines[1:])]
+
+
+def _words(cell: str) -> str:
+    return metric_title(cell).replace("\n", ": ")
 
 
 def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
-    """Each metric of each run: before training, of the best pooler and of the run's own, after it, and of words."""
+    """Each metric of each run: before training, of the best pooler and of the run's own, after it, and of words.
+
+    Of a run alone, which has few columns then, in lines.
+    """
     metrics = dict.fromkeys(metric for run in runs for metric in run.record["trained"])
     lines = [["", *metrics]]
     for run, label in zip(runs, names, strict=True):
@@ -96,11 +104,11 @@ def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
             ("untrained" + f", best pooler {name}" * (name not in own), figures)
             for name, figures in untrained_of(run.record).items()
         ]
-        words = [("words", run.record["words"])] if run.record.get("words") else []
+        words = [("words alone", run.record["words"])] if run.record.get("words") else []
         for name, figures in (*untrained, ("trained", run.record["trained"]), *words):
             cells = ("-" if figures.get(metric) is None else f"{figures[metric]:.2f}" for metric in metrics)
             lines.append([f"{label}, " * (len(runs) > 1) + name, *cells])
-    return lines
+    return lines if len(runs) > 1 else [list(column) for column in zip(*lines, strict=True)]
 
 
 def _by_run(runs: Sequence[str], options: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Table:

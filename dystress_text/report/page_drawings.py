@@ -13,6 +13,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from PIL import Image
 
 from dystress_text.core.temperature import Temperature
 from dystress_text.report.outcome import MEASURES, metric_title
@@ -102,8 +104,8 @@ def _drawn(metric: str, title: str, runs: Sequence[tuple[FinishedRun, Curves]], 
         axes.set(title=title, xlabel="optimiser steps")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if len(axes.get_legend_handles_labels()[1]) > 1:
-            legend_below(figure, axes)
+        if len(runs) > 1 or len(axes.lines) > 1:
+            legend_below(figure, axes, columns=3 if len(runs) == 1 else 1)
         return picture(figure)
 
 
@@ -168,3 +170,12 @@ def picture(figure: Figure) -> str:
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         plt.close(figure)
         return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")
+
+
+def raster(pixels: NDArray[np.uint8], width: int) -> str:
+    """An image (height, width, 3), made so wide at most and of 128 colours, as a URI that holds it."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((width, width))
+    with io.BytesIO() as drawn:
+        image.quantize(128).save(drawn, "PNG", optimize=True)
+        return "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")

@@ -29,16 +29,18 @@ def text_page(compared: Comparisons) -> str:
     tables = sections(compared, but=TRAINING if alone else None)
     rows_of = [dict(random_pairs_rows(run.record)) for run in compared.runs]
     reached = dict(zip(["similarity reached"] if alone else labels(compared.runs), rows_of, strict=True))
+    below = []
     if shares := dict.fromkeys(share for rows in reached.values() for share in rows):
         lines = [[share, *(rows.get(share, "-") for rows in reached.values())] for share in shares]
-        search = "where a search may find a false match in one of so many queries, one in (lines x queries) may pass"
-        tables.append((f"What random pairs reach: {search}", [["share of them", *reached], *lines]))
+        below.append(("Which similarity do random pairs reach?", [["share of them", *reached], *lines]))
     if alone and (near := compared.runs[0].record.get("halves", {}).get("neighbours")):
         tables.append(("Nearest texts", [["held-out text", "nearest before training", "nearest after"], *near]))
     notes = [f"words: {TITLE}."] * any(run.record.get("words") for run in compared.runs)
     notes += [f"{halves.TITLE}."] * any("halves" in run.record for run in compared.runs)
+    search = "a search that may find a false match in one of so many queries lets one in (lines x queries) of them pass"
+    notes += [f"random pairs: {search}."] * bool(below)
     notes += dict.fromkeys(beside["gives"] for run in compared.runs if (beside := run.record.get("beside")))
-    return render_page(compared.runs, tables, notes_of(compared) + notes, verdict(compared))
+    return render_page(compared.runs, tables, notes_of(compared) + notes, verdict(compared), below=below)
 
 
 def _by_loss(compared: Comparisons) -> Comparisons:
