@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
 from dystress_text.report.runs import FinishedRun
 from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
 
@@ -25,7 +23,7 @@ MEASURES = {  # ends of metrics: what a sentence and what a table call them
 }
 _WHOLE = {
     "loss": ("training loss", "lower is better"),
-    HELD_OUT: ("search in your text", "second halves found x 100, higher is better"),
+    HELD_OUT: ("search in your text, by its halves", "second halves found x 100, higher is better"),
     "avg_spearman": ("similar sentences, mean of the sets", "Spearman x 100, higher is better"),
     "avg_transfer_dev": ("classification, mean of the tasks", "accuracy x 100, higher is better"),
 }
@@ -100,6 +98,8 @@ def _result(record: Record, metric: str) -> str:
 
 
 def _claim(record: Record, metric: str) -> str:
+    from scipy import stats  # slow to import
+
     halves = record.get("halves")
     if metric != HELD_OUT or not halves:
         return "One seed: no claim."
@@ -113,12 +113,11 @@ def _claim(record: Record, metric: str) -> str:
 def _behind_words(record: Record, but: str) -> list[str]:
     """A line for each further set on which words alone are as good or better."""
     words, trained = record.get("words") or {}, record["trained"]
+    sets = [name for name in words if name.endswith(("_spearman", "_ndcg@10")) and name in trained and name != but]
     return [
         f"Words alone reach {words[name]:.1f} in {in_words(name)[0]}; this model {trained[name]:.1f}."
-        for name in words
-        if name != but
-        and name.endswith(("_spearman", "_ndcg@10"))
-        and trained.get(name, words[name] + 1) <= words[name]
+        for name in sets
+        if trained[name] <= words[name]
     ]
 
 

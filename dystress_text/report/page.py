@@ -6,10 +6,15 @@ task measured comes as tables. Needs the ``plots`` extra.
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
@@ -70,6 +75,17 @@ def render_page(
         surroundings=_by_run(names, surroundings, chain(*surroundings)),
     )
     return page.encode("utf-8", "backslashreplace").decode()  # a file name may hold bytes that are not UTF-8
+
+
+def raster(pixels: NDArray[np.uint8], width: int) -> str:
+    """An image (height, width, 3), made so wide at most and of 128 colours, as a URI that holds it."""
+    from PIL import Image  # which comes with the extra
+
+    image = Image.fromarray(pixels)
+    image.thumbnail((width, width))
+    with io.BytesIO() as drawn:
+        image.quantize(128).save(drawn, "PNG", optimize=True)
+        return "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")
 
 
 def _summary(run: FinishedRun) -> str:

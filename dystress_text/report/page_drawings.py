@@ -13,8 +13,6 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
-from PIL import Image
 
 from dystress_text.core.temperature import Temperature
 from dystress_text.report.outcome import MEASURES, metric_title
@@ -52,8 +50,8 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     logs = [run.similarities() for run in runs]
     metrics = {name for run in curves for name, (steps, _) in run.items() if len(steps) > 1} - _NOT_DRAWN
     order = ["loss", *MEASURES]
-    kinds = {name: name.rpartition("_")[2] for name in metrics}
-    metrics_in_order = sorted(metrics, key=lambda n: (order.index(kinds[n]) if kinds[n] in order else len(order), n))
+    of_kind = [name for kind in order for name in sorted(metrics) if name.rpartition("_")[2] == kind]
+    titles = {name: metric_title(name) for name in [*of_kind, *sorted(metrics - {*of_kind})]}
     pairs = [
         (seen, label * (len(runs) > 1), drawn)
         for run, label, log in zip(runs, labels(runs), logs, strict=True)
@@ -61,10 +59,7 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     ]
     logged = [(run, _curves(log)) for run, log in zip(runs, logs, strict=True) if log]
     return [
-        (
-            "Over training",
-            _over_steps(list(zip(runs, curves, strict=True)), {n: metric_title(n) for n in metrics_in_order}),
-        ),
+        ("Over training", _over_steps(list(zip(runs, curves, strict=True)), titles)),
         ("Similarities and temperature", pairs),
         ("What the temperature did to the pairs of each step", _over_steps(logged, _FIGURES if logged else {})),
     ]
@@ -112,7 +107,7 @@ def _drawn(metric: str, title: str, runs: Sequence[tuple[FinishedRun, Curves]], 
 def _mark(axes: Axes, record: Mapping[str, Any], metric: str, values: Mapping[int, float]) -> None:
     """On the curve of a run alone: the step that was kept, and what words reach."""
     axes.lines[0].set_label("this run")
-    step, words = int(record.get("best_step") or 0), (record.get("words") or {}).get(metric)
+    step, words = int(record.get("best_step") or -1), (record.get("words") or {}).get(metric)
     if record["settings"].get("metric_for_best_model") == metric and values.get(step) is not None:
         axes.plot(step, values[step], "o", color=STYLES[0][0], label=f"kept: step {step:,}", clip_on=False)
     if words is not None:
@@ -170,12 +165,3 @@ def picture(figure: Figure) -> str:
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         plt.close(figure)
         return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")
-
-
-def raster(pixels: NDArray[np.uint8], width: int) -> str:
-    """An image (height, width, 3), made so wide at most and of 128 colours, as a URI that holds it."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((width, width))
-    with io.BytesIO() as drawn:
-        image.quantize(128).save(drawn, "PNG", optimize=True)
-        return "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")

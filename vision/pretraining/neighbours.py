@@ -8,8 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from dystress_text.core.vectors import unit_vectors
-from dystress_text.report.page import Pictures
-from dystress_text.report.page_drawings import raster
+from dystress_text.report.page import Pictures, raster
 from vision.data.images import ImageSet
 from vision.evaluation.features import image_features
 from vision.evaluation.knn import OnlineKnn
