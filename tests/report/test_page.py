@@ -28,7 +28,7 @@ def page_of(run):
 
 
 def cells(page):
-    return [html.unescape(cell) for cell in re.findall(r"<t[hd](?: class="text")?>(.*?)</t[hd]>", page)]
+    return [html.unescape(cell) for cell in re.findall(r'<t[hd](?: class="text")?>(.*?)</t[hd]>', page)]
 
 
 @pytest.fixture(autouse=True, scope="module")
