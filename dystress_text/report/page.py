@@ -6,19 +6,26 @@ task measured comes as tables. Needs the ``plots`` extra.
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_text
-from dystress_text.report.runs import FinishedRun, differing, metric_title
+from dystress_text.report.outcome import metric_title, outcome, title
+from dystress_text.report.runs import FinishedRun, differing, labels
 from dystress_text.training.presets import said_of
 from dystress_text.training.run_folder import REPORT, untrained_of
 
 Table = list[list[str]]  # cells as text, the header first
+Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
 _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "processes", "versions")
 
 
@@ -36,27 +43,33 @@ def render_page(
     tables: Sequence[tuple[str, Table]] = (),
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
+    examples: Sequence[tuple[str, Pictures]] = (),
+    below: Sequence[tuple[str, Table]] = (),
 ) -> str:
-    """The page of a run, or of several side by side, as HTML; tables have titles.
+    """The page of a run, or of several side by side, as HTML; tables and pictures of examples have titles.
 
-    The verdict comes first, and the notes are what a reader of the tables must know.
+    What came of the run, or the verdict on several, comes first, and the tables ``below`` follow the pictures. Notes
+    are what a reader of the tables must know.
     """
     require("plots", "a page")
     from jinja2 import StrictUndefined, Template
 
     from dystress_text.report import page_drawings
 
-    names = [run.folder.name for run in runs]
+    names = labels(runs)
+    said = verdict if len(runs) > 1 else outcome(runs[0].record)
+    measured = [("Before and after training", _results(runs, names)), *tables]
     settings = [run.record["settings"] for run in runs]
     surroundings = [_surroundings(run.record) for run in runs]
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     page: str = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True).render(
-        title=names[0] if len(names) == 1 else f"{len(names)} runs",
+        title=title(runs),
         summaries=dict(zip(names, map(_summary, runs), strict=True)),
-        tables=[("Before and after training", _results(runs)), *tables],
-        galleries=page_drawings.galleries(runs),
+        tables=[(of, lines) for of, table in measured if (lines := _in_words(table))],
+        galleries=[*examples, *page_drawings.galleries(runs)],
         notes=notes,
-        verdict=verdict,
+        verdict=said,
+        below=below,
         differing=_by_run(names, settings, differing(runs)),
         settings=_by_run(names, settings, chain(*settings)),
         surroundings=_by_run(names, surroundings, chain(*surroundings)),
@@ -64,29 +77,54 @@ def render_page(
     return page.encode("utf-8", "backslashreplace").decode()  # a file name may hold bytes that are not UTF-8
 
 
+def raster(pixels: NDArray[np.uint8], width: int) -> str:
+    """An image (height, width, 3), made so wide at most and of 128 colours, as a URI that holds it."""
+    from PIL import Image  # which comes with the extra
+
+    image = Image.fromarray(pixels)
+    image.thumbnail((width, width))
+    with io.BytesIO() as drawn:
+        image.quantize(128).save(drawn, "PNG", optimize=True)
+        return "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")
+
+
 def _summary(run: FinishedRun) -> str:
     record, row = run.record, said_of(run.record)
     return (
-        f"{record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
+        f"loss {record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
         f"{record['device']}.{f' Preset of {row}.' if row else ''}"
     )
 
 
-def _results(runs: Sequence[FinishedRun]) -> Table:
-    """Each metric of each run: before training, of the best pooler and of the run's own, after it, and of words."""
+def _in_words(lines: Table) -> Table:
+    """A table that calls metrics by words, in its header and its first column; none where it holds nothing."""
+    if not lines[1:] or not lines[0][1:]:
+        return []
+    return [[*map(_words, lines[0])], *([_words(line[0]), *line[1:]] for line in lines[1:])]
+
+
+def _words(cell: str) -> str:
+    return metric_title(cell).replace("\n", ": ")
+
+
+def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
+    """Each metric of each run: before training, of the best pooler and of the run's own, after it, and of words.
+
+    Of a run alone, which has few columns then, in lines.
+    """
     metrics = dict.fromkeys(metric for run in runs for metric in run.record["trained"])
-    lines = [["", *(metric_title(metric).replace("\n", ", ") for metric in metrics)]]
-    for run in runs:
+    lines = [["", *metrics]]
+    for run, label in zip(runs, names, strict=True):
         own = ("", run.record["settings"].get("pooler_type"))
         untrained = [
             ("untrained" + f", best pooler {name}" * (name not in own), figures)
             for name, figures in untrained_of(run.record).items()
         ]
-        words = [("words", run.record["words"])] if run.record.get("words") else []
+        words = [("words alone", run.record["words"])] if run.record.get("words") else []
         for name, figures in (*untrained, ("trained", run.record["trained"]), *words):
             cells = ("-" if figures.get(metric) is None else f"{figures[metric]:.2f}" for metric in metrics)
-            lines.append([f"{run.folder.name}, " * (len(runs) > 1) + name, *cells])
-    return lines
+            lines.append([f"{label}, " * (len(runs) > 1) + name, *cells])
+    return lines if len(runs) > 1 else [list(column) for column in zip(*lines, strict=True)]
 
 
 def _by_run(runs: Sequence[str], options: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Table:

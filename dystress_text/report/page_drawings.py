@@ -5,19 +5,25 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from itertools import cycle
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dystress_text.core.temperature import Temperature
-from dystress_text.report.plots import SIMILARITIES, STYLES, dress, legend_below, style
-from dystress_text.report.runs import MEASURES, FinishedRun, Line, metric_title
+from dystress_text.report.outcome import MEASURES, metric_title
+from dystress_text.report.page import Pictures
+from dystress_text.report.plots import GREY, SIMILARITIES, STYLES, dress, legend_below, style
+from dystress_text.report.runs import FinishedRun, Line, labels
+from dystress_text.training.run_folder import untrained_of
 
 WIDTH = 9 / 2.54  # inches
+Look = tuple[str, object]  # colour and style of a line
 Curves = Mapping[str, tuple[list[int], list[float]]]  # steps and values by what was measured
-Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
 _NOT_DRAWN = {"step", "learning_rate", "samples_per_second"}
 _SCORED = {  # of pairs of a development set by their score
     "random": ("random pairs", STYLES[3]),
@@ -40,22 +46,30 @@ _FIGURES = {
 
 def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     """The pictures of a page by heading; a gallery may be empty."""
-    curves = {run.folder.name: _curves(run.metrics()) for run in runs}
-    logs = {run.folder.name: run.similarities() for run in runs}
-    logged = {name: _curves(lines) for name, lines in logs.items() if lines}
-    metrics = {name for run in curves.values() for name, (steps, _) in run.items() if len(steps) > 1} - _NOT_DRAWN
-    known = [name for kind in MEASURES for name in sorted(metrics) if name.rpartition("_")[2] == kind]
-    titles = {name: metric_title(name) for name in [*known, *sorted(metrics - {*known})]}
+    curves = [_curves([*_untrained(run), *run.metrics()]) for run in runs]
+    logs = [run.similarities() for run in runs]
+    metrics = {name for run in curves for name, (steps, _) in run.items() if len(steps) > 1} - _NOT_DRAWN
+    order = ["loss", *MEASURES]
+    of_kind = [name for kind in order for name in sorted(metrics) if name.rpartition("_")[2] == kind]
+    titles = {name: metric_title(name) for name in [*of_kind, *sorted(metrics - {*of_kind})]}
     pairs = [
-        (seen, run.folder.name * (len(runs) > 1), drawn)
-        for run in runs
-        for seen, drawn in _similarities(run, logs[run.folder.name])
+        (seen, label * (len(runs) > 1), drawn)
+        for run, label, log in zip(runs, labels(runs), logs, strict=True)
+        for seen, drawn in _similarities(run, log)
     ]
+    logged = [(run, _curves(log)) for run, log in zip(runs, logs, strict=True) if log]
     return [
-        ("Over training", _over_steps(curves, titles)),
+        ("Over training", _over_steps(list(zip(runs, curves, strict=True)), titles)),
         ("Similarities and temperature", pairs),
         ("What the temperature did to the pairs of each step", _over_steps(logged, _FIGURES if logged else {})),
     ]
+
+
+def _untrained(run: FinishedRun) -> list[Line]:
+    """The figures before the first step, of the run's own pooler, as a line of its log; none without them."""
+    figures = untrained_of(run.record)
+    own = figures.get(run.record["settings"].get("pooler_type", ""))
+    return [{"step": 0, **own}] if own else []
 
 
 def _curves(lines: Sequence[Line]) -> Curves:
@@ -64,24 +78,40 @@ def _curves(lines: Sequence[Line]) -> Curves:
     return {name: ([line["step"] for line in some], [line[name] for line in some]) for name, some in logged.items()}
 
 
-def _over_steps(runs: Mapping[str, Curves], titles: Mapping[str, str]) -> Pictures:
-    """A picture for each metric, with a line for each run."""
-    pictures: Pictures = []
-    for metric, title in titles.items():
-        with style():
-            figure, axes = plt.subplots(figsize=(WIDTH, 2.1))
-            for place, (name, curves) in enumerate(runs.items()):
-                colour, line = STYLES[place % len(STYLES)]
-                steps, values = curves.get(metric, ([], []))
-                label = "./" * name.startswith("_") + name.replace("$", r"\$")  # no name is hidden or a formula
-                axes.plot(steps, values, color=colour, ls=line, marker="o" if len(steps) < 2 else "", label=label)
-            axes.set(title=title, xlabel="optimiser steps")
-            axes.set_xlim(left=0)
-            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-            if len(runs) > 1:
-                legend_below(figure, axes)
-            pictures.append((f"{metric} over the steps", "", picture(figure)))
-    return pictures
+def _over_steps(runs: Sequence[tuple[FinishedRun, Curves]], titles: Mapping[str, str]) -> Pictures:
+    """A picture for each metric, with a line for each run; runs of one configuration have one colour and one name."""
+    looks = dict(zip(dict.fromkeys(run.configuration for run, _ in runs), cycle(STYLES)))
+    return [(f"{metric} over the steps", "", _drawn(metric, of, runs, looks)) for metric, of in titles.items()]
+
+
+def _drawn(metric: str, title: str, runs: Sequence[tuple[FinishedRun, Curves]], looks: Mapping[str, Look]) -> str:
+    with style():
+        figure, axes = plt.subplots(figsize=(WIDTH, 2.1))
+        named = set()
+        for run, curves in runs:
+            name, (steps, values) = run.configuration, curves.get(metric, ([], []))
+            label = "_" if name in named else "./" * name.startswith("_") + name.replace("$", r"\$")  # never a formula
+            named.add(name)
+            colour, line = looks[name]
+            axes.plot(steps, values, color=colour, ls=line, marker="o" if len(steps) < 2 else "", label=label)
+        if len(runs) == 1:
+            _mark(axes, runs[0][0].record, metric, dict(zip(steps, values, strict=True)))
+        axes.set(title=title, xlabel="optimiser steps")
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if len(runs) > 1 or len(axes.lines) > 1:
+            legend_below(figure, axes, columns=3 if len(runs) == 1 else 1)
+        return picture(figure)
+
+
+def _mark(axes: Axes, record: Mapping[str, Any], metric: str, values: Mapping[int, float]) -> None:
+    """On the curve of a run alone: the step that was kept, and what words reach."""
+    axes.lines[0].set_label("this run")
+    step, words = int(record.get("best_step") or -1), (record.get("words") or {}).get(metric)
+    if record["settings"].get("metric_for_best_model") == metric and values.get(step) is not None:
+        axes.plot(step, values[step], "o", color=STYLES[0][0], label=f"kept: step {step:,}", clip_on=False)
+    if words is not None:
+        axes.axhline(words, color=GREY, ls=":", label="words alone")
 
 
 def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]]:

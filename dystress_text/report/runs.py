@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,16 +18,6 @@ from dystress_text.errors import UserError
 from dystress_text.training import run_folder
 from dystress_text.training.settings import CONFIGURATION_FREE
 
-MEASURES = {
-    "loss": "training loss",
-    "spearman": "Spearman x 100 (higher is better)",
-    "alignment": "alignment (lower is closer)",
-    "uniformity": "uniformity (lower is more even)",
-}
-_SETS = {
-    "sts_b_dev": "STS-B dev", "sts_b_test": "STS-B test", "sick_r_dev": "SICK-R dev", "sick_r_test": "SICK-R test",
-    "mini_sts": "mini-STS",
-}  # fmt: skip
 Line = Mapping[str, Any]  # of a log: step, and values by name
 
 
@@ -37,6 +27,7 @@ class FinishedRun:
 
     folder: Path
     record: Mapping[str, Any]  # what ``run.json`` holds
+    called: str = field(default="", kw_only=True)  # the configuration, where its folder does not name it
 
     @property
     def seed(self) -> int:
@@ -44,7 +35,9 @@ class FinishedRun:
 
     @property
     def configuration(self) -> str:
-        """The folder's name without the seed."""
+        """The folder's name without the seed, unless it is called otherwise."""
+        if self.called:
+            return self.called
         name, _, seed = self.folder.name.rpartition("-seed-")
         return name if seed.isdigit() and name else self.folder.name
 
@@ -132,7 +125,21 @@ def differing(runs: Sequence[FinishedRun], but: Iterable[str] = ()) -> list[str]
     return [name for name in names if any(each.get(name) != values[0].get(name) for each in values)]
 
 
-def metric_title(metric: str) -> str:
-    """A metric's name in words, and which way is better."""
-    of, _, kind = metric.rpartition("_")
-    return f"{_SETS.get(of, of.replace('_', ' '))}\n{MEASURES.get(kind, kind)}".strip()
+def by_loss(runs: Sequence[R]) -> list[R]:
+    """The runs with configurations called by their losses, where each has its own."""
+    losses: dict[str, set[str]] = {}
+    for run in runs:
+        losses.setdefault(run.record["loss"], set()).add(run.configuration)
+    one_to_one = len(losses) == len({run.configuration for run in runs}) > 1
+    if not one_to_one or any(len(names) > 1 for names in losses.values()):
+        return list(runs)
+    return [replace(run, called=run.record["loss"]) for run in runs]
+
+
+def labels(runs: Sequence[FinishedRun]) -> list[str]:
+    """A name for each run, which no other one has."""
+    names = [run.configuration for run in runs]
+    names = [
+        f"{name}, seed {run.seed}" if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)
+    ]
+    return [run.folder.name if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]

@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import re
+import shutil
 
 import pytest
 from sweep_runs import PRESET, a_run
@@ -27,7 +28,7 @@ def page_of(run):
 
 
 def cells(page):
-    return [html.unescape(cell) for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", page)]
+    return [html.unescape(cell) for cell in re.findall(r'<t[hd](?: class="text")?>(.*?)</t[hd]>', page)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -46,9 +47,9 @@ def page(tmp_path_factory):
 
 def test_a_page_holds_settings_tables_curves_and_similarities(page):
     found = cells(page)
-    line = found[found.index("untrained") :]
-    assert line[1:3] == ["31.25", "-"]  # the metric that was not measured before training
-    assert line[3:5] == ["trained", "75.00"]
+    assert found[:3] == ["", "untrained", "trained"]
+    assert found[3:6] == ["similar sentences, STS-B dev: Spearman x 100, higher is better", "31.25", "75.00"]
+    assert found[6:9] == ["uniformity, STS-B dev: lower is better", "-", "-2.00"]  # not measured before training
     assert {"STS12", "70.00", "76.37", "learning_rate", "versions: torch", "2.13"} <= set(found)  # 76.37: the paper's
     assert "One seed: no interval" in page
     assert list(pictures(page)) == [
@@ -65,10 +66,8 @@ def test_the_baseline_is_the_best_pooler_on_page_card_and_console(tmp_path):
     measured = {"avg": {"sts_b_dev_spearman": 40.0}, "cls": {"sts_b_dev_spearman": 31.25}, "last": {}}
     run = a_run(tmp_path, watched=False, similarities=False, untrained=measured)
     found = cells(page_of(run))
-    start = found.index("untrained, best pooler avg")
-    assert found[start : start + 9] == [
-        "untrained, best pooler avg", "40.00", "-", "untrained", "31.25", "-", "trained", "75.00", "-2.00"
-    ]  # fmt: skip
+    assert found[1:4] == ["untrained, best pooler avg", "untrained", "trained"]
+    assert [found[5:8], found[9:12]] == [["40.00", "31.25", "75.00"], ["-", "-", "-2.00"]]
     assert list(untrained_of(json.loads((run / "run.json").read_text()))) == ["avg", "cls"]  # of console and card
     assert (untrained_of({"untrained": {"knn20": 1.0}}), untrained_of({})) == ({"": {"knn20": 1.0}}, {})
 
@@ -99,13 +98,62 @@ def test_runs_side_by_side_begin_with_the_verdict_and_say_where_they_differ(tmp_
     second = second.rename(tmp_path / "_of $x_{")  # neither hidden nor a formula
     assert main([str(first), str(second), "--format=html"]) == 0
     page = capsys.readouterr().out
-    assert re.search(r"<h1>2 runs</h1>\n<p>sts-shifted.* less _of \$x_\{ is \+0.00 in avg .*nobody can tell", page)
+    heading = r"<h1>2 losses compared: A text encoder \(bert-base-uncased\) trained on 3,000 texts of Wikipedia"
+    shifted, constant = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))", "infonce(0.05)"
+    less = f"{shifted} less {constant} is +0.00 in avg "
+    assert re.search(rf"{heading} \(Wiki1M\)</h1>\n<p>{re.escape(less)}.*nobody can tell", page)
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
-    assert rows["loss"] == "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
+    assert rows["loss"] == shifted
     assert not {"learning_rate", "seed"} & rows.keys()
-    assert page.count(f"<figcaption>{first.name}</figcaption>") == 2
+    assert page.count(f"<figcaption>{shifted}</figcaption>") == 2
+    curves = pictures(page)["loss over the steps"]
+    assert f"<!-- {shifted} -->" in curves  # the legend
+    assert f"<!-- {constant} -->" in curves
+    assert first.name not in cells(page)
     assert len(pictures(page)) == 9  # curves and watch once for both; similarities by run
     assert "differences over seeds" in page
+
+
+def test_runs_whose_losses_do_not_tell_them_apart_keep_their_names(tmp_path, capsys):
+    one, two = (a_run(tmp_path, seed, watched=False, similarities=False, name="sts-macl") for seed in (0, 1))
+    other = a_run(tmp_path, watched=False, similarities=False, name="sts-constant-0.05")
+    faster = other.with_name("$faster{-seed-0")  # no formula
+    shutil.copytree(other, faster)
+    assert main([*map(str, (one, two, other, faster)), "--format=html"]) == 0
+    curves = pictures(capsys.readouterr().out)["loss over the steps"]
+    assert [curves.count(f"<!-- {name} -->") for name in ("sts-macl", "sts-constant-0.05", "$faster{")] == [1, 1, 1]
+    assert main([str(one), str(two), str(other), "--baseline=sts-macl", "--format=html"]) == 0
+    page = capsys.readouterr().out
+    macl = json.loads((one / "run.json").read_text())["loss"]
+    assert pictures(page)["loss over the steps"].count(f"<!-- {macl} -->") == 1  # two seeds, one name
+    assert {f"{macl}, seed 0", f"{macl}, seed 1", "infonce(0.05)"} <= {*cells(page)}
+
+
+def test_curves_begin_at_the_untrained_point_and_show_the_kept_step_and_words(tmp_path, monkeypatch):
+    drawn = {}
+
+    def _picture(figure):
+        (axes,) = figure.axes
+        drawn[axes.get_title()] = [(line.get_label(), *line.get_data()) for line in axes.lines]
+        return ""
+
+    monkeypatch.setattr("dystress_text.report.page_drawings.picture", _picture)
+    measured = {"avg": {"sts_b_dev_spearman": 40.0}, "cls": {"sts_b_dev_spearman": 31.25}}
+    more = {"untrained": measured, "words": {"sts_b_dev_spearman": 50.0}, "best_step": 10}
+    page_of(a_run(tmp_path, 0, False, False, options=["--metric_for_best_model=sts_b_dev_spearman"], **more))
+    (run, steps, values), kept, words = drawn["similar sentences, STS-B dev\nSpearman x 100, higher is better"]
+    assert (run, [*steps], [*values]) == ("this run", [0, 10, 20], [31.25, 70, 80])  # of the run's own pooler
+    assert (kept[0], [*kept[1]], [*kept[2]]) == ("kept: step 10", [10], [70])
+    assert (words[0], {*words[2]}) == ("words alone", {50.0})
+    ((_, steps, _),) = drawn["training loss\nlower is better"]
+    assert [*steps] == [10, 20]
+
+
+def test_a_page_has_no_empty_table(tmp_path):
+    page = page_of(a_run(tmp_path, 0, False, False, tasks=(), trained={}, untrained={}))
+    assert "Before and after" not in page
+    assert "Nothing was measured" in page
+    assert not re.search(r"<tbody>\s*</tbody>", page)
 
 
 def test_a_run_of_images_without_a_temperature_has_a_page(tmp_path):
@@ -117,7 +165,9 @@ def test_a_run_of_images_without_a_temperature_has_a_page(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     page = render_page([FinishedRun(tmp_path, record)])
     assert "byol(). 2 steps" in page
-    assert cells(page)[:6] == ["", "knn20", "untrained", "50.00", "trained", "60.00"]
+    assert "<h1>An image encoder (ResNet) trained on shapes</h1>" in page
+    accuracy = "class of a test image by its 20 nearest neighbours: accuracy x 100, higher is better"
+    assert cells(page)[:6] == ["", "untrained", "trained", accuracy, "50.00", "60.00"]
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,10 @@ from vision.evaluation.table import page_tables
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
 from vision.pretraining.negative_free import WMSELoss
+from vision.pretraining.neighbours import gallery, nearest
 from vision.pretraining.settings import PROGRAM, SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
-from vision.resnet import ImageInput, build_encoder
+from vision.resnet import ImageInput, build_encoder, load_encoder
 
 CPU_BANK, CPU_QUERIES = 10_000, 3_000  # images that a CPU's evaluation while training takes: all would take minutes
 
@@ -103,15 +104,21 @@ class VisionRun(Run):
         lines.append(f"{steps:,} steps of {batch_size} images on {where}")
         print(*lines, sep="\n", flush=True)
         self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
+        if knn is not None:
+            self.record["neighbours"] = before.get("neighbours") or {"before": nearest(self.task.encoder, knn)}
 
     def finish(self, samples_per_second: float, output: Path) -> None:
-        record = self.record
+        record, knn = self.record, self.task.online
+        if knn is not None:
+            saved = load_encoder(output).to(self.accelerator.device)
+            record["neighbours"] = {**record["neighbours"], "after": nearest(saved, knn)}
         record["images_per_second"] = round(samples_per_second, 1)
         write_record(output, record)
 
         def page() -> str:
             (finished,), _ = read_finished([output])
-            return render_page([finished], page_tables(finished.record))
+            shown = [] if knn is None else [gallery(knn, record["neighbours"])]
+            return render_page([finished], page_tables(finished.record), examples=shown)
 
         lines = [
             f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "

@@ -1,0 +1,55 @@
+"""What training did, to be seen: test images of several classes beside their nearest training images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+
+from dystress_text.core.vectors import unit_vectors
+from dystress_text.report.page import Pictures, raster
+from vision.data.images import ImageSet
+from vision.evaluation.features import image_features
+from vision.evaluation.knn import OnlineKnn
+from vision.resnet import ImageEncoder
+
+SHOWN, NEAREST, SEARCHED = 6, 5, 2_000  # classes, neighbours of an image, training images that are looked through
+SIDE, GAP = 64, 2  # pixels: of an image on the page at most, and between two
+HEADING = "Test images (left) and the training images nearest to them: before training (above) and after it"
+Rows = list[list[int]]  # for each test image those of its neighbours
+
+
+def nearest(encoder: ImageEncoder, knn: OnlineKnn) -> Rows:
+    """The training images that are most similar to the test images on show, the nearest one first."""
+    known, asked = (image_features(encoder, images, knn.input, dtype=knn.dtype) for images in _sets(knn))
+    similarities = unit_vectors(asked) @ unit_vectors(known).T  # (shown, searched)
+    return similarities.topk(min(NEAREST, len(known))).indices.tolist()
+
+
+def gallery(knn: OnlineKnn, found: Mapping[str, Rows]) -> tuple[str, Pictures]:
+    """The pictures for the page, of neighbours ``before`` and ``after`` training."""
+    searched, shown = _sets(knn)
+    pictures = []
+    for row, label in enumerate(_labels(shown)):
+        names = {when: ", ".join(_labels(searched.subset(rows[row]))) for when, rows in found.items()}
+        strips = [[shown.image(row), *map(searched.image, rows[row])] for rows in found.values()]
+        tiles = [torch.cat([F.pad(tile, (GAP,) * 4, value=255) for tile in strip], dim=2) for strip in strips]
+        said = f"{label}. Nearest before training: {names['before']}; after it: {names['after']}."
+        pixels = torch.cat(tiles, dim=1).permute(1, 2, 0).numpy()  # (height, width, 3)
+        pictures.append((f"a test image of {label}, and its neighbours", said, raster(pixels, SIDE * len(strips[0]))))
+    return HEADING, pictures
+
+
+def _sets(knn: OnlineKnn) -> tuple[ImageSet, ImageSet]:
+    """The training images that are searched, and the first test image of classes at even distances."""
+    assert knn.queries.labels is not None
+    classes = torch.unique(knn.queries.labels)
+    chosen = classes[torch.linspace(0, len(classes) - 1, min(SHOWN, len(classes))).long()]
+    rows = [int((knn.queries.labels == label).nonzero()[0]) for label in chosen]
+    return knn.bank.sample(SEARCHED, seed=0), knn.queries.subset(rows)
+
+
+def _labels(images: ImageSet) -> list[str]:
+    assert images.labels is not None
+    return [images.classes[label] for label in images.labels.tolist()]
