@@ -55,6 +55,14 @@ def dclw(rows, logits):
     return [spec.decoupled(*row, spec.dclw_weight(s, positives)) for (s, _), row in zip(rows, logits, strict=True)]
 
 
+def per_view(rows, logits, of_rows=each(spec.decoupled)):
+    """The decoupled loss of each view's negatives; the positive is counted once."""
+    others = len(rows) // 2 - 1  # negatives of each view; hard ones follow
+    first = of_rows(rows, [(p, [*negatives[:others], *negatives[2 * others :]]) for p, negatives in logits])
+    second = of_rows(rows, [(0 * p, negatives[others:]) for p, negatives in logits])
+    return [a + b for a, b in zip(first, second, strict=True)]
+
+
 @dataclass(frozen=True)
 class Objective:
     build: Callable[..., core.ContrastiveLoss]  # from a temperature and options
@@ -91,6 +99,10 @@ OBJECTIVES = {
     "NT-Xent": Objective(core.NTXentLoss, spec.simclr_rows),
     "DCL": Objective(core.DCLLoss, spec.simclr_rows, each(spec.decoupled)),
     "DCLW": Objective(core.DCLWLoss, spec.simclr_rows, dclw),
+    "DCL, per view": Objective(partial(core.DCLLoss, per_view=True), spec.simclr_rows, per_view),
+    "DCLW, per view": Objective(
+        partial(core.DCLWLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=dclw)
+    ),
     "MACL": Objective(macl(False), losses=each(spec.macl)),
     "MACL, both views": Objective(macl(True), spec.simclr_rows, each(spec.macl)),
 }
