@@ -224,8 +224,8 @@ class DCLLoss(NTXentLoss):
 
     Args:
         temperature, options: as for :class:`ContrastiveLoss`.
-        per_view: sum two logsumexps instead, each over the N - 1 negatives of one view, and over the hard negatives.
-            This is DCLLoss of lightly before June 2025, which also has ``detach_temperature=False``.
+        per_view: sum two logsumexps instead, each over the N - 1 negatives of one view, as DCLLoss of lightly did
+            before June 2025. Hard negatives join those of the positive's view.
     """
 
     def __init__(self, temperature: Rule | Temperature | float, *, per_view: bool = False, **options: Any) -> None:
@@ -236,11 +236,11 @@ class DCLLoss(NTXentLoss):
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         if not self.per_view:
             return super().pairs(z)
-        return [
-            first_view_pairs(anchors, view, z[2:], self.gather, self.hard_negative_weight)._replace(positives=positives)
-            for anchors, positives in ((z[0], z[1]), (z[1], z[0]))
-            for view in z[:2]
-        ]
+        if len(z[0]) * self.gather.world_size < 2:
+            raise ValueError("per_view: batch of 1 pair has no negatives in the anchor's view")
+        directions = ((z[0], z[1]), (z[1], z[0]))
+        across = [first_view_pairs(a, p, z[2:], self.gather, self.hard_negative_weight) for a, p in directions]
+        return across + [first_view_pairs(a, a, (), self.gather)._replace(positives=p) for a, p in directions]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         # per view, the mean is over two rows of each anchor: half of this sum

@@ -56,11 +56,12 @@ def dclw(rows, logits):
 
 
 def per_view(rows, logits, of_rows=each(spec.decoupled)):
-    """The decoupled loss of each view's negatives; the positive is counted once."""
-    others = len(rows) // 2 - 1  # negatives of each view; hard ones follow
-    first = of_rows(rows, [(p, [*negatives[:others], *negatives[2 * others :]]) for p, negatives in logits])
-    second = of_rows(rows, [(0 * p, negatives[others:]) for p, negatives in logits])
-    return [a + b for a, b in zip(first, second, strict=True)]
+    """The decoupled loss of each view's negatives; the positive is counted once, hard negatives in its view."""
+    n = len(rows) // 2
+    view1, view2 = ([(p, x[: n - 1]) for p, x in logits], [(p, x[n - 1 : 2 * n - 2]) for p, x in logits])
+    own = [(0 * p, x) for p, x in view1[:n] + view2[n:]]
+    across = [(p, [*x, *every[2 * n - 2 :]]) for (p, x), (_, every) in zip(view2[:n] + view1[n:], logits, strict=True)]
+    return [a + b for a, b in zip(of_rows(rows, own), of_rows(rows, across), strict=True)]
 
 
 @dataclass(frozen=True)
