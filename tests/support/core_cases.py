@@ -55,7 +55,7 @@ def dclw(rows, logits):
     return [spec.decoupled(*row, spec.dclw_weight(s, positives)) for (s, _), row in zip(rows, logits, strict=True)]
 
 
-def per_view(rows, logits, of_rows=each(spec.decoupled)):
+def per_view(rows, logits, of_rows):
     """The decoupled loss of each view's negatives; the positive is counted once, hard negatives in its view."""
     n = len(rows) // 2
     view1, view2 = ([(p, x[: n - 1]) for p, x in logits], [(p, x[n - 1 : 2 * n - 2]) for p, x in logits])
@@ -100,7 +100,9 @@ OBJECTIVES = {
     "NT-Xent": Objective(core.NTXentLoss, spec.simclr_rows),
     "DCL": Objective(core.DCLLoss, spec.simclr_rows, each(spec.decoupled)),
     "DCLW": Objective(core.DCLWLoss, spec.simclr_rows, dclw),
-    "DCL, per view": Objective(partial(core.DCLLoss, per_view=True), spec.simclr_rows, per_view),
+    "DCL, per view": Objective(
+        partial(core.DCLLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=each(spec.decoupled))
+    ),
     "DCLW, per view": Objective(
         partial(core.DCLWLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=dclw)
     ),
