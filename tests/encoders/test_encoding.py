@@ -23,10 +23,8 @@ def test_batches_by_tokens_hold_each_sentence_once_and_keep_the_bound():
 
 @pytest.mark.parametrize("pooler", ["cls", "avg_first_last"])
 def test_on_a_cpu_the_vectors_are_bit_for_bit_those_of_encode(pooler):
-    model, tokenized = (
-        SentenceEncoder(build_transformer("roberta"), pooler, True, keep_head=True),
-        TokenizedOnce(build_tokenizer(), 40),
-    )
+    model = SentenceEncoder(build_transformer("roberta"), pooler, True, keep_head=True)
+    tokenized = TokenizedOnce(build_tokenizer(), 40)
     assert torch.equal(model.encode_again(SENTENCES, tokenized), model.encode(SENTENCES, build_tokenizer()))
     assert model.training
 
