@@ -218,7 +218,7 @@ def _imagenet_tables() -> dict[str, Preset]:
 _LONG: Options = {**_IMAGENET100, "train_batch_size": 128, "num_train_epochs": 400, "warmup_ratio": 0.025,
                   "eval_steps": 0, "learning_rate": 0.3, "lr_scaling": "linear", "trust_coefficient": 0.02,
                   "bias_lr_ratio": 0.016, "jitter": 1.0, "one_pass": False}  # fmt: skip
-_NOT_THEIRS = "not as Zero-CL and ARB: SimCLR's augmentation for both views"
+_NOT_THEIRS = "not as Zero-CL and ARB: SimCLR's augmentation for both views, bilinear, and no zero_init_residual"
 _WIDE: Options = {"projector": "expander", "out_dim": 2048}
 _RIDGE = "ridge 0.01 is its authors'"
 # the rows of otherframein100 at the table's widths
@@ -234,7 +234,11 @@ _WITHOUT_NEGATIVES: dict[str, tuple[str, Options, str]] = {
         {"loss": "w_mse()", "projector": "simclr", "out_dim": 64},
         "ours: two layers, and 64 dimensions, as a batch of 128 cannot be whitened in the table's 256",
     ),
-    "-arb": ("ARB", {"loss": "arb()", **_WIDE}, "one group, its authors' default"),
+    "-arb": (
+        "ARB",
+        {"loss": "arb()", **_WIDE, "trust_coefficient": 0.001, "weight_decay": 1e-4},
+        "one group, LARS with eta 0.001 and decay 1e-4, its authors'",
+    ),
     "-dino": (
         "DINO",
         {"loss": "dino(prototypes=4096)", "projector": "simclr", "out_dim": 256, "key_momentum": 0.996,
@@ -251,10 +255,11 @@ _WITHOUT_NEGATIVES: dict[str, tuple[str, Options, str]] = {
 
 def _imagenet_ablations() -> dict[str, Preset]:
     """Tiny-ImageNet, the methods without negatives, the long tail, and the tables of temperature ranges and shifts."""
-    lt = {**_IMAGENET100, "dataset": "imagenet100_lt", "num_train_epochs": 2000, "warmup_ratio": 0.005, "eval_steps": 0}
+    lt = {**_IMAGENET100, "dataset": "imagenet100_lt", "num_train_epochs": 2000, "warmup_ratio": 0.005, "eval_steps": 0,
+          "jitter": 1.0}  # fmt: skip
     about_lt = (
-        "measure not named; 2,000 epochs and batch 256 are the text's; ours: LARS as on ImageNet100; images of the "
-        "exponential profile, with --train_list Kukleva et al.'s 12,205"
+        "measure not named; 2,000 epochs and batch 256 are the text's, the jitter Kukleva et al.'s; ours: LARS as on "
+        "ImageNet100; images of the exponential profile, with --train_list Kukleva et al.'s 12,205"
     )
     presets = {
         f"imagenet100-400{suffix}": _preset(
