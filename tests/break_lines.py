@@ -35,8 +35,9 @@ class Break(NamedTuple):
 
 BREAKS = [Break(*row) for row in (
     ("info-nce-formula", "return -F.logsigmoid(positive - negatives)", "return negatives - positive", "test_losses.py"),
-    ("dcl-decoupled", "        return negatives - positive\n",
-     "        return -F.logsigmoid(positive - negatives)\n", "test_losses.py"),
+    ("dcl-decoupled", "return (2 if self.per_view else 1) * negatives - positive",
+     "return -F.logsigmoid(positive - (2 if self.per_view else 1) * negatives)", "test_losses.py"),
+    ("dcl-per-view", "return (2 if self.per_view else 1) * negatives", "return negatives", "test_losses.py"),
     ("dclw-weights", "weight = 2 - len(of_all)", "weight = 1 - len(of_all)", "test_losses.py"),
     ("macl-reweighting", "F.logsigmoid(-safe).neg() / torch.sigmoid(safe)",
      "F.logsigmoid(-safe).neg()", "test_losses.py"),

@@ -248,13 +248,33 @@ class DCLLoss(NTXentLoss):
 
     ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions.
 
+    Args:
+        temperature, options: as for :class:`ContrastiveLoss`.
+        per_view: sum two logsumexps instead, each over the N - 1 negatives of one view, as DCLLoss of lightly did
+            before June 2025. Hard negatives join those of the positive's view.
+
     Examples:
         >>> DCLLoss(0.5)(torch.eye(2), torch.eye(2))  # log(2) - 2
         tensor(-1.3069)
     """
 
+    def __init__(self, temperature: Rule | Temperature | float, *, per_view: bool = False, **options: Any) -> None:
+        super().__init__(temperature, **options)
+        check_flag("per_view", per_view)
+        self.per_view = per_view
+
+    def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
+        if not self.per_view:
+            return super().pairs(z)
+        if len(z[0]) * self.gather.world_size < 2:
+            raise ValueError("per_view: batch of 1 pair has no negatives in the anchor's view")
+        directions = ((z[0], z[1]), (z[1], z[0]))
+        across = [first_view_pairs(a, p, z[2:], self.gather, self.hard_negative_weight) for a, p in directions]
+        return across + [first_view_pairs(a, a, (), self.gather)._replace(positives=p) for a, p in directions]
+
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        return negatives - positive
+        # per view, the mean is over two rows of each anchor: half of this sum
+        return (2 if self.per_view else 1) * negatives - positive
 
 
 @register("dclw")
@@ -266,6 +286,7 @@ class DCLWLoss(DCLLoss):
     Args:
         temperature, options: as for :class:`ContrastiveLoss`.
         sigma: width of the weights; positive. A large one gives DCL.
+        per_view: as for :class:`DCLLoss`.
 
     Examples:
         >>> DCLWLoss(0.5, sigma=0.5)(torch.eye(2), torch.eye(2))  # equal positives weigh 1: as DCL
@@ -280,10 +301,11 @@ class DCLWLoss(DCLLoss):
         self.sigma = sigma
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        one_direction = similarity[: len(similarity) // 2].detach()  # (n,), the other one has the same
-        of_all = self.gather(one_direction)  # (N,)
+        directions = 1 if self.per_view else 2  # among the rows; both have the same similarities
+        of_all = self.gather(similarity[: len(similarity) // directions].detach())  # (N,)
         weight = 2 - len(of_all) * torch.softmax(of_all / self.sigma, dim=0)
-        return negatives - weight.chunk(self.gather.world_size)[self.gather.rank].repeat(2) * positive
+        own = weight.chunk(self.gather.world_size)[self.gather.rank]  # (n,)
+        return super().row_loss(own.repeat(directions) * positive, negatives, similarity)
 
 
 @register("macl")

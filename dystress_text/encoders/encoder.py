@@ -203,9 +203,7 @@ class SentenceEncoder(nn.Module):
         vectors = self._encode(sentences, tokenized, batches, dtype)[self.pooler_type].cpu()
         return F.normalize(vectors, dim=1) if self.normalize and not raw else vectors
 
-    def encode_again(
-        self, sentences: Sequence[str], tokenized: TokenizedOnce, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
+    def encode_again(self, sentences: Sequence[str], tokenized: TokenizedOnce) -> Tensor:
         """What :meth:`encode` gives ``raw``, (n, dim), on the encoder's device; sentences may come again and again.
 
         On a CPU the vectors are those of :meth:`encode` bit for bit. On an accelerator batches have
@@ -215,7 +213,7 @@ class SentenceEncoder(nn.Module):
             batches = by_sentences(sentences, SENTENCES_A_BATCH)
         else:
             batches = by_tokens([len(ids) for ids in tokenized(sentences)])
-        return self._encode(sentences, tokenized, batches, dtype)[self.pooler_type]
+        return self._encode(sentences, tokenized, batches, torch.float32)[self.pooler_type]
 
     def encode_by_pooler(
         self, sentences: Sequence[str], tokenizer: PreTrainedTokenizerBase, poolers: Sequence[str]

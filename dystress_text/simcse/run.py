@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
@@ -40,7 +39,7 @@ from dystress_text.simcse.settings import PROGRAM, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TableText, training_text
-from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, keep_few_kernels
+from dystress_text.training.accelerator import describe, gather_of, keep_few_kernels
 from dystress_text.training.batches import count_steps
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
@@ -101,7 +100,7 @@ class TextRun(Run):
         self.engine = self._fitted(read)
         self.task = SimcseTask(
             start.model, start.tokenizer, corpus, objective, self.evaluation, masking=masking,
-            mlm_weight=text.mlm_weight, evaluation_dtype=evaluation_dtype(accelerator),
+            mlm_weight=text.mlm_weight,
         )  # fmt: skip
         own = settings.evaluation.eval_file or settings.evaluation.eval_retrieval
         self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")
@@ -223,8 +222,6 @@ class TextRun(Run):
         best, tokenizer = load_saved(output)
         plain = partial(best.to(self.accelerator.device).encode, tokenizer=tokenizer, raw=True)
         encode = prompted(plain, best)
-        if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
-            self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if self.held:
             after = halves.measure(self.held, encode)
             self.record["trained"] = {**self.record["trained"], halves.METRIC: 100 * after[0].mean()}

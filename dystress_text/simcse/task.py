@@ -39,7 +39,6 @@ class SimcseTask:
         packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their kin).
         masking: hides tokens for an additional masked-language-model loss, whose head the encoder must have.
         mlm_weight: of that loss.
-        evaluation_dtype: of the forward pass in evaluations while training.
     """
 
     model: SentenceEncoder
@@ -50,7 +49,6 @@ class SimcseTask:
     packing: bool = True
     masking: TokenMasking | None = None
     mlm_weight: float = 0.1
-    evaluation_dtype: torch.dtype = torch.float32
     positions: int = field(default=0, init=False)  # so far, padding included
     tokens: int = field(default=0, init=False)
 
@@ -113,8 +111,8 @@ class SimcseTask:
         return {} if self.evaluation is None else self.evaluation(prompted(self.encode, self.model))
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
-        """Vectors of sentences for evaluation while training, (n, dim), on the model's device."""
-        return self.model.encode_again(sentences, self._tokenized, self.evaluation_dtype)
+        """Vectors of sentences for evaluation while training, (n, dim) in fp32, on the model's device."""
+        return self.model.encode_again(sentences, self._tokenized)
 
     def save(self, folder: Path) -> None:
         self.model.save(folder, self.tokenizer)

@@ -109,11 +109,17 @@ def set_kernels(deterministic: bool) -> None:
     Some of cuDNN's kernels for attention round the dropout rate (pytorch#174245), so attention leaves cuDNN alone.
     The fastest kernel of a convolution, found by timing, is not always the same one.
     """
+    keep_fp32()
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = not deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(deterministic)
+
+
+def keep_fp32() -> None:
+    """Compute fp32 in fp32: by default, GPUs since Ampere round the factors of a convolution to TF32, 10 bits."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def device_alone() -> torch.device:
@@ -181,13 +187,6 @@ def gather_of(accelerator: Accelerator) -> Gather:
 def describe(accelerator: Accelerator) -> str:
     """Devices and precision as a text for the user."""
     return f"{accelerator.num_processes} x {accelerator.device.type}, precision {accelerator.mixed_precision}"
-
-
-def evaluation_dtype(accelerator: Accelerator) -> torch.dtype:
-    """The precision of evaluations while training: on an accelerator the run's, on a CPU always fp32."""
-    if accelerator.device.type == "cpu":
-        return torch.float32
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision, torch.float32)
 
 
 class StopSignals:

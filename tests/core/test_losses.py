@@ -24,6 +24,25 @@ def test_loss_and_gradient_are_those_of_the_loop_over_pairs(name, temperature, d
         assert_same(value_and_gradients(loss(*z), z), expected)
 
 
+@pytest.mark.parametrize("sigma", [None, 0.5])
+def test_per_view_is_lightlys_loss_before_june_2025(sigma):
+    """Its formula on matrices; the gradient goes through tau."""
+    module, z = TEMPERATURES["cosine"][0], views(6, 4)
+
+    def one_direction(x, y):
+        of_own, of_other = (x @ x.T, x @ y.T)
+        logits = [(s / (0.07 + 0.13 / 2 * (1 + torch.cos(torch.pi * (1 + s))))) for s in (of_own, of_other)]
+        own, other = (logit[~torch.eye(6, dtype=torch.bool)].view(6, 5) for logit in logits)
+        weight = 1 if sigma is None else 2 - 6 * (of_other.diag().detach() / sigma).softmax(0)
+        return (own.logsumexp(1) + other.logsumexp(1) - weight * logits[1].diag()).mean()
+
+    x, y = (torch.nn.functional.normalize(each) for each in z)
+    kind = core.DCLLoss if sigma is None else core.DCLWLoss
+    found = kind(module, detach_temperature=False, per_view=True)(*z)
+    expected = (one_direction(x, y) + one_direction(y, x)) / 2
+    assert_same(value_and_gradients(found, z), value_and_gradients(expected, z))
+
+
 @EVERY
 @FORMS
 def test_the_mean_over_processes_is_the_single_process(name, form):

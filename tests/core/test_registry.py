@@ -48,7 +48,9 @@ rules = st.one_of(
 options = {"detach_temperature": st.booleans(), "hard_negative_weight": st.floats(-9, 9)}
 losses = st.one_of(
     st.builds(dt.InfoNCELoss, rules, bidirectional=st.booleans(), **options),
-    st.builds(dt.DCLWLoss, rules, st.floats(0.1, 2), blockwise=st.sampled_from([None, True, False])),
+    st.builds(
+        dt.DCLWLoss, rules, st.floats(0.1, 2), per_view=st.booleans(), blockwise=st.sampled_from([None, True, False])
+    ),
     st.builds(dt.MACLLoss, st.floats(0.01, 1), st.floats(0, 3), st.floats(-1, 1), both_views=st.booleans(), **options),
     st.builds(lambda rule: dt.MACLLoss(temperature=rule), rules),
     st.builds(dt.InfoNCELoss, st.builds(dt.ADNCERule, temperatures, weigh_positive=st.booleans())),

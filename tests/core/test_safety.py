@@ -105,6 +105,9 @@ def test_what_does_not_fit_is_refused(name):
     build = OBJECTIVES[name].build
     with pytest.raises(ValueError, match="at least 2"):
         build(0.1)(torch.ones(1, 3), torch.ones(1, 3))
+    if "per view" in name:  # the hard negative is of the other view
+        with pytest.raises(ValueError, match="no negatives in the anchor's view"):
+            build(0.1)(*torch.eye(3)[:, None])
     for shapes in (((4, 3), (5, 3)), ((4, 3), (4, 2)), ((4, 3, 2), (4, 3, 2)), ((4, 3), (4, 3), (5, 3))):
         with pytest.raises(ValueError, match=".*".join(str(shape).strip("()") for shape in shapes)):
             build(0.1)(*(torch.ones(shape) for shape in shapes))

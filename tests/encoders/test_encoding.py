@@ -25,11 +25,18 @@ def test_batches_by_tokens_hold_each_sentence_once_and_keep_the_bound():
 def test_on_a_cpu_the_vectors_are_bit_for_bit_those_of_encode(pooler):
     model = SentenceEncoder(build_transformer("roberta"), pooler, True, keep_head=True)
     tokenized = TokenizedOnce(build_tokenizer(), 40)
-    for dtype in (torch.float32, torch.bfloat16):
-        found = model.encode_again(SENTENCES, tokenized, dtype)
-        assert found.dtype == torch.float32
-        assert torch.equal(found, model.encode(SENTENCES, build_tokenizer(), dtype=dtype))
+    assert torch.equal(model.encode_again(SENTENCES, tokenized), model.encode(SENTENCES, build_tokenizer()))
     assert model.training
+
+
+def test_evaluation_while_training_is_in_fp32_whatever_the_run_is_in():
+    """As SimCSE's."""
+    model, tokenized = SentenceEncoder(build_transformer("bert"), "avg"), TokenizedOnce(build_tokenizer(), 40)
+    expected = model.encode_again(SENTENCES, tokenized)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model.encode_again(SENTENCES, tokenized)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
 
 
 def test_batches_by_tokens_give_the_same_vectors(monkeypatch):

@@ -55,6 +55,15 @@ def dclw(rows, logits):
     return [spec.decoupled(*row, spec.dclw_weight(s, positives)) for (s, _), row in zip(rows, logits, strict=True)]
 
 
+def per_view(rows, logits, of_rows):
+    """The decoupled loss of each view's negatives; the positive is counted once, hard negatives in its view."""
+    n = len(rows) // 2
+    view1, view2 = ([(p, x[: n - 1]) for p, x in logits], [(p, x[n - 1 : 2 * n - 2]) for p, x in logits])
+    own = [(0 * p, x) for p, x in view1[:n] + view2[n:]]
+    across = [(p, [*x, *every[2 * n - 2 :]]) for (p, x), (_, every) in zip(view2[:n] + view1[n:], logits, strict=True)]
+    return [a + b for a, b in zip(of_rows(rows, own), of_rows(rows, across), strict=True)]
+
+
 @dataclass(frozen=True)
 class Objective:
     build: Callable[..., core.ContrastiveLoss]  # from a temperature and options
@@ -91,6 +100,12 @@ OBJECTIVES = {
     "NT-Xent": Objective(core.NTXentLoss, spec.simclr_rows),
     "DCL": Objective(core.DCLLoss, spec.simclr_rows, each(spec.decoupled)),
     "DCLW": Objective(core.DCLWLoss, spec.simclr_rows, dclw),
+    "DCL, per view": Objective(
+        partial(core.DCLLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=each(spec.decoupled))
+    ),
+    "DCLW, per view": Objective(
+        partial(core.DCLWLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=dclw)
+    ),
     "MACL": Objective(macl(False), losses=each(spec.macl)),
     "MACL, both views": Objective(macl(True), spec.simclr_rows, each(spec.macl)),
 }

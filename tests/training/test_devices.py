@@ -14,10 +14,10 @@ from dystress_text.training.settings import EngineSettings
 
 @pytest.fixture(autouse=True)
 def _kernels_as_before():
-    before = torch.backends.cuda.cudnn_sdp_enabled(), torch.backends.cudnn.benchmark
+    before = torch.backends.cuda.cudnn_sdp_enabled(), torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     yield
     torch.backends.cuda.enable_cudnn_sdp(before[0])
-    torch.backends.cudnn.benchmark = before[1]
+    _, torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
     torch.use_deterministic_algorithms(False)
 
 
@@ -40,8 +40,11 @@ def test_draws_of_an_evaluation_do_not_reseed_a_gpu(monkeypatch):
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_kernels(deterministic, tmp_path):
+    torch.backends.cudnn.allow_tf32 = True  # as torch has it
     make_accelerator(EngineSettings(output_dir=str(tmp_path), deterministic=deterministic))
     assert not torch.backends.cuda.cudnn_sdp_enabled()  # it rounds the dropout rate
+    assert not torch.backends.cudnn.allow_tf32  # fp32 is fp32
+    assert torch.get_float32_matmul_precision() == "highest"
     assert torch.backends.cudnn.benchmark == (not deterministic)
     assert torch.are_deterministic_algorithms_enabled() == deterministic
 

@@ -53,7 +53,7 @@ def load_images(
         size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every picture once.
         view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
-        train_list: file that names the training images to take, a path a line; for image files.
+        train_list: file that chooses the training images: a path a line, for image files, or an array of positions.
         keep_count: replace damaged images by the next whole one of their class, so that a run goes on in its order.
     """
     if name_or_path == SHAPES:

@@ -82,10 +82,36 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
 
 
 def _listed(found: ImageSet, file: Path) -> ImageSet:
-    """The images that a list names: a path a line, within the training images' folder or the one around it."""
+    """The images that a list chooses; the variant says how many a class has, which a list in another order changes."""
+    rows = _positions(found, file) if file.suffix == ".npy" else _named(found, file)
+    chosen = found.subset(sorted(set(rows)))
+    sizes = [] if chosen.labels is None else torch.bincount(chosen.labels, minlength=len(found.classes)).tolist()
+    a_class = f", {min(sizes):,} to {max(sizes):,} a class" if sizes else ""
+    return chosen.with_variant(f"listed in {file.name}, {len(chosen):,} images{a_class}")
+
+
+def _positions(found: ImageSet, file: Path) -> list[int]:
+    """A NumPy array of positions, from 0, as Kukleva et al. have them."""
+    try:
+        rows = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ParameterError(
+            "train_list", f"{str(file)!r} cannot be read as a NumPy array: {reason_of(error)}"
+        ) from error
+    whole = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iu"
+    if not whole or rows.min() < 0 or rows.max() >= len(found):
+        said = f"{str(file)!r} must hold one row of whole numbers, positions from 0 to {len(found) - 1:,}"
+        raise ParameterError("train_list", said)
+    return [int(row) for row in rows]
+
+
+def _named(found: ImageSet, file: Path) -> list[int]:
+    """A path a line, within the training images' folder or the one around it."""
     paths = found.encoded.contents
     if not isinstance(paths, list):
-        raise ParameterError("train_list", f"{found.name} is of parquet files, which have no image files to name")
+        raise ParameterError(
+            "train_list", f"{found.name} is of parquet files; an array of positions, FILE.npy, chooses there"
+        )
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
@@ -99,8 +125,7 @@ def _listed(found: ImageSet, file: Path) -> ImageSet:
     if missing or not names:
         problem = f"{len(missing):,} files that {folder} does not have; the first: {missing[0]}" if missing else "none"
         raise ParameterError("train_list", f"files that {str(file)!r} names: {problem}")
-    chosen = found.subset(sorted({row for row in rows if row is not None}))
-    return chosen.with_variant(f"listed in {file.name}, {len(chosen):,} images")
+    return [row for row in rows if row is not None]
 
 
 def _parquet_files(folder: Path) -> list[Path]:

@@ -37,22 +37,16 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def image_features(
-    encoder: ImageEncoder,
-    images: ImageSet,
-    image_input: ImageInput,
-    batch_size: int = 256,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
+def image_features(encoder: ImageEncoder, images: ImageSet, image_input: ImageInput, batch_size: int = 256) -> Tensor:
     """Features of all images, without augmentation: (n, feature_dim) in fp32, on the encoder's device.
 
-    ``dtype`` is that of the products, by autocast. Features that are not finite are refused.
+    Features that are not finite are refused.
     """
     size, mean, std = image_input.image_size, image_input.mean, image_input.std
     batches = images.batches(batch_size, next(encoder.parameters()).device)
     shown = progress_bar(batches, total=math.ceil(len(images) / batch_size), desc="features", unit=" batches")
     inputs = (evaluation_transform(batch, size, mean, std) for batch in shown)
-    return torch.cat(_features(encoder, inputs, dtype))
+    return torch.cat(_features(encoder, inputs))
 
 
 def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 256) -> list[Tensor]:
@@ -65,10 +59,10 @@ def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 2
 
 
 @torch.no_grad()
-def _features(encoder: ImageEncoder, inputs: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+def _features(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]:
     """Features of each batch of inputs."""
     device = next(encoder.parameters()).device
-    with evaluating(encoder), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+    with evaluating(encoder), torch.autocast(device.type, enabled=False):
         found = [encoder.features(batch).float() for batch in inputs]
     if not torch.stack([features.isfinite().all() for features in found]).all():  # one read for all
         raise ParameterError("model", "its features have NaN or infinite entries, so no score can be computed")

@@ -101,12 +101,11 @@ class OnlineKnn:
     queries: ImageSet  # test images with labels, on which they vote
     input: ImageInput
     k: int
-    dtype: torch.dtype  # of the encoder's products
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
         assert self.bank.labels is not None
         assert self.queries.labels is not None
         sets = self.bank, self.queries
-        known, asked = (image_features(encoder, images, self.input, dtype=self.dtype) for images in sets)
+        known, asked = (image_features(encoder, images, self.input) for images in sets)
         votes = cosine_votes(known, self.bank.labels.to(known.device), asked, len(self.bank.classes), self.k)
         return {f"knn{self.k}": Accuracy.of(votes, self.queries.labels).top1}

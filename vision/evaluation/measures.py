@@ -19,7 +19,7 @@ from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
 from vision.evaluation.knn import Accuracy, cosine_votes, l2_votes
-from vision.evaluation.probe import augmented_probe, linear_probe
+from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
 from vision.evaluation.settings import EvaluationSettings
 from vision.resnet import ImageEncoder, ImageInput
 
@@ -59,6 +59,11 @@ class Subject:
             with seeded(seed, self.device):
                 scores = augmented_probe(self.encoder, self.crop_and_flip, self.queries, epochs, seed)
         return {**asdict(Accuracy.of(scores, self._labels(self.test))), "probe": probe}
+
+    def svm(self) -> dict[str, Any]:
+        """A linear SVM on a balanced part of the training images."""
+        labels, truth = self._labels(self.train), self._labels(self.test)
+        return balanced_svm(self.bank, labels, self.queries, truth, self.settings.seed)
 
     def geometry(self) -> dict[str, Any]:
         """Of the features of the test images; two encoders with one seed see the same views."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
+from dystress_text.core.vectors import unit_vectors
 from vision.data.views import RandomViews
 from vision.evaluation.features import evaluating
 from vision.resnet import ImageEncoder
@@ -47,6 +50,19 @@ def linear_probe(train: Tensor, labels: Tensor, queries: Tensor, classes: int, e
     steps = epochs * math.ceil(len(x) / BATCH_SIZE)
     weight, bias = _train(batches(), steps, classes, BATCH_SIZE, x)
     return F.linear((queries - mean) * scale, weight, bias)
+
+
+def balanced_svm(train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int) -> dict[str, float]:
+    """FS of Kukleva et al.: accuracy of a linear SVM that sees as many images of each class as the rarest has.
+
+    Of features (n, dim) with labels (n,) on queries (m, dim) with labels (m,), all at unit length.
+    """
+    x, asked, y = unit_vectors(train).cpu().numpy(), unit_vectors(queries).cpu().numpy(), labels.cpu().numpy()
+    found, counts = np.unique(y, return_counts=True)
+    random = np.random.default_rng(seed)
+    rows = np.concatenate([random.permutation(np.flatnonzero(y == label))[: counts.min()] for label in found])
+    svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
+    return {"top1": 100 * float(svm.score(asked, truth.cpu().numpy())), "images": len(rows)}
 
 
 def augmented_probe(encoder: ImageEncoder, views: RandomViews, queries: Tensor, epochs: int, seed: int) -> Tensor:

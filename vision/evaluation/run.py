@@ -15,7 +15,7 @@ import torch
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
 from dystress_text.files.whole import to_json, versions
-from dystress_text.training.accelerator import device_alone
+from dystress_text.training.accelerator import device_alone, keep_fp32
 from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
 from vision.data.augment import crop_of
@@ -47,6 +47,7 @@ def run(settings: EvaluationSettings) -> bool:
     }
     papers = papers_of(settings, encoders, dataset)
     device = device_alone()
+    keep_fp32()
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
     seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
     content: dict[str, Any] = {

@@ -9,7 +9,7 @@ from dystress_text.cli.options import check_options, option
 
 TASKS: dict[str, tuple[str, ...]] = {  # and the options that change their figures, beside the seed
     "knn": (), "linear": ("probe_epochs",), "geometry": (),
-    "transfer": ("transfer_epochs", "transfer_lr", "class_weights"),
+    "svm": (), "transfer": ("transfer_epochs", "transfer_lr", "class_weights"),
 }  # fmt: skip
 UNTRAINED = "untrained"
 # the paper's, by the class names of data/README.md, which says what counts they come from
@@ -33,7 +33,11 @@ class EvaluationSettings:
         None, "Folder of prepared data; default: as in training, $DYSTRESS_DATA, or data/prepared."
     )
     tasks: list[str] = option(
-        list(TASKS)[:3], "Default: all but transfer, which trains the whole encoder.", choices=list(TASKS), nargs="+"
+        list(TASKS)[:3],
+        "Default: the first three. svm is linear, on balanced classes (FS of Kukleva et al.); transfer trains the "
+        "whole encoder.",
+        choices=list(TASKS),
+        nargs="+",
     )
     compare: str | None = option(
         None, "Another encoder; without FOLDER, an untrained one.", nargs="?", const=UNTRAINED, metavar="FOLDER"

@@ -19,7 +19,7 @@ SHOWN = {  # figures: what they are called, digits after the point, and what is 
     "auc": ("auc", 2, ""),
 }
 
-PREFIXES = {"transfer": "fine-tuned", "unnamed": "unnamed measure"}  # by task
+PREFIXES = {"svm": "linear SVM on balanced classes,", "transfer": "fine-tuned", "unnamed": "unnamed measure"}  # by task
 PROBES = {"augmented": "augmented images", "fixed": "fixed features"}  # how a linear probe was trained
 
 

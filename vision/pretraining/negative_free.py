@@ -150,15 +150,15 @@ class ARBLoss(GlobalBatchLoss):
     """ARB (Zhang et al., CVPR 2022): align each view with the orthonormal base that is nearest to the other.
 
     ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are standardised over the
-    batch; the base b is the whitened view, with the ridge 1e-4, and carries no gradient. All features are one group, as
+    batch; the base b is the whitened view, with the ridge 1e-5, and carries no gradient. All features are one group, as
     by default in the authors' programs. They also permute the features before they group them, which keeps copies of a
     feature apart from each other's groups; in one group the order has no part.
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         z1, z2 = (_standardised(z.T, dim=1) for z in (z1, z2))  # (dim, N)
-        first = (z1 * _decorrelated(z2.detach(), ridge=1e-4)).mean(1)  # (dim,)
-        second = (z2 * _decorrelated(z1.detach(), ridge=1e-4)).mean(1)
+        first = (z1 * _decorrelated(z2.detach(), ridge=1e-5)).mean(1)  # (dim,)
+        second = (z2 * _decorrelated(z1.detach(), ridge=1e-5)).mean(1)
         return (1 - first).square().sum() + (1 - second).square().sum()
 
 

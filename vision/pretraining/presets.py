@@ -62,6 +62,8 @@ def _preset(settings: Options, note: str, *rows: tuple[str, str]) -> Preset:
 
 _MACL: Options = {"loss": "macl(0.1, alpha=0.5, a_0=0, both_views=True)"}
 _MACL_NOTE = "ours: tau_0 0.1, alpha 0.5, a_0 0, lightly's defaults"
+_DCL: Options = {"loss": "dcl(0.1, per_view=True)"}  # lightly's before June 2025, and the authors'
+_DCLW: Options = {"loss": "dclw(0.1, sigma=0.5, per_view=True)"}
 _GEOMETRY, _TRANSFER = "unifalginmentmetrics", "transferlearning"
 
 
@@ -77,9 +79,9 @@ def _cifar_rows() -> dict[str, Preset]:
             "ours: temperature 0.1, momentum 0.99 and 4,096 keys, the usual ones",
             ((table, "MoCo v2"), (_GEOMETRY, "MoCo v2")),
         ),
-        "-dcl": ({"loss": "dcl(0.1)"}, "ours: temperature 0.1", ((table, "SimCLR+DCL"), (_GEOMETRY, "DCL"))),
+        "-dcl": (_DCL, "ours: temperature 0.1", ((table, "SimCLR+DCL"), (_GEOMETRY, "DCL"))),
         "-macl": (_MACL, _MACL_NOTE, ((table, "MACL (repro.)"),)),
-        "-dclw": ({"loss": "dclw(0.1, sigma=0.5)"}, "ours: temperature 0.1 and sigma 0.5", ((_GEOMETRY, "DCLW"),)),
+        "-dclw": (_DCLW, "ours: temperature 0.1 and sigma 0.5", ((_GEOMETRY, "DCLW"),)),
         "-256": ({**_cosine(0.07, 0.2), **wide}, "", ((others, "DySTreSS"),)),
         "-256-dino": (
             {"loss": "dino(prototypes=4096)", "out_dim": 256, "key_momentum": 0.996, **wide},
@@ -155,8 +157,8 @@ _AS_LIGHTLY = "the paper says no more than its rate; as lightly's on ImageNet: "
 # its rate and decay at batch 256 where they are not SimCLR's, and what the line says
 _PEERS: dict[str, tuple[str, Options, Options, str]] = {
     "-simclr": ("SimCLR", _ntxent("0.1"), {}, "temperature 0.1"),
-    "-dcl": ("DCL", {"loss": "dcl(0.1)"}, {}, "temperature 0.1"),
-    "-dclw": ("DCLW", {"loss": "dclw(0.1, sigma=0.5)"}, {}, "temperature 0.1, sigma 0.5"),
+    "-dcl": ("DCL", _DCL, {}, "temperature 0.1"),
+    "-dclw": ("DCLW", _DCLW, {}, "temperature 0.1, sigma 0.5"),
     "-byol": (
         "BYOL",
         {"loss": "byol()", "projector": "byol", "out_dim": 256, "key_momentum": 0.99, "one_pass": False},
@@ -196,7 +198,7 @@ def _imagenet_tables() -> dict[str, Preset]:
         "imagenet100-dcl-cosine": Preset(
             "the text's DySTreSS on SimCLR+DCL: linear top-1 0.14 above a row of Table in100_bal_bs256_lars_200eps, "
             "which it does not name",
-            {**_IMAGENET100, "loss": "dcl(cosine(0.1, 0.2))"},
+            {**_IMAGENET100, "loss": "dcl(cosine(0.1, 0.2), per_view=True, detach_temperature=False)"},
         ),
     }
     for suffix, (row, options, rate, in_words) in _PEERS.items():
@@ -216,7 +218,7 @@ def _imagenet_tables() -> dict[str, Preset]:
 _LONG: Options = {**_IMAGENET100, "train_batch_size": 128, "num_train_epochs": 400, "warmup_ratio": 0.025,
                   "eval_steps": 0, "learning_rate": 0.3, "lr_scaling": "linear", "trust_coefficient": 0.02,
                   "bias_lr_ratio": 0.016, "jitter": 1.0, "one_pass": False}  # fmt: skip
-_NOT_THEIRS = "not as Zero-CL and ARB: SimCLR's augmentation for both views"
+_NOT_THEIRS = "not as Zero-CL and ARB: SimCLR's augmentation for both views, bilinear, and no zero_init_residual"
 _WIDE: Options = {"projector": "expander", "out_dim": 2048}
 _RIDGE = "ridge 0.01 is its authors'"
 # the rows of otherframein100 at the table's widths
@@ -232,7 +234,11 @@ _WITHOUT_NEGATIVES: dict[str, tuple[str, Options, str]] = {
         {"loss": "w_mse()", "projector": "simclr", "out_dim": 64},
         "ours: two layers, and 64 dimensions, as a batch of 128 cannot be whitened in the table's 256",
     ),
-    "-arb": ("ARB", {"loss": "arb()", **_WIDE}, "one group, its authors' default"),
+    "-arb": (
+        "ARB",
+        {"loss": "arb()", **_WIDE, "trust_coefficient": 0.001, "weight_decay": 1e-4},
+        "one group, LARS with eta 0.001 and decay 1e-4, its authors'",
+    ),
     "-dino": (
         "DINO",
         {"loss": "dino(prototypes=4096)", "projector": "simclr", "out_dim": 256, "key_momentum": 0.996,
@@ -249,10 +255,11 @@ _WITHOUT_NEGATIVES: dict[str, tuple[str, Options, str]] = {
 
 def _imagenet_ablations() -> dict[str, Preset]:
     """Tiny-ImageNet, the methods without negatives, the long tail, and the tables of temperature ranges and shifts."""
-    lt = {**_IMAGENET100, "dataset": "imagenet100_lt", "num_train_epochs": 2000, "warmup_ratio": 0.005, "eval_steps": 0}
+    lt = {**_IMAGENET100, "dataset": "imagenet100_lt", "num_train_epochs": 2000, "warmup_ratio": 0.005, "eval_steps": 0,
+          "jitter": 1.0}  # fmt: skip
     about_lt = (
-        "measure not named; 2,000 epochs and batch 256 are the text's; ours: LARS as on ImageNet100; images of the "
-        "exponential profile, with --train_list Kukleva et al.'s 12,205"
+        "measure not named; 2,000 epochs and batch 256 are the text's, the jitter Kukleva et al.'s; ours: LARS as on "
+        "ImageNet100; images of the exponential profile, with --train_list Kukleva et al.'s 12,205"
     )
     presets = {
         f"imagenet100-400{suffix}": _preset(

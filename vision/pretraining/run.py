@@ -16,7 +16,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.runs import read_finished
-from dystress_text.training.accelerator import describe, evaluation_dtype
+from dystress_text.training.accelerator import describe
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import IMAGE_PROGRAM, REPLACING, read_record, write_record
 from dystress_text.training.task import Run
@@ -172,7 +172,7 @@ def _online_knn(
     if vision.knn_k > len(images):
         reason = f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         raise ParameterError("knn_k", reason)
-    return OnlineKnn(images, queries, image_input, vision.knn_k, evaluation_dtype(accelerator))
+    return OnlineKnn(images, queries, image_input, vision.knn_k)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:

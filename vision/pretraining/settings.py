@@ -36,7 +36,7 @@ class VisionSettings:
     )
     data_dir: str | None = option(None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared.")
     train_list: str | None = option(
-        None, "File that names the training images to take, a path a line, such as a published long tail."
+        None, "The training images to take, such as a published long tail: a path a line, or positions in FILE.npy."
     )
     max_train_samples: int | None = option(None, "Use this many images, drawn with the seed.", interval="[2, inf)")
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")

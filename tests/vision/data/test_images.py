@@ -108,7 +108,25 @@ def test_a_list_chooses_the_training_images(tmp_path):
         classes = [images.classes[label] for label in images.labels]
         grays = images.images[:, 0, 0, 0].tolist()
         assert sorted(zip(classes, grays, strict=True)) == [("n01", 40), ("n01", 60), ("n02", 20)]
-        assert images.variant == "listed in LT.txt, 3 images"
+        assert images.variant == "listed in LT.txt, 3 images, 1 to 2 a class"
+
+
+def test_positions_choose_the_training_images_of_any_set(tmp_path):
+    """As the splits of CIFAR are published: an array of positions, in any order."""
+    folder, listed = tmp_path / "shards", tmp_path / "split1.npy"
+    folder.mkdir()
+    write_parquet(folder / "train-0.parquet", [10, 20, 30, 40, 50], [0, 1, 0, 1, 1])
+    np.save(listed, np.array([4, 1, 2], dtype=np.int32))
+    images = load_images(str(folder), "train", train_list=str(listed))
+    assert images.images[:, 0, 0, 0].tolist() == [20, 30, 50]
+    assert (images.labels.tolist(), images.variant) == ([1, 0, 1], "listed in split1.npy, 3 images, 1 to 2 a class")
+    for bad in (np.array([0, 5]), np.array([-1, 2]), np.array([0.0, 1.0]), np.array([[0, 1]]), np.array([{}]), b"no"):
+        if isinstance(bad, bytes):
+            listed.write_bytes(bad)
+        else:
+            np.save(listed, bad, allow_pickle=True)
+        with pytest.raises(ParameterError, match=r"^[^\n]*split1.npy[^\n]*(from 0 to 4|cannot be read)[^\n]*$"):
+            load_images(str(folder), "train", train_list=str(listed))
 
 
 def test_corrupt_images_stop_or_are_counted(tmp_path):

@@ -41,7 +41,7 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
     state = torch.get_rng_state()
     output = tmp_path / "results.json"
     flags = ["--dataset=colours", "--k=5", "--probe_epochs=3", "--transfer_epochs=1", "--class_weights", "c=1.5", "a=2"]
-    tasks = ["--tasks", "knn", "linear", "geometry", "transfer"]
+    tasks = ["--tasks", "knn", "linear", "geometry", "svm", "transfer"]
     assert main([f"--model={model}", *flags, *tasks, "--compare", f"--output={output}"]) == 0
     assert torch.equal(torch.get_rng_state(), state)
     record = json.loads(output.read_text())
@@ -67,7 +67,7 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
     printed = capsys.readouterr().out
     lines = [line for line in printed.split("\n") if "JPEG copy" in line]
     assert lines[0] == "colours (JPEG copy), 21 test images"
-    assert len(lines) == 1 + 3 + 1 + 4 + 1  # the title, kNN, probe, geometry, fine-tuning
+    assert len(lines) == 1 + 3 + 1 + 4 + 1 + 1  # the title, kNN, probe, geometry, SVM, fine-tuning
     assert f"{mine['linear']['top1']:.2f}" in printed
 
 

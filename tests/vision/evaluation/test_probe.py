@@ -7,6 +7,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from sklearn.preprocessing import normalize
+from sklearn.svm import LinearSVC
 from vision_cases import GivenViews, clouds
 
 from vision.evaluation import probe
@@ -40,6 +42,29 @@ def test_every_step_is_that_of_the_formula(batch_size, monkeypatch):
     steps = math.ceil(160 / batch_size)
     theirs = probe_by_hand(lambda _: (x - x.mean(0)) / scale, y, (queries - x.mean(0)) / scale, steps, 7, batch_size)
     assert mine.numpy() == pytest.approx(theirs, abs=1e-10)
+
+
+def test_fs_is_scikit_learns_svm_on_as_many_images_of_each_class(monkeypatch):
+    """A long tail: the SVM sees 3 of each class, drawn with the seed, at unit length."""
+    x, y, queries, truth = clouds(200, 60, classes=4)
+    rows = torch.cat([(y == label).nonzero()[:count, 0] for label, count in enumerate((40, 20, 9, 3))])
+    fitted = []
+
+    class Watched(LinearSVC):
+        def fit(self, x, y):
+            fitted.append((x, y))
+            return super().fit(x, y)
+
+    monkeypatch.setattr(probe, "LinearSVC", Watched)
+    found = [probe.balanced_svm(x[rows], y[rows], queries, truth, seed) for seed in (0, 0, 1)]
+    shown, labels = fitted[0]
+    assert np.bincount(labels).tolist() == [3, 3, 3, 3]
+    units = normalize(x[rows].numpy())
+    assert all(np.abs(units - row).max(1).min() < 1e-6 for row in shown)
+    assert found[0] == found[1]
+    assert not np.array_equal(shown, fitted[2][0])
+    theirs = LinearSVC(random_state=0).fit(shown, labels).score(normalize(queries.numpy()), truth.numpy())
+    assert found[0] == {"top1": pytest.approx(100 * theirs), "images": 12}
 
 
 class Same(torch.nn.Module):

@@ -176,7 +176,7 @@ def test_bad_settings_are_one_line(flags, message, photos, said_by, monkeypatch)
 def test_a_listed_choice_is_on_record_and_evaluated(photos, said_by, capsys):
     listed, out = photos.parent / "tail.txt", photos.parent / "out"
     listed.write_text("train/cat/0.jpg 7\ntrain/cat/1.jpg 7\ntrain/dog/2.png 3\n")
-    words = "listed in tail.txt, 3 images"
+    words = "listed in tail.txt, 3 images, 1 to 2 a class"
     assert f"3 images of photos ({words}), 2 classes" in said_by(f"--train_list={listed}")
     assert json.loads((out / "run.json").read_text())["data"]["variant"] == words
     assert words in (out / "report.html").read_text()
