@@ -40,6 +40,9 @@ def in_words(metric: str) -> tuple[str, str]:
         return _WHOLE[metric]
     if neighbours := re.fullmatch(r"knn(\d+)", metric):
         return f"class of a test image by its {neighbours[1]} nearest neighbours", MEASURES["accuracy"][1]
+    if metric.endswith("_graded"):
+        about, measure = in_words(metric.removesuffix("_graded"))
+        return f"{about}, by grades", measure
     of, _, kind = metric.rpartition("_")
     if not of or kind not in MEASURES:
         return metric, ""

@@ -53,7 +53,9 @@ def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsy
     assert beside["trained"]["avg_spearman"] == pytest.approx(mean)
     assert f"avg_spearman{'':29} {mean:8.2f}" in capsys.readouterr().out
     page = (tmp_path / "beside" / "report.html").read_text()
-    assert all(f"<th>{title}, Spearman x 100" in page for title in ("STS-B dev", "mini-STS", "my pairs"))
+    assert all(
+        f">similar sentences, {title}: Spearman x 100" in page for title in ("STS-B dev", "mini-STS", "my pairs")
+    )
 
 
 BOTH = ["mini_sts", "stsb_dev"]

@@ -45,7 +45,8 @@ def test_a_set_has_the_best_untrained_pooler_words_and_no_claim():
 
 @pytest.mark.parametrize(
     ("metric", "words"),
-    [("mr_dev_accuracy", "classification, mr dev"), ("cisi_ndcg@10", "search, cisi"), ("loss", "training loss"),
+    [("mr_dev_accuracy", "classification, mr dev"), ("cisi_ndcg@10", "search, cisi"),
+     ("cisi_ndcg@10_graded", "search, cisi, by grades"), ("loss", "training loss"),
      ("knn200", "class of a test image by its 200 nearest neighbours"), ("STS12", "STS12"), ("my_own", "my_own"),
      ("sts_b_dev_alignment", "alignment, STS-B dev")],
 )  # fmt: skip

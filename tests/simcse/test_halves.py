@@ -144,7 +144,8 @@ def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one
     assert (record["halves"]["texts"], "630 samples: " in out, "\n70 texts are held out\n" in out) == (70, True, True)
     assert record["halves"]["gain"] == pytest.approx(figures[1] - figures[0], abs=0.01)
     page = (tmp_path / "out" / "report.html").read_text()
-    assert f"<p>{said}</p>" in page
+    change = f"{figures[0]:.1f} before training, {figures[1]:.1f} after, {figures[2]:.1f} by words alone"
+    assert f"<p>Search in your text, by its halves (second halves found x 100, higher is better): {change}. " in page
     rows = [cell for row in record["halves"]["neighbours"] for cell in row]
     assert len(rows) == 15
     assert all(f'<td class="text">{cell}</td>' in page for cell in rows)
