@@ -33,11 +33,6 @@ PAGES = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MU
 MOVED = {"index.md": "README.md", "data.md": "data/README.md", "changelog.md": "CHANGELOG.md"}  # as .ci/site does
 DOCUMENTS = [*(ROOT / MOVED.get(page, f"docs/{page}") for page in PAGES), ROOT / "vision/README.md"]
 PAGES_OF_DOCS = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/laboratory").glob("*.md")]
-LATER = {  # pages whose lines are not short yet
-    *("api", "compare", "consumers", "distributed", "evaluate", "export", "from-simcse", "images", "install", "losses"),
-    *("performance", "reliability", "reproduction", "search", "security", "sentence-transformers", "supervised"),
-    "train",
-}
 NEEDS = {"gpu", "hub", "hours", "package"}
 BLOCK = re.compile(r"(?:<!-- needs: ([\w, ]+) -->\n)?```(bash|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 PROGRAMS = {"train.py": "train", "dystress_text/train.py": "train", "eval/senteval.py": "senteval",
@@ -275,11 +270,10 @@ def test_lines_of_prose_are_short():
     assert too_long("a " * 51) == ["a " * 51]
     assert too_long("| " + "a " * 60 + f"|\n[a b](https://{'a' * 99})\n```\n{'a ' * 60}\n```\n") == []
     files = [*PAGES_OF_DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-    long = {file.name: too_long(file.read_text()) for file in files if file.stem not in LATER}
+    long = {file.name: too_long(file.read_text()) for file in files}
     assert {name: lines for name, lines in long.items() if lines} == {}
 
 
-@pytest.mark.skipif(bool(LATER), reason="other pages are not cut yet")
 def test_the_documents_have_at_most_22000_words():
     files = [*PAGES_OF_DOCS, ROOT / "README.md"]
     assert sum(len(file.read_text().replace("|", " ").split()) for file in files) <= 22_000
