@@ -189,9 +189,7 @@ def _imagenet_tables() -> dict[str, Preset]:
     presets = {
         "imagenet100": _preset({**_IMAGENET100, **_cosine(0.1, 0.2)}, "", (small, "DySTreSS")),
         "imagenet1k": _preset(
-            {**_IMAGENET1K, **_cosine(0.1, 0.2)},
-            "",
-            *((table, "DySTreSS") for table in (large, _GEOMETRY, _TRANSFER)),
+            {**_IMAGENET1K, **_cosine(0.1, 0.2)}, "", *((table, "DySTreSS") for table in (large, _GEOMETRY, _TRANSFER))
         ),
         "imagenet100-macl": _preset({**_IMAGENET100, **_MACL}, _MACL_NOTE, (small, "MACL")),
         "imagenet1k-macl": _preset({**_IMAGENET1K, **_MACL}, _MACL_NOTE, (large, "MACL")),
