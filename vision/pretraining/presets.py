@@ -160,26 +160,21 @@ _PEERS: dict[str, tuple[str, Options, Options, str]] = {
     "-dcl": ("DCL", _DCL, {}, "temperature 0.1"),
     "-dclw": ("DCLW", _DCLW, {}, "temperature 0.1, sigma 0.5"),
     "-byol": (
-        "BYOL",
-        {"loss": "byol()", "projector": "byol", "out_dim": 256, "key_momentum": 0.99, "one_pass": False},
+        "BYOL", {"loss": "byol()", "projector": "byol", "out_dim": 256, "key_momentum": 0.99, "one_pass": False},
         {"learning_rate": 0.45, "lr_scaling": "linear"},
         "momentum 0.99, widths 4,096 and 256; ours: SimCLR's augmentation",
     ),
     "-barlow-twins": (
-        "Barlow Twins",
-        {"loss": _BARLOW_TWINS, **_EXPANDER},
+        "Barlow Twins", {"loss": _BARLOW_TWINS, **_EXPANDER},
         {"learning_rate": 0.2, "lr_scaling": "linear", "weight_decay": 1.5e-6},
-        "three layers of 8,192; ours: lambda 0.0051, its paper's, for 0.005, one rate for all weights, SimCLR's "
-        "augmentation",
+        "three layers of 8,192; ours: lambda 0.0051 for 0.005, one rate for all weights, SimCLR's augmentation",
     ),
     "-vicreg": (
-        "VICReg",
-        {"loss": _VICREG, **_EXPANDER},
-        {"learning_rate": 0.5, "lr_scaling": "linear"},
-        "layers of 8,192; ours: three layers for two, variance weight 25 a view for 12.5, rate down to 0, SimCLR's "
+        "VICReg", {"loss": _VICREG, **_EXPANDER}, {"learning_rate": 0.5, "lr_scaling": "linear"},
+        "layers of 8,192; ours: three for two, variance weight 25 a view for 12.5, rate down to 0, SimCLR's "
         "augmentation",
     ),
-}
+}  # fmt: skip
 
 
 def _imagenet_tables() -> dict[str, Preset]:
@@ -189,9 +184,7 @@ def _imagenet_tables() -> dict[str, Preset]:
     presets = {
         "imagenet100": _preset({**_IMAGENET100, **_cosine(0.1, 0.2)}, "", (small, "DySTreSS")),
         "imagenet1k": _preset(
-            {**_IMAGENET1K, **_cosine(0.1, 0.2)},
-            "",
-            *((table, "DySTreSS") for table in (large, _GEOMETRY, _TRANSFER)),
+            {**_IMAGENET1K, **_cosine(0.1, 0.2)}, "", *((table, "DySTreSS") for table in (large, _GEOMETRY, _TRANSFER))
         ),
         "imagenet100-macl": _preset({**_IMAGENET100, **_MACL}, _MACL_NOTE, (small, "MACL")),
         "imagenet1k-macl": _preset({**_IMAGENET1K, **_MACL}, _MACL_NOTE, (large, "MACL")),

@@ -76,19 +76,14 @@ class VisionRun(Run):
             "settings": self.options,
             "loss": str(settings.loss),
             "data": {
-                "name": images.name,
-                "variant": images.variant,
-                "images": len(images),
-                **identity,
-                "classes": len(images.classes),
-                "corrupt": images.corrupt,
-                "loaded_size": images.size,
+                "name": images.name, "variant": images.variant, "images": len(images), **identity,
+                "classes": len(images.classes), "corrupt": images.corrupt, "loaded_size": images.size,
                 "knn_bank": None if knn is None else len(knn.bank),
                 "knn_queries": None if knn is None else len(knn.queries),
             },
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
             **paper_row(PROGRAM, settings.options()),
-        }
+        }  # fmt: skip
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         images, knn = self.task.views.images, self.task.online
