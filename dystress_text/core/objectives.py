@@ -202,7 +202,7 @@ class InfoNCELoss(ContrastiveLoss):
     The paper's best STS row has ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``, SimCSE 0.05.
 
     Args:
-        temperature, options: as for :class:`ContrastiveLoss`.
+        temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
         bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
             directions; hard negatives are candidates of the first alone. Equals MultipleNegativesRankingLoss with both
             directions and a partition for each.
@@ -249,7 +249,7 @@ class DCLLoss(NTXentLoss):
     ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions.
 
     Args:
-        temperature, options: as for :class:`ContrastiveLoss`.
+        temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
         per_view: sum two logsumexps instead, each over the N - 1 negatives of one view, as DCLLoss of lightly did
             before June 2025. Hard negatives join those of the positive's view.
 
@@ -282,11 +282,11 @@ class DCLWLoss(DCLLoss):
     """DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022): far positives count more.
 
     The positive term of pair i is multiplied by ``w_i = 2 - N softmax_i(s_p / sigma)`` over the global batch, detached.
+    ``per_view`` is that of :class:`DCLLoss`.
 
     Args:
-        temperature, options: as for :class:`ContrastiveLoss`.
+        temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
         sigma: width of the weights; positive. A large one gives DCL.
-        per_view: as for :class:`DCLLoss`.
 
     Examples:
         >>> DCLWLoss(0.5, sigma=0.5)(torch.eye(2), torch.eye(2))  # equal positives weigh 1: as DCL
@@ -317,7 +317,9 @@ class MACLLoss(ContrastiveLoss):
     reaches 0, at a mean positive similarity of a_0 - 1/alpha.
 
     Args:
-        tau_0, alpha, a_0: of the alignment-adaptive temperature.
+        tau_0: the alignment-adaptive temperature where the mean positive similarity is ``a_0``.
+        alpha: its relative slope.
+        a_0: the similarity at ``tau_0``.
         both_views: use the rows of NT-Xent instead.
         temperature: replaces the alignment-adaptive temperature and its three parameters.
         options: as for :class:`ContrastiveLoss`.

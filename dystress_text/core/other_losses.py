@@ -28,7 +28,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
     processes enter the queue after the loss and push out the oldest keys. A batch of 1 is valid.
 
     Args:
-        temperature, options: as for :class:`ContrastiveLoss`.
+        temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
         queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
         dim: dimension of the embeddings; None if :meth:`start` is told it.
 
@@ -87,7 +87,7 @@ class RINCELoss(InfoNCELoss):
     0.01. With q 0.6 and the temperature 0.05 a row of a positive of 0.9 weighs 5e4.
 
     Args:
-        temperature, options: as for :class:`InfoNCELoss`.
+        temperature: as for :class:`InfoNCELoss`, like the options that are not named here.
         q: from InfoNCE, towards 0, to a symmetric loss, 1; in (0, 1].
         lam: weight of the denominator; positive.
 
@@ -155,7 +155,8 @@ class SigLIPLoss(ContrastiveLoss):
     are learned: give them to the optimiser without weight decay. The paper begins with t = 10 and b = -10.
 
     Args:
-        logit_scale, logit_bias: t and b at the start; the scale is positive.
+        logit_scale: t at the start; positive.
+        logit_bias: b at the start.
         learning_rate: peak learning rate of both.
         options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no softmax.
 

@@ -110,7 +110,8 @@ class LearnableTemperature(Temperature):
 
     Args:
         temperature: the start, a number or a profile with ``tau_min < tau_max``; strictly between the bounds.
-        low, high: the bounds.
+        low: the lower bound.
+        high: the upper bound.
         learning_rate: peak learning rate of what is learned.
 
     Examples:
