@@ -58,18 +58,19 @@ def render_page(
 
     names = labels(runs)
     said = verdict if len(runs) > 1 else outcome(runs[0].record)
-    measured = [("Before and after training", _results(runs, names)), *tables]
+    results = [("Before and after training", _results(runs, names))]
+    above, under = ([], results) if len(runs) > 1 else (results, [])
     settings = [run.record["settings"] for run in runs]
     surroundings = [_surroundings(run.record) for run in runs]
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     page: str = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True).render(
         title=title(runs),
-        summaries=dict(zip(names, map(_summary, runs), strict=True)),
-        tables=[(of, lines) for of, table in measured if (lines := _in_words(table))],
+        summaries=list({run.configuration: _summary(run) for run in reversed(runs)}.values())[::-1],
+        tables=_not_empty([*above, *tables]),
         galleries=[*examples, *page_drawings.galleries(runs)],
         notes=notes,
         verdict=said,
-        below=below,
+        below=_not_empty([*under, *below]),
         differing=_by_run(names, settings, differing(runs)),
         settings=_by_run(names, settings, chain(*settings)),
         surroundings=_by_run(names, surroundings, chain(*surroundings)),
@@ -78,29 +79,32 @@ def render_page(
 
 
 def raster(pixels: NDArray[np.uint8], width: int) -> str:
-    """An image (height, width, 3), made so wide at most and of 128 colours, as a URI that holds it."""
+    """An image (height, width, 3), made so wide at most and of 256 colours, as a URI that holds it."""
     from PIL import Image  # which comes with the extra
 
     image = Image.fromarray(pixels)
     image.thumbnail((width, width))
     with io.BytesIO() as drawn:
-        image.quantize(128).save(drawn, "PNG", optimize=True)
+        image.quantize(256, kmeans=1).save(drawn, "PNG", optimize=True)
         return "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")
 
 
 def _summary(run: FinishedRun) -> str:
     record, row = run.record, said_of(run.record)
+    name = f"{run.configuration}: " * (run.configuration != record["loss"])
     return (
-        f"loss {record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
+        f"{name}loss {record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
         f"{record['device']}.{f' Preset of {row}.' if row else ''}"
     )
 
 
-def _in_words(lines: Table) -> Table:
-    """A table that calls metrics by words, in its header and its first column; none where it holds nothing."""
-    if not lines[1:] or not lines[0][1:]:
-        return []
-    return [[*map(_words, lines[0])], *([_words(line[0]), *line[1:]] for line in lines[1:])]
+def _not_empty(tables: Sequence[tuple[str, Table]]) -> list[tuple[str, Table]]:
+    """The tables that hold something, with metrics called by words in header and first column."""
+    return [
+        (of, [[*map(_words, lines[0])], *([_words(line[0]), *line[1:]] for line in lines[1:])])
+        for of, lines in tables
+        if lines[1:] and lines[0][1:]
+    ]
 
 
 def _words(cell: str) -> str:

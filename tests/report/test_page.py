@@ -149,11 +149,14 @@ def test_curves_begin_at_the_untrained_point_and_show_the_kept_step_and_words(tm
     assert [*steps] == [10, 20]
 
 
-def test_a_page_has_no_empty_table(tmp_path):
+def test_a_page_has_no_empty_table(tmp_path, capsys):
     page = page_of(a_run(tmp_path, 0, False, False, tasks=(), trained={}, untrained={}))
     assert "Before and after" not in page
     assert "Nothing was measured" in page
     assert not re.search(r"<tbody>\s*</tbody>", page)
+    both = [a_run(tmp_path, seed, False, False, name="sts-macl", tasks=(), trained={}) for seed in (0, 1)]
+    assert main([*map(str, both), "--format=html"]) == 0
+    assert not re.search(r"<tbody>\s*</tbody>|Before and after", capsys.readouterr().out)
 
 
 def test_a_run_of_images_without_a_temperature_has_a_page(tmp_path):

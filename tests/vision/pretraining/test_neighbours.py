@@ -52,7 +52,7 @@ def test_the_gallery_names_and_holds_the_images(knn):
     assert drawn.shape == (40, 120, 3)
     tile = drawn[22:38, 22:38].permute(2, 0, 1).float()  # the first one after training
     others = torch.stack([(tile - knn.bank.image(row).float()).abs().mean() for row in range(40)])
-    assert others.argmin() == 5  # in 128 colours
+    assert others.argmin() == 5  # in 256 colours
 
 
 def test_large_images_are_small_on_the_page(knn):
