@@ -107,8 +107,8 @@ def test_all_trainable_parameters_get_a_gradient(family, tokenizer):
 
 
 def test_what_cannot_be_loaded_is_one_line(tiny_bert):
-    for name in ("no/such-model", "."):
-        with pytest.raises(UserError, match="cannot load") as caught:
+    for name, said in (("no/such-model", "no folder 'no/such-model' here"), (".", "cannot load")):
+        with pytest.raises(UserError, match=said) as caught:
             load_encoder(name)
         assert "\n" not in str(caught.value)
     with pytest.raises(ParameterError, match=r"pooler_type.*avg_first_last"):
