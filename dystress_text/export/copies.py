@@ -65,7 +65,8 @@ def export(
     if int8_on is not None and to != "onnx":
         raise ParameterError("quantize", "is of --to onnx")
     name = model_name(str(model))  # the copy does not go beside the small model in the package
-    model, small = Path(model_path(name)), name == EMBEDDED_MODEL
+    small = name == EMBEDDED_MODEL and not (str(model) == name and model.is_dir())  # a folder of the name is the user's
+    model = Path(model_path(name)) if small else model
     output = output if output is not None else Path(f"{os.path.abspath(name)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ParameterError("output", f"{str(output)!r} exists and is not an empty folder; nothing was written")

@@ -36,6 +36,13 @@ def model_name(path: str) -> str:
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
 
 
+def folder_too(name: str) -> str:
+    """For an error: that the small model's name is a folder's here as well. Empty for other names."""
+    if name != EMBEDDED_MODEL or not Path(name).is_dir():
+        return ""
+    return f"{name!r} is the small encoder of the package and a folder; ./{name} is the folder"
+
+
 def cache_root() -> Path:
     """``$DYSTRESS_CACHE``, else ``dystress-text`` in the user's cache folder."""
     if configured := os.environ.get("DYSTRESS_CACHE"):

@@ -20,6 +20,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 MAX_LINE_BYTES = 65_536
+_UTF16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 PACKINGS: dict[str, tuple[bytes, Callable[..., object]]] = {  # by their endings: how a file begins, and its opener
     ".gz": (rb"\x1f\x8b\x08", gzip.open), ".xz": (rb"\xfd7zXZ\0", lzma.open),
     ".bz2": (rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", bz2.open),
@@ -166,13 +167,16 @@ def not_utf8(path: Path) -> str:
     """For a message: the encoding that a file probably has instead of UTF-8, and the command to convert it."""
     with open_text(path) as file:
         head = file.read(1 << 20)
+    if path.suffix in PACKINGS or path.suffix == ".parquet" or (b"\0" in head and not head.startswith(_UTF16)):
+        return "is not in UTF-8; save it so"
     old, new = (shlex.quote(str(each)) for each in (path, path.with_name(f"utf8-{path.name}")))
     beyond = re.sub("[\0-\x7f]", "", head.decode(errors="replace"))
     if 2 * beyond.count("\ufffd") < len(beyond):
         return f"has damaged bytes among its UTF-8: iconv -c -f UTF-8 -t UTF-8 {old} > {new} leaves them out"
     windows = re.search(rb"[\x80-\x9f]", head)  # nothing that shows in Latin-1
-    encoding = "UTF-16" if head.count(b"\0") > len(head) // 9 else "CP1252" if windows else "LATIN1"
-    return f"is not in UTF-8 but probably in {encoding}: iconv -f {encoding} -t UTF-8 {old} > {new}"
+    encoding = "UTF-16" if head.startswith(_UTF16) else "CP1252" if windows else "LATIN1"
+    sure = "" if encoding == "UTF-16" else " (if it is of Western Europe)"
+    return f"is not in UTF-8 but probably in {encoding}{sure}: iconv -f {encoding} -t UTF-8 {old} > {new}"
 
 
 def open_text(path: Path) -> BinaryIO:

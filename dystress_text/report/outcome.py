@@ -72,7 +72,8 @@ def _trained(record: Record) -> str:
     name = settings["model_name_or_path"]
     what = "A table of word vectors" if name == "static" else f"A text encoder ({Path(name).name})"
     data = _TEXTS.get(settings.get("train_file")) or Path(settings["train_file"]).name
-    return f"{what} trained on {record['corpus']['sentences']:,} texts of {data}"
+    texts = record["corpus"]["sentences"] - (record.get("halves") or {"texts": 0})["texts"]
+    return f"{what} trained on {texts:,} texts of {data}"
 
 
 def main_metric(record: Record) -> str | None:
@@ -93,8 +94,12 @@ def outcome(record: Record) -> list[str]:
 def _result(record: Record, metric: str) -> str:
     about, measure = in_words(metric)
     after, words = record["trained"][metric], (record.get("words") or {}).get(metric)
-    before = next((of[metric] for of in untrained_of(record).values() if of.get(metric) is not None), None)
-    change = f"{after:.1f} after training" if before is None else f"{before:.1f} before training, {after:.1f} after"
+    known = {name: of[metric] for name, of in untrained_of(record).items() if of.get(metric) is not None}
+    name, before = next(iter(known.items()), ("", None))
+    best = f" by the best pooler, {name}" * (name not in ("", record["settings"].get("pooler_type")))
+    change = f"{after:.1f} after" + " training" * (before is None)
+    if before is not None:
+        change = f"{before:.1f} before training{best}, {change}"
     baseline = "" if words is None else f", {words:.1f} by words alone"
     how = f" ({measure})" if measure else ""
     return f"{about[0].upper()}{about[1:]}{how}: {change}{baseline}. {_claim(record, metric)}"
@@ -116,11 +121,15 @@ def _claim(record: Record, metric: str) -> str:
 def _behind_words(record: Record, but: str) -> list[str]:
     """A line for each further set on which words alone are as good or better."""
     words, trained = record.get("words") or {}, record["trained"]
-    sets = [name for name in words if name.endswith(("_spearman", "_ndcg@10")) and name in trained and name != but]
+    sets = [
+        name
+        for name in words
+        if name.endswith(("_spearman", "_ndcg@10")) and name in trained and name not in (but, "avg_spearman")
+    ]
     return [
         f"Words alone reach {words[name]:.1f} in {in_words(name)[0]}; this model {trained[name]:.1f}."
         for name in sets
-        if trained[name] <= words[name]
+        if name in trained and trained[name] <= words[name]
     ]
 
 

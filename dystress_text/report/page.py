@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def render_page(
 
     from dystress_text.report import page_drawings
 
-    names = labels(runs)
+    names, metrics = labels(runs), {metric for run in runs for metric in run.record["trained"]}
     said = verdict if len(runs) > 1 else outcome(runs[0].record)
     results = [("Before and after training", _results(runs, names))]
     above, under = ([], results) if len(runs) > 1 else (results, [])
@@ -66,11 +66,11 @@ def render_page(
     page: str = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True).render(
         title=title(runs),
         summaries=list({run.configuration: _summary(run) for run in reversed(runs)}.values())[::-1],
-        tables=_not_empty([*above, *tables]),
+        tables=_not_empty([*above, *tables], metrics),
         galleries=[*examples, *page_drawings.galleries(runs)],
         notes=notes,
         verdict=said,
-        below=_not_empty([*under, *below]),
+        below=_not_empty([*under, *below], metrics),
         differing=_by_run(names, settings, differing(runs)),
         settings=_by_run(names, settings, chain(*settings)),
         surroundings=_by_run(names, surroundings, chain(*surroundings)),
@@ -98,17 +98,17 @@ def _summary(run: FinishedRun) -> str:
     )
 
 
-def _not_empty(tables: Sequence[tuple[str, Table]]) -> list[tuple[str, Table]]:
+def _not_empty(tables: Sequence[tuple[str, Table]], metrics: Collection[str]) -> list[tuple[str, Table]]:
     """The tables that hold something, with metrics called by words in header and first column."""
+
+    def words(cell: str) -> str:
+        return metric_title(cell).replace("\n", ": ") if cell in metrics else cell
+
     return [
-        (of, [[*map(_words, lines[0])], *([_words(line[0]), *line[1:]] for line in lines[1:])])
+        (of, [[*map(words, lines[0])], *([words(line[0]), *line[1:]] for line in lines[1:])])
         for of, lines in tables
         if lines[1:] and lines[0][1:]
     ]
-
-
-def _words(cell: str) -> str:
-    return metric_title(cell).replace("\n", ": ")
 
 
 def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:

@@ -97,9 +97,12 @@ def outcome(record: Mapping[str, Any]) -> list[str]:
     if not (halves := record.get("halves")):
         return []
     before = record["untrained"][record["settings"]["pooler_type"]][METRIC]
+    from scipy import stats  # slow to import
+
+    reach = stats.t.ppf(0.975, halves["texts"] - 1) * halves["error"]  # the 95 % interval's, on either side
     change = "clearly more than before" if halves["gain"] > 0 else "clearly fewer than before"
     return [
         f"Did it help? Of {halves['texts']} held-out texts the first half finds the second one first: "
         f"{before:.1f} % before, {record['trained'][METRIC]:.1f} % after, {record['words'][METRIC]:.1f} % by words; "
-        + (change if abs(halves["gain"]) > 2 * halves["error"] else "no clear change")
+        + (change if abs(halves["gain"]) > reach else "no clear change")
     ]

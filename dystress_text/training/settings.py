@@ -76,7 +76,7 @@ class EngineSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if self.max_steps == 0:
-            raise ParameterError("max_steps", "0 steps train nothing; dystress senteval evaluates a model as it is")
+            raise ParameterError("max_steps", "0 steps train nothing; evaluation has a program of its own")
         if self.overwrite_output_dir and self.resumes:
             raise UserError("--overwrite_output_dir and --resume_from_checkpoint exclude each other")
 

@@ -20,6 +20,7 @@ def left_as_they_were() -> Iterator[None]:
     log, backends, memory = logging.getLogger("accelerate.utils.other"), torch.backends, torch.utils.deterministic
     strict, level, timed = torch.are_deterministic_algorithms_enabled(), log.level, backends.cudnn.benchmark
     attention: bool = backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    tf32 = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
     filled = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
     log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
     try:
@@ -34,5 +35,6 @@ def left_as_they_were() -> Iterator[None]:
             GradientState._reset_state()
         torch.use_deterministic_algorithms(strict)
         backends.cudnn.benchmark = timed
+        backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = tf32
         backends.cuda.enable_cudnn_sdp(attention)
         memory.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

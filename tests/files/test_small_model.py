@@ -4,9 +4,14 @@ import json
 import shutil
 
 import pytest
+import torch
 from conftest import make_sentences, reset_accelerator
+from sentence_transformers import SentenceTransformer
 
+import dystress_text as dt
 from dystress_text import __main__ as dystress
+from dystress_text.encoders.static import StaticEncoder, new_static
+from dystress_text.errors import UserError
 from dystress_text.files.places import EMBEDDED, PACKAGE
 
 PAIRS = "sentence1,sentence2,score\nIt rains.,It pours.,4\nIt rains.,A cat sat.,1\nA dog ran.,A cat sat.,2\n"
@@ -47,4 +52,20 @@ def test_a_folder_of_its_name_is_named_as_a_folder(tmp_path, monkeypatch, capsys
     assert dystress.main([*given, "bert-mini-wiki"]) == 2
     assert "./bert-mini-wiki is the folder" in capsys.readouterr().err
     assert dystress.main([*given, "./bert-mini-wiki"]) == 0
+    (tmp_path / "text.txt").write_text("\n".join(make_sentences(40)))
+    assert dystress.main(["train", "--model_name_or_path=bert-mini-wiki", *TRAIN]) == 2
+    assert "--model_name_or_path: 'bert-mini-wiki' is the small encoder of the package and a folder" in (
+        capsys.readouterr().err
+    )
+    with pytest.raises(UserError, match=r"\./bert-mini-wiki is the folder"):
+        dt.audit("bert-mini-wiki", make_sentences(8), "infonce(0.05)", batch_size=4)
     assert (tmp_path / "bert-mini-wiki" / "senteval-senteval-test.json").is_file()
+
+
+def test_a_trained_model_of_its_name_is_the_one_that_is_copied(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table, tokenizer = new_static(8)
+    StaticEncoder(table).save("bert-mini-wiki", tokenizer)
+    assert dystress.main(["export", "bert-mini-wiki", "--to=native"]) == 0
+    copy = SentenceTransformer("bert-mini-wiki-native", device="cpu")
+    assert torch.equal(copy[0].embedding.weight, table.embedding.weight)

@@ -1,9 +1,11 @@
 """What a program refuses, it refuses in one line that says the way on; the commands in it are run here."""
 
+import gzip
 import re
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from conftest import BERT, SIZES, build_tokenizer, make_sentences
@@ -26,7 +28,7 @@ NO_MODEL = "no folder 'nope' here, and the hub, which is out of reach, has left 
      ("train --model x", "unknown option --model (here it is --model_name_or_path)"),
      ("export x --format onnx", "unknown option --format (here it is --to)"),
      ("train --temp -1", "--temp: a temperature is a number above 0, such as 0.05, got -1.0"),
-     ("train --max_steps 0", "--max_steps: 0 steps train nothing; dystress senteval evaluates a model as it is"),
+     ("train --max_steps 0", "--max_steps: 0 steps train nothing; evaluation has a program of its own"),
      ("train --preset own-text --held_out 9 --eval_set mini_sts",
       "--held_out: has no effect beside --eval_set mini_sts, which tells more; leave one out"),
      ("train --model_name_or_path nope --train_file a.txt --eval_set none", f"--model_name_or_path: {NO_MODEL}"),
@@ -79,10 +81,22 @@ def test_a_text_in_another_encoding_names_the_command_that_converts_it(encoding,
     for name in ("my text.txt", "my text.csv"):
         assert dystress.main([*words, f"--train_file={name}"]) == 2
         said = capsys.readouterr().err
-        assert (said.count("\n"), f"is not in UTF-8 but probably in {encoding}: iconv" in said) == (1, True)
+        assert (said.count("\n"), f"is not in UTF-8 but probably in {encoding}" in said) == (1, True)
         subprocess.run(re.search("iconv .*", said)[0], shell=True, check=True)
     assert (tmp_path / "utf8-my text.txt").read_text(encoding="utf-8").removeprefix("\ufeff") == lines
     assert column_of_table("utf8-my text.csv", "text").columns == 1
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt"])
+def test_no_command_is_named_that_would_not_convert_the_file(name, tmp_path, monkeypatch, capsys):
+    """Packed, or with NUL bytes and no mark of UTF-16."""
+    monkeypatch.chdir(tmp_path)
+    content = "\n".join(f"{number} Der Bär läuft." for number in range(40)).encode("latin-1")
+    Path(name).write_bytes(gzip.compress(content) if name.endswith("gz") else content.replace(b"4 ", b"4\0"))
+    assert dystress.main(["train", "--preset=own-text", "--max_steps=1", f"--train_file={name}"]) == 2
+    said = capsys.readouterr().err
+    assert "is not in UTF-8; save it so" in said
+    assert "iconv" not in said
 
 
 def test_some_damaged_lines_are_left_out_with_a_warning(tmp_path, monkeypatch):

@@ -8,8 +8,9 @@ import torch
 from dystress_text.evaluation.classifier import initial_layer
 from dystress_text.programs.train import main
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.training.accelerator import keep_few_kernels, make_accelerator
+from dystress_text.training.accelerator import keep_few_kernels, keep_fp32, make_accelerator
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.surroundings import left_as_they_were
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +48,14 @@ def test_kernels(deterministic, tmp_path):
     assert torch.get_float32_matmul_precision() == "highest"
     assert torch.backends.cudnn.benchmark == (not deterministic)
     assert torch.are_deterministic_algorithms_enabled() == deterministic
+
+
+def test_python_has_its_own_precision_of_fp32_again():
+    torch.backends.cudnn.allow_tf32 = True
+    with left_as_they_were():
+        keep_fp32()
+        assert not torch.backends.cudnn.allow_tf32
+    assert torch.backends.cudnn.allow_tf32
 
 
 FAILED = getattr(torch, "AcceleratorError", RuntimeError)  # before 2.8

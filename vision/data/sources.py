@@ -94,12 +94,12 @@ def _positions(found: ImageSet, file: Path) -> list[int]:
     """A NumPy array of positions, from 0, as Kukleva et al. have them."""
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise ParameterError(
             "train_list", f"{str(file)!r} cannot be read as a NumPy array: {reason_of(error)}"
         ) from error
     whole = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iu"
-    if not whole or rows.min() < 0 or rows.max() >= len(found):
+    if not whole or len(rows) == 0 or rows.min() < 0 or rows.max() >= len(found):
         said = f"{str(file)!r} must hold one row of whole numbers, positions from 0 to {len(found) - 1:,}"
         raise ParameterError("train_list", said)
     return [int(row) for row in rows]

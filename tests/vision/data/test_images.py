@@ -120,7 +120,16 @@ def test_positions_choose_the_training_images_of_any_set(tmp_path):
     images = load_images(str(folder), "train", train_list=str(listed))
     assert images.images[:, 0, 0, 0].tolist() == [20, 30, 50]
     assert (images.labels.tolist(), images.variant) == ([1, 0, 1], "listed in split1.npy, 3 images, 1 to 2 a class")
-    for bad in (np.array([0, 5]), np.array([-1, 2]), np.array([0.0, 1.0]), np.array([[0, 1]]), np.array([{}]), b"no"):
+    for bad in (
+        np.array([0, 5]),
+        np.array([-1, 2]),
+        np.array([0.0, 1.0]),
+        np.array([[0, 1]]),
+        np.array([{}]),
+        np.array([], int),
+        b"no",
+        b"",
+    ):
         if isinstance(bad, bytes):
             listed.write_bytes(bad)
         else:
