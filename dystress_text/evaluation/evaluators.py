@@ -130,10 +130,16 @@ class Evaluation:
         self.seconds += time.perf_counter() - start
         return self._with_average(metrics)
 
-    def words(self) -> dict[str, float]:
-        """What words alone reach, by metric; transfer tasks and evaluators of the user's own have no such figure."""
+    @property
+    def direct(self) -> Evaluation:
+        """Itself on pairs and collections alone: without what fits a classifier, and evaluators of the user's own."""
         known = [each for each in self.evaluators if isinstance(each, StsEvaluator | RetrievalEvaluator)]
-        return self._with_average({n: x for each in known for n, x in _that_exist(each(Words())).items()})
+        return replace(self, evaluators=known)
+
+    def words(self) -> dict[str, float]:
+        """What words alone reach, by metric, where they have a figure."""
+        figures = (cast(StsEvaluator | RetrievalEvaluator, each)(Words()) for each in self.direct.evaluators)
+        return self._with_average({name: x for of in figures for name, x in _that_exist(of).items()})
 
     def _with_average(self, metrics: dict[str, float]) -> dict[str, float]:
         scored = [metrics[name] for pairs in self.pairs if (name := pairs.metric("spearman")) in metrics]
@@ -221,16 +227,24 @@ def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, flo
 
 
 def further_lines(
-    evaluation: Evaluation, metrics: Mapping[str, float], words: Mapping[str, float], pooler: str
+    evaluation: Evaluation,
+    before: Mapping[str, float],
+    metrics: Mapping[str, float],
+    words: Mapping[str, float],
+    pooler: str,
 ) -> list[str]:
     """Lines of the table at the end of a run for all metrics except those of the first set of scored pairs."""
     shown = {pairs.metric(kind) for pairs in evaluation.pairs for kind in KINDS}
     lines = []
     for pairs in evaluation.pairs[1:]:
+        if pairs.metric("spearman") in before:
+            lines.append(sts_line(f"{pairs.name}, untrained"[:24], pooler, pairs, before))
         lines += [sts_line(pairs.name, pooler, pairs, metrics), *words_line(pairs, words)]
-    others = {name: value for name, value in metrics.items() if name not in shown}
-    beside = {name: f"   words {words[name]:.2f}" for name in others if name in words}
-    return lines + [f"{name:41} {value:8.2f}{beside.get(name, '')}" for name, value in others.items()]
+    rivals = {"untrained": before, "words": words}
+    for name, value in ((name, value) for name, value in metrics.items() if name not in shown):
+        beside = (f"   {title} {figures[name]:.2f}" for title, figures in rivals.items() if name in figures)
+        lines.append(f"{name:41} {value:8.2f}" + "".join(beside))
+    return lines
 
 
 def words_line(pairs: StsPairs, words: Mapping[str, float]) -> list[str]:

@@ -5,6 +5,7 @@ Source: SentEval's protocol with "all" aggregation, as SimCSE reports it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,8 @@ def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed | Words) -> dict
 def evaluate_pairs(pairs: StsPairs, embed: Embed | Words) -> dict[str, Any]:
     """Score an encoder on pairs of the user's own, as :func:`evaluate_sts_task` does on a task."""
     (cosines,) = _cosines([pairs], embed)
-    return {"spearman": round(spearman(cosines, pairs.scores), 2), "count": len(pairs)}
+    data = hashlib.sha256(repr((pairs.first, pairs.second, pairs.scores.tolist())).encode()).hexdigest()
+    return {"spearman": round(spearman(cosines, pairs.scores), 2), "count": len(pairs), "sha256": data}
 
 
 def _cosines(subsets: Sequence[StsPairs], embed: Embed | Words) -> list[NDArray[np.float64]]:

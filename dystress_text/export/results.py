@@ -85,13 +85,22 @@ def _results(folder: Path, now: Mapping[str, Any]) -> list[EvalResult]:
     contents = [c for suite in SUITES for c in contents_of(evaluation_file(folder, suite, "test"))]
     of_tasks: dict[tuple[str, str], EvalResult] = {}
     searched: dict[str, Mapping[str, float]] = {}
+    pairs: dict[str, float] = {}
     for about in (c for c in contents if all(c.get(name) == value for name, value in as_loaded.items())):
         known = {task.name: (group, task) for group, tasks in SUITES[about["suite"]].items() for task in tasks}
         for name, result in (about["tasks"] | about.get("other_data", {})).items():
             if (what := known.get(name.partition(" (")[0])) and (about["suite"], name) not in of_tasks:
                 of_tasks[about["suite"], name] = _result(about, *what, name, result)
         searched = {name: figures_in(result) for name, result in about.get("retrieval", {}).items()} | searched
-    return list(of_tasks.values()) + [
+        pairs = {name: result["spearman"] for name, result in about.get("pairs", {}).items()} | pairs
+    own = [
+        EvalResult(
+            "STS", "scored-pairs", name, "cosine_spearman", figure, dataset_config=name, source_name=_SOURCE,
+            source_url=_ADDRESS, metric_name="Spearman x 100",
+        )
+        for name, figure in pairs.items()
+    ]  # fmt: skip
+    return [*of_tasks.values(), *own] + [
         EvalResult(
             "Retrieval", "beir-layout", name, "_".join(re.findall(r"\w+", metric.lower().replace("@", "_at_"))), figure,
             dataset_config=name, source_name=_SOURCE, source_url=_ADDRESS, metric_name=f"{metric} x 100",

@@ -135,7 +135,7 @@ def _behind_words(record: Record, but: str) -> list[str]:
 
 def _kept(record: Record) -> str:
     steps, step, chose = record["steps"], record.get("best_step"), record["settings"].get("metric_for_best_model")
-    if chose is None or step is None:
+    if chose is None or step is None or record["settings"].get("eval_steps") == 0:
         return f"The last step, {steps:,}, was kept: no set chose one."
     best = f"the best in {in_words(chose)[0]}"
     return f"Step {step:,} of {steps:,} was kept, {best}; what chose the step cannot judge it."

@@ -59,6 +59,8 @@ def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
         suite, _, kind = key.partition("/")
         if key == "retrieval":
             groups.append(Group(key, "Search x 100", tuple(names), names[0]))
+        elif key == "pairs":
+            groups.append(Group(key, "Own pairs, Spearman x 100", tuple(names), names[0]))
         elif kind:
             names.sort(key=lambda name: TASKS[kind].index(name) if name in TASKS[kind] else len(TASKS[kind]))
             mean = "avg" if suite != "senteval" or tuple(names) == TASKS[kind] else f"avg of {len(names)}"

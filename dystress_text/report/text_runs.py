@@ -138,6 +138,8 @@ def _figures(files: Sequence[Path], *more: str) -> tuple[dict[str, Row], list[st
             for name, result in evaluation.get("retrieval", {}).items():
                 row = figures_in(result)
                 found += [("retrieval", f"{name} {m}", figure, result.get("sha256")) for m, figure in row.items()]
+            for name, result in evaluation.get("pairs", {}).items():
+                found.append(("pairs", name, result["spearman"], result.get("sha256")))
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is not a file of an evaluation: {error!r}") from error
         for group, name, figure, data in found:

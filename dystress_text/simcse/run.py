@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from torch import Tensor
 
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.loading import check_saving, load_saved, reads_forward
@@ -175,11 +176,14 @@ class TextRun(Run):
         check_saving(task.model, task.tokenizer, Path(self.settings.engine.output_dir) / MODEL_STAGING)
         self.record["words"] = self.evaluation.words()
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
+        untrained = prompted(self._encode_untrained, task.model)
+        figures = self.evaluation.direct(untrained)
+        if figures or self.held:
+            of_pooler = self.record["untrained"].setdefault(task.model.pooler_type, {})
+            of_pooler |= {name: figure for name, figure in figures.items() if name not in of_pooler}
         if self.held:
-            plain = partial(task.model.encode, tokenizer=task.tokenizer, raw=True)
-            self.before = halves.measure(self.held, prompted(plain, task.model))
-            figures = self.record["untrained"].setdefault(task.model.pooler_type, {})
-            figures[halves.METRIC] = 100 * self.before[0].mean()
+            self.before = halves.measure(self.held, untrained)
+            of_pooler[halves.METRIC] = 100 * self.before[0].mean()
             self.record["words"][halves.METRIC] = 100 * halves.by_words(self.held).mean()
 
     def _variants(self) -> dict[str, str | None]:
@@ -188,6 +192,19 @@ class TextRun(Run):
         if set(self.settings.evaluation.eval_set) - {"mini_sts", "none"}:
             variants["eval_set"] = variant_of(suite_folder("senteval", self.settings.text.data_dir))
         return variants
+
+    @property
+    def _beyond_pooling(self) -> bool:
+        """Whether more than a pooler makes the start's vectors: a head that was trained before, weights of layers."""
+        model = self.task.model
+        return model.layers is not None or (model.keep_head and self.record["head"]["starts"] != "new")
+
+    def _encode_untrained(self, texts: Sequence[str]) -> Tensor:
+        """The vectors before training, (n, dim), without a head that is new."""
+        model, tokenizer = self.task.model, self.task.tokenizer
+        if self._beyond_pooling:
+            return model.encode(texts, tokenizer, raw=True)
+        return model.encode_by_pooler(texts, tokenizer, [model.pooler_type])[model.pooler_type]
 
     def _measure_untrained(self, dev: StsPairs) -> dict[str, dict[str, float]]:
         """The figures of each pooler before training, the best one first."""
@@ -198,8 +215,7 @@ class TextRun(Run):
             poolers = [model.pooler_type]
         texts = [prompt_of(model.transformer) + sentence for sentence in dev.sentences]
         vectors = model.encode_by_pooler(texts, tokenizer, poolers)  # (distinct sentences, dim) each
-        own_head = model.keep_head and self.record["head"]["starts"] != "new"  # a trained head is part of the model
-        if own_head or model.layers is not None:
+        if self._beyond_pooling:
             vectors[model.pooler_type] = model.encode(texts, tokenizer)
         self.record["similarities"] = {
             "set": dev.name,
@@ -253,5 +269,5 @@ class TextRun(Run):
             lines.append(sts_line(f"trained, step {record['best_step']}", pooler, dev, record["trained"]))
             lines += words_line(dev, record["words"])
         shown = {name: figure for name, figure in record["trained"].items() if name != halves.METRIC}
-        lines += further_lines(self.evaluation, shown, record["words"], pooler)
+        lines += further_lines(self.evaluation, record["untrained"].get(pooler, {}), shown, record["words"], pooler)
         return lines + halves.outcome(record) + not_beaten(record)

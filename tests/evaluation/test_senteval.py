@@ -26,6 +26,7 @@ from dystress_text.evaluation.run import Results
 from dystress_text.export.card import write_card
 from dystress_text.files.places import EMBEDDED
 from dystress_text.programs.senteval import main
+from dystress_text.programs.train import main as train
 from dystress_text.report.text_page import leave_text_report
 
 MINI = ("MiniSTS", "MiniQuestions")
@@ -268,9 +269,20 @@ def test_own_pairs_and_an_own_collection_from_the_command_line_and_from_python(
     assert main([f"--model={tiny_bert}", "--pooler_type=avg", *arguments]) == 0
     assert f"{figures[name]['my_pairs']:.2f}" in capsys.readouterr().out
     kept = json.loads(file.read_text())
-    assert kept["pairs"] == {"my_pairs": {"spearman": figures[name]["my_pairs"], "count": len(scores)}}
+    (about,) = kept["pairs"].items()
+    assert about[0] == "my_pairs"
+    assert (about[1]["spearman"], about[1]["count"]) == (figures[name]["my_pairs"], len(scores))
     assert kept["tasks"] == {}
     with pytest.raises(UserError, match=r"pairs.*no table 'nope\.csv'"):
         dt.evaluate("words", pairs="nope.csv")
     with pytest.raises(UserError, match="no 'pair'"):
         dt.evaluate("words", pair="nope.csv")
+
+
+def test_own_pairs_are_on_the_card_and_on_the_page_of_a_run(flags, tmp_path):
+    assert train([*flags, "--eval_set=none", "--pooler_type=avg"]) == 0
+    pairs = tmp_path / "mine.csv"
+    pairs.write_text("The cat sat.,A cat sat.,5\nThe dog ran.,A fish swam.,1\nA bird flew.,The man ate.,0\n")
+    (figures,) = dt.evaluate(tmp_path / "out", pairs=pairs).values()
+    assert f"| mine | Spearman x 100 | {figures['mine']:.2f} |" in (tmp_path / "out" / "README.md").read_text()
+    assert f"<td>{figures['mine']:.2f}</td>" in (tmp_path / "out" / "report.html").read_text()

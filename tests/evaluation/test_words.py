@@ -20,7 +20,7 @@ from dystress_text.evaluation.retrieval import read_collection
 from dystress_text.evaluation.sts import evaluate_sts_task
 from dystress_text.evaluation.words import TITLE, Words, not_beaten
 from dystress_text.files.places import EMBEDDED
-from dystress_text.programs.senteval import main
+from dystress_text.programs.senteval import evaluate, main
 from dystress_text.programs.train import main as train
 
 PAIRS = eval_pairs("mini_sts")
@@ -141,7 +141,14 @@ def test_a_run_says_where_words_alone_are_better(flags, tmp_path, capsys):
     expected = 100 * spearmanr(Words().cosines(PAIRS.first, PAIRS.second), PAIRS.scores).statistic
     assert words["mini_sts_spearman"] == pytest.approx(expected)
     assert out.count("\nwords                    TF-IDF  ") == 2
-    assert f"{record['trained']['made_mrr@10']:8.2f}   words {words['made_mrr@10']:.2f}\n" in out
+    untrained, name = record["untrained"]["cls"], record["settings"]["model_name_or_path"]
+    (alone,) = evaluate(name, pooler_type="cls", retrieval=[folder], output=tmp_path / "alone.json").values()
+    assert [untrained[f"made_{m}"] for m in ("ndcg@10", "mrr@10", "recall@100")] == pytest.approx(
+        [alone[f"made {m}"] for m in ("nDCG@10", "MRR@10", "recall@100")], abs=0.01
+    )
+    rivals = f"   untrained {untrained['made_mrr@10']:.2f}   words {words['made_mrr@10']:.2f}\n"
+    assert f"{record['trained']['made_mrr@10']:8.2f}{rivals}" in out
+    assert "\nmini-STS, untrained      cls  " in out
     behind = not_beaten(record)
     assert behind[0] == (
         f"words alone reach {words[names[0]]:.1f} on {names[0]}; this model {record['trained'][names[0]]:.1f}"
