@@ -132,7 +132,7 @@ def test_one_graph_gives_both_vectors(train, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "graph")
     batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="np")
     assert batch["input_ids"].shape[1] > 100  # the model reads 40, the table all
-    session = onnxruntime.InferenceSession(tmp_path / "graph" / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "graph" / "onnx" / "model.onnx")
     inputs = {name: batch[name].astype("int64") for name in ("input_ids", "attention_mask")}
     (vectors,) = session.run(["sentence_embedding"], inputs)
     expected = load_sentence_transformer(str(folder), "cpu").encode(TEXTS)
