@@ -1,6 +1,6 @@
 """Whether what other software reads of a saved model are the model's vectors.
 
-    python tests/consumers/clients.py save FOLDER              # here: models, their copies, and the vectors
+    python tests/consumers/clients.py save FOLDER [MODEL ...]  # here: models, their copies, and the vectors
     python tests/consumers/clients.py read FOLDER CLIENT ...   # where the client is installed
     python tests/consumers/clients.py table FILE ...           # what ``read`` printed, as a table
 
@@ -12,7 +12,7 @@ the number of clients that are wrong and say nothing.
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ QUERIES = 40  # the first sentences search in the others
 SHOWN = {"avg": "avg", "first-last": "first-last", "cls-head": "cls + head", "static": "static", "decoder": "decoder"}
 
 
-def save(folder: Path) -> None:
-    """Models of five kinds and of four more families, their copies, the sentences and the vectors."""
+def save(folder: Path, only: Sequence[str] = ()) -> None:
+    """Models of five kinds and of four more families, or the named ones, with copies, sentences and vectors."""
     import torch
     from transformers import AutoConfig, AutoModel
 
@@ -62,7 +62,8 @@ def save(folder: Path) -> None:
         for family in ("roberta", "distilbert", "mpnet", "modernbert")
     }
     vectors = {}
-    for name, (encoder, tokenizer) in encoders.items():
+    for name in only or encoders:
+        encoder, tokenizer = encoders[name]
         encoder.normalize, encoder.keep_head = True, encoder.head is not None
         encoder.eval().save(folder / "native" / name, tokenizer)
         vectors[name] = encoder.encode(sentences, tokenizer).tolist()
@@ -311,7 +312,7 @@ def table(files: list[str]) -> None:
 if __name__ == "__main__":
     command, *words = sys.argv[1:]
     if command == "save":
-        save(Path(words[0]))
+        save(Path(words[0]), words[1:])
     elif command == "read":
         sys.exit(sum(not read(Path(words[0]), client) for client in words[1:]))
     else:
