@@ -59,14 +59,14 @@ class CorpusReport:
     crops: int = 0  # where tokens, unknown and equal are those of some crops, how many
     documents: bool = False  # a line is a document between blank lines
 
-    def summary(self) -> str:
-        """One line for the user."""
+    def summary(self, dropped: bool = False) -> str:
+        """One line for the user; of ``dropped`` duplicates another line says how many."""
         counts = {
             "empty (left out)": self.empty,
             f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
             "not UTF-8 (left out)": self.invalid_utf8,
             "with a NUL byte (left out)": self.nul,
-            "duplicates (kept)": self.duplicates,
+            "duplicates" if dropped else "duplicates (kept)": self.duplicates,
             "cut at the training length (kept)": self.truncated,
             "shorter than two crops (used whole)": self.short,
         }

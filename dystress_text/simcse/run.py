@@ -157,7 +157,8 @@ class TextRun(Run):
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
         columns = f": {', '.join(self.text.rows.column_names)}" if isinstance(self.text, TableText) else ""
-        lines = [*self.start.notes, f"{corpus.report.summary()} ({self.text.name}{columns})"]
+        counts = corpus.report.summary(self.settings.text.drop_duplicates)
+        lines = [*self.start.notes, f"{counts} ({self.text.name}{columns})"]
         if self.settings.text.drop_duplicates:
             lines.append(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
         self.record["data_variants"] = variants = self._variants()
