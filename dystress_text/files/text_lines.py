@@ -173,6 +173,8 @@ def not_utf8(path: Path) -> str:
     beyond = re.sub("[\0-\x7f]", "", head.decode(errors="replace"))
     if 2 * beyond.count("\ufffd") < len(beyond):
         return f"has damaged bytes among its UTF-8: iconv -c -f UTF-8 -t UTF-8 {old} > {new} leaves them out"
+    if 3 * len(re.findall(rb"[\x80-\xff]", head)) > len(head) and not head.startswith(_UTF16):  # no Western language
+        return "is not in UTF-8; save it so"
     windows = re.search(rb"[\x80-\x9f]", head)  # nothing that shows in Latin-1
     encoding = "UTF-16" if head.startswith(_UTF16) else "CP1252" if windows else "LATIN1"
     sure = "" if encoding == "UTF-16" else " (if it is of Western Europe)"

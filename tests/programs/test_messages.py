@@ -87,6 +87,22 @@ def test_a_text_in_another_encoding_names_the_command_that_converts_it(encoding,
     assert column_of_table("utf8-my text.csv", "text").columns == 1
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("cp1251", "Кошка сидит на окне."),
+        ("shift-jis", "猫は窓辺に座っています。"),
+        ("gb18030", "猫坐在窗台上看雨。"),
+        ("cp1255", "החתול ישב."),
+    ],
+)
+def test_a_text_that_is_not_of_western_europe_is_not_called_so(encoding, text, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_bytes("".join(f"{number} {text}\n" for number in range(40)).encode(encoding))
+    assert dystress.main(["train", "--preset=own-text", "--max_steps=1", "--train_file=a.txt"]) == 2
+    assert "is not in UTF-8; save it so" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt"])
 def test_no_command_is_named_that_would_not_convert_the_file(name, tmp_path, monkeypatch, capsys):
     """Packed, or with NUL bytes and no mark of UTF-16."""
