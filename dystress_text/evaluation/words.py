@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.files.whole import sha256_of
+from dystress_text.training.run_folder import behind_words
 
 WORDS = "words"  # the row's name, and what --model calls it
 TITLE = (
@@ -75,10 +76,7 @@ class Words:
 
 def not_beaten(record: Mapping[str, Any]) -> list[str]:
     """A line for each set on which the trained model of a run's record does not beat words."""
-    words, trained = record.get("words") or {}, record["trained"]
-    sets = [name for name in words if name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"]
     return [
-        f"words alone reach {words[name]:.1f} on {name}; this model {trained[name]:.1f}"
-        for name in sets
-        if name in trained and trained[name] <= words[name]
+        f"words alone reach {record['words'][name]:.1f} on {name}; this model {record['trained'][name]:.1f}"
+        for name in behind_words(record)
     ]

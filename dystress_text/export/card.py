@@ -24,7 +24,7 @@ from dystress_text.export.citation import CITATION, DYSTRESS, SIMCSE, credits_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import write_text
 from dystress_text.simcse.texts import WIKI1M
-from dystress_text.training.run_folder import untrained_of
+from dystress_text.training.run_folder import step_chosen_by, untrained_of
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
@@ -82,7 +82,7 @@ def write_card(
         prompts=", ".join(f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})" for name, p in prompts),
         recipe=_recipe(record, settings, data) if settings else None,
         results=_results(record, settings),
-        chosen=_plain(settings.get("metric_for_best_model") or ""),
+        chosen=_plain(step_chosen_by(record) or ""),
         eval_variant=_plain(variants.get("eval_set") or ""),
         similarities=plain_table(HEADER, rows) if (rows := random_pairs_rows(record)) else None,
         base_license=_plain(base["license"]) if base.get("license") else None,

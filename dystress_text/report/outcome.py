@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.report.runs import FinishedRun
-from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
+from dystress_text.training.run_folder import TEXT_PROGRAM, behind_words, step_chosen_by, untrained_of
 
 Record = Mapping[str, Any]
 HELD_OUT = "halves_found"  # texts that are held out of training, without labels
@@ -120,22 +120,17 @@ def _claim(record: Record, metric: str) -> str:
 
 def _behind_words(record: Record, but: str) -> list[str]:
     """A line for each further set on which words alone are as good or better."""
-    words, trained = record.get("words") or {}, record["trained"]
-    sets = [
-        name
-        for name in words
-        if name.endswith(("_spearman", "_ndcg@10")) and name in trained and name not in (but, "avg_spearman")
-    ]
+    words, trained = record.get("words", {}), record["trained"]
     return [
         f"Words alone reach {words[name]:.1f} in {in_words(name)[0]}; this model {trained[name]:.1f}."
-        for name in sets
-        if name in trained and trained[name] <= words[name]
+        for name in behind_words(record)
+        if name != but
     ]
 
 
 def _kept(record: Record) -> str:
-    steps, step, chose = record["steps"], record.get("best_step"), record["settings"].get("metric_for_best_model")
-    if chose is None or step is None or record["settings"].get("eval_steps") == 0:
+    steps, step, chose = record["steps"], record.get("best_step"), step_chosen_by(record)
+    if chose is None or step is None:
         return f"The last step, {steps:,}, was kept: no set chose one."
     best = f"the best in {in_words(chose)[0]}"
     return f"Step {step:,} of {steps:,} was kept, {best}; what chose the step cannot judge it."

@@ -178,6 +178,24 @@ def untrained_of(record: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
     return {name: figures[name] for name in names if name in figures}
 
 
+def behind_words(record: Mapping[str, Any]) -> list[str]:
+    """The metrics of sets of pairs and of collections on which the trained model does not beat words."""
+    words, trained = record.get("words") or {}, record["trained"]
+    sets = [name for name in words if name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"]
+    return [name for name in sets if name in trained and trained[name] <= words[name]]
+
+
+def step_chosen_by(record: Mapping[str, Any]) -> str | None:
+    """The metric that chose the step that was kept; None if the last step alone was measured."""
+    settings = record.get("settings", {})
+    every, steps = settings.get("eval_steps"), record.get("steps")
+    last_alone = every == 0 or (every is not None and steps is not None and every >= steps)
+    if last_alone and record.get("best_step") in (None, steps):
+        return None
+    metric: str | None = settings.get("metric_for_best_model")
+    return metric
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """The object that a JSON file of a run holds."""
     try:
