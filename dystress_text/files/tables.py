@@ -22,7 +22,7 @@ import pyarrow as pa
 from dystress_text.errors import DataError, reason_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.places import cache_root
-from dystress_text.files.text_lines import PACKINGS, not_utf8, open_text
+from dystress_text.files.text_lines import PACKINGS, is_packed, not_utf8, open_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -104,7 +104,7 @@ def _separated(path: Path, ending: str) -> pa.Table:
     if len(set(names)) < max(1, len(names)):
         raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
     if len(names) == 1 and re.search(r"[\t,;|^~]|\w: ?\w", names[0]):
-        way = f"; for commas: {with_commas(path)}" if ";" in names[0] and path.suffix not in PACKINGS else ""
+        way = f"; for commas: {with_commas(path)}" if ";" in names[0] and not is_packed(path) else ""
         raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs{way}")
     schema = pa.schema([(name, pa.string()) for name in names])
     batches = []

@@ -167,7 +167,7 @@ def not_utf8(path: Path) -> str:
     """For a message: the encoding that a file probably has instead of UTF-8, and the command to convert it."""
     with open_text(path) as file:
         head = file.read(1 << 20)
-    if path.suffix in PACKINGS or path.suffix == ".parquet" or (b"\0" in head and not head.startswith(_UTF16)):
+    if is_packed(path) or path.suffix == ".parquet" or (b"\0" in head and not head.startswith(_UTF16)):
         return "is not in UTF-8; save it so"
     old, new = (shlex.quote(str(each)) for each in (path, path.with_name(f"utf8-{path.name}")))
     beyond = re.sub("[\0-\x7f]", "", head.decode(errors="replace"))
@@ -183,7 +183,15 @@ def not_utf8(path: Path) -> str:
 
 def open_text(path: Path) -> BinaryIO:
     """Open a text, unpacked if its first bytes say that it is packed; reading may raise ``UNPACK_ERRORS``."""
+    return cast(BinaryIO, _opener(path)(path, "rb"))
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file's first bytes say that it is packed, whatever its name."""
+    return _opener(path) is not open
+
+
+def _opener(path: Path) -> Callable[..., object]:
     with path.open("rb") as file:
         head = file.read(10)
-    opener = next((opener for first, opener in PACKINGS.values() if re.match(first, head)), open)
-    return cast(BinaryIO, opener(path, "rb"))
+    return next((opener for first, opener in PACKINGS.values() if re.match(first, head)), open)

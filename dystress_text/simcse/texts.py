@@ -16,12 +16,12 @@ from dystress_text.files.places import data_root
 from dystress_text.files.tables import ENDINGS, is_table, load_table, with_commas
 from dystress_text.files.text_lines import (
     MAX_LINE_BYTES,
-    PACKINGS,
     UNPACK_ERRORS,
     CorpusReport,
     bounded_lines,
     cell_mark,
     is_blank,
+    is_packed,
     joined_lines,
     open_text,
     read_sentences,
@@ -148,7 +148,7 @@ def training_text(text: TextSettings) -> TrainingText:
     with suppress(OSError, *UNPACK_ERRORS), open_text(Path(name)) as stream:  # which are said when it is read
         if mark := cell_mark(stream):
             way = f"name it {ending}" if (ending := _TABLES.get(mark)) else "put tabs there and name it .tsv"
-            way += f", or with commas: {with_commas(Path(name))}" * (mark == ";" and Path(name).suffix not in PACKINGS)
+            way += f", or with commas: {with_commas(Path(name))}" * (mark == ";" and not is_packed(Path(name)))
             header = "a .csv or .tsv begins with the names of its columns"
             other = "; if its lines are sentences, put the line 'text' before them and name it .tsv" * (mark != "\t")
             raise ParameterError(

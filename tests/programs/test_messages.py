@@ -103,12 +103,12 @@ def test_a_text_that_is_not_of_western_europe_is_not_called_so(encoding, text, t
     assert "is not in UTF-8; save it so" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt"])
+@pytest.mark.parametrize("name", ["a.txt.gz", "packed.txt", "a.txt"])
 def test_no_command_is_named_that_would_not_convert_the_file(name, tmp_path, monkeypatch, capsys):
     """Packed, or with NUL bytes and no mark of UTF-16."""
     monkeypatch.chdir(tmp_path)
     content = "\n".join(f"{number} Der Bär läuft." for number in range(40)).encode("latin-1")
-    Path(name).write_bytes(gzip.compress(content) if name.endswith("gz") else content.replace(b"4 ", b"4\0"))
+    Path(name).write_bytes(gzip.compress(content) if name != "a.txt" else content.replace(b"4 ", b"4\0"))
     assert dystress.main(["train", "--preset=own-text", "--max_steps=1", f"--train_file={name}"]) == 2
     said = capsys.readouterr().err
     assert "is not in UTF-8; save it so" in said
@@ -131,6 +131,9 @@ def test_a_table_with_semicolons_names_the_command_that_converts_it(tmp_path, mo
     command = str(caught.value).partition("for commas: python")[2]
     subprocess.run(f"{sys.executable}{command}", shell=True, check=True)
     assert column_of_table("commas-a.csv", "text").rows["text"][:] == ["Well, yes; no", "The cat sat."]
+    (tmp_path / "packed.csv").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
+    with pytest.raises(UserError, match=r"a \.csv has commas between cells, a \.tsv tabs$"):
+        column_of_table("packed.csv", "text")
 
 
 @pytest.mark.parametrize(("layers", "warned"), [(12, True), (11, False)])
