@@ -178,7 +178,8 @@ class TextRun(Run):
         self.record["words"] = self.evaluation.words()
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
         untrained = prompted(self._encode_untrained, task.model)
-        figures = self.evaluation.direct(untrained)
+        further = len(self.evaluation.direct.evaluators) > (self.dev is not None)  # dev is measured by now
+        figures = self.evaluation.direct(untrained) if further else {}
         if figures or self.held:
             of_pooler = self.record["untrained"].setdefault(task.model.pooler_type, {})
             of_pooler |= {name: figure for name, figure in figures.items() if name not in of_pooler}
