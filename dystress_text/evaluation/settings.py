@@ -10,7 +10,7 @@ from dystress_text.cli.options import check_names, check_options, option
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, STS_SETS, SUITES, TRANSFER_TASKS, choose
 from dystress_text.evaluation.words import WORDS
-from dystress_text.files.places import folder_too, model_name
+from dystress_text.files.places import model_name, refuse_folder
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,8 @@ class SentEvalSettings:
             object.__setattr__(self, "tasks", [] if self.retrieval or self.pairs else ["all"])
         chosen = choose(self.suite, self.tasks or [])
         object.__setattr__(self, "model", [model_name(model) for model in self.model])
-        if WORDS in self.model and Path(WORDS).is_dir():
-            raise ParameterError("model", f"{WORDS!r} is the baseline and a folder; ./{WORDS} is the folder")
-        if said := "".join(map(folder_too, self.model)):
-            raise ParameterError("model", said)
+        for model in self.model:
+            refuse_folder("model", model, {WORDS: "the baseline"})
         if self.model == [WORDS] and self.pooler_type:
             raise ParameterError("pooler_type", "words have none")
         if self.model == [WORDS] and "sts" not in chosen and not (self.retrieval or self.pairs):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None  # None: installed from a wheel
 EMBEDDED = PACKAGE / "embedded"  # the small model and the small evaluation sets
 EMBEDDED_MODEL = "bert-mini-wiki"  # the small model's folder there, and its name wherever a model is named
+_OURS = {EMBEDDED_MODEL: "the small encoder of the package"}
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
@@ -36,11 +38,11 @@ def model_name(path: str) -> str:
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
 
 
-def folder_too(name: str) -> str:
-    """For an error: that the small model's name is a folder's here as well. Empty for other names."""
-    if name != EMBEDDED_MODEL or not Path(name).is_dir():
-        return ""
-    return f"{name!r} is the small encoder of the package and a folder; ./{name} is the folder"
+def refuse_folder(parameter: str, model: str, ours: Mapping[str, str] = _OURS) -> None:
+    """Refuse a name of ours, which says what it is, that is a folder's here as well."""
+    what = {**_OURS, **ours}.get(model)
+    if what and Path(model).is_dir():
+        raise ParameterError(parameter, f"{model!r} is {what} and a folder; ./{model} is the folder")
 
 
 def cache_root() -> Path:

@@ -21,7 +21,7 @@ from dystress_text.core.diagnosis import BINS, Comparison, PairSums, compare, pa
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.objectives import loss as core_loss
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.places import folder_too, model_path
+from dystress_text.files.places import model_path, refuse_folder
 from dystress_text.training.similarity_log import HIGH_SIMILARITY, lines_of
 from dystress_text.training.surroundings import left_as_they_were
 
@@ -122,8 +122,8 @@ def audit(
     objective = core_loss(loss) if isinstance(loss, str) else loss
     if not isinstance(objective, ContrastiveLoss):
         raise ParameterError("loss", f"{objective} has no negatives to look at")
-    if isinstance(model, str) and (said := folder_too(model)):
-        raise ParameterError("model", said)
+    if isinstance(model, str):
+        refuse_folder("model", model)
     encoder = SentenceTransformer(model_path(model)) if isinstance(model, str) else model
     if len(sentences) < batch_size:
         raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")

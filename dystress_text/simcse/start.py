@@ -27,7 +27,7 @@ from dystress_text.encoders.pooling import FIRST
 from dystress_text.encoders.saving import PROMPTS
 from dystress_text.encoders.static import NEW, READ, StaticEncoder, StaticTable, new_static, refuse
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.places import folder_too, model_path
+from dystress_text.files.places import model_path, refuse_folder
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.texts import TrainingText
@@ -49,8 +49,8 @@ def load_start(text: TextSettings, given: Collection[str] = (), texts: TrainingT
     ``given`` are the options that the user named; of ``texts``, the training text, a new vocabulary is learned.
     """
     name = model_path(text.model_name_or_path)
-    if said := folder_too(text.model_name_or_path):
-        raise ParameterError("model_name_or_path", said)
+    named = "model_name_or_path" in given
+    refuse_folder("model_name_or_path", text.model_name_or_path, {NEW: "a new table of word vectors"} if named else {})
     if text.beside is not None and not (name == NEW or is_static(name)):
         raise ParameterError("beside", f"stands beside a static encoder, and {name!r} is none; static makes a new one")
     if text.vocabulary != "embedded" and name != NEW:

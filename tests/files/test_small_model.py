@@ -69,3 +69,18 @@ def test_a_trained_model_of_its_name_is_the_one_that_is_copied(tmp_path, monkeyp
     assert dystress.main(["export", "bert-mini-wiki", "--to=native"]) == 0
     copy = SentenceTransformer("bert-mini-wiki-native", device="cpu")
     assert torch.equal(copy[0].embedding.weight, table.embedding.weight)
+
+
+def test_a_folder_called_static_is_no_new_table_where_it_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("\n".join(make_sentences(40)))
+    table, tokenizer = new_static(8)
+    StaticEncoder(table).save("static", tokenizer)
+    words = ["train", "--preset=own-text", "--train_file=text.txt", "--max_steps=1"]
+    assert dystress.main([*words, "--model_name_or_path=static"]) == 2
+    assert "'static' is a new table of word vectors and a folder; ./static is the folder" in capsys.readouterr().err
+    assert dystress.main([*words, "--model_name_or_path=./static", "--output_dir=further"]) == 0
+    assert "word pieces of './static', 8 numbers" in capsys.readouterr().out
+    reset_accelerator()
+    assert dystress.main([*words, "--output_dir=new"]) == 0  # the preset's own table
+    assert "1024 numbers each" in capsys.readouterr().out
