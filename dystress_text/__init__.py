@@ -1,4 +1,6 @@
-"""Sentence embeddings with a temperature that depends on the cosine similarity of each pair (DySTreSS)."""
+"""Sentence embeddings with a temperature that depends on the cosine similarity of each pair
+(DySTreSS).
+"""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -23,7 +25,9 @@ else:  # a type checker would take any name for a good one
     }
 
     def __getattr__(name: str) -> object:
-        """Load the loss core when one of its names is asked for: workers that clean text do without torch."""
+        """Load the loss core when one of its names is asked for: workers that clean text do without
+        torch.
+        """
         if name in _ELSEWHERE:  # the rest of the package needs torch alone
             return getattr(importlib.import_module(_ELSEWHERE[name]), name)
         if not name.startswith("__") or name == "__all__":

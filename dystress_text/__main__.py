@@ -3,7 +3,8 @@
     dystress train --preset quickstart      # no network, no GPU, two minutes; the model is in out/
     dystress senteval --model out --suite mini
 
-dystress COMMAND --help says more. On several GPUs or processes: accelerate launch -m dystress_text.train
+dystress COMMAND --help says more. On several GPUs or processes: accelerate launch -m
+dystress_text.train
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def _own_command(command: str) -> None:
         lines = [f"  {name:11} {about}" for name, about in COMMANDS.items()]
         print(f"dystress {__version__}: {__doc__}\n" + "\n".join(["commands:", *lines]), flush=True)
     else:
-        raise UserError(f"unknown command {command!r}{meant(command, COMMANDS)}; commands are {', '.join(COMMANDS)}")
+        raise UserError(
+            f"unknown command {command!r}{meant(command, COMMANDS)}; commands are {', '.join(COMMANDS)}"
+        )
 
 
 def program(command: str) -> ModuleType:

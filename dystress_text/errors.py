@@ -19,13 +19,16 @@ OTHER_NAMES = {  # options as other programs call them, without dashes, and what
 
 
 class UserError(Exception):
-    """Something that the user can put right; the message is one line that names the option and the valid values."""
+    """Something that the user can put right; the message is one line that names the option and the
+    valid values.
+    """
 
 
 class ParameterError(UserError, ValueError):
     """A parameter whose value, or whose presence beside others, does not fit.
 
-    Library code names the parameter, without dashes; a program prints it as its option (:mod:`dystress_text.cli`).
+    Library code names the parameter, without dashes; a program prints it as its option
+    (:mod:`dystress_text.cli`).
     """
 
     def __init__(self, parameter: str, message: str) -> None:
@@ -42,7 +45,9 @@ class DataError(UserError):
 
 
 def lies_in(value: object, interval: str) -> bool:
-    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none, nor does what is not a number."""
+    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none, nor does what is
+    not a number.
+    """
     if not isinstance(value, int | float):  # argparse makes a list of ``--option=--``
         return False
     low, high = map(float, interval[1:-1].split(","))
@@ -56,7 +61,9 @@ def reason_of(error: BaseException) -> str:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant, as words for a message; case and dashes aside. Empty if none is near."""
+    """The known name that was probably meant, as words for a message; case and dashes aside. Empty
+    if none is near.
+    """
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
     here = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower(), "").replace("_", "")
     if here in plain:

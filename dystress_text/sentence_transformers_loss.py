@@ -38,29 +38,35 @@ except ImportError:  # before 5.7
 
 
 class DySTreSSLoss(_Cached, nn.Module):
-    """A loss for ``SentenceTransformerTrainer`` whose temperature depends on the similarity of each pair.
+    """A loss for ``SentenceTransformerTrainer`` whose temperature depends on the similarity of each
+    pair.
 
-    It replaces MultipleNegativesRankingLoss, and equals it (scale ``1 / tau``) at a constant temperature. With
-    ``mini_batch_size`` it replaces CachedMultipleNegativesRankingLoss: the same gradient in the memory of one
-    mini-batch, at the cost of a second forward pass. ``MatryoshkaLoss`` can wrap either form.
+    It replaces MultipleNegativesRankingLoss, and equals it (scale ``1 / tau``) at a constant
+    temperature. With ``mini_batch_size`` it replaces CachedMultipleNegativesRankingLoss: the same
+    gradient in the memory of one mini-batch, at the cost of a second forward pass.
+    ``MatryoshkaLoss`` can wrap either form.
 
-    The columns are (anchor, positive) and then any number of hard negatives; labels are ignored. Source of the
-    temperature: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning"; of the gradient
+    The columns are (anchor, positive) and then any number of hard negatives; labels are ignored.
+    Source of the
+    temperature: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive
+        Learning"; of the gradient
     cache: Gao et al., RepL4NLP 2021, by sentence-transformers' own machinery.
 
-    A temperature that follows the run (``ScheduledTemperature``) needs the progress from the trainer:
-    ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. It is set at every step, so a resumed
-    run needs only the trainer's checkpoints. What a rule learns is the loss's own and not in those checkpoints.
+    A temperature that follows the run (``ScheduledTemperature``) needs the progress from the
+    trainer: ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. It is set
+    at every step, so a resumed run needs only the trainer's checkpoints. What a rule learns is the
+    loss's own and not in those checkpoints.
 
     Args:
         model: the model to train. The objective moves to its device.
-        temperature: a temperature or rule, or a number for a constant one, for the InfoNCE objective. Default: the
-            paper's for text, ``ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)``.
+        temperature: a temperature or rule, or a number for a constant one, for the InfoNCE
+            objective. Default: the paper's for text, ``ShiftedCosineTemperature(0.05, 0.07,
+            shift=-0.4)``.
         objective: another objective with its temperature and options, in place of ``temperature``.
-        gather_across_devices: use the candidates of all processes, not only of this one. Every process must have the
-            same number of rows.
-        mini_batch_size: rows to embed at a time, with gradients cached; None embeds all at once. Both sizes need
-            sentence-transformers 5.7.
+        gather_across_devices: use the candidates of all processes, not only of this one. Every
+            process must have the same number of rows.
+        mini_batch_size: rows to embed at a time, with gradients cached; None embeds all at once.
+            Both sizes need sentence-transformers 5.7.
         mini_batch_num_tokens: tokens to embed at a time, in place of rows.
         show_progress_bar: over the mini-batches.
 
@@ -90,15 +96,25 @@ class DySTreSSLoss(_Cached, nn.Module):
     ) -> None:
         super().__init__()
         if objective is None:
-            objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, -0.4) if temperature is None else temperature)
+            objective = InfoNCELoss(
+                ShiftedCosineTemperature(0.05, 0.07, -0.4) if temperature is None else temperature
+            )
         elif temperature is not None:
-            raise ValueError("an objective comes with its own temperature: give either temperature or objective")
+            raise ValueError(
+                "an objective comes with its own temperature: give either temperature or objective"
+            )
         if not isinstance(objective, ContrastiveLoss):
-            raise TypeError(f"objective must be an instance, such as NTXentLoss(0.05), got {objective!r}")
+            raise TypeError(
+                f"objective must be an instance, such as NTXentLoss(0.05), got {objective!r}"
+            )
         if isinstance(objective, QueueInfoNCELoss):
-            raise ValueError("QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not")
+            raise ValueError(
+                "QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not"
+            )
         if not isinstance(objective.gather, LocalGather):
-            raise ValueError("build the objective without gather; gather_across_devices=True replaces it")
+            raise ValueError(
+                "build the objective without gather; gather_across_devices=True replaces it"
+            )
         sizes = {"mini_batch_size": mini_batch_size, "mini_batch_num_tokens": mini_batch_num_tokens}
         given = {name: size for name, size in sizes.items() if size is not None}
         for name, size in given.items():
@@ -107,16 +123,23 @@ class DySTreSSLoss(_Cached, nn.Module):
             if not hasattr(_Cached, "forward_cached"):
                 raise ValueError(f"{name} needs sentence-transformers 5.7 or newer")
             if has_static_embedding_input(model):
-                raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
+                raise ValueError(
+                    f"{name}: the inputs of a StaticEmbedding do not divide; leave it out"
+                )
         self.uses_gradient_cache = bool(given)
-        self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size or 32, mini_batch_num_tokens
+        self.mini_batch_size, self.mini_batch_num_tokens = (
+            mini_batch_size or 32,
+            mini_batch_num_tokens,
+        )
         self.show_progress_bar = show_progress_bar
         self.model = model
         self.objective = objective.to(model.device)
         self.gather_across_devices = gather_across_devices
         self._knows_progress = False
 
-    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
+    def forward(
+        self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
+    ) -> Tensor:
         """The loss, a scalar, of the tokenised columns: anchors, positives and hard negatives."""
         columns = list(sentence_features)
         if self.uses_gradient_cache:
@@ -142,7 +165,9 @@ class DySTreSSLoss(_Cached, nn.Module):
         self._knows_progress = True
 
     def callback(self) -> TrainerCallback:
-        """A callback that gives the temperature the trainer's progress; pass it in the trainer's ``callbacks``."""
+        """A callback that gives the temperature the trainer's progress; pass it in the trainer's
+        ``callbacks``.
+        """
         return _Progress(self)
 
     def get_config_dict(self) -> dict[str, Any]:
@@ -164,8 +189,12 @@ class DySTreSSLoss(_Cached, nn.Module):
         """The paper's BibTeX entry, for the model card."""
         return CITATION
 
-    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
-        """The loss of the columns' embeddings, each (rows, dim), for a loss of yours that has other terms too."""
+    def compute_loss_from_embeddings(
+        self, embeddings: list[Tensor], labels: Tensor | None = None
+    ) -> Tensor:
+        """The loss of the columns' embeddings, each (rows, dim), for a loss of yours that has other
+        terms too.
+        """
         if len(embeddings) < 2:
             raise ValueError(
                 f"{type(self.objective).__name__} takes the text columns (anchor, positive) and any number of "
@@ -177,10 +206,18 @@ class DySTreSSLoss(_Cached, nn.Module):
                 f"{type(temperature).__name__} follows the run but does not get its progress: pass "
                 "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in your own loop"
             )
-        gathers = self.gather_across_devices and dist.is_initialized()  # not in __init__: there may be no group yet
+        gathers = (
+            self.gather_across_devices and dist.is_initialized()
+        )  # not in __init__: there may be no group yet
         world_size = dist.get_world_size() if gathers else 1
-        self.objective.gather = ProcessGather(dist.get_rank(), world_size) if world_size > 1 else LocalGather()
-        if len(embeddings) == 2 and len(embeddings[0]) * world_size == 1 and self.objective.negatives_from_batch:
+        self.objective.gather = (
+            ProcessGather(dist.get_rank(), world_size) if world_size > 1 else LocalGather()
+        )
+        if (
+            len(embeddings) == 2
+            and len(embeddings[0]) * world_size == 1
+            and self.objective.negatives_from_batch
+        ):
             warnings.warn(
                 "a batch of 1 pair has no negatives and counts as 0; dataloader_drop_last=True leaves it out",
                 stacklevel=2,

@@ -1,4 +1,6 @@
-"""The training program for launchers: ``accelerate launch dystress_text/train.py``; ``dystress train --help``."""
+"""The training program for launchers: ``accelerate launch dystress_text/train.py``; ``dystress
+train --help``.
+"""
 
 import sys
 

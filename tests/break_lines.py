@@ -1,12 +1,13 @@
 """Break the product line by line, and show that the fast tests see it.
 
-    python tests/break_lines.py                       # all of them, a quarter of an hour on two cores
-    python tests/break_lines.py packed-padding        # some of them, by name
+    python tests/break_lines.py                       # all of them, a quarter of an hour on two
+    cores python tests/break_lines.py packed-padding        # some of them, by name
 
-Each break replaces one fragment of code in a copy of the checkout and runs the fast tests of one file, which should
-fail. A fragment is looked up over the whole product, and a test file by its name alone, so that files may move. At the
-end the tests that failed run once more with nothing broken: one that always fails sees nothing. The exit code is 0 if
-every break was seen and those tests pass then.
+Each break replaces one fragment of code in a copy of the checkout and runs the fast tests of one
+file, which should fail. A fragment is looked up over the whole product, and a test file by its name
+alone, so that files may move. At the end the tests that failed run once more with nothing broken:
+one that always fails sees nothing. The exit code is 0 if every break was seen and those tests pass
+then.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ PRODUCT = ("dystress_text", "vision")
 
 
 class Break(NamedTuple):
-    """Code that stands in one place of the product, what is put there instead, and the test file that fails then."""
+    """Code that stands in one place of the product, what is put there instead, and the test file
+    that fails then.
+    """
 
     name: str
     find: str
@@ -94,10 +97,25 @@ def tests_of(each: Break, checkout: Path) -> list[str]:
 
 def failed(tests: list[str], checkout: Path) -> list[str]:
     """The first fast test that fails; all of them where they do not come to an end."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not slow",
+        *tests,
+    ]
     environment = os.environ | {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1"}
-    with tempfile.TemporaryFile("w+", errors="replace") as said:  # a program left behind holds no pipe
-        done = subprocess.run(command, cwd=checkout, env=environment, timeout=600, stdout=said, stderr=said)
+    with tempfile.TemporaryFile(
+        "w+", errors="replace"
+    ) as said:  # a program left behind holds no pipe
+        done = subprocess.run(
+            command, cwd=checkout, env=environment, timeout=600, stdout=said, stderr=said
+        )
         said.seek(0)
         lines = [line for line in said.read().splitlines() if line.startswith("FAILED ")]
     if done.returncode < 0:  # a signal that nobody caught has ended them
@@ -108,7 +126,9 @@ def failed(tests: list[str], checkout: Path) -> list[str]:
 def run(breaks: list[Break], checkout: Path) -> int:
     """Run breaks one after another; 0 if all are seen, by tests that pass unbroken."""
     git = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.run(git, cwd=ROOT, capture_output=True, check=True, text=True).stdout.splitlines():
+    for name in subprocess.run(
+        git, cwd=ROOT, capture_output=True, check=True, text=True
+    ).stdout.splitlines():
         if not name.startswith("docs/") and (ROOT / name).is_file():
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, checkout / name)
@@ -120,20 +140,36 @@ def run(breaks: list[Break], checkout: Path) -> int:
         seen[each.name] = failed(tests_of(each, checkout), checkout)
         place.write_text(whole, encoding="utf-8")
         print(f"{each.name:32} {(seen[each.name] or ['NOT SEEN'])[0]}", flush=True)
-    always = failed(sorted({test for tests in seen.values() for test in tests}), checkout) if any(seen.values()) else []
-    print(f"{sum(map(bool, seen.values()))} of {len(breaks)} seen; with nothing broken {always or 'all pass'}")
+    always = (
+        failed(sorted({test for tests in seen.values() for test in tests}), checkout)
+        if any(seen.values())
+        else []
+    )
+    print(
+        f"{sum(map(bool, seen.values()))} of {len(breaks)} seen; with nothing broken {always or 'all pass'}"
+    )
     return 0 if all(seen.values()) and not always else 1
 
 
 def main() -> int:
     """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *(each.name for each in BREAKS)])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", choices=[[], *(each.name for each in BREAKS)]
+    )
     names = parser.parse_args().names
     chosen = [each for each in BREAKS if each.name in names or not names]
-    lost = [each.name for each in chosen if len(places_of(each.find, ROOT)) != 1 or len(tests_of(each, ROOT)) != 1]
+    lost = [
+        each.name
+        for each in chosen
+        if len(places_of(each.find, ROOT)) != 1 or len(tests_of(each, ROOT)) != 1
+    ]
     if lost:
-        raise SystemExit(f"the fragment does not stand in one place, or its test in none: {', '.join(lost)}")
+        raise SystemExit(
+            f"the fragment does not stand in one place, or its test in none: {', '.join(lost)}"
+        )
     with tempfile.TemporaryDirectory(prefix="breaks-") as folder:
         return run(chosen, Path(folder))
 

@@ -7,7 +7,9 @@ import signal
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-if "PYTEST_XDIST_WORKER" in os.environ:  # a process on each core: one thread each, and in the programs they start
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # a process on each core: one thread each, and in the programs they start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pathlib import Path
@@ -36,7 +38,12 @@ house red blue small big old new quickly slowly yesterday today and but not is w
 WORDS = VOCABULARY.split()
 
 SIZES = {"vocab_size": len(WORDS) + 4, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-BERT = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+BERT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 FAMILIES = {
     "bert": {"max_position_embeddings": 40, **BERT},
     "roberta": {"max_position_embeddings": 42, **BERT},
@@ -57,7 +64,8 @@ FAMILIES = {
     "openai-gpt": {"max_position_embeddings": 40, **BERT},
     "xlm": {"max_position_embeddings": 40, **BERT},
     "xlnet": {"d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 32},
-    # vectors change with padding: of the first by its Fourier transform, of the second by its convolution
+    # vectors change with padding: of the first by its Fourier transform, of the second by its
+    # convolution
     "fnet": {"max_position_embeddings": 40, **BERT},
     "convbert": {"max_position_embeddings": 40, "head_ratio": 1, "conv_kernel_size": 3, "embedding_size": 16, **BERT},
     "markuplm": {"max_position_embeddings": 42, "max_depth": 2, **BERT},
@@ -105,7 +113,11 @@ def make_sentences(n, seed=0):
     found = {}
     while len(found) < n:
         length = int(torch.randint(3, 13, (1,), generator=generator))
-        found[" ".join(WORDS[int(i)] for i in torch.randint(len(WORDS), (length,), generator=generator))] = None
+        found[
+            " ".join(
+                WORDS[int(i)] for i in torch.randint(len(WORDS), (length,), generator=generator)
+            )
+        ] = None
     return list(found)
 
 
@@ -171,9 +183,13 @@ def flags(tiny_run, tmp_path):
 def pytest_collection_modifyitems(items):
     """Slow tests come first, the longest at the head: ``slow(40)`` says how long."""
     marks = {item: item.get_closest_marker("slow") for item in items}
-    longest = sorted((item for item in items if marks[item]), key=lambda item: -(marks[item].args or (10,))[0])
+    longest = sorted(
+        (item for item in items if marks[item]), key=lambda item: -(marks[item].args or (10,))[0]
+    )
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    shares = [item for first in range(processes) for item in longest[first::processes]]  # worksteal cuts the list so
+    shares = [
+        item for first in range(processes) for item in longest[first::processes]
+    ]  # worksteal cuts the list so
     items[:] = [*shares, *(item for item in items if not marks[item])]
     gc.collect()
     gc.freeze()  # what was imported stays: collecting garbage, as each run does twice, need not walk over it
@@ -181,7 +197,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True, scope="session")
 def galleries(tmp_path_factory):
-    """A cache of the tests' own; and pages without their pictures, which take longer than the tests' runs."""
+    """A cache of the tests' own; and pages without their pictures, which take longer than the
+    tests' runs.
+    """
     from dystress_text.report import page_drawings
 
     whole = page_drawings.galleries

@@ -1,4 +1,6 @@
-"""The reference: every public name is on its page, with an example in its docstring that runs as printed."""
+"""The reference: every public name is on its page, with an example in its docstring that runs as
+printed.
+"""
 
 import doctest
 import importlib
@@ -13,7 +15,9 @@ import dystress_text
 from dystress_text.core.registry import PARTS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "api.md").read_text()
-ENTRIES = re.findall(r"^::: ([\w.]+)\n    options:\n      members: \[([\w, \n]+)\]$", PAGE, re.MULTILINE)
+ENTRIES = re.findall(
+    r"^::: ([\w.]+)\n    options:\n      members: \[([\w, \n]+)\]$", PAGE, re.MULTILINE
+)
 ON_PAGE = {name: module for module, names in ENTRIES for name in re.findall(r"\w+", names)}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 NO_EXAMPLE = {"Audit", "Window"}  # what functions return: their fields say what they are
@@ -37,13 +41,17 @@ def test_the_page_has_every_public_name_and_says_where_it_is():
 def test_every_entry_has_an_example_and_none_is_skipped():
     without = [name for name in ON_PAGE if not examples_of(name)]
     assert set(without) == NO_EXAMPLE & set(ON_PAGE)
-    skipped = [name for name in ON_PAGE for each in examples_of(name) if doctest.SKIP in each.options]
+    skipped = [
+        name for name in ON_PAGE for each in examples_of(name) if doctest.SKIP in each.options
+    ]
     assert skipped == []
 
 
 @pytest.fixture
 def names(tmp_path, monkeypatch):
-    """What an example can use: torch, Path and the public names; its files lie in a folder of its own."""
+    """What an example can use: torch, Path and the public names; its files lie in a folder of its
+    own.
+    """
     monkeypatch.chdir(tmp_path)
     known = dict(PARTS)
     torch.manual_seed(0)

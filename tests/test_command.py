@@ -35,7 +35,9 @@ def test_a_command_is_the_program_of_that_name(command, capsys):
 def test_what_is_no_command_is_one_line(capsys):
     code, _, error = run(["swep"], capsys)
     assert (code, error.count("\n")) == (2, 1)
-    assert error.startswith("dystress: error: unknown command 'swep' (did you mean sweep?); commands are train, ")
+    assert error.startswith(
+        "dystress: error: unknown command 'swep' (did you mean sweep?); commands are train, "
+    )
 
 
 def test_what_only_reads_the_command_line_does_not_wait_for_torch():
@@ -54,7 +56,9 @@ for line in {lines}:
 heavy = {{"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "sentence_transformers", "pyarrow"}}
 print(sorted(heavy & sys.modules.keys()))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
     assert [line.partition(";")[0] for line in done.stderr.splitlines()] == [
         "dystress train: error: unknown option --presett (did you mean --preset?)",

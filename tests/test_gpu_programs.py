@@ -10,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = "--steps 2 --batch 6"
-CHECKS, SPEED = "tests/gpu/checks.py --corpus {corpus}", "tests/benchmarks/training_speed.py --corpus {corpus}"
+CHECKS, SPEED = (
+    "tests/gpu/checks.py --corpus {corpus}",
+    "tests/benchmarks/training_speed.py --corpus {corpus}",
+)
 COMMANDS = {
     "dropout": f"{CHECKS} dropout --batch 4",
     "equal": f"{CHECKS} equal {SMALL}",

@@ -1,6 +1,7 @@
 """The notebooks run from top to bottom, and what they keep is fit to be seen.
 
-python tests/test_notebooks.py    # keeps the outputs in notebooks/: look at the pictures before you commit them
+python tests/test_notebooks.py    # keeps the outputs in notebooks/: look at the pictures before you
+commit them
 """
 
 import re
@@ -16,14 +17,18 @@ each = pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
 
 
 def executed(file, folder, short=False):
-    """The notebook with new outputs, or ``short`` with fewer sentences and steps. Its files go into the folder."""
+    """The notebook with new outputs, or ``short`` with fewer sentences and steps. Its files go into
+    the folder.
+    """
     text = file.read_text(encoding="utf-8")
     if short:
         text = re.sub(r"max_steps([ =])\d+", r"max_steps\g<1>2", text.replace("[::5]", "[::20]"))
         text = text.replace('\\"mini\\"', '\\"mini\\", \\"--mode\\", \\"fast\\"')
     notebook = nbformat.reads(text, 4)
     where = {"metadata": {"path": str(folder)}}
-    return NotebookClient(notebook, timeout=600, coalesce_streams=True, record_timing=False, resources=where).execute()
+    return NotebookClient(
+        notebook, timeout=600, coalesce_streams=True, record_timing=False, resources=where
+    ).execute()
 
 
 def keep(notebook, file):
@@ -56,7 +61,9 @@ def test_outputs_are_kept_and_name_no_machine(file):
 def test_it_runs(file, tmp_path):
     cells = code_cells(executed(file, tmp_path, short=True))
     kept = code_cells(nbformat.read(file, as_version=4))
-    assert [bool(cell.outputs) for cell in kept] == [  # other numbers on another machine, the same cells with results
+    assert [
+        bool(cell.outputs) for cell in kept
+    ] == [  # other numbers on another machine, the same cells with results
         any(out.get("name") != "stderr" for out in cell.outputs) for cell in cells
     ]
 

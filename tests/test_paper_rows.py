@@ -1,4 +1,6 @@
-"""Every row of the paper's tables against the presets, and against the figures that stand beside ours in reports."""
+"""Every row of the paper's tables against the presets, and against the figures that stand beside
+ours in reports.
+"""
 
 import re
 import warnings
@@ -16,7 +18,11 @@ _CIFAR = {"CIFAR10": ("cifar10", paper.NN200), "CIFAR100": ("cifar100", paper.NN
 _TEN, _HUNDRED = {"CIFAR10-LT": paper.UNNAMED}, {"CIFAR100-LT": paper.UNNAMED}
 _LONG = {"1-NN": paper.NN1, "10-NN": paper.NN10}
 _LINEAR = {"top1": paper.LINEAR1, "top5": paper.LINEAR5}
-_GEOMETRY = {"uniformity": paper.UNIFORMITY, "alignment": paper.ALIGNMENT, "interclass_uniformity": paper.INTERCLASS}
+_GEOMETRY = {
+    "uniformity": paper.UNIFORMITY,
+    "alignment": paper.ALIGNMENT,
+    "interclass_uniformity": paper.INTERCLASS,
+}
 _ABLATION = {"20NN top1": paper.NN20, "20NN top5": paper.NN20_TOP5, "linear top1": paper.LINEAR1,
              "linear top5": paper.LINEAR5, "interclass_uniformity": paper.INTERCLASS}  # fmt: skip
 
@@ -25,13 +31,17 @@ def _on(dataset, places):
     return {column: (dataset, place) for column, place in places.items()}
 
 
-# tables of images in the file: what it is called here, and the data set and the place of each column
+# tables of images in the file: what it is called here, and the data set and the place of each
+# column
 IMAGES = {
     "in100": ("in100_bal_bs256_lars_200eps", _on("imagenet100", _LINEAR)),
     "in1k": ("in1k_bal_bs256_lars_100eps", _on("imagenet1k", _LINEAR)),
     "cifar": ("cifar10n100_bal_bs128_sgd0p1_200eps", _CIFAR),
     "kukleva_cifar": ("compkuklevacifar", _on("cifar10_lt", _TEN) | _on("cifar100_lt", _HUNDRED)),
-    "kukleva_in100lt": ("compkuklevain100lt", {"ImageNet100-LT": ("imagenet100_lt", paper.UNNAMED)}),
+    "kukleva_in100lt": (
+        "compkuklevain100lt",
+        {"ImageNet100-LT": ("imagenet100_lt", paper.UNNAMED)},
+    ),
     "cifar10lt": ("cifar10lt", _on("cifar10_lt", _LONG)),
     "cifar100lt": ("cifar100lt", _on("cifar100_lt", _LONG)),
     "others_in100": ("otherframein100", _on("imagenet100", _LINEAR)),
@@ -39,13 +49,30 @@ IMAGES = {
     "functions": ("abltempfunc", _CIFAR),
     "monotony": ("monotony", _CIFAR),
     "transfer": ("transferlearning", {}),  # a row for each data set and a column for each model
-    "geometry/CIFAR10": ("unifalginmentmetrics", _on("cifar10", {**_GEOMETRY, "accuracy": paper.NN200})),
-    "geometry/CIFAR100": ("unifalginmentmetrics", _on("cifar100", {**_GEOMETRY, "accuracy": paper.NN200})),
-    "geometry/ImageNet1K": ("unifalginmentmetrics", _on("imagenet1k", {**_GEOMETRY, "accuracy": paper.LINEAR1})),
+    "geometry/CIFAR10": (
+        "unifalginmentmetrics",
+        _on("cifar10", {**_GEOMETRY, "accuracy": paper.NN200}),
+    ),
+    "geometry/CIFAR100": (
+        "unifalginmentmetrics",
+        _on("cifar100", {**_GEOMETRY, "accuracy": paper.NN200}),
+    ),
+    "geometry/ImageNet1K": (
+        "unifalginmentmetrics",
+        _on("imagenet1k", {**_GEOMETRY, "accuracy": paper.LINEAR1}),
+    ),
     "range": ("temprange_abl", _on("imagenet100", _ABLATION)),
     "profile": ("tempprof_abl", _on("imagenet100", _ABLATION)),
 }
-CLASSES = {"mura": 2, "chaoyang": 4, "isic2016": 2, "mhist": 2, "cifar10": 10, "cifar100": 100, "flowers102": 102}
+CLASSES = {
+    "mura": 2,
+    "chaoyang": 4,
+    "isic2016": 2,
+    "mhist": 2,
+    "cifar10": 10,
+    "cifar100": 100,
+    "flowers102": 102,
+}
 
 
 def text_problems(tables):
@@ -57,10 +84,15 @@ def text_problems(tables):
             (ours,) = (own for own in text_paper.ROWS if own.name == row["name"])
             theirs = dict(zip(table["columns"], row["values"], strict=True))
             found = differing(
-                theirs, dict(zip(names, [*ours.figures(group).values(), ours.printed[half]], strict=True))
+                theirs,
+                dict(zip(names, [*ours.figures(group).values(), ours.printed[half]], strict=True)),
             )
             settings = text_arguments.parse([f"--preset={ours.preset}"])
-            yield key, row["name"], found + hyper_parameters(settings, table["setup"], row["settings"])
+            yield (
+                key,
+                row["name"],
+                found + hyper_parameters(settings, table["setup"], row["settings"]),
+            )
 
 
 def image_problems(tables):
@@ -73,42 +105,74 @@ def image_problems(tables):
             values = dict(zip(tables[key]["columns"], row["values"], strict=True))
             width = values.pop("projection_dim", None)
             own = paper.row_of(label, row["name"])
-            ours = {column: paper.figures_of(own, dataset).get(place) for column, (dataset, place) in columns.items()}
+            ours = {
+                column: paper.figures_of(own, dataset).get(place)
+                for column, (dataset, place) in columns.items()
+            }
             found = differing(values, {column: ours[column] for column in values})
             for dataset in dict.fromkeys(dataset for dataset, _ in columns.values()):
                 presets = presets_of(own, dataset)
                 found += [] if presets else [f"no preset for {dataset}"]
                 for name in presets:
                     setup = {**tables[key].get("setup", {}), "projection_dim": width}
-                    found += hyper_parameters(train.parse([f"--preset={name}"]), setup, row.get("settings"))
+                    found += hyper_parameters(
+                        train.parse([f"--preset={name}"]), setup, row.get("settings")
+                    )
             yield key, row["name"], found
 
 
 def transfer_problems(table, label):
-    """Fine-tuning on a data set is a row; its columns are the models of three presets, and supervised ones."""
+    """Fine-tuning on a data set is a row; its columns are the models of three presets, and
+    supervised ones.
+    """
     epochs, setup = EvaluationSettings("").transfer_epochs, table["setup"]
     for row in table["rows"]:
-        dataset, settings = {"Flowers": "flowers102"}.get(row["name"], row["name"].lower()), row["settings"]
+        dataset, settings = (
+            {"Flowers": "flowers102"}.get(row["name"], row["name"].lower()),
+            row["settings"],
+        )
         found = []
         for model, value in zip(table["columns"], row["values"], strict=True):
             own = paper.row_of(label, model)
-            found += differing({model: value}, {model: paper.figures_of(own, dataset).get(paper.FINE_TUNED)})
-            found += [] if presets_of(own, "imagenet1k") or model == "supervised" else [f"no preset for {model}"]
-        weights = settings.get("class_weights", [settings["positive_weight"]] if "positive_weight" in settings else [])
-        named = [float(number) for number in re.findall(r"\d+\.\d+", str(NAMED_WEIGHTS.get(dataset, "")))]
+            found += differing(
+                {model: value}, {model: paper.figures_of(own, dataset).get(paper.FINE_TUNED)}
+            )
+            found += (
+                []
+                if presets_of(own, "imagenet1k") or model == "supervised"
+                else [f"no preset for {model}"]
+            )
+        weights = settings.get(
+            "class_weights", [settings["positive_weight"]] if "positive_weight" in settings else []
+        )
+        named = [
+            float(number) for number in re.findall(r"\d+\.\d+", str(NAMED_WEIGHTS.get(dataset, "")))
+        ]
         rates = [rate_of(epoch, epochs, CLASSES[dataset]) for epoch in range(epochs)]
         drops = [epoch for epoch in range(1, epochs) if rates[epoch] < rates[epoch - 1]]
         theirs = (setup["epochs"], setup["batch"], setup["milestones"], settings["lr"], weights)
         ours = (epochs, BATCH_SIZE, drops, rates[0], named)
-        yield "transfer", row["name"], found + ([] if theirs == ours else [f"{ours} here, {theirs} in the paper"])
+        yield (
+            "transfer",
+            row["name"],
+            found + ([] if theirs == ours else [f"{ours} here, {theirs} in the paper"]),
+        )
 
 
 def presets_of(row, dataset):
-    return [n for n, preset in IMAGE_PRESETS.items() if row in preset.rows and preset.settings["dataset"] == dataset]
+    return [
+        n
+        for n, preset in IMAGE_PRESETS.items()
+        if row in preset.rows and preset.settings["dataset"] == dataset
+    ]
 
 
 def differing(theirs, ours):
-    return [f"{name} {ours[name]} here, {value} in the paper" for name, value in theirs.items() if ours[name] != value]
+    return [
+        f"{name} {ours[name]} here, {value} in the paper"
+        for name, value in theirs.items()
+        if ours[name] != value
+    ]
 
 
 _NAMED = {
@@ -134,7 +198,10 @@ def hyper_parameters(parsed, setup, settings):
         elif value is not None or name in ("shift", "scale"):
             expected[_OPTIONS.get(name, name)] = value
     wrong = [name for name, value in expected.items() if options[name] != value]
-    return [f"{name}: {options[name]} in {options['preset']}, {expected[name]} in the paper" for name in wrong]
+    return [
+        f"{name}: {options[name]} in {options['preset']}, {expected[name]} in the paper"
+        for name in wrong
+    ]
 
 
 def test_every_row_has_a_preset_the_papers_hyper_parameters_and_its_figures(paper_tables):
@@ -151,7 +218,9 @@ def test_every_row_has_a_preset_the_papers_hyper_parameters_and_its_figures(pape
 
 def test_no_figure_of_ours_is_not_the_papers(paper_tables):
     """The other way round: the paper's tables have all that stands here."""
-    ours = [value for table in paper.TABLES.values() for row in table.rows.values() for value in row]
+    ours = [
+        value for table in paper.TABLES.values() for row in table.rows.values() for value in row
+    ]
     theirs = [
         value for key in IMAGES if key in paper_tables for row in paper_tables[key]["rows"]
         for column, value in zip(paper_tables[key]["columns"], row["values"], strict=True) if column != "projection_dim"

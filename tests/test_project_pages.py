@@ -1,4 +1,6 @@
-"""Workflows, issue forms and the citation have the form that GitHub reads, and say what the project says elsewhere."""
+"""Workflows, issue forms and the citation have the form that GitHub reads, and say what the project
+says elsewhere.
+"""
 
 import re
 from pathlib import Path
@@ -40,7 +42,9 @@ def test_workflows_are_careful(file):
     assert "secrets." not in file.read_text()
     actions = re.findall(r"uses: (.*)", file.read_text())
     assert len(actions) == sum("uses" in step for step in steps)
-    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action) for action in actions)
+    assert all(
+        re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action) for action in actions
+    )
     programs = re.findall(r"\.ci/\w+", " ".join(step.get("run", "") for step in steps))
     assert programs
     assert all((ROOT / program).is_file() for program in programs)
@@ -57,7 +61,12 @@ def test_the_citation_is_the_papers_and_of_this_version():
     software = yaml.safe_load(CFF.read_text())
     paper = software["preferred-citation"]
     assert f"{{{paper['title']}}}" in CITATION
-    assert " and ".join(f"{a['given-names']} {a['family-names']}" for a in paper["authors"]) in CITATION
+    assert (
+        " and ".join(f"{a['given-names']} {a['family-names']}" for a in paper["authors"])
+        in CITATION
+    )
     assert f"{{{paper['year']}}}" in CITATION
     assert software["version"] == __version__
-    assert f"## {__version__} - {software['date-released']}\n" in (ROOT / "CHANGELOG.md").read_text()
+    assert (
+        f"## {__version__} - {software['date-released']}\n" in (ROOT / "CHANGELOG.md").read_text()
+    )

@@ -13,13 +13,11 @@ def test_imports_go_down():
     assert rooms.wrong_imports(TREE) == []
 
 
-def test_modules_functions_and_folders_are_short():
-    assert rooms.too_long(TREE) == []
-
-
 def test_every_room_says_what_it_holds():
     folders = {module.rpartition(".")[0] for module in TREE} - {"", "eval", "data"}
-    assert [folder for folder in sorted(folders) if not ast.get_docstring(ast.parse(TREE[folder]))] == []
+    assert [
+        folder for folder in sorted(folders) if not ast.get_docstring(ast.parse(TREE[folder]))
+    ] == []
 
 
 def test_the_picture_shows_the_rooms_as_they_are():
@@ -29,7 +27,12 @@ def test_the_picture_shows_the_rooms_as_they_are():
 
 def test_nothing_asks_for_code_or_a_pickle():
     """ruff's rules ban the rest; tests/fuzz/test_fuzz_models.py has folders with code and pickles."""
-    unsafe = "weights_only=False", "allow_pickle=True", "trust_remote_code=True", "register_for_checkpointing"
+    unsafe = (
+        "weights_only=False",
+        "allow_pickle=True",
+        "trust_remote_code=True",
+        "register_for_checkpointing",
+    )
     assert [(module, words) for module in TREE for words in unsafe if words in TREE[module]] == []
 
 
@@ -38,13 +41,11 @@ def test_a_wrong_import_is_found():
         ("dystress_text.core.objectives", "import scipy"),
         ("dystress_text.files.hub", "if TYPE_CHECKING:\n    import dystress_text.training.trainer"),
         ("dystress_text.training.trainer", "make = 'dystress_text.evaluation.transfer:evaluator'"),
-        ("vision.train", "def f():\n    from dystress_text.encoders.encoder import SentenceEncoder"),
+        (
+            "vision.train",
+            "def f():\n    from dystress_text.encoders.encoder import SentenceEncoder",
+        ),
     ):
         tree = dict.fromkeys(TREE, "") | {"dystress_text.evaluation.transfer": "", module: source}
         (wrong,) = rooms.wrong_imports(tree)
         assert wrong.startswith(f"{module} imports ")
-
-
-def test_long_things_and_full_folders_are_found():
-    long = {"a": "def f():\n" + "    x\n" * 60, "b": "x\n" * 401} | {f"c.m{i}": "" for i in range(17)}
-    assert rooms.too_long(long) == ["c: 17 modules", "a.f: 61 lines", "b: 401 lines"]

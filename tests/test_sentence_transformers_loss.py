@@ -8,7 +8,11 @@ import torch
 from conftest import make_sentences, set_dropout
 from datasets import Dataset
 from processes import spawn
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.losses import (
     CachedMultipleNegativesRankingLoss,
     MatryoshkaLoss,
@@ -21,14 +25,20 @@ from dystress_text import DySTreSSLoss, core
 SHIFTED = core.ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
 OBJECTIVES = {
     "InfoNCE": lambda: core.InfoNCELoss(SHIFTED, hard_negative_weight=2.0),
-    "InfoNCE, blockwise": lambda: core.InfoNCELoss(core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), blockwise=True),
-    "NT-Xent": lambda: core.NTXentLoss(core.CosineTemperature(0.03, 0.05), detach_temperature=False),
+    "InfoNCE, blockwise": lambda: core.InfoNCELoss(
+        core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), blockwise=True
+    ),
+    "NT-Xent": lambda: core.NTXentLoss(
+        core.CosineTemperature(0.03, 0.05), detach_temperature=False
+    ),
     "DCLW": lambda: core.DCLWLoss(0.1, sigma=0.3),
     "MACL": lambda: core.MACLLoss(0.1, 0.5, 0.8),
 }
 ROWS = 7
 CACHED = hasattr(DySTreSSLoss, "forward_cached")
-needs_cache = pytest.mark.skipif(not CACHED, reason="sentence-transformers shares its cache from 5.7 on")
+needs_cache = pytest.mark.skipif(
+    not CACHED, reason="sentence-transformers shares its cache from 5.7 on"
+)
 BY_ROWS, BY_TOKENS = {"mini_batch_size": 3}, {"mini_batch_num_tokens": 20}
 DIMS, WEIGHTS = [16, 8, 3], [1.0, 0.5, 0.25]
 
@@ -55,7 +65,9 @@ def gradient_of(model, value):
     """The value and its gradient in all weights, in one vector."""
     model.zero_grad()
     value.backward()
-    return value.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return value.detach(), torch.cat(
+        [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    )
 
 
 def run(model, loss, batch, seed=3):
@@ -70,7 +82,8 @@ def assert_equal(found, expected, of_loss=1e-9, of_gradient=1e-9):
 
 
 @pytest.mark.parametrize(
-    ("tau", "columns", "dtype"), [(0.05, 2, torch.float64), (0.2, 3, torch.float64), (0.05, 5, torch.float32)]
+    ("tau", "columns", "dtype"),
+    [(0.05, 2, torch.float64), (0.2, 3, torch.float64), (0.05, 5, torch.float32)],
 )
 @pytest.mark.parametrize("size", [{}, *([BY_ROWS, BY_TOKENS] if CACHED else [])], ids=str)
 def test_constant_temperature_is_multiple_negatives_ranking(tiny_bert, columns, size, dtype, tau):
@@ -78,7 +91,9 @@ def test_constant_temperature_is_multiple_negatives_ranking(tiny_bert, columns, 
     batch = batch_of(model, columns)
     theirs = CachedMultipleNegativesRankingLoss if size else MultipleNegativesRankingLoss
     expected = run(model, theirs(model, scale=1 / tau, **size), batch)
-    tolerances = (1e-6, 1e-5) if dtype == torch.float32 else (1e-9, 1e-9)  # the roundings of fp32, divided by tau
+    tolerances = (
+        (1e-6, 1e-5) if dtype == torch.float32 else (1e-9, 1e-9)
+    )  # the roundings of fp32, divided by tau
     assert_equal(run(model, DySTreSSLoss(model, tau, **size), batch), expected, *tolerances)
     flat = DySTreSSLoss(model, core.CosineTemperature(tau, tau), **size)
     assert_equal(run(model, flat, batch), expected, *tolerances)
@@ -88,7 +103,10 @@ def test_what_their_losses_have_beside_forward(tiny_bert, capsys):
     model = build_model(tiny_bert)
     theirs, loss = MultipleNegativesRankingLoss(model, scale=5), DySTreSSLoss(model, 0.2)
     expected = run(model, theirs, batch_of(model, 3))
-    assert_equal(gradient_of(model, loss.compute_loss_from_embeddings(embed(model, batch_of(model, 3)))), expected)
+    assert_equal(
+        gradient_of(model, loss.compute_loss_from_embeddings(embed(model, batch_of(model, 3)))),
+        expected,
+    )
     assert loss.temperature == getattr(theirs, "temperature", 0.2) == 0.2
     assert DySTreSSLoss(model, SHIFTED).temperature is SHIFTED
     assert DySTreSSLoss(model).objective == core.InfoNCELoss(SHIFTED)
@@ -96,7 +114,9 @@ def test_what_their_losses_have_beside_forward(tiny_bert, capsys):
         return
     loss = DySTreSSLoss(model, SHIFTED, **BY_TOKENS, show_progress_bar=True)
     passes = []
-    with model[0].register_forward_hook(lambda module, inputs, out: passes.append(int(out["attention_mask"].sum()))):
+    with model[0].register_forward_hook(
+        lambda module, inputs, out: passes.append(int(out["attention_mask"].sum()))
+    ):
         run(model, loss, batch_of(model, 2))
     assert max(passes) <= 20
     assert "Embed mini-batches" in capsys.readouterr().err
@@ -117,14 +137,21 @@ def test_every_objective_is_that_of_the_embeddings_and_matryoshka_the_sum_over_d
         assert loss(batch).item() == pytest.approx(expected[0].item(), rel=1e-9)
     found = run(model, MatryoshkaLoss(model, loss, DIMS, WEIGHTS), batch)
     embeddings = embed(model, batch)
-    parts = [w * OBJECTIVES[name]()(*(z[:, :d] for z in embeddings)) for d, w in zip(DIMS, WEIGHTS, strict=True)]
+    parts = [
+        w * OBJECTIVES[name]()(*(z[:, :d] for z in embeddings))
+        for d, w in zip(DIMS, WEIGHTS, strict=True)
+    ]
     assert_equal(found, gradient_of(model, sum(parts)))
 
 
 def rows_of(features, start, stop):
     """Some rows of a column without the padding that they all have, as the cache's mini-batches."""
     longest = int(features["attention_mask"][start:stop].sum(dim=1).max())
-    return {name: value[start:stop, :longest] for name, value in features.items() if torch.is_tensor(value)}
+    return {
+        name: value[start:stop, :longest]
+        for name, value in features.items()
+        if torch.is_tensor(value)
+    }
 
 
 @needs_cache
@@ -133,34 +160,63 @@ def test_the_cache_replays_dropout(tiny_bert):
     model = build_model(tiny_bert, dropout=0.3)
     batch = batch_of(model, 3)
     loss = DySTreSSLoss(model, core.CosineTemperature(0.05, 0.1), mini_batch_size=3)
-    value, gradient = run(model, lambda *inputs: 8 * loss(*inputs), batch)  # as accumulation and fp16 scale it
+    value, gradient = run(
+        model, lambda *inputs: 8 * loss(*inputs), batch
+    )  # as accumulation and fp16 scale it
     torch.manual_seed(3)
-    embeddings = [torch.cat(embed(model, [rows_of(column, i, i + 3) for i in range(0, ROWS, 3)])) for column in batch]
+    embeddings = [
+        torch.cat(embed(model, [rows_of(column, i, i + 3) for i in range(0, ROWS, 3)]))
+        for column in batch
+    ]
     assert_equal(
-        (value / 8, gradient / 8), gradient_of(model, core.InfoNCELoss(core.CosineTemperature(0.05, 0.1))(*embeddings))
+        (value / 8, gradient / 8),
+        gradient_of(model, core.InfoNCELoss(core.CosineTemperature(0.05, 0.1))(*embeddings)),
     )
 
 
 SHARED_CASES = {
     "triplets": (3, lambda model, **o: DySTreSSLoss(model, **o)),
     "NT-Xent": (2, lambda model, **o: DySTreSSLoss(model, objective=OBJECTIVES["NT-Xent"](), **o)),
-    "Matryoshka": (3, lambda model, **o: MatryoshkaLoss(model, DySTreSSLoss(model, **o), DIMS, WEIGHTS)),
+    "Matryoshka": (
+        3,
+        lambda model, **o: MatryoshkaLoss(model, DySTreSSLoss(model, **o), DIMS, WEIGHTS),
+    ),
 }
 
 
 def make_trainer(model, loss, folder, rows=9, columns=2, callbacks=None, **options):
     sentences = make_sentences(columns * rows)
     data = Dataset.from_dict({f"{i}": sentences[i * rows : (i + 1) * rows] for i in range(columns)})
-    settings = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "save_strategy": "no", **options}
-    arguments = SentenceTransformerTrainingArguments(str(folder), report_to="none", use_cpu=True, **settings)
-    return SentenceTransformerTrainer(model, arguments, train_dataset=data, loss=loss, callbacks=callbacks)
+    settings = {
+        "per_device_train_batch_size": 4,
+        "num_train_epochs": 1,
+        "save_strategy": "no",
+        **options,
+    }
+    arguments = SentenceTransformerTrainingArguments(
+        str(folder), report_to="none", use_cpu=True, **settings
+    )
+    return SentenceTransformerTrainer(
+        model, arguments, train_dataset=data, loss=loss, callbacks=callbacks
+    )
 
 
 def train_all(folder, bert, world_size):
-    """Each case in two steps of 6 rows by the trainer; saves its losses and how far the weights went."""
+    """Each case in two steps of 6 rows by the trainer; saves its losses and how far the weights
+    went.
+    """
     results = {}
-    options = {"optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant", "max_grad_norm": 0}
-    options |= {"logging_steps": 1, "per_device_train_batch_size": 6 // world_size, "disable_tqdm": True}
+    options = {
+        "optim": "sgd",
+        "learning_rate": 0.1,
+        "lr_scheduler_type": "constant",
+        "max_grad_norm": 0,
+    }
+    options |= {
+        "logging_steps": 1,
+        "per_device_train_batch_size": 6 // world_size,
+        "disable_tqdm": True,
+    }
     for name, (columns, build) in SHARED_CASES.items():
         for size in ({}, BY_TOKENS):
             model = build_model(bert)
@@ -168,7 +224,9 @@ def train_all(folder, bert, world_size):
             loss = build(model, gather_across_devices=True, **size)
             trainer = make_trainer(model, loss, folder, 12, columns, **options)
             trainer.train()
-            losses = torch.tensor([step["loss"] for step in trainer.state.log_history if "loss" in step])
+            losses = torch.tensor(
+                [step["loss"] for step in trainer.state.log_history if "loss" in step]
+            )
             moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
             results[name, *size] = losses, moved
     torch.save(results, f"{folder}/{world_size}-{os.environ.get('RANK', 0)}")
@@ -193,7 +251,9 @@ def test_a_run_and_its_card(tiny_bert, tmp_path):
     model = build_model(tiny_bert).float()
     before = model.encode("the cat")
     loss = DySTreSSLoss(
-        model, objective=core.DCLWLoss(core.CosineTemperature(0.03, 0.05), 0.3), **(BY_ROWS if CACHED else {})
+        model,
+        objective=core.DCLWLoss(core.CosineTemperature(0.03, 0.05), 0.3),
+        **(BY_ROWS if CACHED else {}),
     )
     make_trainer(model, loss, tmp_path / "run").train()
     model.save_pretrained(str(tmp_path / "model"))
@@ -208,16 +268,32 @@ def test_a_run_and_its_card(tiny_bert, tmp_path):
 
 def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
     told, advance = [], DySTreSSLoss.advance
-    monkeypatch.setattr(DySTreSSLoss, "advance", lambda self, *at: (told.append(at), advance(self, *at)))
-    options = {"rows": 16, "num_train_epochs": 2, "gradient_accumulation_steps": 2, "save_strategy": "epoch"}
-    whole = [(0.0, 0.0), (0.5, 0.25), (1.0, 0.5), (1.5, 0.75)]  # 2 steps an epoch, each of 2 batches of 4
+    monkeypatch.setattr(
+        DySTreSSLoss, "advance", lambda self, *at: (told.append(at), advance(self, *at))
+    )
+    options = {
+        "rows": 16,
+        "num_train_epochs": 2,
+        "gradient_accumulation_steps": 2,
+        "save_strategy": "epoch",
+    }
+    whole = [
+        (0.0, 0.0),
+        (0.5, 0.25),
+        (1.0, 0.5),
+        (1.5, 0.75),
+    ]  # 2 steps an epoch, each of 2 batches of 4
 
     def train(**more):
         told.clear()
         model = build_model(tiny_bert).float()
         loss = DySTreSSLoss(model, core.ScheduledTemperature(0.05, 0.2, half_period=1, unit="run"))
         make_trainer(model, loss, tmp_path, callbacks=[loss.callback()], **options).train(**more)
-        return told.copy(), loss.objective.temperature.time.item(), torch.cat([p.flatten() for p in model.parameters()])
+        return (
+            told.copy(),
+            loss.objective.temperature.time.item(),
+            torch.cat([p.flatten() for p in model.parameters()]),
+        )
 
     steps, time, weights = train()
     assert steps == whole
@@ -230,11 +306,15 @@ def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
 def test_a_schedule_that_nobody_advances_is_refused_and_so_is_a_lone_column(tiny_bert, tmp_path):
     model = build_model(tiny_bert).float()
     loss = DySTreSSLoss(model, core.ScheduledTemperature(0.1, 1.0))
-    with pytest.raises(ValueError, match=r"ScheduledTemperature follows the run.*callbacks=\[loss.callback\(\)\]"):
+    with pytest.raises(
+        ValueError, match=r"ScheduledTemperature follows the run.*callbacks=\[loss.callback\(\)\]"
+    ):
         make_trainer(model, loss, tmp_path).train()
     model.eval()
     assert loss(batch_of(model, 2)).isfinite()  # evaluation does not mind
-    with pytest.raises(ValueError, match=r"InfoNCELoss .*\(anchor, positive\) and any number .*, got 1; labels"):
+    with pytest.raises(
+        ValueError, match=r"InfoNCELoss .*\(anchor, positive\) and any number .*, got 1; labels"
+    ):
         loss(batch_of(model, 1), torch.zeros(ROWS))
 
 
@@ -246,7 +326,9 @@ def test_a_lone_pair_counts_as_nothing(tiny_bert):
     assert loss == 0
     assert not gradient.any()
     assert run(model, MultipleNegativesRankingLoss(model), batch)[0] == 0
-    assert run(model, DySTreSSLoss(model), batch_of(model, 3, rows=1))[0] > 0  # the hard negative is one
+    assert (
+        run(model, DySTreSSLoss(model), batch_of(model, 3, rows=1))[0] > 0
+    )  # the hard negative is one
 
 
 @pytest.mark.parametrize(
@@ -268,6 +350,9 @@ def test_static_embeddings_do_without_the_cache(tokenizer):
         modules=[StaticEmbedding(tokenizer.backend_tokenizer, embedding_dim=8)], device="cpu"
     ).double()
     batch = batch_of(model, 2)
-    assert_equal(run(model, DySTreSSLoss(model, 0.05), batch), run(model, MultipleNegativesRankingLoss(model), batch))
+    assert_equal(
+        run(model, DySTreSSLoss(model, 0.05), batch),
+        run(model, MultipleNegativesRankingLoss(model), batch),
+    )
     with pytest.raises(ValueError, match="StaticEmbedding"):
         DySTreSSLoss(model, mini_batch_size=4)

@@ -1,4 +1,6 @@
-"""The wheel and the source archive: what is in them, and a user's first commands where the wheel alone is installed."""
+"""The wheel and the source archive: what is in them, and a user's first commands where the wheel
+alone is installed.
+"""
 
 import json
 import os
@@ -25,7 +27,10 @@ LARGEST = 15_000_000  # bytes of the wheel
 
 def test_every_package_that_is_imported_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    lines = [
+        *project["dependencies"],
+        *(line for extra in project["optional-dependencies"].values() for line in extra),
+    ]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     tree = rooms.tree_of()
     ours = [module for module in tree if module.startswith("dystress_text")]
@@ -53,38 +58,70 @@ def test_the_archive_builds_a_wheel_with_all_of_the_package_and_nothing_else(bui
     assert {"README.md", "vision/train.py", "tests/test_wheel.py", "constraints.txt"} <= names
     with zipfile.ZipFile(wheel) as files:
         found = {name: files.read(name) for name in files.namelist() if ".dist-info/" not in name}
-    tree = (file for file in PACKAGE.rglob("*") if file.is_file() and file.parent.name != "__pycache__")
+    tree = (
+        file for file in PACKAGE.rglob("*") if file.is_file() and file.parent.name != "__pycache__"
+    )
     assert found == {str(file.relative_to(ROOT)): file.read_bytes() for file in tree}
 
 
 @pytest.fixture
 def user(built, tmp_path):
-    """A user's empty folder, and what runs ``dystress`` and Python there, of a new environment with the wheel."""
+    """A user's empty folder, and what runs ``dystress`` and Python there, of a new environment with
+    the wheel.
+    """
     home, place = tmp_path / "home", tmp_path / "environment"
     home.mkdir()
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=120)
-    paths = {name: sysconfig.get_path(name, "venv", {"base": str(place)}) for name in ("purelib", "scripts")}
-    # this environment's packages behind the new one's; what is installed editable here is not found by a plain path
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=120
+    )
+    paths = {
+        name: sysconfig.get_path(name, "venv", {"base": str(place)})
+        for name in ("purelib", "scripts")
+    }
+    # this environment's packages behind the new one's; what is installed editable here is not found
+    # by a plain path
     (Path(paths["purelib"]) / "packages.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    ours = ("PYTHONPATH", "VIRTUAL_ENV", "DYSTRESS_DATA", "DYSTRESS_CACHE", "XDG_CACHE_HOME", "XDG_DATA_HOME")
+    ours = (
+        "PYTHONPATH",
+        "VIRTUAL_ENV",
+        "DYSTRESS_DATA",
+        "DYSTRESS_CACHE",
+        "XDG_CACHE_HOME",
+        "XDG_DATA_HOME",
+    )
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     environment |= {"HOME": str(home), "HF_HUB_OFFLINE": "1", "PYTHONSAFEPATH": "1"}
 
     def run(*words):
         command = [f"{paths['scripts']}/python", *words]
-        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            command, cwd=home, env=environment, capture_output=True, text=True, timeout=600
+        )
         assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
-    run("-m", "pip", "install", "--quiet", "--no-deps", "--ignore-installed", "--no-index", str(built[1]))
+    run(
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--ignore-installed",
+        "--no-index",
+        str(built[1]),
+    )
     return home, lambda *words: run(f"{paths['scripts']}/dystress", *words), run
 
 
 @pytest.mark.slow(60)
 def test_a_users_first_commands(user):
-    """A trained model that searches, its evaluation, a launched run, and commands that need no model."""
+    """A trained model that searches, its evaluation, a launched run, and commands that need no
+    model.
+    """
     home, dystress, python = user
-    (home / "sentences.txt").write_text("It is raining.\nThe shop is closed.\nA man plays the guitar on stage.\n")
+    (home / "sentences.txt").write_text(
+        "It is raining.\nThe shop is closed.\nA man plays the guitar on stage.\n"
+    )
     dystress("train", "--preset=quickstart", "--max_steps=40", "--eval_steps=0")
     record = json.loads((home / "out" / "run.json").read_text())
     before = max(pooler["mini_sts_spearman"] for pooler in record["untrained"].values())

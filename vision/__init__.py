@@ -1,1 +1,3 @@
-"""Pre-training and evaluation of image encoders (ResNets), with dystress_text's losses and training loop."""
+"""Pre-training and evaluation of image encoders (ResNets), with dystress_text's losses and training
+loop.
+"""

@@ -4,9 +4,11 @@
 
     from safetensors.torch import load_file
     network = torchvision.models.resnet18()
-    network.load_state_dict(load_file("resnet18.safetensors"), strict=False)      # all but the classifier fc
+    network.load_state_dict(load_file("resnet18.safetensors"), strict=False)      # all but the
+    classifier fc
 
-With the CIFAR stem the network's ``conv1`` must first be a 3x3 convolution of stride 1, its ``maxpool`` the identity.
+With the CIFAR stem the network's ``conv1`` must first be a 3x3 convolution of stride 1, its
+``maxpool`` the identity.
 """
 
 from __future__ import annotations
@@ -27,8 +29,12 @@ from vision.resnet import load_encoder, torchvision_names
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
     parser = OneLineParser("export.py", __doc__)
-    parser.add_argument("--model", type=Path, required=True, help="folder that vision/train.py wrote")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE.safetensors", help="a new file")
+    parser.add_argument(
+        "--model", type=Path, required=True, help="folder that vision/train.py wrote"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FILE.safetensors", help="a new file"
+    )
     return parser
 
 
@@ -36,7 +42,9 @@ def export(model: Path, output: Path) -> bool:
     """Write the backbone of ``model`` as ``output``."""
     if output.exists():
         raise ParameterError("output", f"{str(output)!r} exists; name a new file")
-    tensors = {name: tensor.contiguous() for name, tensor in torchvision_names(load_encoder(model)).items()}
+    tensors = {
+        name: tensor.contiguous() for name, tensor in torchvision_names(load_encoder(model)).items()
+    }
     try:
         save_file(tensors, output)
     except Exception as error:  # safetensors has its own errors for those of the system

@@ -1,8 +1,9 @@
 """Image encoders: a ResNet of transformers and the projector that the loss sees in training.
 
-The backbones are torchvision's and the papers' ResNets (stride in the 3x3 convolution of a bottleneck) with random
-weights. The CIFAR stem is a 3x3 convolution of stride 1 without max-pooling. transformers does not know it, so only
-:func:`load_encoder` reads a folder with it; the card in the folder says so.
+The backbones are torchvision's and the papers' ResNets (stride in the 3x3 convolution of a
+bottleneck) with random weights. The CIFAR stem is a 3x3 convolution of stride 1 without
+max-pooling. transformers does not know it, so only :func:`load_encoder` reads a folder with it; the
+card in the folder says so.
 """
 
 from __future__ import annotations
@@ -59,9 +60,13 @@ class ImageInput:
 
 
 class ImageEncoder(nn.Module):
-    """A ResNet and its projector, (n, feature_dim) -> (n, out_dim); ``input`` is None without training."""
+    """A ResNet and its projector, (n, feature_dim) -> (n, out_dim); ``input`` is None without
+    training.
+    """
 
-    def __init__(self, backbone: ResNetModel, projector: nn.Module, description: EncoderDescription) -> None:
+    def __init__(
+        self, backbone: ResNetModel, projector: nn.Module, description: EncoderDescription
+    ) -> None:
         super().__init__()
         self.description = description
         self.input: ImageInput | None = None
@@ -85,14 +90,19 @@ class ImageEncoder(nn.Module):
 
 
 def build_encoder(
-    architecture: str = "resnet18", stem: str = "cifar", projector: str = "cifar", out_dim: int = 128
+    architecture: str = "resnet18",
+    stem: str = "cifar",
+    projector: str = "cifar",
+    out_dim: int = 128,
 ) -> ImageEncoder:
-    """An encoder with random weights, initialised as torchvision's (He by fan-out; batch norm 1 and 0).
+    """An encoder with random weights, initialised as torchvision's (He by fan-out; batch norm 1 and
+    0).
 
-    The stem is ``cifar`` (3x3, stride 1, no max-pooling) or ``imagenet`` (7x7, stride 2, max-pooling). The projectors
-    ``cifar`` and ``simclr`` have two layers and end in batch norm; ``cifar`` has 512 hidden units, as in the paper's
-    code, ``simclr`` as many as there are features. ``expander`` (Barlow Twins, VICReg) has three layers of ``out_dim``
-    units and ``byol`` two with 4,096 hidden ones; both end in a linear layer.
+    The stem is ``cifar`` (3x3, stride 1, no max-pooling) or ``imagenet`` (7x7, stride 2,
+    max-pooling). The projectors ``cifar`` and ``simclr`` have two layers and end in batch norm;
+    ``cifar`` has 512 hidden units, as in the paper's code, ``simclr`` as many as there are
+    features. ``expander`` (Barlow Twins, VICReg) has three layers of ``out_dim`` units and ``byol``
+    two with 4,096 hidden ones; both end in a linear layer.
     """
     for name, made, known in (
         ("architecture", architecture, ARCHITECTURES), ("stem", stem, STEMS), ("projector", projector, PROJECTORS),
@@ -104,14 +114,21 @@ def build_encoder(
     backbone = ResNetModel(ResNetConfig(**ARCHITECTURES[architecture]))
     if stem == "cifar":
         first = backbone.embedder.embedder
-        first.convolution = nn.Conv2d(3, first.convolution.out_channels, 3, stride=1, padding=1, bias=False)
+        first.convolution = nn.Conv2d(
+            3, first.convolution.out_channels, 3, stride=1, padding=1, bias=False
+        )
         nn.init.kaiming_normal_(first.convolution.weight, mode="fan_out", nonlinearity="relu")
         backbone.embedder.pooler = nn.Identity()  # type: ignore[assignment]  # declared as another class
     for module in backbone.modules():
         if isinstance(module, nn.ReLU):  # as in torchvision; the layer before needs its input only
             module.inplace = True
     features: int = ARCHITECTURES[architecture]["hidden_sizes"][-1]
-    hidden = {"cifar": (512,), "simclr": (features,), "expander": (out_dim, out_dim), "byol": (4096,)}[projector]
+    hidden = {
+        "cifar": (512,),
+        "simclr": (features,),
+        "expander": (out_dim, out_dim),
+        "byol": (4096,),
+    }[projector]
     head = mlp(features, *hidden, out_dim)
     if projector in ("cifar", "simclr"):
         head.append(nn.BatchNorm1d(out_dim))
@@ -122,32 +139,46 @@ def mlp(*widths: int) -> nn.Sequential:
     """Linear layers of these widths without bias, with batch norm and ReLU between them."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths[:-1]):
-        layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Linear(before, after, bias=False),
+            nn.BatchNorm1d(after),
+            nn.ReLU(inplace=True),
+        ]
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1], bias=False))
 
 
 def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-trained.") -> None:
     """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
 
-    The files are renamed into the folder when all are complete. With the standard stem ``AutoModel.from_pretrained``
-    reads the backbone and ``AutoImageProcessor.from_pretrained`` its input; :func:`load_encoder` reads everything.
-    Other files in the folder remain. ``card`` is the text before the card's section on loading.
+    The files are renamed into the folder when all are complete. With the standard stem
+    ``AutoModel.from_pretrained`` reads the backbone and ``AutoImageProcessor.from_pretrained`` its
+    input; :func:`load_encoder` reads everything. Other files in the folder remain. ``card`` is the
+    text before the card's section on loading.
     """
     try:
         with replaced_files(folder) as staging:
             # safetensors stores no memory format, and another reader expects the standard one
-            state = {name: tensor.contiguous() for name, tensor in encoder.backbone.state_dict().items()}
+            state = {
+                name: tensor.contiguous() for name, tensor in encoder.backbone.state_dict().items()
+            }
             encoder.backbone.save_pretrained(staging, state_dict=state)
-            save_file({name: t.contiguous() for name, t in encoder.projector.state_dict().items()}, staging / PROJECTOR)
+            save_file(
+                {name: t.contiguous() for name, t in encoder.projector.state_dict().items()},
+                staging / PROJECTOR,
+            )
             described = asdict(encoder.description)
             if encoder.input is not None:
                 described[_INPUT] = asdict(encoder.input)
                 if encoder.description.stem == "imagenet":
-                    (staging / PROCESSOR).write_text(json.dumps(_processor(encoder.input), indent=1) + "\n")
+                    (staging / PROCESSOR).write_text(
+                        json.dumps(_processor(encoder.input), indent=1) + "\n"
+                    )
             (staging / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n")
             (staging / "README.md").write_text(_card(encoder, card), encoding="utf-8")
     except OSError as error:
-        raise UserError(f"cannot write the model to {str(folder)!r}: {error.strerror or error}") from error
+        raise UserError(
+            f"cannot write the model to {str(folder)!r}: {error.strerror or error}"
+        ) from error
 
 
 def _card(encoder: ImageEncoder, card: str) -> str:
@@ -171,10 +202,19 @@ def _card(encoder: ImageEncoder, card: str) -> str:
 def _processor(image_input: ImageInput) -> dict[str, Any]:
     """The settings of ``AutoImageProcessor`` for images of any size."""
     side = image_input.image_size
-    kind: dict[str, Any] = {"image_processor_type": "ViTImageProcessor", "size": {"height": side, "width": side}}
-    if image_input.crop != 1:  # the shorter side is resized to size / crop_pct, and the middle is cut out
+    kind: dict[str, Any] = {
+        "image_processor_type": "ViTImageProcessor",
+        "size": {"height": side, "width": side},
+    }
+    if (
+        image_input.crop != 1
+    ):  # the shorter side is resized to size / crop_pct, and the middle is cut out
         crop = {"shortest_edge": side}
-        kind = {"image_processor_type": "ConvNextImageProcessor", "size": crop, "crop_pct": image_input.crop}
+        kind = {
+            "image_processor_type": "ConvNextImageProcessor",
+            "size": crop,
+            "crop_pct": image_input.crop,
+        }
     return {
         **kind, "do_resize": True, "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
         "image_mean": image_input.mean, "image_std": image_input.std,
@@ -190,16 +230,25 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
         image_input = described.pop(_INPUT, None)
         encoder = build_encoder(**described)
         if image_input is not None:
-            mean, std = ((red, green, blue) for red, green, blue in (image_input.pop("mean"), image_input.pop("std")))
+            mean, std = (
+                (red, green, blue)
+                for red, green, blue in (image_input.pop("mean"), image_input.pop("std"))
+            )
             encoder.input = ImageInput(**image_input, mean=mean, std=std)
         for name, module in ((BACKBONE, encoder.backbone), (PROJECTOR, encoder.projector)):
             file = place / name
             module.load_state_dict(load_file(file))
     except FileNotFoundError as error:
-        raise UserError(f"{str(folder)!r} is not a saved image encoder: it has no {file.name}") from error
-    except Exception as error:  # json, safetensors and torch raise different errors for damaged files
+        raise UserError(
+            f"{str(folder)!r} is not a saved image encoder: it has no {file.name}"
+        ) from error
+    except (
+        Exception
+    ) as error:  # json, safetensors and torch raise different errors for damaged files
         reason = " ".join(str(error).split())
-        raise UserError(f"{file} is damaged or does not belong to the other files: {reason[:200]}") from error
+        raise UserError(
+            f"{file} is damaged or does not belong to the other files: {reason[:200]}"
+        ) from error
     return encoder
 
 
@@ -212,16 +261,26 @@ def fingerprint(encoder: ImageEncoder) -> str:
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:
-    """The backbone's state under the names of torchvision's ResNets, without the classifier; see vision/export.py."""
-    return {_torchvision_name(name): tensor for name, tensor in encoder.backbone.state_dict().items()}
+    """The backbone's state under the names of torchvision's ResNets, without the classifier; see
+    vision/export.py.
+    """
+    return {
+        _torchvision_name(name): tensor for name, tensor in encoder.backbone.state_dict().items()
+    }
 
 
 def _torchvision_name(name: str) -> str:
-    """``encoder.stages.S.layers.B.layer.C.convolution.weight`` is ``layer(S + 1).B.conv(C + 1).weight``, and so on."""
+    """``encoder.stages.S.layers.B.layer.C.convolution.weight`` is ``layer(S + 1).B.conv(C +
+    1).weight``, and so on.
+    """
     parts = name.split(".")
     kind, last = "conv" if parts[-2] == "convolution" else "bn", parts[-1]
     if parts[0] == "embedder":
         return f"{kind}1.{last}"
     block = f"layer{int(parts[2]) + 1}.{parts[4]}"
-    place = f"downsample.{int(kind == 'bn')}" if parts[5] == "shortcut" else f"{kind}{int(parts[6]) + 1}"
+    place = (
+        f"downsample.{int(kind == 'bn')}"
+        if parts[5] == "shortcut"
+        else f"{kind}{int(parts[6]) + 1}"
+    )
     return f"{block}.{place}.{last}"

@@ -30,29 +30,41 @@ class OneLineParser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, description: str | None = None, **more: Any) -> None:
-        more = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **more}
+        more = {
+            "formatter_class": argparse.RawDescriptionHelpFormatter,
+            "allow_abbrev": False,
+            **more,
+        }
         super().__init__(prog=prog, description=description, **more)
-        self._negative_number_matcher = re.compile(r"-\.?\d")  # so that -1:0.03 is a value and not an option
+        self._negative_number_matcher = re.compile(
+            r"-\.?\d"
+        )  # so that -1:0.03 is a value and not an option
 
     def error(self, message: str) -> NoReturn:
         """Raise the message, where argparse would print its whole usage."""
         raise UserError(f"{message} (see --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which all its ways to parse call; an unknown option is refused, and the nearest one named."""
+        """As argparse's, which all its ways to parse call; an unknown option is refused, and the
+        nearest one named.
+        """
         options, words = self._option_string_actions, list(sys.argv[1:] if args is None else args)
         for i, word in enumerate(words[: words.index("--") if "--" in words else None]):
             name, equals, value = word.partition("=")
             ours = f"--{name[2:].replace('-', '_')}"
             if name.startswith("--") and ours in options:
                 words[i] = f"{ours}{equals}{value}"
-            elif name.startswith("--") and " " not in word:  # with a space argparse takes it for a value
+            elif (
+                name.startswith("--") and " " not in word
+            ):  # with a space argparse takes it for a value
                 raise UserError(f"unknown option {name}{meant(name, options) or ' (see --help)'}")
         return super().parse_known_args(words, namespace)
 
 
 def without_tokens(text: str) -> str:
-    """The text with stars in place of each access token of the hub: the environment's, and what has the form of one."""
+    """The text with stars in place of each access token of the hub: the environment's, and what has
+    the form of one.
+    """
     for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         token = os.environ.get(variable, "").strip()
         if len(token) >= _SHORTEST:
@@ -79,7 +91,9 @@ def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Mai
 
     def decorate(work: Work) -> Main:
         def main(argv: Sequence[str] | None = None) -> int:
-            return exit_code(prog, lambda: work(list(sys.argv[1:] if argv is None else argv)), interrupted)
+            return exit_code(
+                prog, lambda: work(list(sys.argv[1:] if argv is None else argv)), interrupted
+            )
 
         return main
 
@@ -89,12 +103,14 @@ def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Mai
 def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "interrupted") -> int:
     """Run a program's work and return the exit code; ``interrupted`` is the message after Ctrl-C.
 
-    The code is 0 if all is done, 1 if work returns False, as something is left, 2 after a one-line error, and 128 + the
-    number of a signal.
+    The code is 0 if all is done, 1 if work returns False, as something is left, 2 after a one-line
+    error, and 128 + the number of a signal.
     """
     as_it_was, stdout = warnings.formatwarning, sys.stdout
     errors = getattr(stdout, "errors", None)
-    warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
+    warnings.formatwarning = lambda message, *_, **__: (
+        f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
+    )
     if isinstance(stdout, io.TextIOWrapper):
         stdout.reconfigure(errors="backslashreplace")  # a file's name need not be valid text
     try:
@@ -122,10 +138,17 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
 
 
 def _tell_launcher(line: str) -> None:
-    """Leave the line where torchrun quotes it at its end; say what follows it where accelerate started one process."""
+    """Leave the line where torchrun quotes it at its end; say what follows it where accelerate
+    started one process.
+    """
     if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         extra = {"py_callstack": line, "timestamp": str(int(time.time()))}
         with contextlib.suppress(OSError):
-            Path(file).write_text(json.dumps({"message": {"message": line, "extraInfo": extra}}), encoding="utf-8")
+            Path(file).write_text(
+                json.dumps({"message": {"message": line, "extraInfo": extra}}), encoding="utf-8"
+            )
     elif "ACCELERATE_DYNAMO_BACKEND" in os.environ:  # its launcher sets it
-        print("(accelerate launch adds its own traceback; --quiet before the program's name: none)", file=sys.stderr)
+        print(
+            "(accelerate launch adds its own traceback; --quiet before the program's name: none)",
+            file=sys.stderr,
+        )

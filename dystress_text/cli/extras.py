@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def require(extra: str, what: str) -> None:
-    """Check that an extra is installed, or a package that is none of ours; ``what`` is the feature that needs it."""
+    """Check that an extra is installed, or a package that is none of ours; ``what`` is the feature
+    that needs it.
+    """
     missing = [name for name in EXTRAS.get(extra, (extra,)) if find_spec(name) is None]
     if missing:
         raise UserError(f"{what} needs {' and '.join(missing)}: pip install {_wanted(extra)}")

@@ -1,4 +1,5 @@
-"""Options of a program as fields of a dataclass: default, help, interval, and the option that each one needs.
+"""Options of a program as fields of a dataclass: default, help, interval, and the option that each
+one needs.
 
 @dataclass(frozen=True)
 class Settings:
@@ -23,14 +24,18 @@ from dystress_text.cli.command_line import OneLineParser
 from dystress_text.errors import ParameterError, lies_in, meant
 
 
-def option(default: Any, help: str, *, interval: str | None = None, needs: str | None = None, **more: Any) -> Any:
+def option(
+    default: Any, help: str, *, interval: str | None = None, needs: str | None = None, **more: Any
+) -> Any:
     """A field of a dataclass that is an option of a program.
 
     Args:
         default: the value if the option is not given; ``MISSING`` for one that must be given.
         help: the text for ``--help``.
-        interval: of valid numbers, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always valid.
-        needs: the option without which this one has no effect; without it, only the default is valid.
+        interval: of valid numbers, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always
+            valid.
+        needs: the option without which this one has no effect; without it, only the default is
+            valid.
         **more: further arguments of argparse's ``add_argument``, such as ``choices``.
     """
     metadata = {"help": help, "interval": interval, "needs": needs, **more}
@@ -55,7 +60,9 @@ def check_options(settings: Any) -> None:
         choices = entry.metadata.get("choices")
         for word in value if isinstance(value, list) else [value]:
             if choices and word is not None and word not in choices:
-                raise ParameterError(entry.name, f"must be one of {', '.join(choices)}, got {word!r}")
+                raise ParameterError(
+                    entry.name, f"must be one of {', '.join(choices)}, got {word!r}"
+                )
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
             raise ParameterError(entry.name, f"has no effect without --{needs}")
 
@@ -64,11 +71,15 @@ def check_names(option: str, names: Iterable[str], known: Collection[str]) -> No
     """Refuse names that are not known, with the nearest one that is."""
     for name in names:
         if name not in known:
-            raise ParameterError(option, f"no {name!r}{meant(name, known)}; known are {', '.join(known)}")
+            raise ParameterError(
+                option, f"no {name!r}{meant(name, known)}; known are {', '.join(known)}"
+            )
 
 
 def converted(entry: Field[Any], group: type, value: Any) -> Any:
-    """What Python code gives for a field: a path of the field's type, one text as a list; others are refused."""
+    """What Python code gives for a field: a path of the field's type, one text as a list; others
+    are refused.
+    """
     kind, optional = _kind(entry, group)
     if value is None and optional:
         return value
@@ -76,14 +87,18 @@ def converted(entry: Field[Any], group: type, value: Any) -> Any:
     one = get_args(kind)[0] if of_list else kind
     values = [value] if not of_list or isinstance(value, str | PathLike) else list(value)
     text_of: Callable[[Any], Any] = Path if one is Path else fspath
-    texts: list[Any] = [text_of(each) if isinstance(each, str | PathLike) else each for each in values]
+    texts: list[Any] = [
+        text_of(each) if isinstance(each, str | PathLike) else each for each in values
+    ]
     if one is str and "yes" in entry.metadata.get("choices", ()):
         texts = [{True: "yes", False: "no"}.get(each, each) for each in texts]
     for each in texts:
         fits = isinstance(each, (int, float) if one is float else one)
         if not fits or isinstance(each, bool) != (one is bool):
             kinds = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
-            raise ParameterError(entry.name, f"must be {kinds.get(one, one.__name__)}, got {each!r}")
+            raise ParameterError(
+                entry.name, f"must be {kinds.get(one, one.__name__)}, got {each!r}"
+            )
     return texts if of_list else texts[0]
 
 
@@ -101,12 +116,16 @@ def default_of(entry: Field[Any]) -> Any:
 
 
 class SettingsParser(OneLineParser):
-    """A parser whose options are the fields of dataclasses, each a group that its docstring's first words name.
+    """A parser whose options are the fields of dataclasses, each a group that its docstring's first
+    words name.
 
-    The result of parsing has the options that are given, and no others; an action's ``shown`` is the default for help.
+    The result of parsing has the options that are given, and no others; an action's ``shown`` is
+    the default for help.
     """
 
-    def __init__(self, groups: Sequence[Any], prog: str, description: str | None = None, **more: Any) -> None:
+    def __init__(
+        self, groups: Sequence[Any], prog: str, description: str | None = None, **more: Any
+    ) -> None:
         super().__init__(prog, description, **more)
         self._groups = groups
         for group in groups:
@@ -119,7 +138,13 @@ class SettingsParser(OneLineParser):
         """One instance of each dataclass."""
         values = vars(self.parse_args(argv))
         return [
-            group(**{entry.name: values[entry.name] for entry in fields(group) if entry.name in values})
+            group(
+                **{
+                    entry.name: values[entry.name]
+                    for entry in fields(group)
+                    if entry.name in values
+                }
+            )
             for group in self._groups
         ]
 
@@ -141,7 +166,9 @@ def _add_option(add: Callable[..., Any], entry: Field[Any], kind: Any) -> None:
         more.setdefault("metavar", _METAVARS.get(kind, "TEXT"))
     if default is True:
         hidden = argparse.SUPPRESS
-        add(f"--no_{entry.name}", dest=entry.name, action="store_false", default=hidden, help=hidden)
+        add(
+            f"--no_{entry.name}", dest=entry.name, action="store_false", default=hidden, help=hidden
+        )
         more["help"] += f" --no_{entry.name} turns it off."
     add(f"--{entry.name}", type=_truth if kind is bool else kind, **more).shown = default
 
@@ -152,4 +179,6 @@ def _truth(word: str) -> bool:
     return TRUTH[word.lower()]
 
 
-TRUTH = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(("no", "false", "f", "n", "0"), False)
+TRUTH = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(
+    ("no", "false", "f", "n", "0"), False
+)

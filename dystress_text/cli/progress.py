@@ -9,9 +9,19 @@ from typing import Any
 from tqdm import tqdm
 
 
-def progress_bar(iterable: Iterable[Any] | None = None, show: bool = True, **options: Any) -> tqdm[Any]:
-    """A tqdm bar that appears after a second. If standard error is not a terminal, it updates every ten seconds."""
+def progress_bar(
+    iterable: Iterable[Any] | None = None, show: bool = True, **options: Any
+) -> tqdm[Any]:
+    """A tqdm bar that appears after a second. If standard error is not a terminal, it updates every
+    ten seconds.
+    """
     interval = 0.1 if sys.stderr.isatty() else 10.0
     return tqdm(
-        iterable, disable=not show, delay=1, mininterval=interval, maxinterval=interval, dynamic_ncols=True, **options
+        iterable,
+        disable=not show,
+        delay=1,
+        mininterval=interval,
+        maxinterval=interval,
+        dynamic_ncols=True,
+        **options,
     )

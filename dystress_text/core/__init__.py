@@ -1,4 +1,6 @@
-"""The loss core that text and vision share: temperatures, objectives, gathering, geometry. Needs torch alone."""
+"""The loss core that text and vision share: temperatures, objectives, gathering, geometry. Needs
+torch alone.
+"""
 
 from dystress_text.core.gather import Gather, LocalGather, ProcessGather
 from dystress_text.core.geometry import alignment, interclass_uniformity, tolerance, uniformity
@@ -14,8 +16,19 @@ from dystress_text.core.objectives import (
 )
 from dystress_text.core.other_losses import QueueInfoNCELoss, RINCELoss, SigLIPLoss
 from dystress_text.core.registry import LossError, register
-from dystress_text.core.rules import ADNCERule, DebiasedRule, FocalRule, HardNegativeRule, HardnessRule, Rule
-from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature, LearnableTemperature, ScheduledTemperature
+from dystress_text.core.rules import (
+    ADNCERule,
+    DebiasedRule,
+    FocalRule,
+    HardNegativeRule,
+    HardnessRule,
+    Rule,
+)
+from dystress_text.core.run_temperatures import (
+    AlignmentAdaptiveTemperature,
+    LearnableTemperature,
+    ScheduledTemperature,
+)
 from dystress_text.core.temperature import (
     ConstantTemperature,
     CosineTemperature,

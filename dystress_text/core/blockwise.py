@@ -1,10 +1,12 @@
-"""The logsumexps of an objective without the matrix of similarities: memory grows with the batch, not with its square.
+"""The logsumexps of an objective without the matrix of similarities: memory grows with the batch,
+not with its square.
 
-Forward, blocks of the matrix are formed one at a time and folded into an online logsumexp of each row. Backward, they
-are formed again, and autograd takes the gradient of each block's logits back to its similarities; InfoNCE costs four
-matrix products instead of three. Where anchors and candidates are the same vectors (NT-Xent, DCL, DCLW, MACL on both
-views, one process) the matrix is symmetric: only blocks on and above its diagonal are formed, which costs two products
-instead of three. Nothing is read back from the device between the blocks.
+Forward, blocks of the matrix are formed one at a time and folded into an online logsumexp of each
+row. Backward, they are formed again, and autograd takes the gradient of each block's logits back to
+its similarities; InfoNCE costs four matrix products instead of three. Where anchors and candidates
+are the same vectors (NT-Xent, DCL, DCLW, MACL on both views, one process) the matrix is symmetric:
+only blocks on and above its diagonal are formed, which costs two products instead of three. Nothing
+is read back from the device between the blocks.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from dystress_text.core.rules import Rule
 
 # A loss with blockwise=None uses the blockwise form above these numbers of similarities.
 BLOCKWISE_ENTRIES = 2**24  # 4,096 pairs of InfoNCE, 64 MiB in fp32
-SYMMETRIC_ENTRIES = 2**22  # of a symmetric matrix, where half of it is computed: 1,024 pairs of NT-Xent
+SYMMETRIC_ENTRIES = (
+    2**22
+)  # of a symmetric matrix, where half of it is computed: 1,024 pairs of NT-Xent
 CPU_BLOCK = 512  # rows and columns of a block; its copies fit into the CPU's cache
 DEVICE_BLOCK = 4096  # of other accelerators: large enough to fill one, 64 MiB a copy in fp32
 CUDA_BLOCKS = (2_048, 16_384)  # as large as this share of the memory allows, within these bounds
@@ -31,8 +35,12 @@ COPIES = 13  # of a block, at most, exist at a time; rules with two logits have 
 
 
 def blockwise_pays(pairs: Pairs) -> bool:
-    """Whether the blockwise form takes less time than the plain one (measured on a CPU), or memory begins to matter."""
-    return len(pairs.anchors) * len(pairs.candidates) > (SYMMETRIC_ENTRIES if pairs.symmetric else BLOCKWISE_ENTRIES)
+    """Whether the blockwise form takes less time than the plain one (measured on a CPU), or memory
+    begins to matter.
+    """
+    return len(pairs.anchors) * len(pairs.candidates) > (
+        SYMMETRIC_ENTRIES if pairs.symmetric else BLOCKWISE_ENTRIES
+    )
 
 
 def block_size(device: torch.device, itemsize: int = 4) -> int:
@@ -46,10 +54,12 @@ def block_size(device: torch.device, itemsize: int = 4) -> int:
 def blockwise_logsumexps(pairs: Pairs, rule: Rule, detach: bool) -> tuple[Tensor, ...]:
     """The logsumexp over each row's negatives of each of the rule's logits, (rows,).
 
-    The rule's state may change between forward and backward; the backward uses the state of the forward. A
-    backward with ``create_graph=True`` raises a RuntimeError: second derivatives are not implemented.
+    The rule's state may change between forward and backward; the backward uses the state of the
+    forward. A backward with ``create_graph=True`` raises a RuntimeError: second derivatives are not
+    implemented.
 
-    The rule's parameters get gradients too; ``detach`` keeps it out of the gradient of the similarities.
+    The rule's parameters get gradients too; ``detach`` keeps it out of the gradient of the
+    similarities.
     """
     matrix = _Matrix(
         pairs,
@@ -79,7 +89,9 @@ class _Matrix:
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Rows and columns of each block; of a symmetric matrix those on and above the diagonal."""
         for i in range(0, len(self.pairs.anchors), self.block):
-            for j in range(i if self.pairs.symmetric else 0, len(self.pairs.candidates), self.block):
+            for j in range(
+                i if self.pairs.symmetric else 0, len(self.pairs.candidates), self.block
+            ):
                 yield slice(i, i + self.block), slice(j, j + self.block)
 
     def mirrored(self, rows: slice, columns: slice) -> bool:
@@ -102,7 +114,9 @@ class _LogSumExps(torch.autograd.Function):
     """(anchors, candidates, the rule's parameters) -> logsumexps of the negatives, (k, rows)."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: _Matrix, anchors: Tensor, candidates: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, matrix: _Matrix, anchors: Tensor, candidates: Tensor, *parameters: Tensor
+    ) -> Tensor:
         every: list[Tensor] = []
         for rows, columns in matrix.blocks():
             logits = matrix.logits(matrix.similarity(rows, columns))
@@ -132,11 +146,15 @@ class _LogSumExps(torch.autograd.Function):
         of_candidates = of_anchors if pairs.symmetric else torch.zeros_like(pairs.candidates)
 
         def share(logits: Tensor, k: int, rows: slice, columns: slice) -> Tensor:
-            """The gradient of a block's logits from that of their logsumexps: softmax times gradient; both ways."""
+            """The gradient of a block's logits from that of their logsumexps: softmax times
+            gradient; both ways.
+            """
             softmax = matrix.negatives_(logits - logsumexps[k, rows, None], k, rows, columns).exp_()
             total = softmax.mul_(grads[0][k, rows, None])
             if matrix.mirrored(rows, columns):
-                softmax = matrix.negatives_(logits - logsumexps[k, columns], k, rows, columns).exp_()
+                softmax = matrix.negatives_(
+                    logits - logsumexps[k, columns], k, rows, columns
+                ).exp_()
                 total += softmax.mul_(grads[0][k, columns])
             return total
 
@@ -145,9 +163,15 @@ class _LogSumExps(torch.autograd.Function):
                 similarity = matrix.similarity(rows, columns).requires_grad_()
                 with torch.enable_grad():
                     logits = matrix.logits(similarity)
-                used = [(x, share(x.detach(), k, rows, columns)) for k, x in enumerate(logits) if x.requires_grad]
+                used = [
+                    (x, share(x.detach(), k, rows, columns))
+                    for k, x in enumerate(logits)
+                    if x.requires_grad
+                ]
                 outputs, shares = zip(*used, strict=True)
-                weights, *more = torch.autograd.grad(outputs, [similarity, *learned], shares, materialize_grads=True)
+                weights, *more = torch.autograd.grad(
+                    outputs, [similarity, *learned], shares, materialize_grads=True
+                )
                 of_learned = [old + new for old, new in zip(of_learned, more, strict=True)]
                 of_anchors[rows].addmm_(weights, pairs.candidates[columns])
                 if ctx.needs_input_grad[2]:

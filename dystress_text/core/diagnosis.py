@@ -1,20 +1,24 @@
-"""What a temperature does to a batch: similarities, temperatures and gradients of its pairs, beside constants.
+"""What a temperature does to a batch: similarities, temperatures and gradients of its pairs, beside
+constants.
 
-The gradient of a pair is the derivative of the loss by its similarity, ``dL / ds``; for a negative of InfoNCE with a
-detached temperature it is ``p / tau``. Autograd computes it, for any objective and temperature. The functions here take
-an objective and embeddings and compute the similarities again; nothing of the objective changes but a temperature that
-follows the batch. Call them before the loss of a queue, which takes the batch's keys in.
+The gradient of a pair is the derivative of the loss by its similarity, ``dL / ds``; for a negative
+of InfoNCE with a detached temperature it is ``p / tau``. Autograd computes it, for any objective
+and temperature. The functions here take an objective and embeddings and compute the similarities
+again; nothing of the objective changes but a temperature that follows the batch. Call them before
+the loss of a queue, which takes the batch's keys in.
 
-:func:`compare` sets a rule beside every constant temperature. Let ``g_ij`` be the size of the gradient that the
-negative pair (i, j) gets, ``|dL / ds_ij|``, and G its sum over the batch; ``c_ij(tau)`` and ``C(tau)`` are the same
-under the constant temperature tau, for the same pairs. The distance of the rule from that constant is the total
-variation distance of the two distributions,
+:func:`compare` sets a rule beside every constant temperature. Let ``g_ij`` be the size of the
+gradient that the negative pair (i, j) gets, ``|dL / ds_ij|``, and G its sum over the batch;
+``c_ij(tau)`` and ``C(tau)`` are the same under the constant temperature tau, for the same pairs.
+The distance of the rule from that constant is the total variation distance of the two
+distributions,
 
     moved(tau) = 1/2 sum_ij | g_ij / G - c_ij(tau) / C(tau) |,
 
-the share of the negatives' gradient that must be moved from pairs to other pairs to turn one into the other: 0 for
-the same distribution, 1 for gradients on different pairs. The scale of the whole gradient is left out on purpose:
-Adam and clipping take it out. A scale that changes from step to step is therefore not seen.
+the share of the negatives' gradient that must be moved from pairs to other pairs to turn one into
+the other: 0 for the same distribution, 1 for gradients on different pairs. The scale of the whole
+gradient is left out on purpose: Adam and clipping take it out. A scale that changes from step to
+step is therefore not seen.
 """
 
 from __future__ import annotations
@@ -38,17 +42,25 @@ _AT_ONCE = 2**18  # entries for several constants at a time
 
 
 class PairSums(NamedTuple):
-    """Sums over the pairs of a batch. Those of several processes or batches can be added, field by field."""
+    """Sums over the pairs of a batch. Those of several processes or batches can be added, field by
+    field.
+    """
 
     counts: Tensor  # (3,) positives, negatives, negatives in the high-similarity region
     similarities: Tensor  # (2,) of positives and of negatives
-    temperatures: Tensor  # (3,) of positives, of negatives, and of negatives times their gradient's size
+    temperatures: (
+        Tensor  # (3,) of positives, of negatives, and of negatives times their gradient's size
+    )
     gradients: Tensor  # (2,) sizes, of all negatives and of those in the high-similarity region
-    histograms: Tensor  # (3, BINS) positives, negatives, and gradient's size of negatives, by similarity
+    histograms: (
+        Tensor  # (3, BINS) positives, negatives, and gradient's size of negatives, by similarity
+    )
 
 
 class Comparison(NamedTuple):
-    """A rule beside the constants; of one batch, or sums over batches and processes, added field by field."""
+    """A rule beside the constants; of one batch, or sums over batches and processes, added field by
+    field.
+    """
 
     batches: Tensor  # (), their number; a batch without a gradient counts as none
     pull: Tensor  # (), gradient of the positives over that of the negatives; 1 a batch for InfoNCE with a detached tau
@@ -70,12 +82,19 @@ class _Rows(NamedTuple):
     of_sums: Tensor  # (k, rows), gradients of the logsumexps of the negatives' logits
 
     def some(self, rows: slice) -> _Rows:
-        return _Rows(self.pairs.of_rows(rows), self.positive[rows], self.of_positive[rows], self.of_sums[:, rows])
+        return _Rows(
+            self.pairs.of_rows(rows),
+            self.positive[rows],
+            self.of_positive[rows],
+            self.of_sums[:, rows],
+        )
 
 
 @torch.no_grad()
 def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> PairSums:
-    """Sums over the pairs of this process's anchors; above the threshold lies the high-similarity region."""
+    """Sums over the pairs of this process's anchors; above the threshold lies the high-similarity
+    region.
+    """
     groups = _rows_of(loss, z)
     positive = groups[0].positive[: len(z[0])]  # (n,), once where both views are anchors
     sums = PairSums(*(positive.new_zeros(shape) for shape in (3, 2, 3, 2, (3, BINS))))
@@ -87,7 +106,9 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
         for start in range(0, len(group.positive), step):
             rows = group.some(slice(start, start + step))
             similarity, size = _of_negatives(loss, rows)
-            one = torch.ones_like(similarity).scatter_(1, rows.pairs.left_out, 0)  # 1 for a negative
+            one = torch.ones_like(similarity).scatter_(
+                1, rows.pairs.left_out, 0
+            )  # 1 for a negative
             tau, high = loss.tau(similarity), similarity > threshold
             counts[1] += one.sum()
             counts[2] += (one * high).sum()
@@ -103,10 +124,12 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
 
 @torch.no_grad()
 def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
-    """Compare a rule with the constants, on the negatives of this process's first :data:`MOST_ANCHORS` anchors.
+    """Compare a rule with the constants, on the negatives of this process's first
+    :data:`MOST_ANCHORS` anchors.
 
-    Under a constant, DCL is compared with DCL and any other objective with InfoNCE of the same pairs: the gradient of a
-    negative is then its probability over tau, without or with the positive among the candidates.
+    Under a constant, DCL is compared with DCL and any other objective with InfoNCE of the same
+    pairs: the gradient of a negative is then its probability over tau, without or with the positive
+    among the candidates.
     """
     groups = _rows_of(loss, z)
     logits, sizes, bins, pulls = [], [], [], []
@@ -115,9 +138,16 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
         rows = group.some(slice(0, max(1, most)))
         similarity, size = _of_negatives(loss, rows)
         bias = rows.pairs.mask_logits_(torch.zeros_like(similarity), with_bonus=True)
-        positive_bias = torch.full_like(rows.positive, -torch.inf if isinstance(loss, DCLLoss) else 0.0)
+        positive_bias = torch.full_like(
+            rows.positive, -torch.inf if isinstance(loss, DCLLoss) else 0.0
+        )
         # (rows, 1 + columns), the positive first
-        logits.append((torch.column_stack([rows.positive, similarity]), torch.column_stack([positive_bias, bias])))
+        logits.append(
+            (
+                torch.column_stack([rows.positive, similarity]),
+                torch.column_stack([positive_bias, bias]),
+            )
+        )
         sizes.append(size.flatten())
         bins.append(_bins_of(similarity).flatten())
         pulls.append(rows.of_positive.sum())
@@ -125,13 +155,20 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
     rule = size / size.sum()
     moved, histograms = [], []
     for taus in torch.split(constants().to(size), max(1, _AT_ONCE // len(size))):
-        each = [(s / taus[:, None, None] + bias).log_softmax(2)[:, :, 1:].flatten(1) for s, bias in logits]
+        each = [
+            (s / taus[:, None, None] + bias).log_softmax(2)[:, :, 1:].flatten(1)
+            for s, bias in logits
+        ]
         shares = torch.cat(each, dim=1).softmax(dim=1)  # (t, pairs), c / C
         moved.append((shares - rule).abs().sum(dim=1) / 2)
-        histograms.append(shares.new_zeros(len(taus), BINS).scatter_add_(1, place.expand_as(shares), shares))
+        histograms.append(
+            shares.new_zeros(len(taus), BINS).scatter_add_(1, place.expand_as(shares), shares)
+        )
     of_rule = rule.new_zeros(BINS).scatter_add_(0, place, rule)
     pull = torch.stack(pulls).sum() / size.sum()
-    compared = Comparison(torch.ones_like(pull), pull, torch.cat(moved), of_rule, torch.cat(histograms))
+    compared = Comparison(
+        torch.ones_like(pull), pull, torch.cat(moved), of_rule, torch.cat(histograms)
+    )
     whole = torch.stack([each.isfinite().all() for each in compared]).all()
     return Comparison(*(torch.where(whole, each, 0) for each in compared))
 
@@ -151,7 +188,10 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
             leaves.append([s, *sums])
         with torch.enable_grad():
             mean = torch.cat(losses).mean()
-        gradients = [torch.autograd.grad(mean, each, retain_graph=True, materialize_grads=True) for each in leaves]
+        gradients = [
+            torch.autograd.grad(mean, each, retain_graph=True, materialize_grads=True)
+            for each in leaves
+        ]
     return [
         _Rows(pairs, s.detach(), of_s.abs(), torch.stack(of_sums))
         for pairs, (s, *_), (of_s, *of_sums) in zip(groups, leaves, gradients, strict=True)

@@ -1,8 +1,9 @@
 """Gathering rows from all processes, with gradients that flow back to their owners.
 
-A loss compares its own process's rows with the columns of all processes and returns the mean over its own rows.
-Data-parallel training averages the parameters' gradients over the processes. For the result to be the gradient of the
-mean over the global batch, the owner of a row must receive the *sum* of the gradients that all processes have for it.
+A loss compares its own process's rows with the columns of all processes and returns the mean over
+its own rows. Data-parallel training averages the parameters' gradients over the processes. For the
+result to be the gradient of the mean over the global batch, the owner of a row must receive the
+*sum* of the gradients that all processes have for it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class LocalGather:
 
 
 class ProcessGather:
-    """All processes of a torch.distributed group (None: the default one), each with the same number of rows.
+    """All processes of a torch.distributed group (None: the default one), each with the same number
+    of rows.
 
     Examples:
         >>> gather = ProcessGather(rank=1, world_size=4)  # after torch.distributed.init_process_group
@@ -67,7 +69,9 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, gather: ProcessGather) -> Tensor:
         ctx.gather = gather
-        rows = rows.contiguous()  # all_gather needs contiguous tensors, and empty_like keeps strides
+        rows = (
+            rows.contiguous()
+        )  # all_gather needs contiguous tensors, and empty_like keeps strides
         by_rank = [torch.empty_like(rows) for _ in range(gather.world_size)]
         dist.all_gather(by_rank, rows, group=gather.group)
         return torch.cat(by_rank)

@@ -1,7 +1,9 @@
-"""The shape of an embedding space: alignment, uniformity, tolerance, inter-class uniformity, similarity histograms.
+"""The shape of an embedding space: alignment, uniformity, tolerance, inter-class uniformity,
+similarity histograms.
 
-Embeddings need not be normalised; they are L2-normalised here. Computations over all pairs run in blocks of rows, so
-that there is never an N x N matrix. Products are in fp32 (fp64 for fp64 input), sums in fp64.
+Embeddings need not be normalised; they are L2-normalised here. Computations over all pairs run in
+blocks of rows, so that there is never an N x N matrix. Products are in fp32 (fp64 for fp64 input),
+sums in fp64.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ BLOCK = 1024  # rows a block: 1024 x N similarities at a time
 
 
 def alignment(x: Tensor, y: Tensor) -> Tensor:
-    """Mean squared distance of positive pairs (Eq. alignment; Wang and Isola, 2020); lower is closer.
+    """Mean squared distance of positive pairs (Eq. alignment; Wang and Isola, 2020); lower is
+    closer.
 
     ``x`` and ``y`` are (pairs, dim), row i of one belonging to row i of the other.
 
@@ -36,20 +39,25 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
 def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
     """log mean exp(-t ||x_i - x_j||^2) over all pairs i != j (Eq. unif; Wang and Isola, 2020); lower is more uniform.
 
-    ``x`` is (n, dim) with at least two rows, ``t`` the width of the Gaussian potential, the field's 2.
+    ``x`` is (n, dim) with at least two rows, ``t`` the width of the Gaussian potential, the field's
+    2.
 
     Examples:
         >>> round(float(uniformity(torch.tensor([[1.0, 0.0], [-3.0, 0.0]]))), 4)  # opposite: -2 times the square of 2
         -8.0
     """
     if x.ndim != 2 or len(x) < 2:
-        raise ValueError(f"uniformity needs at least two rows of shape (n, dim), got {tuple(x.shape)}")
+        raise ValueError(
+            f"uniformity needs at least two rows of shape (n, dim), got {tuple(x.shape)}"
+        )
     z = unit_vectors(x)
     square = positive_similarity(z, z)  # 1, or 0 for a zero vector
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     for start in range(0, len(z), BLOCK):
         block = z[start : start + BLOCK]
-        distance = (square[start : start + len(block), None] + square - 2 * block @ z.T).clamp(min=0)  # (block, n)
+        distance = (square[start : start + len(block), None] + square - 2 * block @ z.T).clamp(
+            min=0
+        )  # (block, n)
         distance[:, start : start + len(block)].fill_diagonal_(torch.inf)  # leave out i = j
         total += torch.exp(-t * distance).sum(dtype=torch.float64)
     return torch.log(total / (len(x) * (len(x) - 1)))
@@ -70,9 +78,11 @@ def interclass_uniformity(x: Tensor, labels: Tensor, t: float = 2.0) -> Tensor:
 
 
 def tolerance(x: Tensor, labels: Tensor, over_all_pairs: bool = False) -> Tensor:
-    """Mean similarity of pairs of one class, i != j (Wang and Liu, CVPR 2021); higher is more tolerant.
+    """Mean similarity of pairs of one class, i != j (Wang and Liu, CVPR 2021); higher is more
+    tolerant.
 
-    With ``over_all_pairs``, ``s * 1[same class]`` is averaged over all pairs i != j instead of over those of one class.
+    With ``over_all_pairs``, ``s * 1[same class]`` is averaged over all pairs i != j instead of over
+    those of one class.
 
     Examples:
         >>> x, labels = torch.tensor([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1])
@@ -86,7 +96,8 @@ def tolerance(x: Tensor, labels: Tensor, over_all_pairs: bool = False) -> Tensor
     same = (counts * (counts - 1)).sum()
     if same == 0:
         raise ValueError("tolerance needs a class with at least two members")
-    # over a class, the sum of s_ij with i != j is |sum of its vectors|^2 minus the sum of their |z_i|^2
+    # over a class, the sum of s_ij with i != j is |sum of its vectors|^2 minus the sum of their
+    # |z_i|^2
     total = sums.square().sum() - z.square().sum()
     return total / (len(x) * (len(x) - 1) if over_all_pairs else same)
 
@@ -100,13 +111,17 @@ class SimilarityHistograms(NamedTuple):
     true_negative: Tensor  # (bins,), pairs of different classes
 
 
-def similarity_histograms(view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100) -> SimilarityHistograms:
+def similarity_histograms(
+    view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100
+) -> SimilarityHistograms:
     """Histograms of the similarities between two views of a data set, by kind of pair.
 
     Both views are (n, dim), their rows i of one sample, of class ``labels[i]``.
     """
     if view1.shape != view2.shape:
-        raise ValueError(f"both views must have one shape, got {tuple(view1.shape)} and {tuple(view2.shape)}")
+        raise ValueError(
+            f"both views must have one shape, got {tuple(view1.shape)} and {tuple(view2.shape)}"
+        )
     _check_labels(view1, labels)
     z1, z2 = unit_vectors(view1), unit_vectors(view2)
     counts = torch.zeros(3, bins, dtype=torch.int64, device=z1.device)
@@ -121,11 +136,15 @@ def similarity_histograms(view1: Tensor, view2: Tensor, labels: Tensor, bins: in
 
 def _check_labels(x: Tensor, labels: Tensor) -> None:
     if x.ndim != 2 or labels.shape != x.shape[:1]:
-        raise ValueError(f"labels must hold one class a row: {tuple(labels.shape)} for {tuple(x.shape)} embeddings")
+        raise ValueError(
+            f"labels must hold one class a row: {tuple(labels.shape)} for {tuple(x.shape)} embeddings"
+        )
 
 
 def _class_sums(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of the unit vectors of each class present, (classes, dim) in fp64, and the classes' sizes, (classes,)."""
+    """Sums of the unit vectors of each class present, (classes, dim) in fp64, and the classes'
+    sizes, (classes,).
+    """
     _check_labels(x, labels)
     _, place, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     sums = torch.zeros(len(counts), x.shape[1], dtype=torch.float64, device=x.device)

@@ -1,25 +1,28 @@
-"""Contrastive objectives; each takes any temperature, alone or in a rule of :mod:`dystress_text.core.rules`.
+"""Contrastive objectives; each takes any temperature, alone or in a rule of
+:mod:`dystress_text.core.rules`.
 
-DySTreSS (Manna et al.) gives each pair a temperature of its own, a function of the pair's cosine similarity s. The loss
-of an anchor with the positive p and the negatives n is
+DySTreSS (Manna et al.) gives each pair a temperature of its own, a function of the pair's cosine
+similarity s. The loss of an anchor with the positive p and the negatives n is
 
     L = -log( exp(s_p / tau(s_p)) / (exp(s_p / tau(s_p)) + sum_n exp(s_n / tau(s_n))) ).
 
-A low temperature near s = 0 pushes unrelated pairs apart; a higher one for similar pairs spares near-duplicates, which
-may be false negatives. :meth:`ContrastiveLoss.forward` computes L as ``-logsigmoid(s_p / tau - logsumexp(s_n / tau))``.
-An objective says which pairs it has (:mod:`dystress_text.core.pairs`) and what it makes of these two numbers. Above a
-size, the similarities are formed block by block (:mod:`dystress_text.core.blockwise`); loss and gradients are the same.
-Embeddings need not be normalised. Everything runs in fp32 (fp64 for fp64 embeddings), under autocast too. A zero vector
-has similarity 0 to everything.
+A low temperature near s = 0 pushes unrelated pairs apart; a higher one for similar pairs spares
+near-duplicates, which may be false negatives. :meth:`ContrastiveLoss.forward` computes L as
+``-logsigmoid(s_p / tau - logsumexp(s_n / tau))``. An objective says which pairs it has
+(:mod:`dystress_text.core.pairs`) and what it makes of these two numbers. Above a size, the
+similarities are formed block by block (:mod:`dystress_text.core.blockwise`); loss and gradients are
+the same. Embeddings need not be normalised. Everything runs in fp32 (fp64 for fp64 embeddings),
+under autocast too. A zero vector has similarity 0 to everything.
 
-By default the similarity is detached before tau is computed of it, as in the paper's pseudocode: per anchor, the
-gradients by s are then ``p / tau`` for a negative and ``-(1 - p) / tau`` for the positive, p being the softmax's
-probabilities. With ``detach_temperature=False`` tau is a part of the gradient, as in the paper's theory: ``p (tau - s
-tau') / tau^2`` and ``-(1 - p) (tau - s tau') / tau^2``.
+By default the similarity is detached before tau is computed of it, as in the paper's pseudocode:
+per anchor, the gradients by s are then ``p / tau`` for a negative and ``-(1 - p) / tau`` for the
+positive, p being the softmax's probabilities. With ``detach_temperature=False`` tau is a part of
+the gradient, as in the paper's theory: ``p (tau - s tau') / tau^2`` and ``-(1 - p) (tau - s tau') /
+tau^2``.
 
-Across processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. The loss is then the mean over the process's
-own anchors; its average over the processes, and every parameter's gradient after DistributedDataParallel's averaging,
-equal those of one process with the whole batch.
+Across processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. The loss is then the
+mean over the process's own anchors; its average over the processes, and every parameter's gradient
+after DistributedDataParallel's averaging, equal those of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -34,7 +37,14 @@ from torch import Tensor
 from dystress_text.core.blockwise import blockwise_logsumexps, blockwise_pays
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.pairs import Pairs, both_view_pairs, first_view_pairs
-from dystress_text.core.registry import LossError, LossPart, check_flag, check_number, parse, register
+from dystress_text.core.registry import (
+    LossError,
+    LossPart,
+    check_flag,
+    check_number,
+    parse,
+    register,
+)
 from dystress_text.core.rules import ADNCERule, Rule, as_rule
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
 from dystress_text.core.temperature import Temperature
@@ -73,14 +83,19 @@ def loss(text: str, own_classes: bool = False) -> Objective:
 
 
 class ContrastiveLoss(Objective):
-    """Base of the objectives with negatives: from embeddings to the mean loss of the anchors, for any temperature.
+    """Base of the objectives with negatives: from embeddings to the mean loss of the anchors, for
+    any temperature.
 
     Args:
-        temperature: any temperature, or a number for a constant one; or a rule with its temperature.
-        detach_temperature: whether the similarity is detached before the temperature is computed of it.
+        temperature: any temperature, or a number for a constant one; or a rule with its
+            temperature.
+        detach_temperature: whether the similarity is detached before the temperature is computed of
+            it.
         gather: the other processes.
-        blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
-        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
+        blockwise: whether to compute without the matrix of similarities; None does so above some
+            millions of them.
+        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the
+            division by tau.
 
     Examples:
         >>> class Hinge(ContrastiveLoss):
@@ -99,8 +114,9 @@ class ContrastiveLoss(Objective):
         Args:
             z1: anchors, (batch, dim).
             z2: positives of the same shape; row i belongs to row i of ``z1``.
-            hard_negatives: any number of tensors of the same shape. Each of their rows is a candidate of every anchor.
-                ``hard_negative_weight`` is added to the logits of anchor i with row i.
+            hard_negatives: any number of tensors of the same shape. Each of their rows is a
+                candidate of every anchor. ``hard_negative_weight`` is added to the logits of anchor
+                i with row i.
         """
         with torch.autocast(device_type=z1.device.type, enabled=False):
             losses = []
@@ -108,18 +124,28 @@ class ContrastiveLoss(Objective):
                 s = positive_similarity(pairs.anchors, pairs.positives)  # (rows,)
                 positive = self.rule.positive_logit(s, self.tau(s))  # (rows,), s / tau
                 logsumexps = self.logsumexps(pairs)  # of the negatives' logits, (rows,)
-                negatives = self.rule.negatives_logsumexp(logsumexps, positive, pairs.negative_count)  # (rows,)
-                loss = self.row_loss(positive, negatives, s)  # (rows,), InfoNCE's is the cross-entropy
+                negatives = self.rule.negatives_logsumexp(
+                    logsumexps, positive, pairs.negative_count
+                )  # (rows,)
+                loss = self.row_loss(
+                    positive, negatives, s
+                )  # (rows,), InfoNCE's is the cross-entropy
                 losses.append(loss + self.rule.offset(logsumexps, s, pairs.negative_count))
             return torch.cat(losses).mean()
 
     def tau(self, similarity: Tensor) -> Tensor:
-        """Temperature of each pair, of the same shape; by default without a gradient by the similarity."""
-        tau: Tensor = self.temperature(similarity.detach() if self.detach_temperature else similarity)
+        """Temperature of each pair, of the same shape; by default without a gradient by the
+        similarity.
+        """
+        tau: Tensor = self.temperature(
+            similarity.detach() if self.detach_temperature else similarity
+        )
         return tau
 
     def logsumexps(self, pairs: Pairs) -> Sequence[Tensor]:
-        """The logsumexp of each row's negative logits, (rows,); a few of them for rules of other papers."""
+        """The logsumexp of each row's negative logits, (rows,); a few of them for rules of other
+        papers.
+        """
         if blockwise_pays(pairs) if self.blockwise is None else self.blockwise:
             return blockwise_logsumexps(pairs, self.rule, self.detach_temperature)
         return self.logsumexps_of(pairs.anchors @ pairs.candidates.T, pairs)
@@ -127,10 +153,14 @@ class ContrastiveLoss(Objective):
     def logsumexps_of(self, similarity: Tensor, pairs: Pairs) -> list[Tensor]:
         """The same from the matrix of similarities, (rows, columns)."""
         logits = self.rule.logits(similarity, self.tau(similarity))  # (rows, columns), s / tau
-        return [pairs.mask_logits_(x.clone(), with_bonus=k == 0).logsumexp(dim=1) for k, x in enumerate(logits)]
+        return [
+            pairs.mask_logits_(x.clone(), with_bonus=k == 0).logsumexp(dim=1)
+            for k, x in enumerate(logits)
+        ]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        """The loss of each anchor, (rows,): -log P, P the softmax probability of the positive among all candidates.
+        """The loss of each anchor, (rows,): -log P, P the softmax probability of the positive among
+        all candidates.
 
         Args:
             positive: its logit, (rows,); (..., rows) give losses of this shape.
@@ -150,7 +180,9 @@ class ContrastiveLoss(Objective):
     ) -> None:
         super().__init__(gather)
         self.rule = as_rule(temperature)
-        decoupled = type(self).row_loss is not ContrastiveLoss.row_loss  # no positive in the denominator
+        decoupled = (
+            type(self).row_loss is not ContrastiveLoss.row_loss
+        )  # no positive in the denominator
         if isinstance(self.rule, ADNCERule) and self.rule.weigh_positive and decoupled:
             raise ValueError(
                 "weigh_positive: infonce and ntxent have a positive to weigh in the denominator, this loss has not"
@@ -175,15 +207,23 @@ class ContrastiveLoss(Objective):
         return self.temperature.learned()
 
     def prepare(self, *embeddings: Tensor) -> list[Tensor]:
-        """Checked and normalised embeddings, (batch, dim) each; the temperature observes their mean similarity."""
+        """Checked and normalised embeddings, (batch, dim) each; the temperature observes their mean
+        similarity.
+        """
         if any(z.ndim != 2 for z in embeddings) or len({tuple(z.shape) for z in embeddings}) != 1:
             shapes = ", ".join(str(tuple(z.shape)) for z in embeddings)
             raise ValueError(f"embeddings must all have one shape (batch, dim), got {shapes}")
-        if self.negatives_from_batch and len(embeddings[0]) * self.gather.world_size < 2 and len(embeddings) < 3:
+        if (
+            self.negatives_from_batch
+            and len(embeddings[0]) * self.gather.world_size < 2
+            and len(embeddings) < 3
+        ):
             raise ValueError("batch of 1 pair has no negatives: the batch size must be at least 2")
         units = [unit_vectors(z) for z in embeddings]
         if self.temperature.needs_mean_positive:
-            self.temperature.observe(self.gather(positive_similarity(units[0], units[1]).detach()).mean())
+            self.temperature.observe(
+                self.gather(positive_similarity(units[0], units[1]).detach()).mean()
+            )
         return units
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
@@ -194,18 +234,20 @@ class ContrastiveLoss(Objective):
 
 @register("infonce")
 class InfoNCELoss(ContrastiveLoss):
-    """InfoNCE (van den Oord et al., 2018) in one direction: find each anchor's positive among those of the batch.
+    """InfoNCE (van den Oord et al., 2018) in one direction: find each anchor's positive among those
+    of the batch.
 
-    SimCSE's objective and the default for text. Equals sentence-transformers' MultipleNegativesRankingLoss (scale
-    ``1 / tau``) at a constant temperature.
+    SimCSE's objective and the default for text. Equals sentence-transformers'
+    MultipleNegativesRankingLoss (scale ``1 / tau``) at a constant temperature.
 
-    The paper's best STS row has ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``, SimCSE 0.05.
+    The paper's best STS row has ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07,
+    shift=-0.4)``, SimCSE 0.05.
 
     Args:
         temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
-        bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
-            directions; hard negatives are candidates of the first alone. Equals MultipleNegativesRankingLoss with both
-            directions and a partition for each.
+        bidirectional: each positive also has to find its anchor among all anchors; the loss is the
+            mean of both directions; hard negatives are candidates of the first alone. Equals
+            MultipleNegativesRankingLoss with both directions and a partition for each.
 
     Examples:
         >>> infonce = InfoNCELoss(0.5)
@@ -215,7 +257,13 @@ class InfoNCELoss(ContrastiveLoss):
         tensor(0.2539)
     """
 
-    def __init__(self, temperature: Rule | Temperature | float, *, bidirectional: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        temperature: Rule | Temperature | float,
+        *,
+        bidirectional: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(temperature, **options)
         check_flag("bidirectional", bidirectional)
         self.bidirectional = bidirectional
@@ -227,7 +275,8 @@ class InfoNCELoss(ContrastiveLoss):
 
 @register("ntxent")
 class NTXentLoss(ContrastiveLoss):
-    """NT-Xent (SimCLR, Chen et al., ICML 2020): both views are anchors, all other 2N - 1 views are candidates.
+    """NT-Xent (SimCLR, Chen et al., ICML 2020): both views are anchors, all other 2N - 1 views are
+    candidates.
 
     The default for vision; the paper's pseudocode (Alg. vanilladystress) is
     ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``.
@@ -244,21 +293,25 @@ class NTXentLoss(ContrastiveLoss):
 
 @register("dcl")
 class DCLLoss(NTXentLoss):
-    """Decoupled contrastive loss (Yeh et al., ECCV 2022): NT-Xent without the positive in the denominator.
+    """Decoupled contrastive loss (Yeh et al., ECCV 2022): NT-Xent without the positive in the
+    denominator.
 
-    ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions.
+    ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both
+    directions.
 
     Args:
         temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
-        per_view: sum two logsumexps instead, each over the N - 1 negatives of one view, as DCLLoss of lightly did
-            before June 2025. Hard negatives join those of the positive's view.
+        per_view: sum two logsumexps instead, each over the N - 1 negatives of one view, as DCLLoss
+            of lightly did before June 2025. Hard negatives join those of the positive's view.
 
     Examples:
         >>> DCLLoss(0.5)(torch.eye(2), torch.eye(2))  # log(2) - 2
         tensor(-1.3069)
     """
 
-    def __init__(self, temperature: Rule | Temperature | float, *, per_view: bool = False, **options: Any) -> None:
+    def __init__(
+        self, temperature: Rule | Temperature | float, *, per_view: bool = False, **options: Any
+    ) -> None:
         super().__init__(temperature, **options)
         check_flag("per_view", per_view)
         self.per_view = per_view
@@ -269,8 +322,13 @@ class DCLLoss(NTXentLoss):
         if len(z[0]) * self.gather.world_size < 2:
             raise ValueError("per_view: batch of 1 pair has no negatives in the anchor's view")
         directions = ((z[0], z[1]), (z[1], z[0]))
-        across = [first_view_pairs(a, p, z[2:], self.gather, self.hard_negative_weight) for a, p in directions]
-        return across + [first_view_pairs(a, a, (), self.gather)._replace(positives=p) for a, p in directions]
+        across = [
+            first_view_pairs(a, p, z[2:], self.gather, self.hard_negative_weight)
+            for a, p in directions
+        ]
+        return across + [
+            first_view_pairs(a, a, (), self.gather)._replace(positives=p) for a, p in directions
+        ]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         # per view, the mean is over two rows of each anchor: half of this sum
@@ -281,8 +339,8 @@ class DCLLoss(NTXentLoss):
 class DCLWLoss(DCLLoss):
     """DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022): far positives count more.
 
-    The positive term of pair i is multiplied by ``w_i = 2 - N softmax_i(s_p / sigma)`` over the global batch, detached.
-    ``per_view`` is that of :class:`DCLLoss`.
+    The positive term of pair i is multiplied by ``w_i = 2 - N softmax_i(s_p / sigma)`` over the
+    global batch, detached. ``per_view`` is that of :class:`DCLLoss`.
 
     Args:
         temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
@@ -293,7 +351,9 @@ class DCLWLoss(DCLLoss):
         tensor(-1.3069)
     """
 
-    def __init__(self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any) -> None:
+    def __init__(
+        self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any
+    ) -> None:
         super().__init__(temperature, **options)
         if isinstance(self.rule, ADNCERule):
             raise ValueError("adnce does not go with dclw: each has a sigma for weights of its own")
@@ -310,11 +370,13 @@ class DCLWLoss(DCLLoss):
 
 @register("macl")
 class MACLLoss(ContrastiveLoss):
-    """Model-aware contrastive loss (Huang et al., ICML 2023): ``-sg(1 / (1 - P)) log P`` on the rows of InfoNCE.
+    """Model-aware contrastive loss (Huang et al., ICML 2023): ``-sg(1 / (1 - P)) log P`` on the
+    rows of InfoNCE.
 
-    ``MACLLoss(tau_0, alpha, a_0)`` uses :class:`AlignmentAdaptiveTemperature`, as its paper does; the reweighting works
-    with any other temperature too. Text: 0.05, 2, 0.8. The adaptive temperature raises a TemperatureError when it
-    reaches 0, at a mean positive similarity of a_0 - 1/alpha.
+    ``MACLLoss(tau_0, alpha, a_0)`` uses :class:`AlignmentAdaptiveTemperature`, as its paper does;
+    the reweighting works with any other temperature too. Text: 0.05, 2, 0.8. The adaptive
+    temperature raises a TemperatureError when it reaches 0, at a mean positive similarity of a_0 -
+    1/alpha.
 
     Args:
         tau_0: the alignment-adaptive temperature where the mean positive similarity is ``a_0``.
@@ -355,8 +417,8 @@ class MACLLoss(ContrastiveLoss):
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         """With m = negatives - positive this is softplus(m) / sg(sigmoid(m)).
 
-        Its derivative by m is exactly 1, and below m = -40 its value is 1 in every precision, so value and derivative
-        are set apart: nothing can underflow.
+        Its derivative by m is exactly 1, and below m = -40 its value is 1 in every precision, so
+        value and derivative are set apart: nothing can underflow.
         """
         margin = negatives - positive
         safe = margin.detach().clamp(min=-40)

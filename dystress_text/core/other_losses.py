@@ -1,4 +1,6 @@
-"""Objectives beside the paper's: MoCo's queue; RINCE, a function of InfoNCE's rows; SigLIP, a loss of single pairs."""
+"""Objectives beside the paper's: MoCo's queue; RINCE, a function of InfoNCE's rows; SigLIP, a loss
+of single pairs.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,12 @@ _LINEAR = 40  # above it, softplus is the identity in fp64 too
 
 @register("queue")
 class QueueInfoNCELoss(ContrastiveLoss):
-    """InfoNCE against a queue of past keys (MoCo, He et al., CVPR 2020): find each query's key among key and queue.
+    """InfoNCE against a queue of past keys (MoCo, He et al., CVPR 2020): find each query's key
+    among key and queue.
 
-    The keys come from a momentum encoder and carry no gradient. In training mode the batch's keys of all
-    processes enter the queue after the loss and push out the oldest keys. A batch of 1 is valid.
+    The keys come from a momentum encoder and carry no gradient. In training mode the batch's keys
+    of all processes enter the queue after the loss and push out the oldest keys. A batch of 1 is
+    valid.
 
     Args:
         temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
@@ -59,7 +63,9 @@ class QueueInfoNCELoss(ContrastiveLoss):
         """Fill the queue with random keys of this dimension, the same ones in every process."""
         check_count("dim", dim, "[1, 65536]")
         generator = torch.Generator().manual_seed(0)
-        self.register_buffer("queue", unit_vectors(torch.randn(self.queue_size, dim, generator=generator)))
+        self.register_buffer(
+            "queue", unit_vectors(torch.randn(self.queue_size, dim, generator=generator))
+        )
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]  # the queue has the negatives
         """Mean loss over the queries; both (batch, dim), key i belongs to query i."""
@@ -73,7 +79,9 @@ class QueueInfoNCELoss(ContrastiveLoss):
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         query, key = z
         if query.shape[1] != self.queue.shape[1]:
-            raise ValueError(f"dim of the queue's keys is {self.queue.shape[1]}, got {query.shape[1]}")
+            raise ValueError(
+                f"dim of the queue's keys is {self.queue.shape[1]}, got {query.shape[1]}"
+            )
         nothing = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
         return [Pairs(query, key, self.queue.to(query.dtype), nothing)]
 
@@ -82,9 +90,10 @@ class QueueInfoNCELoss(ContrastiveLoss):
 class RINCELoss(InfoNCELoss):
     """RINCE (Chuang et al., CVPR 2022): robust to views that do not belong together.
 
-    ``-exp(q l_p) / q + (lam (exp(l_p) + sum exp(l)))^q / q`` with the logits l; nothing but the temperature is
-    detached. For q towards 0 it is InfoNCE and a constant. Published for images: q 0.1 (SimCLR) or 0.6 (MoCo v3), lam
-    0.01. With q 0.6 and the temperature 0.05 a row of a positive of 0.9 weighs 5e4.
+    ``-exp(q l_p) / q + (lam (exp(l_p) + sum exp(l)))^q / q`` with the logits l; nothing but the
+    temperature is detached. For q towards 0 it is InfoNCE and a constant. Published for images: q
+    0.1 (SimCLR) or 0.6 (MoCo v3), lam 0.01. With q 0.6 and the temperature 0.05 a row of a positive
+    of 0.9 weighs 5e4.
 
     Args:
         temperature: as for :class:`InfoNCELoss`, like the options that are not named here.
@@ -99,7 +108,11 @@ class RINCELoss(InfoNCELoss):
     """
 
     def __init__(
-        self, temperature: Rule | Temperature | float, q: float = 0.1, lam: float = 0.01, **options: Any
+        self,
+        temperature: Rule | Temperature | float,
+        q: float = 0.1,
+        lam: float = 0.01,
+        **options: Any,
     ) -> None:
         super().__init__(temperature, **options)
         check_number("q", q, "(0, 1]")
@@ -125,7 +138,9 @@ class InverseScale(Temperature):
 
 
 class SigmoidRule(Rule):
-    """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts ``softplus`` of its logit."""
+    """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts
+    ``softplus`` of its logit.
+    """
 
     temperature: InverseScale
 
@@ -140,7 +155,9 @@ class SigmoidRule(Rule):
         return scale * similarity + self.bias.to(similarity.dtype)
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
-        """Their exponential is the softplus, so that its sum over the negatives is that of a softmax."""
+        """Their exponential is the softplus, so that its sum over the negatives is that of a
+        softmax.
+        """
         x = self.positive_logit(similarity, tau)
         costs = F.softplus(x, threshold=_LINEAR)
         nothing = costs < torch.finfo(x.dtype).tiny  # log(softplus(x)) is x where that underflows
@@ -149,16 +166,19 @@ class SigmoidRule(Rule):
 
 @register("siglip")
 class SigLIPLoss(ContrastiveLoss):
-    """SigLIP's sigmoid loss (Zhai et al., ICCV 2023, Alg. 1): each pair is a positive or a negative by itself.
+    """SigLIP's sigmoid loss (Zhai et al., ICCV 2023, Alg. 1): each pair is a positive or a negative
+    by itself.
 
-    ``mean over anchors of softplus(-(t p + b)) + sum softplus(t s + b)`` over the anchor's negatives; t = exp(t') and b
-    are learned: give them to the optimiser without weight decay. The paper begins with t = 10 and b = -10.
+    ``mean over anchors of softplus(-(t p + b)) + sum softplus(t s + b)`` over the anchor's
+    negatives; t = exp(t') and b are learned: give them to the optimiser without weight decay. The
+    paper begins with t = 10 and b = -10.
 
     Args:
         logit_scale: t at the start; positive.
         logit_bias: b at the start.
         learning_rate: peak learning rate of both.
-        options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no softmax.
+        options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no
+            softmax.
 
     Examples:
         >>> siglip = SigLIPLoss(logit_scale=10, logit_bias=-10)
@@ -171,17 +191,31 @@ class SigLIPLoss(ContrastiveLoss):
     rule: SigmoidRule
 
     def __init__(
-        self, logit_scale: float = 10.0, logit_bias: float = -10.0, *, learning_rate: float = 1e-3, **options: Any
+        self,
+        logit_scale: float = 10.0,
+        logit_bias: float = -10.0,
+        *,
+        learning_rate: float = 1e-3,
+        **options: Any,
     ) -> None:
         super().__init__(SigmoidRule(logit_scale, logit_bias), **options)
         check_number("learning_rate", learning_rate, "(0, inf)")
         if self.hard_negative_weight != 0:
-            raise ValueError("hard_negative_weight must be 0: SigLIP has no softmax whose logits it could be added to")
-        self.logit_scale, self.logit_bias, self.learning_rate = logit_scale, logit_bias, learning_rate
+            raise ValueError(
+                "hard_negative_weight must be 0: SigLIP has no softmax whose logits it could be added to"
+            )
+        self.logit_scale, self.logit_bias, self.learning_rate = (
+            logit_scale,
+            logit_bias,
+            learning_rate,
+        )
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         return F.softplus(-positive) + negatives.exp()
 
     def learned(self) -> dict[str, float]:
-        scale, bias = float(self.rule.temperature.log_scale.detach().exp()), float(self.rule.bias.detach())
+        scale, bias = (
+            float(self.rule.temperature.log_scale.detach().exp()),
+            float(self.rule.bias.detach()),
+        )
         return {"logit_scale": round(scale, 6), "logit_bias": round(bias, 6)}

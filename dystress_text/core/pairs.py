@@ -1,4 +1,6 @@
-"""Which pairs an objective has: anchors, their positives, and the candidates that they are compared with."""
+"""Which pairs an objective has: anchors, their positives, and the candidates that they are compared
+with.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from dystress_text.core.gather import Gather
 
 
 class Pairs(NamedTuple):
-    """Unit vectors. Every anchor is compared with every candidate; those pairs are its negatives, except a few.
+    """Unit vectors. Every anchor is compared with every candidate; those pairs are its negatives,
+    except a few.
 
     If ``anchors`` and ``candidates`` are the same object, the matrix of logits is symmetric.
     """
@@ -21,7 +24,9 @@ class Pairs(NamedTuple):
     positives: Tensor  # (rows, dim)
     candidates: Tensor  # (columns, dim)
     left_out: Tensor  # (rows, k), int64: candidates that are no negatives: the positive, the anchor itself
-    own: Tensor | None = None  # (rows, h), int64: the anchor's own hard negatives among the candidates
+    own: Tensor | None = (
+        None  # (rows, h), int64: the anchor's own hard negatives among the candidates
+    )
     bonus: float = 0.0  # added to the logits of these
 
     @property
@@ -37,20 +42,29 @@ class Pairs(NamedTuple):
         """The pairs of some anchors."""
         own = None if self.own is None else self.own[rows]
         return self._replace(
-            anchors=self.anchors[rows], positives=self.positives[rows], left_out=self.left_out[rows], own=own
+            anchors=self.anchors[rows],
+            positives=self.positives[rows],
+            left_out=self.left_out[rows],
+            own=own,
         )
 
     def mask_logits_(self, logits: Tensor, with_bonus: bool, first_column: int = 0) -> Tensor:
-        """Set logits to -inf in place where a pair is no negative, and add the bonus of an anchor's own hard negatives.
+        """Set logits to -inf in place where a pair is no negative, and add the bonus of an anchor's
+        own hard negatives.
 
-        The logits are (rows, some columns), from ``first_column`` on. Only the first logit of a rule has the bonus; a
-        second one normalises weights.
+        The logits are (rows, some columns), from ``first_column`` on. Only the first logit of a
+        rule has the bonus; a second one normalises weights.
         """
-        for columns, amount in ((self.left_out, -torch.inf), (self.own if with_bonus else None, self.bonus)):
+        for columns, amount in (
+            (self.left_out, -torch.inf),
+            (self.own if with_bonus else None, self.bonus),
+        ):
             if columns is not None:
                 place = columns - first_column
                 inside = place.clamp(0, logits.shape[1] - 1)
-                amounts = torch.full_like(place, amount, dtype=logits.dtype).where(place == inside, 0)
+                amounts = torch.full_like(place, amount, dtype=logits.dtype).where(
+                    place == inside, 0
+                )
                 logits.scatter_add_(1, inside, amounts)
         return logits
 
@@ -63,32 +77,46 @@ def own_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
 def first_view_pairs(
     z1: Tensor, z2: Tensor, hard_negatives: Sequence[Tensor], gather: Gather, bonus: float = 0.0
 ) -> Pairs:
-    """Anchors z1 against all z2 (SimCSE's rows); unit vectors (n, dim), n x N pairs with N = n * world_size."""
+    """Anchors z1 against all z2 (SimCSE's rows); unit vectors (n, dim), n x N pairs with N = n *
+    world_size.
+    """
     columns = own_columns(len(z1), gather, z1.device)
-    return _with_hard_negatives(Pairs(z1, z2, gather(z2), columns.unsqueeze(1)), hard_negatives, gather, bonus)
+    return _with_hard_negatives(
+        Pairs(z1, z2, gather(z2), columns.unsqueeze(1)), hard_negatives, gather, bonus
+    )
 
 
 def both_view_pairs(
     z1: Tensor, z2: Tensor, hard_negatives: Sequence[Tensor], gather: Gather, bonus: float = 0.0
 ) -> Pairs:
-    """Both views as anchors against all other views (SimCLR's rows); 2n x 2N pairs, the anchor itself left out."""
+    """Both views as anchors against all other views (SimCLR's rows); 2n x 2N pairs, the anchor
+    itself left out.
+    """
     anchors = torch.cat([z1, z2])  # (2n, dim)
-    candidates = anchors if gather.world_size == 1 else torch.cat([gather(z1), gather(z2)])  # (2N, dim)
+    candidates = (
+        anchors if gather.world_size == 1 else torch.cat([gather(z1), gather(z2)])
+    )  # (2N, dim)
     first = own_columns(len(z1), gather, z1.device)  # columns of this process's rows of either view
     second = first + len(candidates) // 2
-    left_out = torch.stack([torch.cat([second, first]), torch.cat([first, second])], dim=1)  # (2n, 2)
+    left_out = torch.stack(
+        [torch.cat([second, first]), torch.cat([first, second])], dim=1
+    )  # (2n, 2)
     pairs = Pairs(anchors, torch.cat([z2, z1]), candidates, left_out)
     return _with_hard_negatives(pairs, hard_negatives, gather, bonus)
 
 
 def _with_hard_negatives(pairs: Pairs, z: Sequence[Tensor], gather: Gather, bonus: float) -> Pairs:
-    """The pairs with hard negatives, unit vectors (n, dim) each, as further candidates of every anchor."""
+    """The pairs with hard negatives, unit vectors (n, dim) each, as further candidates of every
+    anchor.
+    """
     if not z:
         return pairs
     n, before = len(z[0]), len(pairs.candidates)
     sample = own_columns(n, gather, z[0].device).repeat(len(pairs.anchors) // n)  # (rows,)
     return pairs._replace(
         candidates=torch.cat([pairs.candidates, *map(gather, z)]),  # (columns + h N, dim)
-        own=torch.stack([sample + before + i * n * gather.world_size for i in range(len(z))], dim=1),
+        own=torch.stack(
+            [sample + before + i * n * gather.world_size for i in range(len(z))], dim=1
+        ),
         bonus=bonus,
     )

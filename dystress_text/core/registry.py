@@ -1,7 +1,9 @@
-"""The parts of a loss by name, and a loss as text: ``infonce(shifted_cosine(0.05, 0.07, shift=-0.4))``.
+"""The parts of a loss by name, and a loss as text: ``infonce(shifted_cosine(0.05, 0.07,
+shift=-0.4))``.
 
-A part is an objective, a rule or a temperature. Its text is a call of its registered name with literals and other
-parts, a number standing for a constant temperature. The text is read, never evaluated as code.
+A part is an objective, a rule or a temperature. Its text is a call of its registered name with
+literals and other parts, a number standing for a constant temperature. The text is read, never
+evaluated as code.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from dystress_text.errors import lies_in, meant
 
 PARTS: dict[str, type[LossPart]] = {}  # the registry
 LONGEST = 1_000  # characters of a text
-_TEMPERATURES = ("temperature", "tau", "tau_0", "tau_min", "tau_max")  # arguments that stand by position
+_TEMPERATURES = (
+    "temperature",
+    "tau",
+    "tau_0",
+    "tau_min",
+    "tau_max",
+)  # arguments that stand by position
 
 P = TypeVar("P", bound="LossPart")
 
@@ -40,9 +48,9 @@ class LossError(ValueError):
 class LossPart(nn.Module):
     """A part of a loss, which is a value: equal to another of its class with the same arguments.
 
-    A constructor keeps each argument as it is under its own name, as scikit-learn's estimators do. Those before the
-    ``*`` of its signature are always written, those behind it where they differ from their defaults; ``gather`` is no
-    part of the value.
+    A constructor keeps each argument as it is under its own name, as scikit-learn's estimators do.
+    Those before the ``*`` of its signature are always written, those behind it where they differ
+    from their defaults; ``gather`` is no part of the value.
     """
 
     def arguments(self) -> dict[str, Any]:
@@ -51,14 +59,18 @@ class LossPart(nn.Module):
         for name, parameter in parameters(type(self)).items():
             value = self.argument(name)
             value = value.as_argument() if isinstance(value, LossPart) else value
-            if value is not None and (parameter.kind is not parameter.KEYWORD_ONLY or value != parameter.default):
+            if value is not None and (
+                parameter.kind is not parameter.KEYWORD_ONLY or value != parameter.default
+            ):
                 given[name] = value
         return given
 
     def argument(self, name: str) -> Any:
         """An argument of the constructor."""
         if not hasattr(self, name):
-            raise LossError(f"the constructor of {type(self).__name__} must keep {name} as self.{name}")
+            raise LossError(
+                f"the constructor of {type(self).__name__} must keep {name} as self.{name}"
+            )
         return getattr(self, name)
 
     def as_argument(self) -> LossPart | float:
@@ -70,7 +82,11 @@ class LossPart(nn.Module):
         return {}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, LossPart) and type(self) is type(other) and self.arguments() == other.arguments()
+        return (
+            isinstance(other, LossPart)
+            and type(self) is type(other)
+            and self.arguments() == other.arguments()
+        )
 
     # by identity: torch keeps modules in sets, where two equal ones are two
     __hash__ = nn.Module.__hash__
@@ -101,11 +117,14 @@ def _literal(value: object) -> str:
     if not isinstance(value, float):
         return repr(value)
     whole = value.is_integer() and abs(value) < 1e15
-    return repr(int(value) if whole else float(value))  # NumPy's scalars are floats with another repr
+    return repr(
+        int(value) if whole else float(value)
+    )  # NumPy's scalars are floats with another repr
 
 
 def register(name: str) -> Callable[[type[P]], type[P]]:
-    """Class decorator that makes a temperature, rule or objective known by ``name`` in the text of a loss.
+    """Class decorator that makes a temperature, rule or objective known by ``name`` in the text of
+    a loss.
 
     Examples:
         >>> @register("quadratic")
@@ -115,7 +134,11 @@ def register(name: str) -> Callable[[type[P]], type[P]]:
         >>> loss("infonce(quadratic(0.05, 0.07))")
         InfoNCELoss(Quadratic(0.05, 0.07))
     """
-    if not isinstance(name, str) or not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name):
+    if (
+        not isinstance(name, str)
+        or not (name.isascii() and name.isidentifier())
+        or keyword.iskeyword(name)
+    ):
         raise ValueError(f"a part needs a name, as in @register('square'), got {name!r}")
 
     def decorate(cls: type[P]) -> type[P]:
@@ -131,8 +154,13 @@ def register(name: str) -> Callable[[type[P]], type[P]]:
 
 
 def name_of(cls: type[LossPart]) -> str:
-    """The name under which a class is registered; else module and class, which a command line may name too."""
-    return next((name for name, known in PARTS.items() if known is cls), f"{cls.__module__}.{cls.__qualname__}")
+    """The name under which a class is registered; else module and class, which a command line may
+    name too.
+    """
+    return next(
+        (name for name, known in PARTS.items() if known is cls),
+        f"{cls.__module__}.{cls.__qualname__}",
+    )
 
 
 def _check_class(cls: object) -> None:
@@ -142,7 +170,9 @@ def _check_class(cls: object) -> None:
 
 
 def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
-    """The parameters of a constructor that a text can give; ``**options`` are those behind the base class's ``*``."""
+    """The parameters of a constructor that a text can give; ``**options`` are those behind the base
+    class's ``*``.
+    """
     found: dict[str, inspect.Parameter] = {}
     nearest = True
     for base in cls.__mro__[: cls.__mro__.index(nn.Module)]:
@@ -150,8 +180,12 @@ def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
             own = [*inspect.signature(vars(base)["__init__"]).parameters.values()][1:]
             for each in own:
                 if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
-                    raise TypeError(f"the constructor of {base.__name__} takes {each} without a name")
-                if each.kind is each.KEYWORD_ONLY or (nearest and each.kind is not each.VAR_KEYWORD):
+                    raise TypeError(
+                        f"the constructor of {base.__name__} takes {each} without a name"
+                    )
+                if each.kind is each.KEYWORD_ONLY or (
+                    nearest and each.kind is not each.VAR_KEYWORD
+                ):
                     found.setdefault(each.name, each)
             if not any(each.kind is each.VAR_KEYWORD for each in own):
                 break
@@ -161,7 +195,9 @@ def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
 
 
 def check_number(name: str, value: float, interval: str) -> None:
-    """Refuse a parameter outside an interval such as ``[0, 1)``, and NaN; True was probably meant for another one."""
+    """Refuse a parameter outside an interval such as ``[0, 1)``, and NaN; True was probably meant
+    for another one.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} must be a number, got {value!r}")
     if not lies_in(value, interval):
@@ -186,7 +222,8 @@ def parse(text: str, own_classes: bool = False) -> LossPart:
 
     Args:
         text: a name with its arguments, such as ``cosine(0.1, 0.2)``.
-        own_classes: whether a dotted name may load a module, as on a command line; never for a record.
+        own_classes: whether a dotted name may load a module, as on a command line; never for a
+            record.
 
     Raises:
         LossError: something in it is unknown, missing or does not fit.
@@ -196,7 +233,9 @@ def parse(text: str, own_classes: bool = False) -> LossPart:
             raise LossError(f"{_short(text)}: longer than {LONGEST} characters")
         node = ast.parse(text.strip(), mode="eval").body
         if not isinstance(node, ast.Call):
-            raise LossError(f"{_short(text)}: a name with its arguments is needed, such as infonce(0.05)")
+            raise LossError(
+                f"{_short(text)}: a name with its arguments is needed, such as infonce(0.05)"
+            )
         return _part(node, own_classes)
     except LossError:
         raise
@@ -213,7 +252,9 @@ def _short(place: str | ast.expr) -> str:
 
 def _part(node: ast.Call, own_classes: bool) -> LossPart:
     cls = _class(node.func, own_classes)
-    if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
+    if any(isinstance(each, ast.Starred) for each in node.args) or any(
+        each.arg is None for each in node.keywords
+    ):
         raise LossError(f"{_short(node)}: no stars")
     positional = [_value(each, own_classes) for each in node.args]
     named = [(str(each.arg), _value(each.value, own_classes)) for each in node.keywords]
@@ -221,21 +262,29 @@ def _part(node: ast.Call, own_classes: bool) -> LossPart:
         taken = parameters(cls)
         by_position = [name for name, each in taken.items() if each.kind is not each.KEYWORD_ONLY]
         if len(positional) > len(by_position):
-            raise ValueError(f"at most {len(by_position)} arguments without a name; it takes {', '.join(taken)}")
+            raise ValueError(
+                f"at most {len(by_position)} arguments without a name; it takes {', '.join(taken)}"
+            )
         given = dict(zip(by_position, positional, strict=False))
         for name, value in named:
             if name not in taken:
-                raise ValueError(f"no parameter {name}{meant(name, taken)}; it takes {', '.join(taken) or 'none'}")
+                raise ValueError(
+                    f"no parameter {name}{meant(name, taken)}; it takes {', '.join(taken) or 'none'}"
+                )
             if name in given:
                 raise ValueError(f"{name} is given twice")
             given[name] = value
-        missing = [name for name, each in taken.items() if each.default is each.empty and name not in given]
+        missing = [
+            name for name, each in taken.items() if each.default is each.empty and name not in given
+        ]
         if missing:
             raise ValueError(f"{' and '.join(missing)} must be given; it takes {', '.join(taken)}")
         part = cls(**given)
         ours = __name__.partition(".")[0] == cls.__module__.partition(".")[0]
         if not ours and part != part.replace():
-            raise ValueError(f"the constructor of {cls.__name__} must keep its arguments as they are")
+            raise ValueError(
+                f"the constructor of {cls.__name__} must keep its arguments as they are"
+            )
         return part
 
 
@@ -263,7 +312,9 @@ def _value(node: ast.expr, own_classes: bool) -> object:
     if number is node and (value is None or type(value) in (bool, str)):
         return value
     named = isinstance(node, ast.Name)
-    raise LossError(f"{_short(node)}: {'a name needs its arguments' if named else 'not a number, text or part'}")
+    raise LossError(
+        f"{_short(node)}: {'a name needs its arguments' if named else 'not a number, text or part'}"
+    )
 
 
 def _class(node: ast.expr, own_classes: bool) -> type[LossPart]:
@@ -274,9 +325,13 @@ def _class(node: ast.expr, own_classes: bool) -> type[LossPart]:
     if not all(word.isidentifier() for word in name.split(".")):
         raise LossError(f"{name}: not a name")
     if not module:
-        raise LossError(f"{name}: unknown{meant(name, PARTS)}; known are {', '.join(sorted(PARTS))}")
+        raise LossError(
+            f"{name}: unknown{meant(name, PARTS)}; known are {', '.join(sorted(PARTS))}"
+        )
     if not own_classes:
-        raise LossError(f"{name}: a class of your own is not loaded here; import its module and register it")
+        raise LossError(
+            f"{name}: a class of your own is not loaded here; import its module and register it"
+        )
     with _located(node), _here_first():
         try:
             cls = getattr(importlib.import_module(module), inner)

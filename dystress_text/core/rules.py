@@ -1,8 +1,10 @@
-"""Rules: what becomes of similarities and temperatures. The plain one divides; those of other papers weigh negatives.
+"""Rules: what becomes of similarities and temperatures. The plain one divides; those of other
+papers weigh negatives.
 
-A rule maps a similarity s and its temperature tau to logits, ``s / tau`` by default. The objective stays what it is.
-Each paper's loss is :class:`~dystress_text.core.objectives.InfoNCELoss` or ``NTXentLoss`` with its rule and a constant
-temperature. A rule with two logits returns to the objective what their two logsumexps amount to.
+A rule maps a similarity s and its temperature tau to logits, ``s / tau`` by default. The objective
+stays what it is. Each paper's loss is :class:`~dystress_text.core.objectives.InfoNCELoss` or
+``NTXentLoss`` with its rule and a constant temperature. A rule with two logits returns to the
+objective what their two logsumexps amount to.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Rule(LossPart):
         return self.temperature.as_argument() if type(self) is Rule else self
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
-        """The logits of negatives, whose logsumexps over each row :meth:`negatives_logsumexp` receives."""
+        """The logits of negatives, whose logsumexps over each row :meth:`negatives_logsumexp`
+        receives.
+        """
         return (similarity / tau,)
 
     def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
@@ -58,7 +62,8 @@ class Rule(LossPart):
     def offset(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
         """What is added to the loss of each row without a gradient, (rows,).
 
-        The similarity is that of the positives, (rows,); the rest is as for :meth:`negatives_logsumexp`.
+        The similarity is that of the positives, (rows,); the rest is as for
+        :meth:`negatives_logsumexp`.
         """
         return similarity.new_zeros(similarity.shape)
 
@@ -70,15 +75,18 @@ def as_rule(temperature: Rule | Temperature | float) -> Rule:
 
 @register("hcl")
 class HardNegativeRule(Rule):
-    """HCL, contrastive learning with hard negatives (Robinson et al., ICLR 2021): negatives weigh ``exp(beta l)``.
+    """HCL, contrastive learning with hard negatives (Robinson et al., ICLR 2021): negatives weigh
+    ``exp(beta l)``.
 
     n negatives count as ``N = max((S - tau_plus n exp(l_p)) / (1 - tau_plus), n exp(l(-1)))`` with
-    ``S = sum w exp(l) / mean w``: some of them are really positives. As in the authors' code, beta multiplies the
-    logit, and the weights and their mean are part of the gradient. Published for images: beta 1 and tau_plus 0.1 at the
-    temperature 0.5. At text's 0.05 a row is soon at the bound, where its negatives get no gradient.
+    ``S = sum w exp(l) / mean w``: some of them are really positives. As in the authors' code, beta
+    multiplies the logit, and the weights and their mean are part of the gradient. Published for
+    images: beta 1 and tau_plus 0.1 at the temperature 0.5. At text's 0.05 a row is soon at the
+    bound, where its negatives get no gradient.
 
     Args:
-        beta: concentration of the weights on hard negatives; not negative. With 0 it is the debiased loss.
+        beta: concentration of the weights on hard negatives; not negative. With 0 it is the
+            debiased loss.
         tau_plus: probability that a negative is of the anchor's class; in [0, 1).
 
     Examples:
@@ -89,7 +97,9 @@ class HardNegativeRule(Rule):
         'infonce(hcl(0.5, beta=1, tau_plus=0.1))'
     """
 
-    def __init__(self, temperature: Temperature | float, beta: float = 1.0, tau_plus: float = 0.1) -> None:
+    def __init__(
+        self, temperature: Temperature | float, beta: float = 1.0, tau_plus: float = 0.1
+    ) -> None:
         super().__init__(temperature)
         check_number("tau_plus", tau_plus, "[0, 1)")
         check_number("beta", beta, "[0, inf)")
@@ -103,7 +113,9 @@ class HardNegativeRule(Rule):
         total = sums[0] - sums[1] + math.log(count)  # log S
         if self.tau_plus == 0:
             return total
-        log_share = math.log(self.tau_plus * count) + positive - total  # of the false negatives in S
+        log_share = (
+            math.log(self.tau_plus * count) + positive - total
+        )  # of the false negatives in S
         below = torch.where(log_share < 0, log_share, -1.0)  # elsewhere the bound holds
         estimate = total + torch.log1p(-below.exp()) - math.log1p(-self.tau_plus)
         least = torch.full_like(total, -1.0)
@@ -113,7 +125,8 @@ class HardNegativeRule(Rule):
 
 @register("debiased")
 class DebiasedRule(HardNegativeRule):
-    """Debiased contrastive loss (Chuang et al., NeurIPS 2020): :class:`HardNegativeRule` with ``beta=0``.
+    """Debiased contrastive loss (Chuang et al., NeurIPS 2020): :class:`HardNegativeRule` with
+    ``beta=0``.
 
     Examples:
         >>> DebiasedRule(0.5, tau_plus=0.1)
@@ -129,10 +142,11 @@ class DebiasedRule(HardNegativeRule):
 
 @register("focal")
 class FocalRule(Rule):
-    """Focal-InfoNCE (Hou and Li, Findings of EMNLP 2023): logits ``s (s + margin) / tau``, positive ``p^2 / tau``.
+    """Focal-InfoNCE (Hou and Li, Findings of EMNLP 2023): logits ``s (s + margin) / tau``, positive
+    ``p^2 / tau``.
 
-    Nothing but the temperature is detached. The logit falls for ``s < -margin / 2``. Published for text: margin 0.3 at
-    the temperature 0.05.
+    Nothing but the temperature is detached. The logit falls for ``s < -margin / 2``. Published for
+    text: margin 0.3 at the temperature 0.05.
 
     Examples:
         >>> InfoNCELoss(FocalRule(0.5, margin=0.3))(torch.eye(2), torch.eye(2))  # as InfoNCE: 1 squared is 1, 0 is 0
@@ -153,12 +167,14 @@ class FocalRule(Rule):
 
 @register("adnce")
 class ADNCERule(Rule):
-    """ADNCE (Wu et al., NeurIPS 2023): negatives weigh a Gaussian of their similarity, which has no gradient.
+    """ADNCE (Wu et al., NeurIPS 2023): negatives weigh a Gaussian of their similarity, which has no
+    gradient.
 
-    ``sum w exp(l)`` with ``w = g(s) / mean g`` over the row's negatives, ``g(s) = exp(-(s - mu)^2 / (2 sigma^2))``, as
-    in the authors' code for images. In their code for sentences the positive of the denominator weighs too, and the
-    mean is over it and the negatives: ``-l_p + log sum w exp(l)``, which may be below 0. Published with this form: mu
-    0.4 and sigma 1 at the temperature 0.07 (BERT-base).
+    ``sum w exp(l)`` with ``w = g(s) / mean g`` over the row's negatives, ``g(s) = exp(-(s - mu)^2 /
+    (2 sigma^2))``, as in the authors' code for images. In their code for sentences the positive of
+    the denominator weighs too, and the mean is over it and the negatives: ``-l_p + log sum w
+    exp(l)``, which may be below 0. Published with this form: mu 0.4 and sigma 1 at the temperature
+    0.07 (BERT-base).
 
     ``weigh_positive`` is the form for sentences, for InfoNCE and NT-Xent.
 
@@ -170,7 +186,12 @@ class ADNCERule(Rule):
     """
 
     def __init__(
-        self, temperature: Temperature | float, mu: float = 0.4, sigma: float = 1.0, *, weigh_positive: bool = False
+        self,
+        temperature: Temperature | float,
+        mu: float = 0.4,
+        sigma: float = 1.0,
+        *,
+        weigh_positive: bool = False,
     ) -> None:
         super().__init__(temperature)
         check_number("mu", mu, "(-1e3, 1e3)")
@@ -206,8 +227,9 @@ class ADNCERule(Rule):
 class HardnessRule(Rule):
     """Hardness weights (Lan et al., "LLaVE", 2025, Eq. 5): logits ``l + strength sg(s)``.
 
-    As sentence-transformers' MultipleNegativesRankingLoss with ``hardness_mode="all_negatives"``. It cites LLaVE with
-    the strength 9, and Schechter Vera et al., "EmbeddingGemma" (2025), with 5. Its scale is 20, the temperature 0.05.
+    As sentence-transformers' MultipleNegativesRankingLoss with ``hardness_mode="all_negatives"``.
+    It cites LLaVE with the strength 9, and Schechter Vera et al., "EmbeddingGemma" (2025), with 5.
+    Its scale is 20, the temperature 0.05.
 
     Examples:
         >>> InfoNCELoss(HardnessRule(0.5, hardness_strength=9.0))(torch.eye(2), torch.eye(2))  # s = 0 adds nothing

@@ -1,4 +1,5 @@
-"""Temperatures that change during a run: with its progress, with the mean similarity of its positives, by training.
+"""Temperatures that change during a run: with its progress, with the mean similarity of its
+positives, by training.
 
 What changes is a buffer or parameter, so that checkpoints save it.
 """
@@ -23,10 +24,11 @@ from dystress_text.core.temperature import (
 
 @register("scheduled")
 class ScheduledTemperature(Temperature):
-    """A temperature that swings between two values over the run, the same for all pairs (Kukleva et al., ICLR 2023).
+    """A temperature that swings between two values over the run, the same for all pairs (Kukleva et
+    al., ICLR 2023).
 
-    ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``: ``tau_max`` at the start,
-    ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
+    ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``: ``tau_max`` at
+    the start, ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
 
     The ``unit`` of the half period is an epoch, or the run (as a one-epoch text run needs).
 
@@ -39,13 +41,20 @@ class ScheduledTemperature(Temperature):
 
     time: Tensor
 
-    def __init__(self, tau_min: float, tau_max: float, half_period: float = 200, unit: str = "epoch") -> None:
+    def __init__(
+        self, tau_min: float, tau_max: float, half_period: float = 200, unit: str = "epoch"
+    ) -> None:
         super().__init__()
         check_range(tau_min, tau_max)
         check_number("half_period", half_period, "(0, inf)")
         if unit not in ("epoch", "run"):
             raise ValueError(f"unit must be 'epoch' or 'run', got {unit!r}")
-        self.tau_min, self.tau_max, self.half_period, self.unit = tau_min, tau_max, half_period, unit
+        self.tau_min, self.tau_max, self.half_period, self.unit = (
+            tau_min,
+            tau_max,
+            half_period,
+            unit,
+        )
         self.register_buffer("time", torch.zeros((), dtype=torch.float64))
 
     def advance(self, epoch: float, run_fraction: float) -> None:
@@ -53,15 +62,21 @@ class ScheduledTemperature(Temperature):
 
     def forward(self, similarity: Tensor) -> Tensor:
         swing = 0.5 * (1 + torch.cos(math.pi / self.half_period * self.time))
-        return (self.tau_min + (self.tau_max - self.tau_min) * swing).to(similarity).expand_as(similarity)
+        return (
+            (self.tau_min + (self.tau_max - self.tau_min) * swing)
+            .to(similarity)
+            .expand_as(similarity)
+        )
 
 
 @register("alignment_adaptive")
 class AlignmentAdaptiveTemperature(Temperature):
-    """MACL's temperature (Huang et al., ICML 2023): ``tau_0 (1 + alpha (A - a_0))``, in text with 0.05, 2, 0.8.
+    """MACL's temperature (Huang et al., ICML 2023): ``tau_0 (1 + alpha (A - a_0))``, in text with
+    0.05, 2, 0.8.
 
-    A is the mean positive similarity of the global batch, without a gradient; before the first batch it is ``a_0``. A
-    batch with A <= a_0 - 1/alpha would make the temperature zero or negative and raises a TemperatureError.
+    A is the mean positive similarity of the global batch, without a gradient; before the first
+    batch it is ``a_0``. A batch with A <= a_0 - 1/alpha would make the temperature zero or negative
+    and raises a TemperatureError.
 
     Examples:
         >>> tau = AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8)
@@ -81,7 +96,9 @@ class AlignmentAdaptiveTemperature(Temperature):
         self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
 
     def observe(self, mean_positive: Tensor) -> None:
-        aligned = float(mean_positive.detach())  # reads from the device: the check must precede the loss
+        aligned = float(
+            mean_positive.detach()
+        )  # reads from the device: the check must precede the loss
         tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
         if not tau > 0:
             bound = self.a_0 - 1 / self.alpha if self.alpha > 0 else -math.inf
@@ -101,15 +118,18 @@ class AlignmentAdaptiveTemperature(Temperature):
 class LearnableTemperature(Temperature):
     """A constant, or a profile's two end points, as parameters that stay within bounds.
 
-    With a logistic function l and free numbers a and b, ``tau_min = low + (high - low) l(a)`` and ``tau_max = tau_min +
-    (high - tau_min) l(b)``, so that ``low < tau_min < tau_max < high``; a constant has only the first. The gradient is
-    that of the objective, also with ``detach_temperature``, which detaches the similarities but not the parameters. The
-    shape is the start's: that of the even ODE keeps the ``tau_min`` it began with.
+    With a logistic function l and free numbers a and b, ``tau_min = low + (high - low) l(a)`` and
+    ``tau_max = tau_min + (high - tau_min) l(b)``, so that ``low < tau_min < tau_max < high``; a
+    constant has only the first. The gradient is that of the objective, also with
+    ``detach_temperature``, which detaches the similarities but not the parameters. The shape is the
+    start's: that of the even ODE keeps the ``tau_min`` it began with.
 
-    Nothing in a contrastive loss stops the fall of a temperature: a lower one lowers the loss of all pairs in order.
+    Nothing in a contrastive loss stops the fall of a temperature: a lower one lowers the loss of
+    all pairs in order.
 
     Args:
-        temperature: the start, a number or a profile with ``tau_min < tau_max``; strictly between the bounds.
+        temperature: the start, a number or a profile with ``tau_min < tau_max``; strictly between
+            the bounds.
         low: the lower bound.
         high: the upper bound.
         learning_rate: peak learning rate of what is learned.
@@ -123,7 +143,12 @@ class LearnableTemperature(Temperature):
     """
 
     def __init__(
-        self, temperature: Temperature | float, low: float = 0.01, high: float = 1.0, *, learning_rate: float = 1e-3
+        self,
+        temperature: Temperature | float,
+        low: float = 0.01,
+        high: float = 1.0,
+        *,
+        learning_rate: float = 1e-3,
     ) -> None:
         super().__init__()
         start = as_temperature(temperature)
@@ -136,9 +161,14 @@ class LearnableTemperature(Temperature):
         floors = [low, *starts[:-1]]
         if not all(a < b < high for a, b in zip(floors, starts, strict=True)):
             ends = " < ".join(map(str, starts))
-            raise ValueError(f"low < {ends} < high must hold for the bounds, 0 < low < high, got {low} and {high}")
+            raise ValueError(
+                f"low < {ends} < high must hold for the bounds, 0 < low < high, got {low} and {high}"
+            )
         self.temperature, self.low, self.high, self.learning_rate = start, low, high, learning_rate
-        free = [math.log((start - floor) / (high - start)) for start, floor in zip(starts, floors, strict=True)]
+        free = [
+            math.log((start - floor) / (high - start))
+            for start, floor in zip(starts, floors, strict=True)
+        ]
         self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
 
     def forward(self, similarity: Tensor) -> Tensor:

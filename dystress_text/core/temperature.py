@@ -1,10 +1,11 @@
 """Temperatures: tau as a function of the cosine similarity of a pair.
 
 A *profile* maps a similarity in [-1, 1] to a temperature through a dimensionless shape in [0, 1]:
-``tau(s) = tau_min + (tau_max - tau_min) * shape(s)``. Each profile is one small class with its shape.
+``tau(s) = tau_min + (tau_max - tau_min) * shape(s)``. Each profile is one small class with its
+shape.
 
-Source of all formulas: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning"
-(DySTreSS), unless a docstring names another one.
+Source of all formulas: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive
+Learning" (DySTreSS), unless a docstring names another one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
 
 
 class Temperature(LossPart, ABC):
-    """Base of all temperatures, which map similarities; its other methods are for what changes during the run.
+    """Base of all temperatures, which map similarities; its other methods are for what changes
+    during the run.
 
     Examples:
         >>> class Step(Temperature):
@@ -36,14 +38,19 @@ class Temperature(LossPart, ABC):
     def forward(self, similarity: Tensor) -> Tensor:
         """Temperature of each pair; the result has the shape, dtype and device of ``similarity``.
 
-        Must be elementwise and deterministic: a large batch is computed block by block, and again in the backward.
+        Must be elementwise and deterministic: a large batch is computed block by block, and again
+        in the backward.
         """
 
     def observe(self, mean_positive: Tensor) -> None:
-        """Receive the mean positive similarity of the global batch (a scalar). Losses call this every step."""
+        """Receive the mean positive similarity of the global batch (a scalar). Losses call this
+        every step.
+        """
 
     def advance(self, epoch: float, run_fraction: float) -> None:
-        """Receive the progress: epochs done, and the fraction of the run in [0, 1]. The training loop calls this."""
+        """Receive the progress: epochs done, and the fraction of the run in [0, 1]. The training
+        loop calls this.
+        """
 
     @property
     def needs_mean_positive(self) -> bool:
@@ -55,13 +62,15 @@ class Temperature(LossPart, ABC):
 
 
 class TemperatureError(ValueError):
-    """A temperature cannot go on with a batch of the run; the message gives the values and what can mend it.
+    """A temperature cannot go on with a batch of the run; the message gives the values and what can
+    mend it.
 
     Examples:
         >>> MACLLoss(0.05, alpha=2, a_0=0.8)(torch.eye(2), -torch.eye(2))  # positives far apart
         Traceback (most recent call last):
             ...
-        dystress_text.core.temperature.TemperatureError: the alignment-adaptive temperature reached -0.13 ...
+        dystress_text.core.temperature.TemperatureError: the alignment-adaptive temperature reached
+        -0.13 ...
     """
 
 
@@ -70,7 +79,9 @@ def check_range(tau_min: float, tau_max: float) -> None:
     check_number("tau_min", tau_min, "(0, inf)")
     check_number("tau_max", tau_max, "(0, inf)")
     if tau_min > tau_max:
-        raise ValueError(f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}")
+        raise ValueError(
+            f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}"
+        )
 
 
 @register("constant")
@@ -91,7 +102,9 @@ class ConstantTemperature(Temperature):
         return float(self.tau) if type(self) is ConstantTemperature else self
 
     def forward(self, similarity: Tensor) -> Tensor:
-        return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(similarity)
+        return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(
+            similarity
+        )
 
 
 def as_temperature(temperature: Temperature | float) -> Temperature:
@@ -106,9 +119,10 @@ def as_temperature(temperature: Temperature | float) -> Temperature:
 class ProfileTemperature(Temperature):
     """A similarity-dependent temperature: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
 
-    The base of the named profiles, and of your own, which sets what its shape needs before it calls the constructor
-    here. The temperature must be positive. If the logit ``s / tau(s)`` falls somewhere while the similarity rises, a
-    warning says so: a pair that gets closer is then treated as if it moved apart.
+    The base of the named profiles, and of your own, which sets what its shape needs before it calls
+    the constructor here. The temperature must be positive. If the logit ``s / tau(s)`` falls
+    somewhere while the similarity rises, a warning says so: a pair that gets closer is then treated
+    as if it moved apart.
 
     Examples:
         >>> class Quadratic(ProfileTemperature):
@@ -135,11 +149,15 @@ class ProfileTemperature(Temperature):
         return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
 
     def _warn_where_the_logit_falls(self) -> None:
-        """The logit s / tau rises where tau - s tau' > 0, which is D (s g' - g) < tau_min for tau = tau_min + D g(s).
+        """The logit s / tau rises where tau - s tau' > 0, which is D (s g' - g) < tau_min for tau =
+        tau_min + D g(s).
 
-        So the largest ratio tau_max / tau_min for which it rises everywhere is 1 + 1 / max(s g' - g).
+        So the largest ratio tau_max / tau_min for which it rises everywhere is 1 + 1 / max(s g' -
+        g).
         """
-        slope = (self.shape(_GRID + 1e-6) - self.shape(_GRID - 1e-6)) / 2e-6  # kinks average their two sides
+        slope = (
+            self.shape(_GRID + 1e-6) - self.shape(_GRID - 1e-6)
+        ) / 2e-6  # kinks average their two sides
         steepness = _GRID * slope - self.shape(_GRID)  # (4001,), s g' - g
         falling = _GRID[(self.tau_max - self.tau_min) * steepness > self.tau_min * (1 + 1e-9)]
         if len(falling) > 0:
@@ -155,8 +173,9 @@ class ProfileTemperature(Temperature):
 class CosineTemperature(ProfileTemperature):
     """The vanilla DySTreSS temperature (Alg. 1): lowest at s = 0, ``tau_max`` at s = -1 and s = +1.
 
-    ``tau(s) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi (1 + s)))``. The paper uses 0.07/0.2 on CIFAR, 0.1/0.2 on
-    ImageNet and 0.03/0.05 on text. ``tau_min == tau_max`` is the constant temperature.
+    ``tau(s) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi (1 + s)))``. The paper uses 0.07/0.2
+    on CIFAR, 0.1/0.2 on ImageNet and 0.03/0.05 on text. ``tau_min == tau_max`` is the constant
+    temperature.
 
     Examples:
         >>> CosineTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 1.0]))
@@ -171,9 +190,10 @@ class CosineTemperature(ProfileTemperature):
 class ShiftedCosineTemperature(ProfileTemperature):
     """The shifted DySTreSS temperature (Alg. 2), the default for text: 0.05/0.07 with shift -0.4.
 
-    For ``shift <= 0`` a cosine dip on ``s <= -shift`` and the constant ``tau_max`` above it; for ``shift > 0`` the
-    mirror image. The minimum lies at ``-shift - scale`` (``shift <= 0``) or ``-shift + scale``. The paper's rows "+",
-    "*" and "**" are ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and ``(-0.6, 0.8)``; ``shift=-1, scale=1`` is the vanilla cosine.
+    For ``shift <= 0`` a cosine dip on ``s <= -shift`` and the constant ``tau_max`` above it; for
+    ``shift > 0`` the mirror image. The minimum lies at ``-shift - scale`` (``shift <= 0``) or
+    ``-shift + scale``. The paper's rows "+", "*" and "**" are ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and
+    ``(-0.6, 0.8)``; ``shift=-1, scale=1`` is the vanilla cosine.
 
     Args:
         shift: minus the plateau's edge; in [-1, 1].
@@ -186,7 +206,9 @@ class ShiftedCosineTemperature(ProfileTemperature):
         tensor([0.0700, 0.0500, 0.0700, 0.0700])
     """
 
-    def __init__(self, tau_min: float, tau_max: float, shift: float, scale: float | None = None) -> None:
+    def __init__(
+        self, tau_min: float, tau_max: float, shift: float, scale: float | None = None
+    ) -> None:
         check_number("shift", shift, "[-1, 1]")
         self.shift, self.scale = shift, scale
         self.half_width = (1 + abs(shift)) / 2 if scale is None else scale
@@ -201,10 +223,11 @@ class ShiftedCosineTemperature(ProfileTemperature):
 
 @register("one_sided_cosine")
 class OneSidedCosineTemperature(ProfileTemperature):
-    """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above: "version 3" of the shifts.
+    """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above:
+    "version 3" of the shifts.
 
-    It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and from -0.4 on. The
-    shift lies in [-1, 1).
+    It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and
+    from -0.4 on. The shift lies in [-1, 1).
 
     Examples:
         >>> OneSidedCosineTemperature(0.05, 0.07, shift=-0.4)(torch.tensor([-1.0, 0.4, 1.0]))
@@ -268,11 +291,12 @@ class MonotonicCosineTemperature(ProfileTemperature):
 
 @register("even_ode")
 class EvenODETemperature(ProfileTemperature):
-    """A profile shaped like the solutions of the paper's ODE (Eq. tauij) that meets ``tau_min`` and ``tau_max``.
+    """A profile shaped like the solutions of the paper's ODE (Eq. tauij) that meets ``tau_min`` and
+    ``tau_max``.
 
-    No solution of the ODE itself has ``tau_max`` at both ends and ``tau_min`` at 0; this one mirrors the branch through
-    ``tau(0) = tau_min``, ``g(s) = |s| / log(1 + |s| / tau_min)``, and stretches it to ``tau_max``. It is an addition of
-    this package.
+    No solution of the ODE itself has ``tau_max`` at both ends and ``tau_min`` at 0; this one
+    mirrors the branch through ``tau(0) = tau_min``, ``g(s) = |s| / log(1 + |s| / tau_min)``, and
+    stretches it to ``tau_max``. It is an addition of this package.
 
     Examples:
         >>> EvenODETemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 1.0]))
@@ -284,16 +308,19 @@ class EvenODETemperature(ProfileTemperature):
         near_zero = ratio < 1e-3  # g / tau_min - 1 cancels there: use its Taylor series instead
         safe = torch.where(near_zero, torch.ones_like(ratio), ratio)
         series = ratio * (1 / 2 - ratio * (1 / 12 - ratio * (1 / 24 - ratio * (19 / 720))))
-        excess = torch.where(near_zero, series, safe / torch.log1p(safe) - 1)  # g(|s|) / tau_min - 1
+        excess = torch.where(
+            near_zero, series, safe / torch.log1p(safe) - 1
+        )  # g(|s|) / tau_min - 1
         return excess / (1 / (self.tau_min * math.log1p(1 / self.tau_min)) - 1)
 
 
 @register("temo")
 class TeMoTemperature(ProfileTemperature):
-    """TeMo's ``tau_0 + alpha sqrt((1 + s) / 2)`` ("Temperature Modulation", submission 9080 to ICLR 2026).
+    """TeMo's ``tau_0 + alpha sqrt((1 + s) / 2)`` ("Temperature Modulation", submission 9080 to ICLR
+    2026).
 
-    It rises from ``tau_0`` at s = -1 to ``tau_0 + alpha`` at s = 1, for positives too. Published for images with texts:
-    0.01 and 0.04, with ``detach_temperature=False``.
+    It rises from ``tau_0`` at s = -1 to ``tau_0 + alpha`` at s = 1, for positives too. Published
+    for images with texts: 0.01 and 0.04, with ``detach_temperature=False``.
 
     Examples:
         >>> TeMoTemperature(0.01, alpha=0.04)(torch.tensor([-1.0, -0.5, 1.0]))
@@ -311,10 +338,12 @@ class TeMoTemperature(ProfileTemperature):
 
 
 def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
-    """The ODE family of the paper (Eq. tauij), ``s / log(delta K s - c)``, for plots; NaN where it is not positive.
+    """The ODE family of the paper (Eq. tauij), ``s / log(delta K s - c)``, for plots; NaN where it
+    is not positive.
 
-    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels), with the product
-    ``delta_k`` of the gradient bound and the sum over the other pairs, and the integration constant ``c``.
+    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels), with
+    the product ``delta_k`` of the gradient bound and the sum over the other pairs, and the
+    integration constant ``c``.
 
     Examples:
         >>> ode_temperature(torch.tensor([0.0, 0.5, 1.0]), delta_k=10.0, c=1.0)  # 0.5 / log(4) and 1 / log(9)

@@ -12,15 +12,22 @@ def at_least_fp32(x: Tensor) -> Tensor:
 
 
 def unit_vectors(x: Tensor) -> Tensor:
-    """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a zero gradient.
+    """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a
+    zero gradient.
 
-    A row is first divided by its largest entry, so that no square over- or underflows. A row whose entries are all
-    below the smallest normal number (fp32: 1.2e-38) counts as zero.
+    A row is first divided by its largest entry, so that no square over- or underflows. A row whose
+    entries are all below the smallest normal number (fp32: 1.2e-38) counts as zero.
     """
     x = at_least_fp32(x)
-    largest: Tensor = torch.linalg.vector_norm(x.detach(), ord=torch.inf, dim=-1, keepdim=True)  # (..., 1)
-    x = x / largest.where(largest >= torch.finfo(x.dtype).tiny, torch.inf)  # a unit vector does not depend on scale
-    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1), at least 1, or 0 of a zero row
+    largest: Tensor = torch.linalg.vector_norm(
+        x.detach(), ord=torch.inf, dim=-1, keepdim=True
+    )  # (..., 1)
+    x = x / largest.where(
+        largest >= torch.finfo(x.dtype).tiny, torch.inf
+    )  # a unit vector does not depend on scale
+    length: Tensor = torch.linalg.vector_norm(
+        x, dim=-1, keepdim=True
+    )  # (..., 1), at least 1, or 0 of a zero row
     return x / length.clamp(min=0.5)
 
 

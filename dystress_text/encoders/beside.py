@@ -1,4 +1,6 @@
-"""A trained table of words beside a sentence-transformers model, saved as one model; the model's weights stay."""
+"""A trained table of words beside a sentence-transformers model, saved as one model; the model's
+weights stay.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from dystress_text.encoders import beside_module
 from dystress_text.encoders.beside_module import BesideEmbedding, joined, without_prompt
 from dystress_text.encoders.saving import MODULES, PROMPTS, prompts_of, quiet
-from dystress_text.encoders.static import StaticEncoder, StaticTable, table_of, tokenizer_of, words_of
+from dystress_text.encoders.static import (
+    StaticEncoder,
+    StaticTable,
+    table_of,
+    tokenizer_of,
+    words_of,
+)
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.whole import replaced_files, write_json
 
@@ -35,7 +43,9 @@ def tokenizers_form(model: Any) -> Tokenizer:
     """The tokenizer of a sentence-transformers model as one of the package tokenizers."""
     tokenizer = getattr(model.tokenizer, "backend_tokenizer", model.tokenizer)
     if not isinstance(tokenizer, Tokenizer):
-        raise UserError(f"{type(tokenizer).__name__} has no fast form for a table; --vocabulary embedded needs none")
+        raise UserError(
+            f"{type(tokenizer).__name__} has no fast form for a table; --vocabulary embedded needs none"
+        )
     return tokenizer
 
 
@@ -58,31 +68,50 @@ class BesideEncoder(StaticEncoder):
         of_words = super()._encode(plain, *how, **more)  # (n, dim) each
         if new := [text for text in dict.fromkeys(sentences) if text not in self._own]:
             self.model.to(self.transformer.device)
-            vectors = self.model.encode(new, prompt="", convert_to_tensor=True, show_progress_bar=False)
+            vectors = self.model.encode(
+                new, prompt="", convert_to_tensor=True, show_progress_bar=False
+            )
             self._own.update(zip(new, vectors.float().cpu(), strict=True))
         own = torch.stack([self._own[text] for text in sentences])  # (n, the model's dim)
-        return {name: joined(own.to(words.device), words, WEIGHT) for name, words in of_words.items()}
+        return {
+            name: joined(own.to(words.device), words, WEIGHT) for name, words in of_words.items()
+        }
 
     def forward_padded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Vectors (n, dim) of whole texts as the model's own tokenizer reads them; its part is cut here.
+        """Vectors (n, dim) of whole texts as the model's own tokenizer reads them; its part is cut
+        here.
 
         It is for one graph of both.
         """
-        limit, lengths = self.model.max_seq_length or sys.maxsize, attention_mask.sum(1, keepdim=True)
-        special = torch.tensor(self.model.tokenizer("")["input_ids"])  # around a text; they are no words
+        limit, lengths = (
+            self.model.max_seq_length or sys.maxsize,
+            attention_mask.sum(1, keepdim=True),
+        )
+        special = torch.tensor(
+            self.model.tokenizer("")["input_ids"]
+        )  # around a text; they are no words
         is_word = attention_mask * (input_ids.unsqueeze(-1) != special).all(-1)  # (n, length)
         words = (self.transformer.embedding(input_ids) * is_word.unsqueeze(-1)).sum(1)
         kept = torch.sym_min(input_ids.shape[1], limit)  # type: ignore[no-untyped-call]
-        ends = (lengths > limit) & (torch.arange(kept) == limit - 1)  # where a cut text has its last token instead
+        ends = (lengths > limit) & (
+            torch.arange(kept) == limit - 1
+        )  # where a cut text has its last token instead
         ids = torch.where(ends, input_ids.gather(1, lengths - 1), input_ids[:, :kept])
         features = self.model({"input_ids": ids, "attention_mask": attention_mask[:, :kept]})
         return joined(features["sentence_embedding"], words, WEIGHT)
 
-    def of_graph(self, words: PreTrainedTokenizerBase) -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
+    def of_graph(
+        self, words: PreTrainedTokenizerBase
+    ) -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
         """Tokenizer and configuration of a graph of both; ``words`` is the table's tokenizer."""
         own = tokenizer_of(tokenizers_form(self.model))
-        if any(self.model.prompts.values()) or own.backend_tokenizer.to_str() != words.backend_tokenizer.to_str():
-            raise ParameterError("to", "onnx needs a table of the vocabulary of the model beside it, without prompts")
+        if (
+            any(self.model.prompts.values())
+            or own.backend_tokenizer.to_str() != words.backend_tokenizer.to_str()
+        ):
+            raise ParameterError(
+                "to", "onnx needs a table of the vocabulary of the model beside it, without prompts"
+            )
         tokenizer: PreTrainedTokenizerBase = copy.deepcopy(self.model.tokenizer)
         tokenizer.model_max_length = sys.maxsize
         return tokenizer, self.model[0].auto_model.config
@@ -90,13 +119,21 @@ class BesideEncoder(StaticEncoder):
     @quiet()
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         file = Path(beside_module.__file__)
-        module = {"idx": 0, "name": "0", "path": "", "type": f"{file.stem}.{BesideEmbedding.__name__}"}
+        module = {
+            "idx": 0,
+            "name": "0",
+            "path": "",
+            "type": f"{file.stem}.{BesideEmbedding.__name__}",
+        }
         weights = self.transformer.embedding.weight.detach().cpu()
         with replaced_files(folder) as complete:
             _copy_model(self.source, complete / beside_module.MODEL)
             BesideEmbedding(self.model, weights, words_of(tokenizer), WEIGHT).save_words(complete)
             shutil.copyfile(file, complete / file.name)
-            write_json(complete / "config_sentence_transformers.json", getattr(self.transformer.config, PROMPTS))
+            write_json(
+                complete / "config_sentence_transformers.json",
+                getattr(self.transformer.config, PROMPTS),
+            )
             write_json(complete / MODULES, [module])
 
 

@@ -1,4 +1,5 @@
-"""Loading encoders: one alone, a checkpoint of SimCSE, or a sentence-transformers model with its pooling and head.
+"""Loading encoders: one alone, a checkpoint of SimCSE, or a sentence-transformers model with its
+pooling and head.
 
 Code that comes with a model is never run.
 """
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 
 _MLP = "mlp.dense.weight"  # the head in a folder that SimCSE's training wrote
 _POOLER = "pooler.dense.weight"
-_TRIALS = ["A configuration can name what shows itself in the forward pass alone.", "Or nowhere Else?"]
+_TRIALS = [
+    "A configuration can name what shows itself in the forward pass alone.",
+    "Or nowhere Else?",
+]
 
 
 @dataclass(frozen=True)
@@ -47,13 +51,16 @@ class Pretrained:
         name: folder or hub name.
         transformer: in fp32.
         tokenizer: the encoder's; ``model_max_length`` is that of a sentence-transformers model.
-        pooler: the dense layer of its pooler (dense + tanh on the first token); None without one, or without weights.
+        pooler: the dense layer of its pooler (dense + tanh on the first token); None without one,
+            or without weights.
         simcse: whether this is a folder of SimCSE's training, whose MLP has become the pooler.
         left: weights in the files that the encoder does not use, by the first words of their names.
-        pooler_type: of a sentence-transformers model (``cls`` for both of the first token); None for an encoder alone.
+        pooler_type: of a sentence-transformers model (``cls`` for both of the first token); None
+            for an encoder alone.
         head: the dense layer of a sentence-transformers model, (dim, dim).
         normalize: whether a sentence-transformers model scales its vectors to length 1.
-        layers: weights of the layers that a sentence-transformers model averages, if they are those of no pooler.
+        layers: weights of the layers that a sentence-transformers model averages, if they are those
+            of no pooler.
     """
 
     name: str
@@ -71,43 +78,60 @@ class Pretrained:
 def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrained:
     """Load an encoder and its tokenizer from a folder or from the hub.
 
-    A folder of SimCSE's training (``bert.*``, ``mlp.dense.*``) is read as SimCSE's own conversion does it: the MLP
-    becomes the encoder's pooler. ``dropout`` is a rate for every dropout, instead of the configuration's.
+    A folder of SimCSE's training (``bert.*``, ``mlp.dense.*``) is read as SimCSE's own conversion
+    does it: the MLP becomes the encoder's pooler. ``dropout`` is a rate for every dropout, instead
+    of the configuration's.
     """
     with readable(name_or_path):
         # with trust_remote_code=None transformers would ask on the terminal, and accept a piped "y"
         source: dict[str, Any] = {"trust_remote_code": False, **files_of(name_or_path)}
         config = AutoConfig.from_pretrained(name_or_path, **source)
         if dropout is not None:
-            rates = [name for name, x in config.to_dict().items() if "drop" in name and isinstance(x, float | int)]
+            rates = [
+                name
+                for name, x in config.to_dict().items()
+                if "drop" in name and isinstance(x, float | int)
+            ]
             if not rates:
-                raise ParameterError("dropout", "this encoder's configuration names no dropout rate")
+                raise ParameterError(
+                    "dropout", "this encoder's configuration names no dropout rate"
+                )
             config.update(dict.fromkeys(rates, dropout))
         weights = source | {"config": config, "dtype": torch.float32, "output_loading_info": True}
         transformer, info = AutoModel.from_pretrained(name_or_path, **weights)
         simcse = _MLP in info["unexpected_keys"] and _POOLER in info["missing_keys"]
         if simcse:
             renamed = {r"^mlp\.dense\.": f"{transformer.base_model_prefix}.pooler.dense."}
-            transformer, info = AutoModel.from_pretrained(name_or_path, key_mapping=renamed, **weights)
+            transformer, info = AutoModel.from_pretrained(
+                name_or_path, key_mapping=renamed, **weights
+            )
         try:
             tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
         except TypeError as error:  # of transformers 4, whose tokenizers open a file None
             raise UserError(f"{name_or_path!r} has no tokenizer files") from error
-        tokenizer.padding_side = "right"  # on the left it would move the positions of GPT-2 and its like
+        tokenizer.padding_side = (
+            "right"  # on the left it would move the positions of GPT-2 and its like
+        )
         if transformer.config.is_encoder_decoder:
-            raise UserError(f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed")
+            raise UserError(
+                f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed"
+            )
         check_weights(name_or_path, info)
         _give_padding(name_or_path, tokenizer)
         _check_vocabulary(name_or_path, tokenizer, transformer)
         pooler = None if _POOLER in info["missing_keys"] else pooler_dense(transformer)
-        left = {name.split(".")[0] for name in info["unexpected_keys"]} - ({"mlp"} if simcse else set())
+        left = {name.split(".")[0] for name in info["unexpected_keys"]} - (
+            {"mlp"} if simcse else set()
+        )
     return Pretrained(name_or_path, transformer, tokenizer, pooler, simcse, tuple(sorted(left)))
 
 
 def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
-    """What :func:`load_pretrained` gives, with pooling, head and normalisation if it is a sentence-transformers model.
+    """What :func:`load_pretrained` gives, with pooling, head and normalisation if it is a
+    sentence-transformers model.
 
-    One that is more than that is refused: the encoder must give the vectors that sentence-transformers gives.
+    One that is more than that is refused: the encoder must give the vectors that
+    sentence-transformers gives.
     """
     if is_static(name_or_path):
         return _static(name_or_path)
@@ -121,7 +145,9 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
         encoder = _with_own_head(pretrained)
         for prompt in {"", max(filter(None, model.prompts.values()), key=len, default="")}:
             vectors = encoder.encode([prompt + text for text in _TRIALS], pretrained.tokenizer)
-            expected = model.encode(_TRIALS, prompt=prompt, convert_to_tensor=True, show_progress_bar=False)
+            expected = model.encode(
+                _TRIALS, prompt=prompt, convert_to_tensor=True, show_progress_bar=False
+            )
             if not _same(vectors, expected):
                 kinds = ", ".join(type(module).__name__ for module in model)
                 raise UserError(
@@ -136,7 +162,9 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
 def is_static(name_or_path: str) -> bool:
     """Whether a folder is a sentence-transformers model of a table of word vectors."""
     modules = Path(name_or_path) / MODULES
-    return modules.is_file() and ".StaticEmbedding" in modules.read_text(encoding="utf-8", errors="replace")
+    return modules.is_file() and ".StaticEmbedding" in modules.read_text(
+        encoding="utf-8", errors="replace"
+    )
 
 
 def _static(name: str) -> Pretrained:
@@ -144,7 +172,9 @@ def _static(name: str) -> Pretrained:
     model = load_sentence_transformer(name, "cpu")
     kinds = [type(module).__name__ for module in model]
     if kinds[1:] not in ([], ["Normalize"]) or kinds[0] != "StaticEmbedding":
-        raise UserError(f"{name!r} cannot be read: it is made of {', '.join(kinds)}, not of StaticEmbedding, Normalize")
+        raise UserError(
+            f"{name!r} cannot be read: it is made of {', '.join(kinds)}, not of StaticEmbedding, Normalize"
+        )
     module: Any = model[0]
     tokenizer = tokenizer_of(module.tokenizer)
     table = table_of(module.embedding.weight, tokenizer.unk_token_id)
@@ -154,19 +184,25 @@ def _static(name: str) -> Pretrained:
 
 
 def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
-    """The encoder of a sentence-transformers folder, with its pooler, head and normalisation, and its tokenizer."""
+    """The encoder of a sentence-transformers folder, with its pooler, head and normalisation, and
+    its tokenizer.
+    """
     if is_beside(folder):
         from dystress_text.encoders.beside import saved_beside  # slow to import
 
         return saved_beside(load_sentence_transformer(str(folder), "cpu")[0], folder)
     pretrained = load_model(str(folder))
     if pretrained.pooler_type is None:
-        raise UserError(f"{str(folder)!r} is not a model of dystress train: a folder with {MODULES} is needed")
+        raise UserError(
+            f"{str(folder)!r} is not a model of dystress train: a folder with {MODULES} is needed"
+        )
     return _with_own_head(pretrained), pretrained.tokenizer
 
 
 def check_saving(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
-    """Check that the encoder, saved into a scratch folder and loaded, has the same vectors; it leaves no trace."""
+    """Check that the encoder, saved into a scratch folder and loaded, has the same vectors; it
+    leaves no trace.
+    """
     try:
         with torch.random.fork_rng(devices=[]):
             model.save(scratch, tokenizer)
@@ -174,7 +210,9 @@ def check_saving(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, scr
             if not _same(saved.encode(_TRIALS, its_tokenizer), model.encode(_TRIALS, tokenizer)):
                 raise UserError("its vectors differ from the encoder's")
     except (OSError, SafetensorError) as error:  # of writing; reading raises others
-        raise ParameterError("output_dir", f"cannot write to {str(scratch.parent)!r}: {reason_of(error)}") from error
+        raise ParameterError(
+            "output_dir", f"cannot write to {str(scratch.parent)!r}: {reason_of(error)}"
+        ) from error
     except Exception as error:  # of many libraries, as in readable
         raise UserError(
             f"the model of {model.transformer.name_or_path!r}, saved before the first step and loaded again, is not "
@@ -187,15 +225,22 @@ def check_saving(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, scr
 def load_encoder(
     name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None
 ) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
-    """An encoder alone, in fp32, and its tokenizer, from a folder or from the hub; see :class:`SentenceEncoder`."""
+    """An encoder alone, in fp32, and its tokenizer, from a folder or from the hub; see
+    :class:`SentenceEncoder`.
+    """
     pretrained = load_pretrained(name_or_path)
     return build_encoder(pretrained, pooler_type, mlp_head), pretrained.tokenizer
 
 
 def build_encoder(
-    pretrained: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
+    pretrained: Pretrained,
+    pooler_type: str = "cls",
+    mlp_head: bool | None = None,
+    keep_head: bool = False,
 ) -> SentenceEncoder:
-    """A sentence encoder from loaded files; it encodes a sentence as a trial, alone and beside a longer one."""
+    """A sentence encoder from loaded files; it encodes a sentence as a trial, alone and beside a
+    longer one.
+    """
     if isinstance(pretrained.transformer, StaticTable):
         return StaticEncoder(pretrained.transformer, pretrained.normalize)
     with readable(pretrained.name):
@@ -211,7 +256,8 @@ def build_encoder(
                 )
             if pooler_type in FIRST and reads_forward(pretrained.transformer, pretrained.tokenizer):
                 raise ParameterError(
-                    "pooler_type", f"{pooler_type} is the first token, which in this decoder sees no other; take {LAST}"
+                    "pooler_type",
+                    f"{pooler_type} is the first token, which in this decoder sees no other; take {LAST}",
                 )
     return encoder
 
@@ -223,26 +269,36 @@ def _same(vectors: Tensor, expected: Tensor, equal_nan: bool = False) -> bool:
 
 
 def pooler_encoder(pretrained: Pretrained) -> SentenceEncoder:
-    """An encoder whose vectors are transformers' ``pooler_output``: the first token, then the pooler's dense + tanh."""
+    """An encoder whose vectors are transformers' ``pooler_output``: the first token, then the
+    pooler's dense + tanh.
+    """
     if pretrained.pooler is None:
-        raise ParameterError("pooler_type", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
+        raise ParameterError(
+            "pooler_type", f"{pretrained.name!r} has no weights of a pooler of dense + tanh"
+        )
     return _with_own_head(replace(pretrained, pooler_type="cls", head=pretrained.pooler))
 
 
 def _with_own_head(pretrained: Pretrained) -> SentenceEncoder:
     """A sentence-transformers model as it is."""
-    encoder = build_encoder(pretrained, str(pretrained.pooler_type), pretrained.head is not None, keep_head=True)
+    encoder = build_encoder(
+        pretrained, str(pretrained.pooler_type), pretrained.head is not None, keep_head=True
+    )
     if pretrained.head is not None:
         encoder.start_head(pretrained.head)
     return encoder
 
 
 def load_sentence_transformer(name_or_path: str, device: str | None = None) -> SentenceTransformer:
-    """Load a sentence-transformers model in fp32; without a device, on one of sentence-transformers' choice."""
+    """Load a sentence-transformers model in fp32; without a device, on one of
+    sentence-transformers' choice.
+    """
     from sentence_transformers import SentenceTransformer  # slow to import
 
     def with_a_position(module: Any, inputs: tuple[dict[str, Any]]) -> None:
-        """Let texts without tokens, where a batch has no others, have padding: no encoder reads (n, 0) tokens."""
+        """Let texts without tokens, where a batch has no others, have padding: no encoder reads (n,
+        0) tokens.
+        """
         for name, x in inputs[0].items():
             if isinstance(x, Tensor) and x.shape[1:] == (0,):
                 fill = module.tokenizer.pad_token_id if name == "input_ids" else 0
@@ -254,9 +310,15 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
     with readable(name_or_path):
         modules = Path(name_or_path) / MODULES
         try:
-            for entry in json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else ():
-                if not entry["type"].startswith("sentence_transformers."):  # old releases run the code of a folder
-                    raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}")
+            for entry in (
+                json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else ()
+            ):
+                if not entry["type"].startswith(
+                    "sentence_transformers."
+                ):  # old releases run the code of a folder
+                    raise UserError(
+                        f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}"
+                    )
             model = SentenceTransformer(
                 name_or_path, device=device, local_files_only=local, trust_remote_code=False,
                 model_kwargs={"dtype": torch.float32},
@@ -265,7 +327,9 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
             return model
         except (TypeError, LookupError, AttributeError, ValueError) as error:  # which name no file
             files = f"{MODULES} or the config.json of a module is missing or damaged"
-            raise UserError(f"cannot load {name_or_path!r}: {files} ({reason_of(error)})") from error
+            raise UserError(
+                f"cannot load {name_or_path!r}: {files} ({reason_of(error)})"
+            ) from error
 
 
 def is_beside(folder: Path) -> bool:
@@ -274,7 +338,9 @@ def is_beside(folder: Path) -> bool:
 
 
 def _with_words(folder: str, device: str | None) -> SentenceTransformer:
-    """A model with words beside it, by the class of this package; the file of the folder is not run."""
+    """A model with words beside it, by the class of this package; the file of the folder is not
+    run.
+    """
     from sentence_transformers import SentenceTransformer
 
     from dystress_text.encoders.beside_module import BesideEmbedding
@@ -288,7 +354,9 @@ def _with_words(folder: str, device: str | None) -> SentenceTransformer:
 
 @contextmanager
 def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
-    """Turn any error inside into one line that says what cannot be loaded, and let transformers say nothing else."""
+    """Turn any error inside into one line that says what cannot be loaded, and let transformers say
+    nothing else.
+    """
     try:
         with quiet():
             yield
@@ -301,23 +369,32 @@ def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
 def check_loaded(name: str, transformer: nn.Module | None) -> None:
     """Refuse the encoder of a sentence-transformers model some of whose weights its files lack."""
     if isinstance(transformer, PreTrainedModel):
-        more: dict[str, Any] = {"config": transformer.config, "output_loading_info": True, **files_of(name)}
+        more: dict[str, Any] = {
+            "config": transformer.config,
+            "output_loading_info": True,
+            **files_of(name),
+        }
         loaded: Any = type(transformer).from_pretrained(name, **more)
         check_weights(name, loaded[1])
 
 
 def check_weights(name: str, info: Mapping[str, Any]) -> None:
-    """Refuse an encoder some of whose weights its files lack; a pooler's may be missing, since pooling needs none.
+    """Refuse an encoder some of whose weights its files lack; a pooler's may be missing, since
+    pooling needs none.
 
     ``info`` is what ``from_pretrained`` tells with ``output_loading_info``.
     """
     missing = info["missing_keys"]
     if own := sorted(key for key in missing if not key.startswith("pooler.")):
-        raise UserError(f"{name!r} lacks weights of its encoder, {len(own)} in all, such as {own[0]}")
+        raise UserError(
+            f"{name!r} lacks weights of its encoder, {len(own)} in all, such as {own[0]}"
+        )
 
 
 def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
-    """The dense layer of an encoder's pooler that is dense + tanh on the first token, as BERT's; else None."""
+    """The dense layer of an encoder's pooler that is dense + tanh on the first token, as BERT's;
+    else None.
+    """
     pooler: Any = getattr(transformer, "pooler", None)
     is_tanh = isinstance(getattr(pooler, "activation", None), nn.Tanh)
     return cast(nn.Linear, pooler.dense) if is_tanh else None
@@ -330,37 +407,57 @@ def is_sentence_transformer(name_or_path: str) -> bool:
 
 
 def files_of(name_or_path: str) -> dict[str, Any]:
-    """Where transformers finds an encoder's files: of a sentence-transformers model in the folder of its module."""
+    """Where transformers finds an encoder's files: of a sentence-transformers model in the folder
+    of its module.
+    """
     file, folder = model_file(name_or_path, MODULES), ""
     if file is not None:
-        with suppress(ValueError, LookupError, TypeError):  # a damaged file has an error of its own later
+        with suppress(
+            ValueError, LookupError, TypeError
+        ):  # a damaged file has an error of its own later
             folder = json.loads(file.read_text(encoding="utf-8"))[0]["path"]
     return {"local_files_only": not hub_reachable(), "subfolder": folder}
 
 
 def _with_modules(pretrained: Pretrained, model: SentenceTransformer) -> Pretrained:
-    """What the modules behind the transformer are to a :class:`SentenceEncoder`; sets the tokenizer's limit."""
+    """What the modules behind the transformer are to a :class:`SentenceEncoder`; sets the
+    tokenizer's limit.
+    """
     modules: dict[str, Any] = {type(module).__name__: module for module in model}
     pooling, layers = modules.get("Pooling"), pretrained.transformer.config.num_hidden_layers
-    mode = getattr(pooling, "pooling_mode", None) or getattr(pooling, "get_pooling_mode_str", str)()  # before 5.4
+    mode = (
+        getattr(pooling, "pooling_mode", None) or getattr(pooling, "get_pooling_mode_str", str)()
+    )  # before 5.4
     weighted = modules.get("WeightedLayerPooling")
     weights = layer_weights("avg", layers) if weighted is None else weighted.layer_weights
     names = {"cls": ("cls",), "mean": tuple(AVERAGED), "lasttoken": (LAST,)}.get(str(mode), ())
     if not names:
-        raise UserError(f"{pretrained.name!r}: pooling {mode!r} is that of no pooler of this package")
-    pooler_type = next((name for name in names if torch.equal(layer_weights(name, layers), weights)), None)
-    pretrained.tokenizer.model_max_length = model.max_seq_length or pretrained.tokenizer.model_max_length
+        raise UserError(
+            f"{pretrained.name!r}: pooling {mode!r} is that of no pooler of this package"
+        )
+    pooler_type = next(
+        (name for name in names if torch.equal(layer_weights(name, layers), weights)), None
+    )
+    pretrained.tokenizer.model_max_length = (
+        model.max_seq_length or pretrained.tokenizer.model_max_length
+    )
     head = modules["Dense"].linear if "Dense" in modules else None
-    own = weights.detach() if pooler_type is None else None  # as sentence-transformers' trainer leaves them
+    own = (
+        weights.detach() if pooler_type is None else None
+    )  # as sentence-transformers' trainer leaves them
     unit = "Normalize" in modules
-    return replace(pretrained, pooler_type=pooler_type or names[0], head=head, normalize=unit, layers=own)
+    return replace(
+        pretrained, pooler_type=pooler_type or names[0], head=head, normalize=unit, layers=own
+    )
 
 
 def _give_padding(name_or_path: str, tokenizer: PreTrainedTokenizerBase) -> None:
     """Let the end-of-sequence token pad where a tokenizer has no token for it, as many decoders."""
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
-            raise UserError(f"{name_or_path!r} has no padding token: set pad_token in its tokenizer_config.json")
+            raise UserError(
+                f"{name_or_path!r} has no padding token: set pad_token in its tokenizer_config.json"
+            )
         tokenizer.pad_token = tokenizer.eos_token
 
 
@@ -372,13 +469,24 @@ def reads_forward(transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBa
     was_training = transformer.training
     states = transformer.eval()(ids).last_hidden_state
     transformer.train(was_training)
-    return bool(torch.equal(states[0, 0], states[1, 0]) and not torch.equal(states[0, 1], states[1, 1]))
+    return bool(
+        torch.equal(states[0, 0], states[1, 0]) and not torch.equal(states[0, 1], states[1, 1])
+    )
 
 
-def _check_vocabulary(name_or_path: str, tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> None:
-    """Refuse a tokenizer without words: transformers makes one for a folder without tokenizer files."""
-    rows, vocabulary = cast(nn.Embedding, transformer.get_input_embeddings()).num_embeddings, tokenizer.get_vocab()
+def _check_vocabulary(
+    name_or_path: str, tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel
+) -> None:
+    """Refuse a tokenizer without words: transformers makes one for a folder without tokenizer
+    files.
+    """
+    rows, vocabulary = (
+        cast(nn.Embedding, transformer.get_input_embeddings()).num_embeddings,
+        tokenizer.get_vocab(),
+    )
     if len(vocabulary) <= len(tokenizer.all_special_tokens):
         raise UserError(f"{name_or_path!r} has no tokenizer files: no word is known")
     if (highest := max(vocabulary.values())) >= rows:
-        raise UserError(f"{name_or_path!r} has a tokenizer with ids up to {highest} for {rows} token embeddings")
+        raise UserError(
+            f"{name_or_path!r} has a tokenizer with ids up to {highest} for {rows} token embeddings"
+        )

@@ -1,8 +1,8 @@
 """The forward pass of BERT and similar encoders for training, on tokens packed without padding.
 
-The result is that of transformers' own forward pass, with the same modules and weights, in less time. Only attention
-sees padded rows. If only the first token's vector is needed, the last layer computes nothing else. :func:`dropout`
-draws the dropout masks.
+The result is that of transformers' own forward pass, with the same modules and weights, in less
+time. Only attention sees padded rows. If only the first token's vector is needed, the last layer
+computes nothing else. :func:`dropout` draws the dropout masks.
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ class Packing:
 
     @classmethod
     def of_lengths(cls, lengths: Tensor, longest: int, tokens: int) -> Packing:
-        """From the lengths (rows,) of texts, the longest, and their sum; reads nothing from the device."""
+        """From the lengths (rows,) of texts, the longest, and their sum; reads nothing from the
+        device.
+        """
         device, starts = lengths.device, lengths.cumsum(0) - lengths
-        row = torch.repeat_interleave(torch.arange(len(lengths), device=device), lengths, output_size=tokens)
+        row = torch.repeat_interleave(
+            torch.arange(len(lengths), device=device), lengths, output_size=tokens
+        )
         position = torch.arange(tokens, device=device) - starts[row]  # (tokens,), as row
         mask = torch.arange(longest, device=device) < lengths[:, None]
         return cls(starts, row * longest + position, mask)
@@ -49,7 +53,9 @@ class Packing:
 
     def pad(self, x: Tensor, value: int = 0) -> Tensor:
         """(tokens, ...) -> (rows, length, ...), with ``value`` at padding."""
-        return _spread(x, self.places, self.mask.numel(), value).view(*self.mask.shape, *x.shape[1:])
+        return _spread(x, self.places, self.mask.numel(), value).view(
+            *self.mask.shape, *x.shape[1:]
+        )
 
     def first(self, x: Tensor) -> Tensor:
         """Each row's first token, (tokens, ...) -> (rows, ...)."""
@@ -57,7 +63,9 @@ class Packing:
 
 
 class _Pack(torch.autograd.Function):
-    """The rows at ``places``. Its backward copies rows, where that of plain indexing adds them one by one."""
+    """The rows at ``places``. Its backward copies rows, where that of plain indexing adds them one
+    by one.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
@@ -81,7 +89,8 @@ def packed_states(
     """Hidden states of the embedding layer and of each layer after it.
 
     Args:
-        transformer: of a type in :data:`MODEL_TYPES`, no decoder; dropout applies if its ``training`` flag is set.
+        transformer: of a type in :data:`MODEL_TYPES`, no decoder; dropout applies if its
+            ``training`` flag is set.
         token_ids: (tokens,), row after row.
         packing: of the tokens.
         first_only: compute the last layer only for the first token of each row.
@@ -125,8 +134,12 @@ def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
 
 
 def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
-    """Self-attention of packed tokens (tokens, dim) -> (tokens, dim), or (rows, dim) for only the first tokens."""
-    query = block.query(packing.first(x)).unsqueeze(1) if first_only else packing.pad(block.query(x))
+    """Self-attention of packed tokens (tokens, dim) -> (tokens, dim), or (rows, dim) for only the
+    first tokens.
+    """
+    query = (
+        block.query(packing.first(x)).unsqueeze(1) if first_only else packing.pad(block.query(x))
+    )
     heads = (block.num_attention_heads, block.attention_head_size)
     query, key, value = (  # (rows, heads, length, size); with first_only the query's length is 1
         z.view(*z.shape[:2], *heads).transpose(1, 2)
@@ -151,8 +164,9 @@ def _dropped(x: Tensor, module: nn.Dropout) -> Tensor:
 def dropout(x: Tensor, rate: float) -> Tensor:
     """Zeros with probability ``rate`` < 1, the rest scaled so that the mean stays; any shape.
 
-    On a CPU a 64-bit random number of torch's generator decides four entries (a rate is rounded to 1/65,536): drawing
-    one number an entry, as torch does, took a quarter of a training step. Elsewhere this is torch's own dropout.
+    On a CPU a 64-bit random number of torch's generator decides four entries (a rate is rounded to
+    1/65,536): drawing one number an entry, as torch does, took a quarter of a training step.
+    Elsewhere this is torch's own dropout.
     """
     if x.device.type != "cpu":
         return F.dropout(x, rate)
@@ -161,5 +175,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
     lanes = bits.view(torch.int16)[: x.numel()].view(x.shape)
-    kept = lanes.ge_(threshold - _LEVELS // 2)  # in place and as int16: a boolean mask costs more than the numbers
+    kept = lanes.ge_(
+        threshold - _LEVELS // 2
+    )  # in place and as int16: a boolean mask costs more than the numbers
     return x * kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - threshold))

@@ -1,4 +1,6 @@
-"""From the hidden states of tokens to one vector a sentence; poolers have SimCSE's names, but for ``last``."""
+"""From the hidden states of tokens to one vector a sentence; poolers have SimCSE's names, but for
+``last``.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,12 @@ POOLERS = (*FIRST, *AVERAGED, LAST)
 def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: str) -> Tensor:
     """One vector per sentence, (n, dim), from the hidden states of all layers.
 
-    A row without a token gives what it does in sentence-transformers: zeros, or padding's state as the first token.
+    A row without a token gives what it does in sentence-transformers: zeros, or padding's state as
+    the first token.
 
     Args:
-        hidden_states: the outputs of the embedding layer and of each layer after it, all (n, length, dim); all but
-            ``avg_top2`` and ``avg_first_last`` need only the last one.
+        hidden_states: the outputs of the embedding layer and of each layer after it, all (n,
+            length, dim); all but ``avg_top2`` and ``avg_first_last`` need only the last one.
         attention_mask: (n, length), 1 at tokens.
         pooler_type: one of :data:`POOLERS`.
     """
@@ -39,8 +42,12 @@ def mean_layer(hidden_states: Sequence[Tensor], pooler_type: str) -> Tensor:
 def pool_tokens(states: Tensor, attention_mask: Tensor, pooler_type: str) -> Tensor:
     """Mean of each row's tokens, or the last one; (n, length, dim) and (n, length) -> (n, dim)."""
     if pooler_type == LAST:
-        places = torch.arange(attention_mask.shape[1], device=states.device) * attention_mask  # (n, length)
-        last = places.float().argmax(1)  # as floats: ONNX Runtime 1.18 has no argmax of whole numbers
+        places = (
+            torch.arange(attention_mask.shape[1], device=states.device) * attention_mask
+        )  # (n, length)
+        last = places.float().argmax(
+            1
+        )  # as floats: ONNX Runtime 1.18 has no argmax of whole numbers
         pooled = states[torch.arange(len(states), device=states.device), last]
     else:
         mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (n, length, 1)
@@ -64,7 +71,8 @@ def token_pooler(pooler_type: str) -> str:
 
 
 def layer_weights(pooler_type: str, layers: int) -> Tensor:
-    """Weights of the embedding layer and the other layers, (layers + 1,): 1 for those that a pooler averages, else 0.
+    """Weights of the embedding layer and the other layers, (layers + 1,): 1 for those that a pooler
+    averages, else 0.
 
     sentence-transformers' WeightedLayerPooling has them.
     """

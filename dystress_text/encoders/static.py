@@ -1,7 +1,7 @@
 """A static encoder: a table of word vectors, whose mean over a text's tokens is the text's vector.
 
-Saved it is sentence-transformers' ``StaticEmbedding``. A new table starts as random numbers that weigh a token by its
-inverse document frequency, which is a fair encoder by itself.
+Saved it is sentence-transformers' ``StaticEmbedding``. A new table starts as random numbers that
+weigh a token by its inverse document frequency, which is a fair encoder by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import (
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from dystress_text.encoders.encoder import SentenceEncoder
@@ -39,7 +44,11 @@ class StaticConfig(PretrainedConfig):
     model_type = "static_table"
 
     def __init__(
-        self, vocab_size: int = 1, hidden_size: int = 512, unk_token_id: int | None = None, **more: Any
+        self,
+        vocab_size: int = 1,
+        hidden_size: int = 512,
+        unk_token_id: int | None = None,
+        **more: Any,
     ) -> None:
         super().__init__(**more)
         self.vocab_size, self.hidden_size, self.num_hidden_layers = vocab_size, hidden_size, 0
@@ -49,8 +58,8 @@ class StaticConfig(PretrainedConfig):
 class StaticTable(PreTrainedModel):
     """Word vectors as a model of transformers: the states of its only layer are the tokens' rows.
 
-    The row of the unknown token, if the configuration names it, stays 0: what is not known has no meaning, and readers
-    such as model2vec leave it out.
+    The row of the unknown token, if the configuration names it, stays 0: what is not known has no
+    meaning, and readers such as model2vec leave it out.
     """
 
     config_class = StaticConfig
@@ -62,7 +71,9 @@ class StaticTable(PreTrainedModel):
             self.embedding.weight.register_hook(self._without_unknown)  # type: ignore[no-untyped-call]
 
     def _without_unknown(self, gradient: Tensor) -> Tensor:
-        gradient[self.config.unk_token_id] = 0  # in place: a copy of (vocabulary, dim) numbers would cost each step
+        gradient[self.config.unk_token_id] = (
+            0  # in place: a copy of (vocabulary, dim) numbers would cost each step
+        )
         return gradient
 
     def get_input_embeddings(self) -> nn.Module:
@@ -75,9 +86,11 @@ class StaticTable(PreTrainedModel):
 
     @torch.no_grad()
     def start(self, texts_with: Tensor, texts: int, seed: int) -> None:
-        """Begin as idf x random: N(0, 0.1) x idf / mean idf, idf = log((c + texts) / (c + texts with the token)).
+        """Begin as idf x random: N(0, 0.1) x idf / mean idf, idf = log((c + texts) / (c + texts
+        with the token)).
 
-        c is a hundredth of the texts: what is in fewer texts weighs little more, in other texts too.
+        c is a hundredth of the texts: what is in fewer texts weighs little more, in other texts
+        too.
 
         Args:
             texts_with: the number of texts in which each token is, (vocabulary,).
@@ -86,7 +99,9 @@ class StaticTable(PreTrainedModel):
         """
         few = 0.01 * texts
         idf = torch.log((few + texts) / (few + texts_with.double())).float()  # (vocabulary,)
-        rows = torch.randn(self.embedding.weight.shape, generator=torch.Generator().manual_seed(seed))
+        rows = torch.randn(
+            self.embedding.weight.shape, generator=torch.Generator().manual_seed(seed)
+        )
         self.embedding.weight.copy_(rows * (_SPREAD * idf / idf.mean()).unsqueeze(1))
         if self.config.unk_token_id is not None:
             self.embedding.weight[self.config.unk_token_id] = 0
@@ -102,7 +117,8 @@ class StaticEncoder(SentenceEncoder):
         super().__init__(table, "avg", mlp_head=False, normalize=normalize)
 
     def forward(self, token_ids: Tensor, lengths: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Vectors (n, dim) of texts: ids (tokens,), text after text, and lengths (n,); 0 without a token.
+        """Vectors (n, dim) of texts: ids (tokens,), text after text, and lengths (n,); 0 without a
+        token.
 
         Nothing is padded, so what else a transformer needs does not count.
         """
@@ -119,19 +135,23 @@ class StaticEncoder(SentenceEncoder):
 
         kinds: Any = import_module("sentence_transformers.models")
         weights = self.transformer.embedding.weight.detach().cpu().clone()
-        modules: list[nn.Module] = [kinds.StaticEmbedding(words_of(tokenizer), embedding_weights=weights)]
+        modules: list[nn.Module] = [
+            kinds.StaticEmbedding(words_of(tokenizer), embedding_weights=weights)
+        ]
         modules += [kinds.Normalize()] * self.normalize
         kept = getattr(self.transformer.config, PROMPTS, {})
         with replaced_files(folder) as complete:
-            SentenceTransformer(modules=modules, device="cpu", **kept).save(str(complete), create_model_card=False)
+            SentenceTransformer(modules=modules, device="cpu", **kept).save(
+                str(complete), create_model_card=False
+            )
             reword(complete, "mean")
 
 
 def new_static(
     dim: int, texts: Iterable[str] | None = None, pieces: Tokenizer | None = None
 ) -> tuple[StaticTable, PreTrainedTokenizerBase]:
-    """A table, (vocabulary, dim), whose rows are not yet started, and its tokenizer: the embedded word pieces, those of
-    another tokenizer, or, with ``texts``, pieces learned from them.
+    """A table, (vocabulary, dim), whose rows are not yet started, and its tokenizer: the embedded
+    word pieces, those of another tokenizer, or, with ``texts``, pieces learned from them.
     """
     embedded = EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"
     pieces = pieces or (Tokenizer.from_file(str(embedded)) if texts is None else _learned(texts))
@@ -141,25 +161,33 @@ def new_static(
 
 
 def _learned(texts: Iterable[str]) -> Tokenizer:
-    """Pieces of texts in any script, byte-pair encoding over UTF-8: all characters but spaces and control signs count.
+    """Pieces of texts in any script, byte-pair encoding over UTF-8: all characters but spaces and
+    control signs count.
 
     With fewer pieces long documents gain and short ones lose (docs/laboratory/own-text.md).
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(_WORD, "removed", invert=True), as_bytes])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(_WORD, "removed", invert=True), as_bytes]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     bytes_alone = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=PIECES, special_tokens=["[PAD]"], initial_alphabet=bytes_alone, show_progress=False
+        vocab_size=PIECES,
+        special_tokens=["[PAD]"],
+        initial_alphabet=bytes_alone,
+        show_progress=False,
     )
     tokenizer.train_from_iterator(islice(texts, READ), trainer)
     return tokenizer
 
 
 def tokenizer_of(backend: Tokenizer) -> PreTrainedTokenizerBase:
-    """A tokenizer of transformers without special tokens around a text, as ``StaticEmbedding`` reads."""
+    """A tokenizer of transformers without special tokens around a text, as ``StaticEmbedding``
+    reads.
+    """
     written = json.loads(backend.to_str())
     written |= {"post_processor": None, "truncation": None, "padding": None}
     names = {"unk_token": written["model"].get("unk_token"), "pad_token": "[PAD]"}
@@ -180,7 +208,9 @@ def words_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def table_of(weight: Tensor, unknown: int | None = None) -> StaticTable:
-    """A table of trained rows, (vocabulary, dim), which are copied; the unknown token's stays 0 if it is."""
+    """A table of trained rows, (vocabulary, dim), which are copied; the unknown token's stays 0 if
+    it is.
+    """
     has_none = unknown is not None and not weight[unknown].any()
     rows, dim = weight.shape
     table = StaticTable(StaticConfig(rows, dim, unknown if has_none else None))
@@ -192,4 +222,6 @@ def refuse(name: str, **options: object) -> None:
     """Refuse options that a table does not have."""
     for option, value in options.items():
         if value:
-            raise ParameterError(option, f"a static encoder such as {name!r} has none; leave the option out")
+            raise ParameterError(
+                option, f"a static encoder such as {name!r} has none; leave the option out"
+            )

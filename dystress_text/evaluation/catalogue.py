@@ -1,7 +1,8 @@
-"""The catalogue of evaluation sets: SentEval's tasks, the small sets of this project, and the sets that training knows.
+"""The catalogue of evaluation sets: SentEval's tasks, the small sets of this project, and the sets
+that training knows.
 
-To add an STS set, add an entry to ``STS_SETS``: ``--eval_set`` of the training program knows it then. The published
-tables have the tasks of ``SUITES`` as columns, in this order.
+To add an STS set, add an entry to ``STS_SETS``: ``--eval_set`` of the training program knows it
+then. The published tables have the tasks of ``SUITES`` as columns, in this order.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class _Task(Generic[Part]):
 
     name: str  # the column of the published tables
     reader: Callable[..., Part]  # of a part from its files
-    # by subset or split, the number of its pairs or texts, and its files in SentEval's ``downstream`` folder
+    # by subset or split, the number of its pairs or texts, and its files in SentEval's
+    # ``downstream`` folder
     parts: Mapping[str, tuple[int, *tuple[str, ...]]]
 
     @property
@@ -53,7 +55,10 @@ class _Task(Generic[Part]):
 
     def load(self, folder: Path) -> dict[str, Part]:
         """The parts from a ``downstream`` folder, however long they are."""
-        return {part: self.reader(*(folder / file for file in files)) for part, (_, *files) in self.parts.items()}
+        return {
+            part: self.reader(*(folder / file for file in files))
+            for part, (_, *files) in self.parts.items()
+        }
 
     def read(self, folder: Path) -> dict[str, Part]:
         """The parts; one of another length is refused, as a missing or damaged file is."""
@@ -78,7 +83,9 @@ class StsTask(_Task[StsPairs]):
         subsets = self.load(folder).values()
         first = tuple(sentence for pairs in subsets for sentence in pairs.first)
         second = tuple(sentence for pairs in subsets for sentence in pairs.second)
-        return StsPairs(first, second, np.concatenate([pairs.scores for pairs in subsets]), self.title)
+        return StsPairs(
+            first, second, np.concatenate([pairs.scores for pairs in subsets]), self.title
+        )
 
 
 @dataclass(frozen=True)
@@ -92,16 +99,21 @@ class TransferTask(_Task[Labelled]):
 
 Task = StsTask | TransferTask
 
-# ---- the tables ------------------------------------------------------------------------------------------------------
+# ---- the tables
+# ------------------------------------------------------------------------------------------------------
 
 
 def _year(name: str, subsets: Mapping[str, int]) -> StsTask:
     place = f"STS/{name}-en-test/STS"
-    parts = {s: (count, f"{place}.input.{s}.txt", f"{place}.gs.{s}.txt") for s, count in subsets.items()}
+    parts = {
+        s: (count, f"{place}.input.{s}.txt", f"{place}.gs.{s}.txt") for s, count in subsets.items()
+    }
     return StsTask(name, read_sts_subset, parts, name)
 
 
-def _set(name: str, reader: Callable[[Path], StsPairs], count: int, file: str, title: str) -> StsTask:
+def _set(
+    name: str, reader: Callable[[Path], StsPairs], count: int, file: str, title: str
+) -> StsTask:
     return StsTask(name, reader, {"test": (count, file)}, title)
 
 
@@ -129,7 +141,10 @@ STS_SETS = {  # by the names that --eval_set knows
     "stsb_test": _set("STS-B", read_sts_benchmark, 1379, f"{_STSB}-test.csv", "STS-B test"),
     "sickr_test": _set("SICK-R", read_sick, 4927, "SICK/SICK_test_annotated.txt", "SICK-R test"),
 }
-STS_TASKS = tuple(STS_SETS[name] for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb_test", "sickr_test"))
+STS_TASKS = tuple(
+    STS_SETS[name]
+    for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb_test", "sickr_test")
+)
 _SST, _MRPC, _MINI = "SST/binary/sentiment", "MRPC/msr_paraphrase", "MiniParaphrase/paraphrase"
 TRANSFER_TASKS = (
     _folds("MR", 5331 + 5331, "MR/rt-polarity.pos", "MR/rt-polarity.neg"),
@@ -178,22 +193,30 @@ def average(row: Mapping[str, float | None]) -> float | None:
     return round(sum(figures) / len(figures), 2) if figures and len(figures) == len(row) else None
 
 
-# ---- where they lie, and what is chosen of them ----------------------------------------------------------------------
+# ---- where they lie, and what is chosen of them
+# ----------------------------------------------------------------------
 
 
 def suite_folder(suite: str, data_dir: str | Path | None = None) -> Path:
-    """The folder of a suite's files, in SentEval's ``downstream`` layout; ``mini`` comes with the package."""
+    """The folder of a suite's files, in SentEval's ``downstream`` layout; ``mini`` comes with the
+    package.
+    """
     return EMBEDDED / "senteval" if suite == "mini" else data_root(data_dir) / "senteval"
 
 
 def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
-    """Tasks by group, in table order, from names of tasks, ours or SentEval's, and groups (``sts``, ``all``)."""
+    """Tasks by group, in table order, from names of tasks, ours or SentEval's, and groups (``sts``,
+    ``all``).
+    """
     groups = SUITES[suite]
     known = ["all", *groups, *(task.name for tasks in groups.values() for task in tasks)]
-    names = [{"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}.get(name, name) for name in names]
+    names = [
+        {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}.get(name, name) for name in names
+    ]
     check_names("tasks", names, known)
     chosen = {
-        group: [task for task in tasks if {"all", group, task.name} & set(names)] for group, tasks in groups.items()
+        group: [task for task in tasks if {"all", group, task.name} & set(names)]
+        for group, tasks in groups.items()
     }
     return {group: tasks for group, tasks in chosen.items() if tasks}
 
@@ -203,7 +226,10 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
 
     Without a file of it STS-B's dev set is taken from the hub.
     """
-    task, folder = STS_SETS[name], suite_folder("mini" if name == "mini_sts" else "senteval", data_dir)
+    task, folder = (
+        STS_SETS[name],
+        suite_folder("mini" if name == "mini_sts" else "senteval", data_dir),
+    )
     if name == "stsb_dev" and not (folder / STSB_DEV).exists():
         folder = published_file(
             "senteval.tar",
@@ -214,15 +240,21 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
     try:
         return task.pairs(folder)
     except DataError as error:
-        raise ParameterError("eval_set", f"no {name}: {error}; prepare the data (dystress prepare senteval)") from error
+        raise ParameterError(
+            "eval_set", f"no {name}: {error}; prepare the data (dystress prepare senteval)"
+        ) from error
 
 
 def _stsb_dev_of(archive: str) -> Path:
-    """A folder of the cache with the STS-B dev file of SentEval's archive; nothing else is unpacked."""
+    """A folder of the cache with the STS-B dev file of SentEval's archive; nothing else is
+    unpacked.
+    """
     folder = cache_root() / "stsb"
     with tarfile.open(archive) as tar:
         for member in tar:
-            if Path(member.name).parts[-3:] == STSB_DEV.parts and (content := tar.extractfile(member)):
+            if Path(member.name).parts[-3:] == STSB_DEV.parts and (
+                content := tar.extractfile(member)
+            ):
                 (folder / STSB_DEV).parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(folder / STSB_DEV, content.read())
                 return folder

@@ -1,8 +1,9 @@
 """SentEval's logistic regression, many fits at once.
 
-A fit is one linear layer on frozen embeddings, trained with early stopping, for one subset of the rows and one value of
-l2. All fits of a task are trained together: a step of all of them is two batched products. They draw the same random
-numbers as one fit after another would, so they differ from SentEval's by rounding alone.
+A fit is one linear layer on frozen embeddings, trained with early stopping, for one subset of the
+rows and one value of l2. All fits of a task are trained together: a step of all of them is two
+batched products. They draw the same random numbers as one fit after another would, so they differ
+from SentEval's by rounding alone.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ class Recipe:
 
 
 RECIPES = {
-    "test": Recipe(folds=10, optimizer="adam", batch_size=64, patience=5, check_every=4),  # the published figures
+    "test": Recipe(
+        folds=10, optimizer="adam", batch_size=64, patience=5, check_every=4
+    ),  # the published figures
     "fast": Recipe(folds=5, optimizer="rmsprop", batch_size=128, patience=3, check_every=2),
 }
 
@@ -62,11 +65,18 @@ class Fits:
 
 
 @torch.no_grad()
-def fit(x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe) -> Fits:
+def fit(
+    x: Tensor,
+    y: Tensor,
+    classes: int,
+    subsets: Sequence[Subset],
+    l2: NDArray[np.float64],
+    recipe: Recipe,
+) -> Fits:
     """Train a classifier for each pair of a subset and an l2 value.
 
-    Subsets with the same number of rows draw the same permutations and take the same number of steps, so they run in
-    lockstep; there are two or three such numbers in a cross-validation.
+    Subsets with the same number of rows draw the same permutations and take the same number of
+    steps, so they run in lockstep; there are two or three such numbers in a cross-validation.
 
     Args:
         x: (n, dim) features of all rows; the fits run on their device.
@@ -91,22 +101,36 @@ def fit(x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArr
             epochs += recipe.check_every
             fits.check_held_out()
             fits.drop_finished()
-        accuracy[members], weight[members], bias[members] = fits.best, fits.best_weight, fits.best_bias
+        accuracy[members], weight[members], bias[members] = (
+            fits.best,
+            fits.best_weight,
+            fits.best_bias,
+        )
     return Fits(accuracy, weight, bias)
 
 
 class _Lockstep:
-    """S subsets of equally many rows with L fits each, trained together; subsets whose fits have all stopped go."""
+    """S subsets of equally many rows with L fits each, trained together; subsets whose fits have
+    all stopped go.
+    """
 
     def __init__(
-        self, x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
+        self,
+        x: Tensor,
+        y: Tensor,
+        classes: int,
+        subsets: Sequence[Subset],
+        l2: NDArray[np.float64],
+        recipe: Recipe,
     ) -> None:
         (count, values), dim = l2.shape, x.shape[1]
         self.x, self.y, self.batch_size, self.patience = x, y, recipe.batch_size, recipe.patience
         self.values, self.classes = values, classes
         splits = [_draw_split(subset) for subset in subsets]
         self.random = splits[0][0]  # all generators are in the same state
-        self.train = torch.from_numpy(np.stack([rows for _, rows, _ in splits])).to(x.device)  # (S, n)
+        self.train = torch.from_numpy(np.stack([rows for _, rows, _ in splits])).to(
+            x.device
+        )  # (S, n)
         self.held_out = [torch.from_numpy(rows).to(x.device) for _, _, rows in splits]
         self.targets = nn.functional.one_hot(y, classes).to(x)  # (rows of x, classes)
         decay = torch.from_numpy(l2).to(x)[:, :, None, None].expand(-1, -1, classes, 1)
@@ -114,7 +138,9 @@ class _Lockstep:
 
         start = initial_layer(dim, classes).to(x)
         weight = start.weight.detach().repeat(count, values, 1)  # (S, L classes, dim)
-        bias = start.bias.detach().repeat(values)[None, :, None].repeat(count, 1, 1)  # (S, L classes, 1)
+        bias = (
+            start.bias.detach().repeat(values)[None, :, None].repeat(count, 1, 1)
+        )  # (S, L classes, 1)
         self.parameters = [weight, bias]
         for parameter in self.parameters:
             parameter.grad = torch.empty_like(parameter)
@@ -124,7 +150,9 @@ class _Lockstep:
         else:
             self.optimizer = torch.optim.RMSprop(self.parameters, foreach=True)
 
-        self.alive = np.arange(count)  # subsets with a fit that goes on; train, decay and parameters have no others
+        self.alive = np.arange(
+            count
+        )  # subsets with a fit that goes on; train, decay and parameters have no others
         self.active = np.ones((count, values), dtype=bool)
         self.misses = np.zeros((count, values), dtype=int)
         self.best = np.full((count, values), -1.0)
@@ -134,13 +162,17 @@ class _Lockstep:
     def train_epoch(self) -> None:
         """One pass over the training rows; each step is two batched products."""
         weight, bias = self.parameters
-        permutation = torch.from_numpy(self.random.permutation(self.train.shape[1])).to(self.x.device)
+        permutation = torch.from_numpy(self.random.permutation(self.train.shape[1])).to(
+            self.x.device
+        )
         for columns in torch.split(permutation, self.batch_size):
             rows = self.train[:, columns]  # (S, b)
             batch = self.x[rows.flatten()].view(*rows.shape, -1)  # (S, b, dim)
             logits = torch.baddbmm(bias, weight, batch.mT)  # (S, L classes, b)
             by_class = logits.view(len(rows), self.values, self.classes, -1)
-            error = by_class.softmax(2) - self.targets[rows].mT[:, None]  # d loss / d logits, times b
+            error = (
+                by_class.softmax(2) - self.targets[rows].mT[:, None]
+            )  # d loss / d logits, times b
             error = error.div_(rows.shape[1]).view_as(logits)
             torch.bmm(error, batch, out=weight.grad)
             torch.sum(error, 2, keepdim=True, out=bias.grad)
@@ -150,11 +182,15 @@ class _Lockstep:
             self.optimizer.step()
 
     def check_held_out(self) -> None:
-        """Keep the weights of the fits that are better than before, and stop those that missed too often."""
+        """Keep the weights of the fits that are better than before, and stop those that missed too
+        often.
+        """
         weight, bias = self.parameters
         for i, s in enumerate(self.alive):
             rows = self.held_out[s]
-            logits = torch.addmm(bias[i], weight[i], self.x[rows].T).view(self.values, self.classes, -1)
+            logits = torch.addmm(bias[i], weight[i], self.x[rows].T).view(
+                self.values, self.classes, -1
+            )
             reached = (logits.argmax(1) == self.y[rows]).sum(1).cpu().numpy() / len(rows)  # (L,)
             better = self.active[s] & (reached > self.best[s])
             missed = self.active[s] & ~better
@@ -166,7 +202,9 @@ class _Lockstep:
                 self.best_bias[s, k] = bias[i].view(self.values, self.classes)[k]
 
     def drop_finished(self) -> None:
-        """Take the subsets whose fits have all stopped out of the tensors and of the optimiser's state."""
+        """Take the subsets whose fits have all stopped out of the tensors and of the optimiser's
+        state.
+        """
         going_on = np.flatnonzero(self.active[self.alive].any(1))
         if len(going_on) == len(self.alive):
             return
@@ -178,7 +216,8 @@ class _Lockstep:
             smaller.grad = torch.empty_like(smaller)
             state = self.optimizer.state.pop(parameter)
             self.optimizer.state[smaller] = {
-                name: value[rows] if value.shape == parameter.shape else value for name, value in state.items()
+                name: value[rows] if value.shape == parameter.shape else value
+                for name, value in state.items()
             }
             self.optimizer.param_groups[0]["params"][i] = smaller
             self.parameters[i] = smaller
@@ -187,7 +226,9 @@ class _Lockstep:
 def initial_layer(dim: int, classes: int) -> nn.Linear:
     """The layer that every fit starts from; the caller's random state stays as it is."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(SEED)  # torch.manual_seed would reseed the GPU too, and so dropout
+        torch.default_generator.manual_seed(
+            SEED
+        )  # torch.manual_seed would reseed the GPU too, and so dropout
         return nn.Linear(dim, classes)
 
 

@@ -1,4 +1,6 @@
-"""Encoders under evaluation: loading them, and keeping their vectors so that each sentence is encoded once."""
+"""Encoders under evaluation: loading them, and keeping their vectors so that each sentence is
+encoded once.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Embedder:
-    """What sentence-transformers' ``encode``, ``encode_query`` and ``encode_document`` give, and the similarity.
+    """What sentence-transformers' ``encode``, ``encode_query`` and ``encode_document`` give, and
+    the similarity.
 
-    The vectors are those before a ``Normalize`` at the end: on them SentEval's classifiers are fitted in the papers.
-    To a cosine their length is nothing, and a dot product of vectors of length 1 is a cosine.
+    The vectors are those before a ``Normalize`` at the end: on them SentEval's classifiers are
+    fitted in the papers. To a cosine their length is nothing, and a dot product of vectors of
+    length 1 is a cosine.
     """
 
     encode: Embed
@@ -59,17 +63,22 @@ def prompted(encode: Embed, model: SentenceEncoder) -> Embedder:
     transformer = model.transformer
 
     def way(role: str) -> Embed:
-        return lambda sentences: encode([prompt_of(transformer, role) + sentence for sentence in sentences])
+        return lambda sentences: encode(
+            [prompt_of(transformer, role) + sentence for sentence in sentences]
+        )
 
     similarity = getattr(transformer.config, PROMPTS, {}).get("similarity_fn_name", "cosine")
-    return Embedder(way(""), way("query"), way("document"), "cosine" if model.normalize else similarity)
+    return Embedder(
+        way(""), way("query"), way("document"), "cosine" if model.normalize else similarity
+    )
 
 
 class EncodedOnce:
-    """A function from sentences to vectors that encodes each distinct sentence once, and so as query and as document.
+    """A function from sentences to vectors that encodes each distinct sentence once, and so as
+    query and as document.
 
-    The new sentences of a call are encoded by themselves, so the first caller gets bit for bit what the encoder alone
-    would give.
+    The new sentences of a call are encoded by themselves, so the first caller gets bit for bit what
+    the encoder alone would give.
     """
 
     def __init__(self, encode: Embed) -> None:
@@ -90,14 +99,20 @@ class EncodedOnce:
 
 
 def refusing_useless(encode: Embed) -> Embed:
-    """The encoder with vectors on the CPU; infinite ones, or the same for all sentences, are refused."""
+    """The encoder with vectors on the CPU; infinite ones, or the same for all sentences, are
+    refused.
+    """
 
     def checked(sentences: Sequence[str]) -> Tensor:
         vectors = encode(sentences).float().cpu()
         if not vectors.isfinite().all():
-            raise ParameterError("model", "it gives NaN or infinite vectors; scores would mean nothing")
+            raise ParameterError(
+                "model", "it gives NaN or infinite vectors; scores would mean nothing"
+            )
         if len(vectors) > 1 and (vectors == vectors[0]).all():
-            raise ParameterError("model", "it gives the same vector for every sentence; scores would mean nothing")
+            raise ParameterError(
+                "model", "it gives the same vector for every sentence; scores would mean nothing"
+            )
         return vectors
 
     return checked
@@ -108,7 +123,8 @@ def load_model(
 ) -> tuple[Embed, dict[str, Any]]:
     """Load an encoder, as a function from sentences to vectors and a description for the record.
 
-    Without a ``pooler_type`` it is a sentence-transformers model; it and ``dtype`` are choices of ``SentEvalSettings``.
+    Without a ``pooler_type`` it is a sentence-transformers model; it and ``dtype`` are choices of
+    ``SentEvalSettings``.
     """
     device = device_alone().type
     forward = DTYPES[dtype], batch_size, device
@@ -132,9 +148,12 @@ def check_complete(model: str) -> None:
     """Refuse what is no sentence-transformers model and needs a ``pooler_type``."""
     if not is_sentence_transformer(model_path(model)):
         offline = not Path(model_path(model)).is_dir() and not hub_reachable()
-        where = "no folder and, with the hub out of reach, not in its cache as a" if offline else "no"
+        where = (
+            "no folder and, with the hub out of reach, not in its cache as a" if offline else "no"
+        )
         raise ParameterError(
-            "model", f"{model!r} is {where} sentence-transformers model; for an encoder alone give a pooler_type"
+            "model",
+            f"{model!r} is {where} sentence-transformers model; for an encoder alone give a pooler_type",
         )
 
 
@@ -153,7 +172,14 @@ def _load_encoder(
                 stacklevel=3,
             )
     encoder.to(device)
-    embed = partial(encoder.encode, tokenizer=tokenizer, batch_size=batch_size, progress=True, dtype=dtype, raw=True)
+    embed = partial(
+        encoder.encode,
+        tokenizer=tokenizer,
+        batch_size=batch_size,
+        progress=True,
+        dtype=dtype,
+        raw=True,
+    )
     return refusing_useless(embed), encoder, length_limit(tokenizer, encoder.transformer)
 
 
@@ -163,12 +189,19 @@ def _load_sentence_transformer(
     check_complete(model)
     with readable(model):
         encoder = load_sentence_transformer(model, device=device)
-        limit = int(most) if math.isfinite(most := encoder.max_seq_length or math.inf) else None  # a static model's
+        limit = (
+            int(most) if math.isfinite(most := encoder.max_seq_length or math.inf) else None
+        )  # a static model's
         transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)
         check_loaded(model, transformer)
         positions = position_limit(transformer) if isinstance(transformer, PreTrainedModel) else 0
         # some errors in a configuration appear only in the forward pass
-        if encoder.encode_document(["One sentence."], convert_to_tensor=True, show_progress_bar=False).ndim != 2:
+        if (
+            encoder.encode_document(
+                ["One sentence."], convert_to_tensor=True, show_progress_bar=False
+            ).ndim
+            != 2
+        ):
             raise UserError(f"{model!r} does not give one vector a sentence")
         if type(encoder[-1]).__name__ == "Normalize" and encoder.similarity_fn_name != "manhattan":
             del encoder[-1]
@@ -180,7 +213,11 @@ def _load_sentence_transformer(
         )
 
     def embed(encode: Callable[..., Tensor], sentences: Sequence[str]) -> Tensor:
-        what = "encode with" if all(map(str.strip, sentences)) else "encode texts of which one is empty with"
+        what = (
+            "encode with"
+            if all(map(str.strip, sentences))
+            else "encode texts of which one is empty with"
+        )
         with readable(model, what), torch.autocast(device, dtype, enabled=dtype != torch.float32):
             return encode(
                 list(sentences),

@@ -1,4 +1,5 @@
-"""The cosines of random pairs: which similarity a model gives to sentences that have nothing in common.
+"""The cosines of random pairs: which similarity a model gives to sentences that have nothing in
+common.
 
 A run keeps them as ``random_pairs`` in its record; card and page show them.
 """
@@ -17,21 +18,28 @@ HEADER = ("share of random pairs", "similarity reached")
 
 
 def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
-    """The cosine that each share of all pairs of distinct sentences reaches, for the record, from vectors (n, dim).
+    """The cosine that each share of all pairs of distinct sentences reaches, for the record, from
+    vectors (n, dim).
 
-    Shares of fewer than 100 pairs are left out. None for fewer than 50 sentences; of more than 2,000 the first count.
+    Shares of fewer than 100 pairs are left out. None for fewer than 50 sentences; of more than
+    2,000 the first count.
     """
     vectors = np.asarray(vectors[:MOST_SENTENCES], dtype=np.float32)
     if len(vectors) < 50:
         return None
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-    cosines = (units @ units.T)[np.tri(len(units), k=-1, dtype=bool)]  # (pairs,), each pair once, none with itself
+    cosines = (units @ units.T)[
+        np.tri(len(units), k=-1, dtype=bool)
+    ]  # (pairs,), each pair once, none with itself
     shares = [share for share in SHARES if share * len(cosines) >= 100]
     reached = np.quantile(cosines, 1 - np.array(shares))
     return {
         "sentences": len(units),
         "pairs": len(cosines),
-        "cosines": {f"{share:g}": round(float(cosine), 4) for share, cosine in zip(shares, reached, strict=True)},
+        "cosines": {
+            f"{share:g}": round(float(cosine), 4)
+            for share, cosine in zip(shares, reached, strict=True)
+        },
     }
 
 

@@ -1,7 +1,7 @@
 """Readers of SentEval's files: pairs with a similarity score, and texts with a class.
 
-Lines end at line feeds alone, and each run of white space within a sentence becomes one space. A file that is missing
-or damaged is a DataError that names file and line.
+Lines end at line feeds alone, and each run of white space within a sentence becomes one space. A
+file that is missing or damaged is a DataError that names file and line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class StsPairs:
 
     first: tuple[str, ...]
     second: tuple[str, ...]
-    scores: NDArray[np.float64]  # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
+    scores: NDArray[
+        np.float64
+    ]  # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
     name: str = "STS"  # in tables
     positive_above: float = POSITIVE_SCORE  # alignment uses the pairs scored above this value
 
@@ -86,7 +88,11 @@ def score_of(cell: Any) -> float:
 
 
 def read_rows(
-    path: Path, columns: int = 1, separator: str = "\t", encoding: str = "utf-8", header: bool = False
+    path: Path,
+    columns: int = 1,
+    separator: str = "\t",
+    encoding: str = "utf-8",
+    header: bool = False,
 ) -> list[Row]:
     """The lines of a file in columns, at least so many."""
     try:
@@ -96,18 +102,23 @@ def read_rows(
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    rows = [(f"{path}, line {number}", line.split(separator)) for number, line in enumerate(lines, 1)][header:]
+    rows = [
+        (f"{path}, line {number}", line.split(separator)) for number, line in enumerate(lines, 1)
+    ][header:]
     for where, row in rows:
         if len(row) < columns:
             raise DataError(f"{where}: {columns} tab-separated columns expected, {len(row)} found")
     return rows
 
 
-# ---- pairs with scores -----------------------------------------------------------------------------------------------
+# ---- pairs with scores
+# -----------------------------------------------------------------------------------------------
 
 
 def read_sts_benchmark(path: Path) -> StsPairs:
-    """Read the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in 6 and 7."""
+    """Read the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in
+    6 and 7.
+    """
     return scored((where, row[5], row[6], row[4]) for where, row in read_rows(path, 7))
 
 
@@ -117,12 +128,18 @@ def read_sick(path: Path) -> StsPairs:
 
 
 def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
-    """Read a subset of STS12 to STS16: two columns of sentences, and the scores; a pair without one is dropped."""
+    """Read a subset of STS12 to STS16: two columns of sentences, and the scores; a pair without one
+    is dropped.
+    """
     pairs, scores = read_rows(inputs, 2), read_rows(golds)
     if len(pairs) != len(scores):
-        raise DataError(f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally long")
+        raise DataError(
+            f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally long"
+        )
     together = zip(pairs, scores, strict=True)
-    return scored((where, a, b, gold) for (_, (a, b, *_)), (where, (gold, *_)) in together if gold.strip())
+    return scored(
+        (where, a, b, gold) for (_, (a, b, *_)), (where, (gold, *_)) in together if gold.strip()
+    )
 
 
 def scored(rows: Iterable[tuple[str, str, str, Any]]) -> StsPairs:
@@ -138,13 +155,16 @@ def scored(rows: Iterable[tuple[str, str, str, Any]]) -> StsPairs:
     return StsPairs(tuple(first), tuple(second), np.array(scores))
 
 
-# ---- texts with classes ----------------------------------------------------------------------------------------------
+# ---- texts with classes
+# ----------------------------------------------------------------------------------------------
 
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:
     """Read one file for each class, a text a line, Latin-1; the positive class is 1."""
     files = ((positive, "1"), (negative, "0"))
-    return _labelled(((where, row, label) for file, label in files for where, row in _latin_1(file)), BINARY)
+    return _labelled(
+        ((where, row, label) for file, label in files for where, row in _latin_1(file)), BINARY
+    )
 
 
 def read_sst(path: Path) -> Labelled:
@@ -155,12 +175,16 @@ def read_sst(path: Path) -> Labelled:
 def read_trec(path: Path) -> Labelled:
     """Read lines of ``COARSE:fine text``, Latin-1."""
     rows = ((where, line.partition(" ")) for where, (line,) in _latin_1(path))
-    return _labelled(((where, [text], label.partition(":")[0]) for where, (label, _, text) in rows), TREC_CLASSES)
+    return _labelled(
+        ((where, [text], label.partition(":")[0]) for where, (label, _, text) in rows), TREC_CLASSES
+    )
 
 
 def read_mrpc(path: Path) -> Labelled:
     """Read tabs and a header: label in column 1, texts in columns 4 and 5."""
-    return _labelled(((where, row[3:5], row[0]) for where, row in read_rows(path, 5, header=True)), BINARY)
+    return _labelled(
+        ((where, row[3:5], row[0]) for where, row in read_rows(path, 5, header=True)), BINARY
+    )
 
 
 def _latin_1(path: Path) -> list[Row]:
@@ -168,7 +192,9 @@ def _latin_1(path: Path) -> list[Row]:
 
 
 def _labelled(rows: Iterable[tuple[str, list[str], str]], classes: Sequence[str]) -> Labelled:
-    """Texts from rows of (place, texts, label), sorted by (token counts, label); equal ones keep the file's order."""
+    """Texts from rows of (place, texts, label), sorted by (token counts, label); equal ones keep
+    the file's order.
+    """
     labelled = []
     for where, texts, label in rows:
         if label.strip() not in classes:

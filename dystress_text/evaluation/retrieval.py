@@ -1,9 +1,11 @@
-"""Search as a measure: collections in BEIR's layout, scored by sentence-transformers' InformationRetrievalEvaluator.
+"""Search as a measure: collections in BEIR's layout, scored by sentence-transformers'
+InformationRetrievalEvaluator.
 
-A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl`` (``_id``, ``text``) and
-``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score). A document is its title and its text; a score above 0
-makes it relevant. As in BEIR, judgements of what the folder lacks do not count, and a query that is a document too does
-not find itself. Source of the layout: Thakur et al., "BEIR", NeurIPS 2021.
+A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl``
+(``_id``, ``text``) and ``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score). A document is
+its title and its text; a score above 0 makes it relevant. As in BEIR, judgements of what the folder
+lacks do not count, and a query that is a document too does not find itself. Source of the layout:
+Thakur et al., "BEIR", NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ from dystress_text.evaluation.words import Words
 
 METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
 GRADED = "nDCG@10 (graded)"  # of scores as gains, as BEIR has it; sentence-transformers' evaluator knows 0 and 1 alone
-QRELS = {"test": ("qrels.tsv", "qrels/test.tsv"), "dev": ("qrels/dev.tsv",), "train": ("qrels/train.tsv",)}  # by split
+QRELS = {
+    "test": ("qrels.tsv", "qrels/test.tsv"),
+    "dev": ("qrels/dev.tsv",),
+    "train": ("qrels/train.tsv",),
+}  # by split
 
 
 def figures_in(result: Mapping[str, Any]) -> dict[str, float]:
@@ -42,16 +48,26 @@ class Collection:
     name: str  # of its folder, and the split where it is not the test split
     documents: Mapping[str, str]  # texts by id
     queries: Mapping[str, str]  # texts by id
-    relevant: Mapping[str, Mapping[str, float]]  # the scores of a query's relevant documents, by the ids of both
+    relevant: Mapping[
+        str, Mapping[str, float]
+    ]  # the scores of a query's relevant documents, by the ids of both
     left_out: int  # queries without a relevant document
     ignored: int  # judgements of a query or a document that the collection lacks
     graded: bool  # whether there are other scores than 0 and 1
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """The queries that are documents: of the same id and text, and where most are, all of the same id."""
-        texts = {name: one_spaced(text) for name, text in self.queries.items() if name in self.documents}
-        alike = {name for name, text in texts.items() if text and one_spaced(self.documents[name]).endswith(text)}
+        """The queries that are documents: of the same id and text, and where most are, all of the
+        same id.
+        """
+        texts = {
+            name: one_spaced(text) for name, text in self.queries.items() if name in self.documents
+        }
+        alike = {
+            name
+            for name, text in texts.items()
+            if text and one_spaced(self.documents[name]).endswith(text)
+        }
         return frozenset(texts if len(alike) * 2 > len(texts) else alike)
 
     def summary(self) -> str:
@@ -62,7 +78,9 @@ class Collection:
             (len(self.own), "queries are documents, which do not find themselves"),
         )
         said = "".join(f"; {count:,} {note}" for count, note in notes if count)
-        return f"{self.name}: {len(self.documents):,} documents, {len(self.queries):,} queries{said}"
+        return (
+            f"{self.name}: {len(self.documents):,} documents, {len(self.queries):,} queries{said}"
+        )
 
     @property
     def slug(self) -> str:
@@ -71,10 +89,18 @@ class Collection:
 
     @cached_property
     def about(self) -> dict[str, int | str]:
-        """The numbers of what is there and of what does not count, and a checksum of the content, for records."""
-        relevant = {query: sorted(of.items() if self.graded else of) for query, of in self.relevant.items()}
+        """The numbers of what is there and of what does not count, and a checksum of the content,
+        for records.
+        """
+        relevant = {
+            query: sorted(of.items() if self.graded else of) for query, of in self.relevant.items()
+        }
         content = [self.documents, self.queries, relevant, *sorted(self.own)]
-        sizes = {"documents": len(self.documents), "queries": len(self.queries), "left_out": self.left_out}
+        sizes = {
+            "documents": len(self.documents),
+            "queries": len(self.queries),
+            "left_out": self.left_out,
+        }
         digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
         return {**sizes, "ignored": self.ignored, "own": len(self.own), "sha256": digest}
 
@@ -84,7 +110,9 @@ class Collection:
         return [*METRICS, *[GRADED] * self.graded]
 
     def scores(self, embed: Embed | Words) -> dict[str, float]:
-        """The :attr:`metrics` x 100, means over the queries; an :class:`Embedder` has prompts and a similarity."""
+        """The :attr:`metrics` x 100, means over the queries; an :class:`Embedder` has prompts and a
+        similarity.
+        """
         from sentence_transformers import SimilarityFunction
         from sentence_transformers.evaluation import (  # type: ignore[import-not-found]  # slow to import
             InformationRetrievalEvaluator,
@@ -94,11 +122,17 @@ class Collection:
         similarity, own = "cosine" if isinstance(by, Words) else by.similarity, self.own
 
         class Evaluator(InformationRetrievalEvaluator):  # type: ignore[misc]
-            def embed_inputs(self, model: Any, sentences: Sequence[str], encode_fn_name: str, **_: Any) -> Tensor:
-                vectors: Tensor = (model.query if encode_fn_name == "query" else model.document)(sentences)
+            def embed_inputs(
+                self, model: Any, sentences: Sequence[str], encode_fn_name: str, **_: Any
+            ) -> Tensor:
+                vectors: Tensor = (model.query if encode_fn_name == "query" else model.document)(
+                    sentences
+                )
                 return vectors
 
-            def compute_metrics(self, hits_of_queries: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+            def compute_metrics(
+                self, hits_of_queries: Sequence[Sequence[dict[str, Any]]]
+            ) -> dict[str, Any]:
                 ranked, graded, dcg = [], [], self.compute_dcg_at_k
                 for query, hits in zip(self.queries_ids, hits_of_queries, strict=True):
                     others = (hit for hit in hits if query not in own or hit["corpus_id"] != query)
@@ -118,15 +152,23 @@ class Collection:
         if isinstance(by, Words):
             names = list(self.documents)
             found = by.search(list(self.queries.values()), list(self.documents.values()), most)
-            hits = [[{"corpus_id": names[place], "score": score} for place, score in of] for of in found]
+            hits = [
+                [{"corpus_id": names[place], "score": score} for place, score in of] for of in found
+            ]
             measured = evaluator.compute_metrics(hits)
         else:
             measured = evaluator.compute_metrices(by)["own"]
-        figures = {name: measured[f"{name.split('@')[0].lower()}@k"][k] for name, (_, k) in METRICS.items()}
-        return {name: 100 * float((figures | {GRADED: measured[GRADED]})[name]) for name in self.metrics}
+        figures = {
+            name: measured[f"{name.split('@')[0].lower()}@k"][k] for name, (_, k) in METRICS.items()
+        }
+        return {
+            name: 100 * float((figures | {GRADED: measured[GRADED]})[name]) for name in self.metrics
+        }
 
 
-def read_collections(parameter: str, folders: Sequence[str | Path], split: str = "test") -> list[Collection]:
+def read_collections(
+    parameter: str, folders: Sequence[str | Path], split: str = "test"
+) -> list[Collection]:
     """Read several, whose metrics have names of their own; ``parameter`` is what an error names."""
     try:
         collections = [read_collection(Path(folder), split) for folder in folders]
@@ -135,13 +177,19 @@ def read_collections(parameter: str, folders: Sequence[str | Path], split: str =
     slugs = [collection.slug for collection in collections]
     for name in slugs:
         if not name or slugs.count(name) > 1:
-            problem = f"two collections are named {name!r}" if name else "the name of a folder has no letter or digit"
+            problem = (
+                f"two collections are named {name!r}"
+                if name
+                else "the name of a folder has no letter or digit"
+            )
             raise ParameterError(parameter, f"{problem}; rename it")
     return collections
 
 
 def read_collection(folder: Path, split: str = "test") -> Collection:
-    """Read a collection with the judgements of a split; one whose parts do not fit together is refused."""
+    """Read a collection with the judgements of a split; one whose parts do not fit together is
+    refused.
+    """
     if not folder.is_dir():
         raise DataError(f"no folder {str(folder)!r}")
     documents, queries = (_texts(folder / name) for name in ("corpus.jsonl", "queries.jsonl"))
@@ -165,10 +213,17 @@ def read_collection(folder: Path, split: str = "test") -> Collection:
             known.setdefault(query, {})[document] = score
         else:
             ignored += 1
-    positive = {query: {name: score for name, score in of.items() if score > 0} for query, of in known.items()}
+    positive = {
+        query: {name: score for name, score in of.items() if score > 0}
+        for query, of in known.items()
+    }
     relevant = {query: of for query, of in positive.items() if of}
     if not relevant:
-        lacking = f" for what the collection has; {ignored} judgements are of what it lacks" if ignored else ""
+        lacking = (
+            f" for what the collection has; {ignored} judgements are of what it lacks"
+            if ignored
+            else ""
+        )
         raise DataError(f"{qrels} has no score above 0{lacking}")
     asked = {query: text for query, text in queries.items() if query in relevant}
     graded = any(score not in (0, 1) for of in known.values() for score in of.values())
@@ -177,12 +232,16 @@ def read_collection(folder: Path, split: str = "test") -> Collection:
 
 
 def _lines(file: Path) -> list[tuple[int, str]]:
-    """The lines that are not blank, with their numbers; of all characters a line feed alone ends one."""
+    """The lines that are not blank, with their numbers; of all characters a line feed alone ends
+    one.
+    """
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")
         return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
+        raise DataError(
+            f"cannot read {file}: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def _texts(file: Path) -> dict[str, str]:
@@ -191,7 +250,10 @@ def _texts(file: Path) -> dict[str, str]:
     for number, line in _lines(file):
         try:
             row = json.loads(line)
-            name, text = str(row["_id"]).strip(), " ".join((row.get("title") or "", row["text"])).strip()
+            name, text = (
+                str(row["_id"]).strip(),
+                " ".join((row.get("title") or "", row["text"])).strip(),
+            )
             (name + text).encode()  # half of a surrogate pair is a ValueError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(f"line {number} of {file} is not JSON with _id and text") from None

@@ -8,7 +8,13 @@ from typing import Any
 
 from dystress_text.cli.options import check_names, check_options, option
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, STS_SETS, SUITES, TRANSFER_TASKS, choose
+from dystress_text.evaluation.catalogue import (
+    MINI_TRANSFER_TASKS,
+    STS_SETS,
+    SUITES,
+    TRANSFER_TASKS,
+    choose,
+)
 from dystress_text.evaluation.words import WORDS
 from dystress_text.files.places import model_name, refuse_folder
 
@@ -40,7 +46,9 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         given: Any = self.eval_set  # a preset's or a record's is one text
-        object.__setattr__(self, "eval_set", " ".join([given] if isinstance(given, str) else given).split())
+        object.__setattr__(
+            self, "eval_set", " ".join([given] if isinstance(given, str) else given).split()
+        )
         check_options(self)
         check_names("eval_set", self.eval_set, [*STS_SETS, "none"])
         transfer = (task.name for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS)
@@ -63,7 +71,8 @@ class SentEvalSettings:
         choices=("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "last", "pooler"),
     )
     tasks: list[str] | None = option(
-        None, "sts, transfer, all, or names of tasks, ours or SentEval's; default all, none with --pairs or --retrieval"
+        None,
+        "sts, transfer, all, or names of tasks, ours or SentEval's; default all, none with --pairs or --retrieval",
     )
     pairs: list[str] | None = option(
         None,
@@ -76,16 +85,33 @@ class SentEvalSettings:
         "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or qrels/test.tsv)",
         metavar="FOLDER",
     )
-    split: str = option("test", "of judgements, qrels/SPLIT.tsv", choices=("test", "dev", "train"), needs="retrieval")
-    suite: str = option("senteval", "senteval, or mini: small sets that come with the package", choices=tuple(SUITES))
-    mode: str = option("test", "test: the published figures; fast: fewer folds", choices=("test", "fast"))
-    data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
+    split: str = option(
+        "test",
+        "of judgements, qrels/SPLIT.tsv",
+        choices=("test", "dev", "train"),
+        needs="retrieval",
+    )
+    suite: str = option(
+        "senteval",
+        "senteval, or mini: small sets that come with the package",
+        choices=tuple(SUITES),
+    )
+    mode: str = option(
+        "test", "test: the published figures; fast: fewer folds", choices=("test", "fast")
+    )
+    data_dir: str | None = option(
+        None, "where prepared data lie; default: where dystress prepare puts them"
+    )
     dtype: str = option("fp32", "of the encoder's forward pass", choices=("fp32", "bf16"))
     batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
-    geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
+    geometry: str = option(
+        "dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none")
+    )
     output: Path | None = option(
-        None, "all results; default senteval-SUITE-MODE.json in the model's folder, else here", metavar="FILE.json"
+        None,
+        "all results; default senteval-SUITE-MODE.json in the model's folder, else here",
+        metavar="FILE.json",
     )
 
     def __post_init__(self) -> None:
@@ -99,6 +125,8 @@ class SentEvalSettings:
         if self.model == [WORDS] and self.pooler_type:
             raise ParameterError("pooler_type", "words have none")
         if self.model == [WORDS] and "sts" not in chosen and not (self.retrieval or self.pairs):
-            raise ParameterError("tasks", "words alone are measured on sts and on search, not on transfer tasks")
+            raise ParameterError(
+                "tasks", "words alone are measured on sts and on search, not on transfer tasks"
+            )
         if self.output is not None and len(self.model) > 1:
             raise ParameterError("output", "is the file of one model; each of several has its own")

@@ -1,4 +1,5 @@
-"""Semantic textual similarity: Spearman's correlation x 100 of cosine and gold score, alignment, uniformity.
+"""Semantic textual similarity: Spearman's correlation x 100 of cosine and gold score, alignment,
+uniformity.
 
 Source: SentEval's protocol with "all" aggregation, as SimCSE reports it.
 """
@@ -35,56 +36,78 @@ class StsResult:
     """Scores of an encoder on one set of pairs."""
 
     spearman: float  # rank correlation of cosine and gold score, x 100
-    alignment: float  # of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there are none
+    alignment: (
+        float  # of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there are none
+    )
     uniformity: float  # of the distinct sentences
 
 
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
-    """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds a NaN."""
+    """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds
+    a NaN.
+    """
     return 100 * float(stats.spearmanr(x, y).statistic)
 
 
 def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
-    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device; only figures leave it."""
+    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device; only
+    figures leave it.
+    """
     units = unit_vectors(vectors)
     first, second = _vectors_of_pairs(pairs, units)
-    positive = torch.from_numpy(np.flatnonzero(pairs.scores > pairs.positive_above)).to(vectors.device)
-    aligned = alignment(first[positive], second[positive]) if len(positive) else torch.tensor(torch.nan)
+    positive = torch.from_numpy(np.flatnonzero(pairs.scores > pairs.positive_above)).to(
+        vectors.device
+    )
+    aligned = (
+        alignment(first[positive], second[positive]) if len(positive) else torch.tensor(torch.nan)
+    )
     cosines = positive_similarity(first, second).cpu().numpy()
     return StsResult(spearman(cosines, pairs.scores), float(aligned), float(uniformity(units)))
 
 
 def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[int]]:
-    """Counts of cosines in equal bins over [-1, 1], by kind of pair: what a temperature of the similarity acts on.
+    """Counts of cosines in equal bins over [-1, 1], by kind of pair: what a temperature of the
+    similarity acts on.
 
-    The kinds are ``alike`` (scored above the set's ``positive_above``, 4 on STS), ``others`` (the other scored pairs)
-    and ``random`` (pairs of distinct sentences, the same at each call). ``vectors`` are as in :func:`score_vectors`.
+    The kinds are ``alike`` (scored above the set's ``positive_above``, 4 on STS), ``others`` (the
+    other scored pairs) and ``random`` (pairs of distinct sentences, the same at each call).
+    ``vectors`` are as in :func:`score_vectors`.
     """
     units = unit_vectors(vectors)
     first, second = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
     distinct = first != second
     drawn = units[first[distinct]], units[second[distinct]]
-    of_scored, of_drawn = (positive_similarity(a, b).cpu().numpy() for a, b in (_vectors_of_pairs(pairs, units), drawn))
+    of_scored, of_drawn = (
+        positive_similarity(a, b).cpu().numpy() for a, b in (_vectors_of_pairs(pairs, units), drawn)
+    )
     positive = pairs.scores > pairs.positive_above
     kinds = {"alike": of_scored[positive], "others": of_scored[~positive], "random": of_drawn}
-    return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds.items()}
+    return {
+        kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist()
+        for kind, values in kinds.items()
+    }
 
 
 def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed | Words) -> dict[str, Any]:
-    """Score an encoder on a task, with cosines in fp64: Spearman's correlation of cosine and gold score, x 100.
+    """Score an encoder on a task, with cosines in fp64: Spearman's correlation of cosine and gold
+    score, x 100.
 
-    ``spearman`` is over the pairs of all subsets together ("all"), the published figure; ``mean`` and ``weighted_mean``
-    are of the figures in ``subsets``, by the numbers of pairs in ``counts``.
+    ``spearman`` is over the pairs of all subsets together ("all"), the published figure; ``mean``
+    and ``weighted_mean`` are of the figures in ``subsets``, by the numbers of pairs in ``counts``.
     """
     read = task.read(folder)
     cosines = _cosines(list(read.values()), embed)
-    subsets = {n: np.stack([x, read[n].scores]) for n, x in zip(read, cosines, strict=True)}  # (2, pairs) each
+    subsets = {
+        n: np.stack([x, read[n].scores]) for n, x in zip(read, cosines, strict=True)
+    }  # (2, pairs) each
     scores = {name: spearman(*both) for name, both in subsets.items()}
     counts = {name: both.shape[1] for name, both in subsets.items()}
     return {
         "spearman": round(spearman(*np.concatenate(list(subsets.values()), axis=1)), 2),
         "mean": round(float(np.mean(list(scores.values()))), 2),
-        "weighted_mean": round(float(np.average(list(scores.values()), weights=list(counts.values()))), 2),
+        "weighted_mean": round(
+            float(np.average(list(scores.values()), weights=list(counts.values()))), 2
+        ),
         "subsets": {name: round(score, 2) for name, score in scores.items()},
         "counts": counts,
     }
@@ -93,19 +116,32 @@ def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed | Words) -> dict
 def evaluate_pairs(pairs: StsPairs, embed: Embed | Words) -> dict[str, Any]:
     """Score an encoder on pairs of the user's own, as :func:`evaluate_sts_task` does on a task."""
     (cosines,) = _cosines([pairs], embed)
-    data = hashlib.sha256(repr((pairs.first, pairs.second, pairs.scores.tolist())).encode()).hexdigest()
-    return {"spearman": round(spearman(cosines, pairs.scores), 2), "count": len(pairs), "sha256": data}
+    data = hashlib.sha256(
+        repr((pairs.first, pairs.second, pairs.scores.tolist())).encode()
+    ).hexdigest()
+    return {
+        "spearman": round(spearman(cosines, pairs.scores), 2),
+        "count": len(pairs),
+        "sha256": data,
+    }
 
 
 def _cosines(subsets: Sequence[StsPairs], embed: Embed | Words) -> list[NDArray[np.float64]]:
-    """The cosines of the pairs of each subset, (pairs,); for words the idf is that of all subsets together."""
+    """The cosines of the pairs of each subset, (pairs,); for words the idf is that of all subsets
+    together.
+    """
     if isinstance(embed, Words):
-        first, second = ([text for pairs in subsets for text in getattr(pairs, s)] for s in ("first", "second"))
+        first, second = (
+            [text for pairs in subsets for text in getattr(pairs, s)] for s in ("first", "second")
+        )
         cosines = embed.cosines(first, second)
         if len(set(cosines)) < 2:
             raise DataError("words alone give all pairs the same similarity")
         return np.split(cosines, np.cumsum([len(pairs) for pairs in subsets])[:-1])
-    both = ([unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second)] for pairs in subsets)
+    both = (
+        [unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second)]
+        for pairs in subsets
+    )
     return [positive_similarity(first, second).cpu().numpy() for first, second in both]
 
 
@@ -113,6 +149,7 @@ def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]
     """The vectors of both sentences of each pair, (pairs, dim), from those of ``pairs.sentences``."""
     row = {sentence: i for i, sentence in enumerate(pairs.sentences)}
     first, second = (
-        torch.tensor([row[s] for s in side], device=vectors.device) for side in (pairs.first, pairs.second)
+        torch.tensor([row[s] for s in side], device=vectors.device)
+        for side in (pairs.first, pairs.second)
     )
     return vectors[first], vectors[second]

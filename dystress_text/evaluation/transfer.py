@@ -34,20 +34,26 @@ class _Choice:
     test: Rows
 
 
-def evaluate_transfer(task: TransferTask, folder: Path, embed: Embed, mode: str = "test") -> dict[str, Any]:
-    """Run a task in SentEval's ``downstream`` folder; its classifiers are trained on the device of the vectors.
+def evaluate_transfer(
+    task: TransferTask, folder: Path, embed: Embed, mode: str = "test"
+) -> dict[str, Any]:
+    """Run a task in SentEval's ``downstream`` folder; its classifiers are trained on the device of
+    the vectors.
 
     Returns:
-        ``accuracy`` x 100: the mean over the outer folds, or the accuracy on the test split. ``dev_accuracy`` x 100: of
-        the chosen l2 on the rows that chose it, the mean over the outer folds. ``l2``: the chosen values, one for each
-        outer fold. ``folds``: the accuracy of each outer fold; empty where there is a test split. ``f1`` x 100: on the
-        test split of a pair task; None for other tasks. ``counts``: texts by split.
+        ``accuracy`` x 100: the mean over the outer folds, or the accuracy on the test split.
+        ``dev_accuracy`` x 100: of the chosen l2 on the rows that chose it, the mean over the outer
+        folds. ``l2``: the chosen values, one for each outer fold. ``folds``: the accuracy of each
+        outer fold; empty where there is a test split. ``f1`` x 100: on the test split of a pair
+        task; None for other tasks. ``counts``: texts by split.
     """
     splits, recipe = task.read(folder), RECIPES[mode]
     x, y, choices = _prepared(task, splits, embed, recipe)
     scores = _inner_scores(x, y, task.classes, choices, recipe)
     l2 = [L2_VALUES[int(np.argmax(score))] for score in scores]  # the smallest on ties
-    fits = fit(x, y, task.classes, [choice.final for choice in choices], np.array(l2)[:, None], recipe)
+    fits = fit(
+        x, y, task.classes, [choice.final for choice in choices], np.array(l2)[:, None], recipe
+    )
     predicted = [fits.predict(x[choice.test], i) for i, choice in enumerate(choices)]
     reached = [
         round(100 * float((classes == y[choice.test]).double().mean()), 2)
@@ -66,7 +72,9 @@ def evaluate_transfer(task: TransferTask, folder: Path, embed: Embed, mode: str 
     }
 
 
-def dev_accuracy(task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast") -> float:
+def dev_accuracy(
+    task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast"
+) -> float:
     """A task's ``dev_accuracy`` alone, on what ``task.read`` returns; the test split is not used."""
     recipe = RECIPES[mode]
     seen = {name: split for name, split in splits.items() if name != "test"}
@@ -85,7 +93,9 @@ def features(split: Labelled, embed: Embed) -> Tensor:
 def _prepared(
     task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe
 ) -> tuple[Tensor, Tensor, list[_Choice]]:
-    """Features (n, features) and classes (n,) of all splits one below another, and what is fitted on which rows."""
+    """Features (n, features) and classes (n,) of all splits one below another, and what is fitted
+    on which rows.
+    """
     x = torch.cat([features(split, embed) for split in splits.values()])
     labels = np.concatenate([split.labels for split in splits.values()])
     ends = np.cumsum([len(split) for split in splits.values()])
@@ -93,7 +103,10 @@ def _prepared(
     test = rows.get("test", np.arange(0))
     if task.scheme == "folds":
         folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED).split(labels, labels)
-        choices = [_Choice(_inner(train, labels, recipe), Subset(train), held_out) for train, held_out in folds]
+        choices = [
+            _Choice(_inner(train, labels, recipe), Subset(train), held_out)
+            for train, held_out in folds
+        ]
     elif task.scheme == "dev":
         only = Subset(rows["train"], rows["dev"])
         choices = [_Choice([only], only, test)]
@@ -104,15 +117,24 @@ def _prepared(
 
 def _inner(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[Subset]:
     folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED)
-    return [Subset(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])]
+    return [
+        Subset(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])
+    ]
 
 
-def _inner_scores(x: Tensor, y: Tensor, classes: int, choices: Sequence[_Choice], recipe: Recipe) -> list[list[float]]:
-    """Mean held-out accuracy x 100 of each l2 value for each choice, rounded as SentEval does; all fits together."""
+def _inner_scores(
+    x: Tensor, y: Tensor, classes: int, choices: Sequence[_Choice], recipe: Recipe
+) -> list[list[float]]:
+    """Mean held-out accuracy x 100 of each l2 value for each choice, rounded as SentEval does; all
+    fits together.
+    """
     inner = [subset for choice in choices for subset in choice.inner]
     grid = np.tile(np.array(L2_VALUES), (len(inner), 1))  # (S, L)
     accuracy = fit(x, y, classes, inner, grid, recipe).accuracy
-    return [[round(100 * float(mean), 2) for mean in of.mean(0)] for of in np.split(accuracy, len(choices))]
+    return [
+        [round(100 * float(mean), 2) for mean in of.mean(0)]
+        for of in np.split(accuracy, len(choices))
+    ]
 
 
 def _mean_of_best(scores: Sequence[Sequence[float]]) -> float:

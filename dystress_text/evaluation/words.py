@@ -1,7 +1,9 @@
-"""Words alone, the baseline of every table: the cosine of TF-IDF vectors for pairs, BM25 for search.
+"""Words alone, the baseline of every table: the cosine of TF-IDF vectors for pairs, BM25 for
+search.
 
 from dystress_text.evaluation.words import Words
-Words().cosines(["a cat"], ["the cat"])       # (pairs,); what sts and retrieval take in place of an encoder
+Words().cosines(["a cat"], ["the cat"])       # (pairs,); what sts and retrieval take in place of an
+encoder
 """
 
 from __future__ import annotations
@@ -25,29 +27,44 @@ _TOKENIZER = EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"
 
 
 class Words:
-    """What takes the place of an encoder: similarities of pairs and rankings of documents, from words alone."""
+    """What takes the place of an encoder: similarities of pairs and rankings of documents, from
+    words alone.
+    """
 
     def cosines(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
         """The similarity of each pair, (pairs,); 0 where the texts have no word piece in common.
 
-        A piece that is tf times in a text and in df of the n distinct texts weighs (1 + ln tf) (ln((1 + n) / (1 + df))
-        + 1), scikit-learn's smooth idf. Unknown pieces do not count.
+        A piece that is tf times in a text and in df of the n distinct texts weighs (1 + ln tf)
+        (ln((1 + n) / (1 + df)) + 1), scikit-learn's smooth idf. Unknown pieces do not count.
         """
         from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(_TOKENIZER))
         row = {text: i for i, text in enumerate(dict.fromkeys([*first, *second]))}
-        pieces = [encoded.tokens for encoded in tokenizer.encode_batch(list(row), add_special_tokens=False)]
+        pieces = [
+            encoded.tokens
+            for encoded in tokenizer.encode_batch(list(row), add_special_tokens=False)
+        ]
         known = [[piece for piece in of if piece != "[UNK]"] for of in pieces]
         if not any(known):
             return np.zeros(len(first))
-        vectors = TfidfVectorizer(analyzer=lambda of: of, sublinear_tf=True).fit_transform(known)  # (texts, pieces)
-        a, b = (vectors[[row[text] for text in side]] for side in (first, second))  # (pairs, pieces), sparse
-        return np.asarray(a.multiply(b).sum(axis=1)).ravel().round(12)  # equal texts are equally similar
+        vectors = TfidfVectorizer(analyzer=lambda of: of, sublinear_tf=True).fit_transform(
+            known
+        )  # (texts, pieces)
+        a, b = (
+            vectors[[row[text] for text in side]] for side in (first, second)
+        )  # (pairs, pieces), sparse
+        return (
+            np.asarray(a.multiply(b).sum(axis=1)).ravel().round(12)
+        )  # equal texts are equally similar
 
-    def search(self, queries: Sequence[str], documents: Sequence[str], most: int) -> list[list[tuple[int, float]]]:
-        """For each query the places and BM25 scores of its best documents; none without a word of the query."""
+    def search(
+        self, queries: Sequence[str], documents: Sequence[str], most: int
+    ) -> list[list[tuple[int, float]]]:
+        """For each query the places and BM25 scores of its best documents; none without a word of
+        the query.
+        """
         import bm25s
 
         words, asked = (

@@ -1,4 +1,5 @@
-"""The model card: what a model is, how it was trained, its results, and how each consumer gets its vectors.
+"""The model card: what a model is, how it was trained, its results, and how each consumer gets its
+vectors.
 
 ``card.md`` is its form; the tables and words that depend on the run are made here.
 """
@@ -51,17 +52,26 @@ def write_card(
 ) -> None:  # fmt: skip
     """Write the card of a model that reads ``limit`` tokens; ``at`` is its place in the code.
 
-    The card leaves out what the record, the content of ``run.json``, does not have; it may be empty.
+    The card leaves out what the record, the content of ``run.json``, does not have; it may be
+    empty.
     """
     both = encoder if isinstance(encoder, BesideEncoder) else None
     base, settings = record.get("beside" if both else "base_model", {}), record.get("settings", {})
     limit = limit if both is None else both.model.max_seq_length or limit
     name, data_name, data_license = base.get("name"), *_data(settings)
     variants = record.get("data_variants", {})
-    data = f"{data_name}; not the published data but a variant: {v}" if (v := variants.get("train_file")) else data_name
+    data = (
+        f"{data_name}; not the published data but a variant: {v}"
+        if (v := variants.get("train_file"))
+        else data_name
+    )
     kept = getattr(encoder.transformer.config, PROMPTS, {})
     prompts = [(role, prompt) for role, prompt in kept.get("prompts", {}).items() if prompt]
-    is_published = "train_file" in settings and settings["train_file"] is None and not variants.get("train_file")
+    is_published = (
+        "train_file" in settings
+        and settings["train_file"] is None
+        and not variants.get("train_file")
+    )
     text = ModelCard.from_template(
         _metadata(base, layout, is_published, credits := credits_of(record)),
         template_str=_FORM.read_text(encoding="utf-8"),
@@ -78,8 +88,12 @@ def write_card(
         pooling=_POOLINGS.get(encoder.pooler_type, "the first token of the last layer")
         + _LAYERS * (encoder.layers is not None),
         states=_states(encoder.pooler_type),
-        similarity=_SIMILARITIES.get(like := kept.get("similarity_fn_name", "cosine"), f"{like} distance"),
-        prompts=", ".join(f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})" for name, p in prompts),
+        similarity=_SIMILARITIES.get(
+            like := kept.get("similarity_fn_name", "cosine"), f"{like} distance"
+        ),
+        prompts=", ".join(
+            f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})" for name, p in prompts
+        ),
         recipe=_recipe(record, settings, data) if settings else None,
         results=_results(record, settings),
         chosen=_plain(step_chosen_by(record) or ""),
@@ -102,16 +116,26 @@ def read_card(file: Path) -> str:
 
 
 def describe_base(name_or_path: str) -> dict[str, Any]:
-    """An encoder's name, not its path; whether the hub has it under that name; and the licence that its card states."""
+    """An encoder's name, not its path; whether the hub has it under that name; and the licence that
+    its card states.
+    """
     folder = Path(name_or_path)
     local = folder.is_dir()
     try:
-        file = folder / CARD if local else hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
+        file = (
+            folder / CARD
+            if local
+            else hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
+        )
         stated = ModelCard(read_card(Path(file)).removeprefix(MARK)).data.get("license")
     except Exception:  # no card, no network, or a card that is not YAML
         stated = None
     name = folder.resolve().name if local else name_or_path
-    return {"name": name, "on_hub": not local, "license": stated if isinstance(stated, str) and stated else None}
+    return {
+        "name": name,
+        "on_hub": not local,
+        "license": stated if isinstance(stated, str) and stated else None,
+    }
 
 
 def _plain(value: Any) -> str:
@@ -122,11 +146,17 @@ def _plain(value: Any) -> str:
 
 def plain_table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     """A table in Markdown, of cells that cannot break it."""
-    lines = [head, tuple("---" for _ in head), *(tuple(_plain(cell) for cell in row) for row in rows)]
+    lines = [
+        head,
+        tuple("---" for _ in head),
+        *(tuple(_plain(cell) for cell in row) for row in rows),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _metadata(base: Mapping[str, Any], layout: str, is_published: bool, credits: list[str]) -> ModelCardData:
+def _metadata(
+    base: Mapping[str, Any], layout: str, is_published: bool, credits: list[str]
+) -> ModelCardData:
     """The head of the card, which the hub reads."""
     library = {"native": "sentence-transformers", "hf": "transformers"}.get(layout)
     return ModelCardData(
@@ -149,7 +179,10 @@ def _data(settings: Mapping[str, Any]) -> tuple[str | None, str]:
         return None, "the user's own; not recorded"
     file = settings["train_file"]
     if file is None or Path(file).name == WIKI1M:
-        return f"Wiki1M ({WIKI1M}), sentences of English Wikipedia", "CC BY-SA 3.0 (text of Wikipedia)"
+        return (
+            f"Wiki1M ({WIKI1M}), sentences of English Wikipedia",
+            "CC BY-SA 3.0 (text of Wikipedia)",
+        )
     if file == "python-documentation":
         return "sentences of Python's documentation", "PSF-2.0 (Python's documentation)"
     return f"{Path(file).name}, the user's own", "the user's own; not recorded"
@@ -157,9 +190,13 @@ def _data(settings: Mapping[str, Any]) -> tuple[str | None, str]:
 
 def _states(pooler_type: str) -> str | None:
     """Code for the layers that a pooler averages before the tokens."""
-    # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
+    # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of
+    # ModernBERT
     states = {-1: "output.last_hidden_state"}
-    layers = [states.get(layer, f"output.hidden_states[{layer}]") for layer in AVERAGED.get(pooler_type, ())]
+    layers = [
+        states.get(layer, f"output.hidden_states[{layer}]")
+        for layer in AVERAGED.get(pooler_type, ())
+    ]
     return f"({' + '.join(layers)}) / {len(layers)}" if len(layers) > 1 else "".join(layers) or None
 
 
@@ -170,17 +207,30 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
         "beside": record.get("beside", {}).get("name"),
         "data": data,
         "sentences": record.get("corpus", {}).get("sentences"),
-        "sample": "a document between blank lines" if settings.get("sample") == "document" else None,
+        "sample": "a document between blank lines"
+        if settings.get("sample") == "document"
+        else None,
         "SHA-256 of the data": record.get("corpus", {}).get("sha256"),
         "loss": record.get("loss"),
         "as learned": _listed(record.get("learned_temperature", {})),
         "pooling": settings.get("pooler_type"),
         "dense + tanh while training": "yes" if record.get("head") else "no",
-        "masked-language-model loss": f"weight {settings['mlm_weight']}" if settings.get("do_mlm") else None,
-        "dropout": settings.get("dropout") if settings.get("dropout") is not None else "the base model's",
+        "masked-language-model loss": f"weight {settings['mlm_weight']}"
+        if settings.get("do_mlm")
+        else None,
+        "dropout": settings.get("dropout")
+        if settings.get("dropout") is not None
+        else "the base model's",
         "batch": settings.get("train_batch_size"),
-        "views": {"crop": "two crops of a sample", "dropout": "a sample twice, with other dropout"}.get(views or ""),
-        **{name.replace("_", " "): v for name, v in settings.items() if name.startswith("crop_") and views == "crop"},
+        "views": {
+            "crop": "two crops of a sample",
+            "dropout": "a sample twice, with other dropout",
+        }.get(views or ""),
+        **{
+            name.replace("_", " "): v
+            for name, v in settings.items()
+            if name.startswith("crop_") and views == "crop"
+        },
         **{name.replace("_", " "): settings.get(name) for name in _SETTINGS},
         "parameters": _listed(record.get("parameters", {})),
         "steps": record.get("steps"),
@@ -189,7 +239,9 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
         "training time": f"{record['train_seconds']} s" if "train_seconds" in record else None,
         "versions": _listed(record.get("versions", {})),
     }
-    return plain_table(("", ""), [row for row in rows.items() if row[1] is not None and row[1] is not False])
+    return plain_table(
+        ("", ""), [row for row in rows.items() if row[1] is not None and row[1] is not False]
+    )
 
 
 def _listed(values: Mapping[str, Any]) -> str | None:
@@ -198,12 +250,25 @@ def _listed(values: Mapping[str, Any]) -> str | None:
 
 
 def _results(record: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
-    """The figures of the model, and of the encoder before training with the best pooling and with the model's."""
-    trained, before, pooler = record.get("trained", {}), untrained_of(record), settings.get("pooler_type")
+    """The figures of the model, and of the encoder before training with the best pooling and with
+    the model's.
+    """
+    trained, before, pooler = (
+        record.get("trained", {}),
+        untrained_of(record),
+        settings.get("pooler_type"),
+    )
     head = ("", *(f"untrained, {name}" for name in before), f"this model, {pooler}")
-    rows = [(name, *(_number(name, of.get(name)) for of in (*before.values(), trained))) for name in trained]
+    rows = [
+        (name, *(_number(name, of.get(name)) for of in (*before.values(), trained)))
+        for name in trained
+    ]
     return plain_table(head, rows) if rows else None
 
 
 def _number(name: str, value: float | None) -> str:
-    return "-" if value is None else format(value, ".4f" if name.endswith(("alignment", "uniformity")) else ".2f")
+    return (
+        "-"
+        if value is None
+        else format(value, ".4f" if name.endswith(("alignment", "uniformity")) else ".2f")
+    )

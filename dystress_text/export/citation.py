@@ -8,7 +8,10 @@ from typing import Any
 from dystress_text.core.registry import PARTS
 from dystress_text.core.temperature import ProfileTemperature
 
-DYSTRESS, SIMCSE = "DySTreSS, the temperature (Manna et al., 2023)", "SimCSE (Gao et al., EMNLP 2021)"
+DYSTRESS, SIMCSE = (
+    "DySTreSS, the temperature (Manna et al., 2023)",
+    "SimCSE (Gao et al., EMNLP 2021)",
+)
 _CROPS = 'Two crops of a sample as its views ("Cropping outperforms dropout", arXiv 2508.03453, TMLR 2026)'
 
 CITATION = """\
@@ -24,7 +27,8 @@ CITATION = """\
 def credits_of(record: Mapping[str, Any]) -> list[str]:
     """What a run was trained with and the papers that it is from, from the record.
 
-    The first sentence of a class of the core names its source, with the year; a profile without one is the paper's.
+    The first sentence of a class of the core names its source, with the year; a profile without one
+    is the paper's.
     """
     settings = record.get("settings", {})
     cropped = settings.get("views") == "crop" and not settings.get("supervised")

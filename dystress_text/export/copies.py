@@ -38,7 +38,8 @@ from dystress_text.training.run_folder import RECORD, read_json
 
 TOLERANCE = 1e-4
 
-# the copy is checked on these: from one token to more than the longest input, in batches of odd sizes
+# the copy is checked on these: from one token to more than the longest input, in batches of odd
+# sizes
 PROBES = (
     "Yes.",
     "A man plays a guitar.",
@@ -53,31 +54,46 @@ PROBES = (
 
 
 def export(
-    model: Path, to: str, output: Path | None = None, at: str = HERE, int8_on: Sequence[str] | None = None
+    model: Path,
+    to: str,
+    output: Path | None = None,
+    at: str = HERE,
+    int8_on: Sequence[str] | None = None,
 ) -> tuple[Path, float]:
-    """Make a copy of a model folder in a layout, with ``at`` as its name on its card; whole and checked, or not at all.
+    """Make a copy of a model folder in a layout, with ``at`` as its name on its card; whole and
+    checked, or not at all.
 
-    With ``int8_on``, texts, an ONNX copy has a second graph in int8, and what that loses on them is printed.
+    With ``int8_on``, texts, an ONNX copy has a second graph in int8, and what that loses on them is
+    printed.
 
-    Returns the copy's folder, and the largest difference between an entry of its vectors and the model's.
+    Returns the copy's folder, and the largest difference between an entry of its vectors and the
+    model's.
     """
     check_names("to", [to], _LAYOUTS)
     if int8_on is not None and to != "onnx":
         raise ParameterError("quantize", "is of --to onnx")
     name = model_name(str(model))  # the copy does not go beside the small model in the package
-    small = name == EMBEDDED_MODEL and not (str(model) == name and model.is_dir())  # a folder of the name is the user's
+    small = name == EMBEDDED_MODEL and not (
+        str(model) == name and model.is_dir()
+    )  # a folder of the name is the user's
     model = Path(model_path(name)) if small else model
     output = output if output is not None else Path(f"{os.path.abspath(name)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise ParameterError("output", f"{str(output)!r} exists and is not an empty folder; nothing was written")
+        raise ParameterError(
+            "output", f"{str(output)!r} exists and is not an empty folder; nothing was written"
+        )
     if to == "onnx":
         require("onnx", "--to onnx")
     record = read_json(model / RECORD) if (model / RECORD).is_file() else {}
     if small:  # an encoder alone
         record = {"base_model": describe_base(str(model))}
-    encoder, tokenizer = load_encoder(str(model), "avg", mlp_head=False) if small else load_saved(model)
+    encoder, tokenizer = (
+        load_encoder(str(model), "avg", mlp_head=False) if small else load_saved(model)
+    )
     tokenizer.model_max_length = length_limit(tokenizer, encoder.eval().transformer)
-    encoder.transformer.config.output_hidden_states = False  # a saved model's says so where its pooler needs them
+    encoder.transformer.config.output_hidden_states = (
+        False  # a saved model's says so where its pooler needs them
+    )
     write, embed = _LAYOUTS[to]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -93,26 +109,44 @@ def export(
             for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():
                     file.chmod(card.stat().st_mode)
-            # of a text without tokens cls takes padding, whose state depends on the attention's kernel
-            rows = [i for i, x in enumerate(PROBES) if encoder.pooler_type not in FIRST or tokenizer(x)["input_ids"]]
-            difference = float((embed(folder, encoder) - encoder.encode(PROBES, tokenizer))[rows].abs().max())
+            # of a text without tokens cls takes padding, whose state depends on the attention's
+            # kernel
+            rows = [
+                i
+                for i, x in enumerate(PROBES)
+                if encoder.pooler_type not in FIRST or tokenizer(x)["input_ids"]
+            ]
+            difference = float(
+                (embed(folder, encoder) - encoder.encode(PROBES, tokenizer))[rows].abs().max()
+            )
             if not difference <= TOLERANCE:  # a NaN is refused too
-                raise ParameterError("to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written")
+                raise ParameterError(
+                    "to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written"
+                )
             if int8_on is not None:
                 quantize(folder)
                 print(int8_loss(folder, int8_on), flush=True)
     except OSError as error:
-        raise ParameterError("output", f"cannot write to {str(output)!r}: {error.strerror or error}") from error
+        raise ParameterError(
+            "output", f"cannot write to {str(output)!r}: {error.strerror or error}"
+        ) from error
     return output, difference
 
 
-# ---- writing the layouts ---------------------------------------------------------------------------------------------
+# ---- writing the layouts
+# ---------------------------------------------------------------------------------------------
 
 
 def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the encoder; its configuration says how to pool, and a kept head goes into the encoder's own pooler."""
+    """Write the encoder; its configuration says how to pool, and a kept head goes into the
+    encoder's own pooler.
+    """
     if isinstance(encoder, StaticEncoder):
-        kind = "model with words beside it" if isinstance(encoder, BesideEncoder) else "table of word vectors"
+        kind = (
+            "model with words beside it"
+            if isinstance(encoder, BesideEncoder)
+            else "table of word vectors"
+        )
         raise ParameterError("to", f"transformers alone has no {kind}; native and onnx can hold it")
     layers = AVERAGED.get(encoder.pooler_type)
     pooling = encoder.transformer.config.sentence_embedding = {
@@ -122,12 +156,21 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
         "normalize": encoder.normalize,
     }
     if encoder.layers is not None:
-        raise ParameterError("to", "for hf this model's weights of layers have no place; native and onnx can hold them")
+        raise ParameterError(
+            "to",
+            "for hf this model's weights of layers have no place; native and onnx can hold them",
+        )
     if encoder.head is not None and encoder.keep_head:
         dense = pooler_dense(encoder.transformer)
         if (other := encoder.pooler_type not in FIRST) or dense is None:
-            reason = "does not follow the first token" if other else "has no place: the encoder has no pooler"
-            raise ParameterError("to", f"for hf this model's head {reason}; native and onnx can hold it")
+            reason = (
+                "does not follow the first token"
+                if other
+                else "has no place: the encoder has no pooler"
+            )
+            raise ParameterError(
+                "to", f"for hf this model's head {reason}; native and onnx can hold it"
+            )
         dense.load_state_dict(encoder.head.state_dict())
         pooling["head"] = "pooler_output"
     encoder.transformer.save_pretrained(folder)
@@ -136,7 +179,8 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
 
 
 def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the graph in place of the weights, among the other files that sentence-transformers' ONNX backend reads.
+    """Write the graph in place of the weights, among the other files that sentence-transformers'
+    ONNX backend reads.
 
     A table, alone or beside a model, is no transformer that this backend could read.
     """
@@ -148,11 +192,19 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
         write_tokenizer(tokenizer, folder)
     else:
         pooler_type = token_pooler(encoder.pooler_type)
-        write_model(folder, encoder.transformer, tokenizer, pooler_type, normalize=encoder.normalize, weights=False)
+        write_model(
+            folder,
+            encoder.transformer,
+            tokenizer,
+            pooler_type,
+            normalize=encoder.normalize,
+            weights=False,
+        )
     write_graph(encoder, folder)
 
 
-# ---- reading them back as the tools do -------------------------------------------------------------------------------
+# ---- reading them back as the tools do
+# -------------------------------------------------------------------------------
 
 
 def _embed_native(folder: Path, encoder: SentenceEncoder) -> Tensor:
@@ -180,15 +232,22 @@ _LAYOUTS: dict[str, tuple[Write, Embed]] = {
 }
 
 
-# ---- the hub ---------------------------------------------------------------------------------------------------------
+# ---- the hub
+# ---------------------------------------------------------------------------------------------------------
 
 
 def check_push(repository: str) -> None:
-    """Check that a folder can be uploaded, before it is made; a repository that does not exist is made."""
+    """Check that a folder can be uploaded, before it is made; a repository that does not exist is
+    made.
+    """
     if get_token() is None:
-        raise ParameterError("push_to_hub", "no token: log in with `hf auth login`, or set HF_TOKEN")
+        raise ParameterError(
+            "push_to_hub", "no token: log in with `hf auth login`, or set HF_TOKEN"
+        )
     if not hub_reachable():
-        raise ParameterError("push_to_hub", "the hub cannot be reached (no network, or HF_HUB_OFFLINE is set)")
+        raise ParameterError(
+            "push_to_hub", "the hub cannot be reached (no network, or HF_HUB_OFFLINE is set)"
+        )
     with _hub_errors("Nothing was done"):
         HfApi().create_repo(repository, exist_ok=True)
 
@@ -196,7 +255,9 @@ def check_push(repository: str) -> None:
 def push(folder: Path, repository: str, left: Path) -> str:
     """Upload a folder and return the address; ``left`` is what an error says is here."""
     with _hub_errors(f"The model is in {str(left)!r}"):
-        HfApi().upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text")
+        HfApi().upload_folder(
+            repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text"
+        )
     return f"{HfApi().endpoint}/{repository}"
 
 

@@ -17,7 +17,10 @@ from dystress_text.encoders.beside import BesideEncoder
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import pool, token_pooler
 
-FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_quantized.onnx"  # where clients of the hub look for them
+FILE, INT8_FILE = (
+    "onnx/model.onnx",
+    "onnx/model_quantized.onnx",
+)  # where clients of the hub look for them
 NEIGHBOURS = 10
 _OPSET = 18  # torch's exporter writes this version without conversion
 _AT_ONCE = 32  # texts
@@ -33,9 +36,15 @@ class _Graph(nn.Module):
         self.beside = encoder.model if isinstance(encoder, BesideEncoder) else None
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """States (n, length, dim), and vectors (n, dim), which are the states pooled and, if need be, of length 1."""
+        """States (n, length, dim), and vectors (n, dim), which are the states pooled and, if need
+        be, of length 1.
+        """
         encoder = self.encoder
-        if self.beside is None and token_pooler(encoder.pooler_type) == "avg" and not encoder.keep_head:
+        if (
+            self.beside is None
+            and token_pooler(encoder.pooler_type) == "avg"
+            and not encoder.keep_head
+        ):
             states = encoder.token_states(input_ids, attention_mask)
             vectors = pool((states,), attention_mask, "avg")
         else:
@@ -45,10 +54,12 @@ class _Graph(nn.Module):
 
 
 def write_graph(encoder: SentenceEncoder, folder: Path) -> None:
-    """Write the graph of token ids and mask, both (n, length); token types are 0, as in the encoder.
+    """Write the graph of token ids and mask, both (n, length); token types are 0, as in the
+    encoder.
 
-    A client that pools the states by itself gets the vectors too: the mean of layers is in them, and if a vector is not
-    the mean of its tokens, each of them has the vector, which no choice of tokens, no mean and no padding changes.
+    A client that pools the states by itself gets the vectors too: the mean of layers is in them,
+    and if a vector is not the mean of its tokens, each of them has the vector, which no choice of
+    tokens, no mean and no padding changes.
     """
     ids = torch.ones(2, 7, dtype=torch.long)
     mask = torch.ones_like(ids)
@@ -56,12 +67,16 @@ def write_graph(encoder: SentenceEncoder, folder: Path) -> None:
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
+        logging.getLogger("torch.onnx").setLevel(
+            logging.ERROR
+        )  # it warns that torchvision is missing
         program: Any = torch.onnx.export(
             _Graph(encoder).eval(), (ids, mask), dynamo=True, dynamic_shapes=(axes, axes),
             input_names=_INPUTS, output_names=_OUTPUTS, opset_version=_OPSET, verbose=False,
         )  # fmt: skip
-    for node in program.model.graph.all_nodes():  # each tells the lines of code it comes from, with their paths
+    for node in (
+        program.model.graph.all_nodes()
+    ):  # each tells the lines of code it comes from, with their paths
         node.metadata_props.clear()
     (folder / FILE).parent.mkdir()
     program.save(str(folder / FILE))  # weights above 2 GB lie in a second file
@@ -95,10 +110,14 @@ def quantize(folder: Path) -> None:
 
 def int8_loss(folder: Path, texts: Sequence[str]) -> str:
     """How far the graph in int8 is from the other one on at least two texts, in words."""
-    exact, rough = (F.normalize(graph_vectors(folder, texts, file), dim=1) for file in (FILE, INT8_FILE))  # (n, dim)
+    exact, rough = (
+        F.normalize(graph_vectors(folder, texts, file), dim=1) for file in (FILE, INT8_FILE)
+    )  # (n, dim)
     cosines = (exact * rough).sum(1)  # (n,)
     most = min(NEIGHBOURS, len(texts) - 1)
-    near = [(x @ x.T).fill_diagonal_(-2).topk(most).indices for x in (exact, rough)]  # (n, most) each
+    near = [
+        (x @ x.T).fill_diagonal_(-2).topk(most).indices for x in (exact, rough)
+    ]  # (n, most) each
     kept = (near[0].unsqueeze(2) == near[1].unsqueeze(1)).any(2).float().mean()  # of (n, most)
     first = (near[0][:, 0] == near[1][:, 0]).float().mean()
     sizes = [(folder / file).stat().st_size / 1e6 for file in (FILE, INT8_FILE)]

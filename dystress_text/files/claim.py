@@ -1,8 +1,10 @@
-"""A claim on a place that one process alone may write: a lock that names the host and the process which has it.
+"""A claim on a place that one process alone may write: a lock that names the host and the process
+which has it.
 
-On one machine, containers included, the kernel's own lock on the file (flock) decides, and ends with its process
-however that ends: process ids come again, and two containers have the same ones. A disk that several machines share may
-not pass such locks on. There the holder's signs of life decide, which are times of change on the disk's own clock.
+On one machine, containers included, the kernel's own lock on the file (flock) decides, and ends
+with its process however that ends: process ids come again, and two containers have the same ones. A
+disk that several machines share may not pass such locks on. There the holder's signs of life
+decide, which are times of change on the disk's own clock.
 """
 
 from __future__ import annotations
@@ -21,15 +23,20 @@ from pathlib import Path
 from dystress_text.errors import UserError
 
 LOCK = ".lock"  # its name inside a folder
-BEAT, GONE = 5.0, 60.0  # seconds between two signs of life; without one for so long, a holder elsewhere is gone
+BEAT, GONE = (
+    5.0,
+    60.0,
+)  # seconds between two signs of life; without one for so long, a holder elsewhere is gone
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @contextmanager
 def claimed(file: Path, wait: bool = False) -> Iterator[None]:
-    """Hold the lock ``file``, whose folder is made. At the end it goes, with the folders made that are still empty.
+    """Hold the lock ``file``, whose folder is made. At the end it goes, with the folders made that
+    are still empty.
 
-    Where another process has the lock, wait for it, or raise a UserError that says so, and touch nothing.
+    Where another process has the lock, wait for it, or raise a UserError that says so, and touch
+    nothing.
     """
     made = [folder for folder in file.parents if not folder.exists()]
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +84,10 @@ def _take(file: Path, here: str) -> int:
                 with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f"{file.name}.") as now:
                     silent = os.fstat(now.fileno()).st_mtime - file.stat().st_mtime
                 if silent < GONE:
-                    raise _in_use(file, f", which lived {silent:.0f} s ago; if it is gone, try again in {GONE:.0f} s")
+                    raise _in_use(
+                        file,
+                        f", which lived {silent:.0f} s ago; if it is gone, try again in {GONE:.0f} s",
+                    )
             if os.path.samestat(os.fstat(descriptor), file.stat()):
                 return descriptor
         except FileNotFoundError:  # its last holder has just removed it
@@ -89,8 +99,16 @@ def _take(file: Path, here: str) -> int:
 
 
 def _in_use(file: Path, more: str = "") -> UserError:
-    place = file.parent if file.name == LOCK else file.with_name(file.name.removeprefix(".").removesuffix(LOCK))
-    holder = name if (name := _holder(file)) and len(name) < 200 and name.isprintable() else "another process"
+    place = (
+        file.parent
+        if file.name == LOCK
+        else file.with_name(file.name.removeprefix(".").removesuffix(LOCK))
+    )
+    holder = (
+        name
+        if (name := _holder(file)) and len(name) < 200 and name.isprintable()
+        else "another process"
+    )
     return UserError(f"{str(place)!r} is in use by {holder}{more}; nothing was changed")
 
 
@@ -99,13 +117,18 @@ def _holder(file: Path) -> str:
 
 
 def _live(file: Path, ours: str, released: threading.Event) -> None:
-    """Give signs of life until the lock is released; end this process where another one has taken it over.
+    """Give signs of life until the lock is released; end this process where another one has taken
+    it over.
 
-    That can only be one on another machine, after this process was stopped for a minute, and the place is now its own.
+    That can only be one on another machine, after this process was stopped for a minute, and the
+    place is now its own.
     """
     while not released.wait(BEAT):
         with suppress(OSError):
             if (holder := _holder(file)) not in ("", ours):
-                print(f"error: {str(file.parent)!r} was taken over by {holder}; this process ends", file=sys.stderr)
+                print(
+                    f"error: {str(file.parent)!r} was taken over by {holder}; this process ends",
+                    file=sys.stderr,
+                )
                 os._exit(2)
             os.utime(file)

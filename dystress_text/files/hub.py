@@ -28,7 +28,8 @@ R = TypeVar("R")
 
 @cache
 def hub_reachable() -> bool:
-    """Whether the hub's host name has an address (huggingface_hub itself would try for half a minute).
+    """Whether the hub's host name has an address (huggingface_hub itself would try for half a
+    minute).
 
     With a proxy configured the answer is yes, since only the proxy knows.
     """
@@ -60,11 +61,15 @@ def model_file(name: str, file: str) -> Path | None:
     except GatedRepoError:
         raise
     except RepositoryNotFoundError as error:
-        raise UserError(f"no folder {name!r} here, and no model on the hub that this user may read") from error
+        raise UserError(
+            f"no folder {name!r} here, and no model on the hub that this user may read"
+        ) from error
     except LocalEntryNotFoundError as error:
         if hub_reachable():
             raise  # the network failed
-        cached = Path(constants.HF_HUB_CACHE) / file_download.repo_folder_name(repo_id=name, repo_type="model")
+        cached = Path(constants.HF_HUB_CACHE) / file_download.repo_folder_name(
+            repo_id=name, repo_type="model"
+        )
         if not cached.is_dir():
             reason = "the hub, which is out of reach, has left no model of this name in its cache"
             raise UserError(f"no folder {name!r} here, and {reason}") from error
@@ -74,7 +79,8 @@ def model_file(name: str, file: str) -> Path | None:
 
 
 def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R:
-    """Call ``then`` with a file of the published data sets, from the hub or huggingface_hub's cache.
+    """Call ``then`` with a file of the published data sets, from the hub or huggingface_hub's
+    cache.
 
     If it cannot be had or read, a UserError begins with ``otherwise``.
     """
@@ -82,7 +88,9 @@ def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R
 
     try:
         local = not hub_reachable()
-        return then(hf_hub_download(HUB_REPOSITORY, filename, repo_type="dataset", local_files_only=local))
+        return then(
+            hf_hub_download(HUB_REPOSITORY, filename, repo_type="dataset", local_files_only=local)
+        )
     except UserError:
         raise
     except Exception as error:  # of the network, the hub or the file system

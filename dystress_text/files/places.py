@@ -10,14 +10,19 @@ from pathlib import Path
 from dystress_text.errors import ParameterError, UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None  # None: installed from a wheel
+CHECKOUT = (
+    PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None
+)  # None: installed from a wheel
 EMBEDDED = PACKAGE / "embedded"  # the small model and the small evaluation sets
-EMBEDDED_MODEL = "bert-mini-wiki"  # the small model's folder there, and its name wherever a model is named
+EMBEDDED_MODEL = (
+    "bert-mini-wiki"  # the small model's folder there, and its name wherever a model is named
+)
 _OURS = {EMBEDDED_MODEL: "the small encoder of the package"}
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
-    """The folder of prepared data: the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of the checkout.
+    """The folder of prepared data: the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of
+    the checkout.
 
     Without a checkout it is ``dystress-text`` in ``$XDG_DATA_HOME``, else in ``~/.local/share``.
     """
@@ -25,16 +30,22 @@ def data_root(data_dir: str | Path | None = None) -> Path:
         return Path(named)
     if CHECKOUT is not None:
         return CHECKOUT / "data" / "prepared"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dystress-text"
+    return (
+        Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dystress-text"
+    )
 
 
 def model_path(name: str) -> str:
-    """A model's folder, or its name on the hub; ``bert-mini-wiki`` is the small model that comes with the package."""
+    """A model's folder, or its name on the hub; ``bert-mini-wiki`` is the small model that comes
+    with the package.
+    """
     return str(EMBEDDED / name) if name == EMBEDDED_MODEL else name
 
 
 def model_name(path: str) -> str:
-    """The small model's name for any path of its folder, which then is no place to write to; else the path as it is."""
+    """The small model's name for any path of its folder, which then is no place to write to; else
+    the path as it is.
+    """
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
 
 
@@ -42,7 +53,9 @@ def refuse_folder(parameter: str, model: str, ours: Mapping[str, str] = _OURS) -
     """Refuse a name of ours, which says what it is, that is a folder's here as well."""
     what = {**_OURS, **ours}.get(model)
     if what and Path(model).is_dir():
-        raise ParameterError(parameter, f"{model!r} is {what} and a folder; ./{model} is the folder")
+        raise ParameterError(
+            parameter, f"{model!r} is {what} and a folder; ./{model} is the folder"
+        )
 
 
 def cache_root() -> Path:

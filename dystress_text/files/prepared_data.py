@@ -1,4 +1,6 @@
-"""Folders of prepared data: the record of their source, content and ready parts, and how images lie in them."""
+"""Folders of prepared data: the record of their source, content and ready parts, and how images lie
+in them.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,21 @@ class Manifest:
 
     name: str  # of the data set
     source: str  # where it came from: a hub repository, or the name of the local file or folder
-    variant: str | None = None  # how it differs from the published data set; None for the published one
+    variant: str | None = (
+        None  # how it differs from the published data set; None for the published one
+    )
     files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path within the folder
-    not_ready: dict[str, str] = field(default_factory=dict)  # parts that are missing or damaged, with the reason
+    not_ready: dict[str, str] = field(
+        default_factory=dict
+    )  # parts that are missing or damaged, with the reason
     counts: dict[str, int] = field(default_factory=dict)  # of rows or images, by split
     folder: str | None = None  # where the images lie, if they stay where the user has them
 
 
 def variant_of(path: Path) -> str | None:
-    """The variant of a file or folder of prepared data; None for published data and for a user's files."""
+    """The variant of a file or folder of prepared data; None for published data and for a user's
+    files.
+    """
     for folder in (path, *path.parents[:3]):  # senteval/STS/STSBenchmark/sts-dev.csv is the deepest
         if (manifest := read_manifest(folder)) is not None:
             return manifest.variant
@@ -48,13 +56,17 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The record of the data in ``folder``; None if it has none, as when a user has put the data there."""
+    """The record of the data in ``folder``; None if it has none, as when a user has put the data
+    there.
+    """
     try:
         return Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise DataError(f"{folder / MANIFEST} is damaged ({error}); prepare the data again") from error
+        raise DataError(
+            f"{folder / MANIFEST} is damaged ({error}); prepare the data again"
+        ) from error
 
 
 def is_hidden(name: str) -> bool:
@@ -64,7 +76,9 @@ def is_hidden(name: str) -> bool:
 
 def folder_names(folder: Path) -> list[str]:
     """Names of the folders in one that are the user's, such as classes, sorted."""
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
+    return sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name)
+    )
 
 
 def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of datasets
 ENDINGS = (*SEPARATORS, *LOADERS)
-_MOST_IN_A_CELL = 1 << 26  # characters: an unpaired quotation mark makes one cell of all that follows
+_MOST_IN_A_CELL = (
+    1 << 26
+)  # characters: an unpaired quotation mark makes one cell of all that follows
 _FIRST_ROW = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
 
 
@@ -48,12 +50,15 @@ def _ending(source: str) -> str:
 def is_hub_name(name: str) -> bool:
     """Whether a name has the form ``owner/name``, has no ending, and is not a file on this machine."""
     words = name.split("/")
-    named = len(words) == 2 and all(words) and not name.startswith((".", "~")) and not Path(name).suffix
+    named = (
+        len(words) == 2 and all(words) and not name.startswith((".", "~")) and not Path(name).suffix
+    )
     return named and not Path(name).exists()
 
 
 def load_table(source: str, split: str = "train") -> Dataset:
-    """The rows of a table: a file with one of the :data:`ENDINGS`, packed or not, or ``split`` of a hub's data set.
+    """The rows of a table: a file with one of the :data:`ENDINGS`, packed or not, or ``split`` of a
+    hub's data set.
 
     The cells of a .csv or .tsv file are all texts.
     """
@@ -71,9 +76,13 @@ def load_table(source: str, split: str = "train") -> Dataset:
         if LOADERS[ending] == "json":
             with open_text(Path(source)) as file:
                 if not _FIRST_ROW.match(file.read(2**20)):  # pyarrow crashes where null comes first
-                    raise ValueError("it must be in UTF-8 and begin with a row, as an object or in a list of objects")
+                    raise ValueError(
+                        "it must be in UTF-8 and begin with a row, as an object or in a list of objects"
+                    )
         with read_once(Path(source)) as (file, cache):
-            rows = datasets.load_dataset(LOADERS[ending], data_files=file, split="train", cache_dir=cache)
+            rows = datasets.load_dataset(
+                LOADERS[ending], data_files=file, split="train", cache_dir=cache
+            )
             rows.data.table.validate(full=True)  # pyarrow reads texts of any bytes
             return rows
     except Exception as error:  # the libraries that read tables have many kinds
@@ -85,7 +94,9 @@ def load_table(source: str, split: str = "train") -> Dataset:
 
 @contextmanager
 def read_once(path: Path) -> Iterator[tuple[str, str]]:
-    """A new name for a file, and a place for a copy: datasets takes names as patterns, and knows its copies by them."""
+    """A new name for a file, and a place for a copy: datasets takes names as patterns, and knows
+    its copies by them.
+    """
     (root := cache_root() / "datasets").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root) as folder, open_text(path) as file:
         name = Path(folder) / "table"
@@ -98,14 +109,24 @@ def read_once(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _separated(path: Path, ending: str) -> pa.Table:
-    # the libraries' readers guess a type for each column, and fill up or join rows that do not fit without a word
-    rows = (cells for cells, _ in _rows(path, SEPARATORS[ending], ending == ".csv" or _cells_in_marks(path)))
+    # the libraries' readers guess a type for each column, and fill up or join rows that do not fit
+    # without a word
+    rows = (
+        cells
+        for cells, _ in _rows(path, SEPARATORS[ending], ending == ".csv" or _cells_in_marks(path))
+    )
     names = next(rows, [])
     if len(set(names)) < max(1, len(names)):
-        raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
+        raise ValueError(
+            f"its header names a column twice: {', '.join(names)}" if names else "it is empty"
+        )
     if len(names) == 1 and re.search(r"[\t,;|^~]|\w: ?\w", names[0]):
-        way = f"; for commas: {with_commas(path)}" if ";" in names[0] and not is_packed(path) else ""
-        raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs{way}")
+        way = (
+            f"; for commas: {with_commas(path)}" if ";" in names[0] and not is_packed(path) else ""
+        )
+        raise ValueError(
+            f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs{way}"
+        )
     schema = pa.schema([(name, pa.string()) for name in names])
     batches = []
     while some := list(islice(rows, 10_000)):
@@ -122,11 +143,12 @@ def with_commas(path: Path) -> str:
 
 
 def _cells_in_marks(path: Path) -> bool:
-    """Whether quotation marks of a .tsv stand around cells, as pandas writes them, or are text, as in GLUE's files.
+    """Whether quotation marks of a .tsv stand around cells, as pandas writes them, or are text, as
+    in GLUE's files.
 
-    They stand around cells if each row is what csv's writer makes of its cells, with marks where they are needed, or if
-    all cells of the header have them, or if the rows have one width in this way alone. Where it matters, a warning says
-    which it was.
+    They stand around cells if each row is what csv's writer makes of its cells, with marks where
+    they are needed, or if all cells of the header have them, or if the rows have one width in this
+    way alone. Where it matters, a warning says which it was.
     """
     as_needed, everywhere, differ = True, False, False
     try:
@@ -159,7 +181,9 @@ def _written(cells: list[str], quoting: Literal[0, 1]) -> str:
 
 
 def _rows(path: Path, separator: str, quoted: bool) -> Iterator[tuple[list[str], str]]:
-    """The header and the rows, each with its text; blank lines are left out, a row of another width is a ValueError."""
+    """The header and the rows, each with its text; blank lines are left out, a row of another width
+    is a ValueError.
+    """
     lines: list[str] = []  # of the row that is being read
     width, number, hint = 0, 1, "" if quoted else " (quotation marks are read as text)"
 
@@ -171,13 +195,18 @@ def _rows(path: Path, separator: str, quoted: bool) -> Iterator[tuple[list[str],
     limit = csv.field_size_limit(_MOST_IN_A_CELL)  # of the whole process
     with open_text(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(
-            read(text), delimiter=separator, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
+            read(text),
+            delimiter=separator,
+            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
+            strict=True,
         )
         try:
             for row in reader:
                 width = width or len(row)
                 if row and len(row) != width:
-                    raise ValueError(f"line {number} does not have the header's {width} cells but {len(row)}{hint}")
+                    raise ValueError(
+                        f"line {number} does not have the header's {width} cells but {len(row)}{hint}"
+                    )
                 if row:
                     yield row, "".join(lines).rstrip("\r\n")
                 lines.clear()

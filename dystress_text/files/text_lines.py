@@ -1,4 +1,6 @@
-"""Reads text files with one sentence per line, in bounded memory, and counts what is left out or noteworthy."""
+"""Reads text files with one sentence per line, in bounded memory, and counts what is left out or
+noteworthy.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 @dataclass
 class CorpusReport:
-    """What the lines of a text file are. Each line is a sentence, or is left out for exactly one reason."""
+    """What the lines of a text file are. Each line is a sentence, or is left out for exactly one
+    reason.
+    """
 
     sha256: str = ""  # of the file as it lies on disk
     lines: int = 0
@@ -55,7 +59,9 @@ class CorpusReport:
     short: int = 0  # kept, but too short to be cropped, and so used whole
     tokens: int = 0  # of the sentences, special tokens left out
     unknown: int = 0  # tokens that stand for what the tokenizer does not know
-    equal: float = 0.0  # share of sentences whose tokens are those of an earlier sentence that is another text
+    equal: float = (
+        0.0  # share of sentences whose tokens are those of an earlier sentence that is another text
+    )
     crops: int = 0  # where tokens, unknown and equal are those of some crops, how many
     documents: bool = False  # a line is a document between blank lines
 
@@ -76,12 +82,16 @@ class CorpusReport:
         }
         of = f" (estimated from {self.crops:,} crops)" if self.crops else ""
         notes = [f"{count:,} {text}" for text, count in counts.items() if count]
-        notes += [f"{100 * share:.2f} % {text}{of}" for text, share in shares.items() if round(share, 4)]
+        notes += [
+            f"{100 * share:.2f} % {text}{of}" for text, share in shares.items() if round(share, 4)
+        ]
         kept = "documents" if self.documents else f"sentences in {self.lines:,} lines"
         return f"{self.sentences:,} {kept}" + (f"; {', '.join(notes)}" if notes else "")
 
 
-def read_sentences(lines: Iterable[bytes], report: CorpusReport, most: int | None = None) -> Iterator[str]:
+def read_sentences(
+    lines: Iterable[bytes], report: CorpusReport, most: int | None = None
+) -> Iterator[str]:
     """At most ``most`` sentences, one a line; counts the lines of each kind in ``report``.
 
     Only a line feed ends a line; a carriage return before it and a byte order mark are dropped.
@@ -115,15 +125,26 @@ def read_sentences(lines: Iterable[bytes], report: CorpusReport, most: int | Non
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of a text can be seen: all is space, of any width or none, or controls the characters around."""
-    return all(each in _FILLERS or unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp", "Zs"} for each in text)
+    """Whether nothing of a text can be seen: all is space, of any width or none, or controls the
+    characters around.
+    """
+    return all(
+        each in _FILLERS or unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp", "Zs"}
+        for each in text
+    )
 
 
 def cell_mark(stream: BinaryIO) -> str:
-    """The mark between the cells of a table, ``{`` for JSON, "" for text: nine lines of ten have it equally often."""
-    first = (line.decode(errors="replace").rstrip("\r\n") for line in islice(bounded_lines(stream), 100))
+    """The mark between the cells of a table, ``{`` for JSON, "" for text: nine lines of ten have it
+    equally often.
+    """
+    first = (
+        line.decode(errors="replace").rstrip("\r\n") for line in islice(bounded_lines(stream), 100)
+    )
     lines = [line for line in first if not is_blank(line)]
-    if re.match(r'\s*(\[\s*\{|\{\s*\n)\s*"[^"]*"\s*:', "\n".join(lines)):  # rows of several lines, or in a list
+    if re.match(
+        r'\s*(\[\s*\{|\{\s*\n)\s*"[^"]*"\s*:', "\n".join(lines)
+    ):  # rows of several lines, or in a list
         return "{"
     if not any("\t" in line.strip() for line in lines):
         lines = [line.strip() for line in lines]  # tabs at the ends alone are no cells
@@ -136,13 +157,17 @@ def cell_mark(stream: BinaryIO) -> str:
 
 
 def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The documents of a stream, each a line: what stands between blank lines. A long one is several.
+    """The documents of a stream, each a line: what stands between blank lines. A long one is
+    several.
 
-    Ends where a line would make it longer than 65,536 bytes; a longer line stays alone, and is too long as a document.
+    Ends where a line would make it longer than 65,536 bytes; a longer line stays alone, and is too
+    long as a document.
     """
     document = b""
     for line in bounded_lines(stream):
-        if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # of another one this is only the beginning
+        if (
+            len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES
+        ):  # of another one this is only the beginning
             line = line.strip()
         if is_blank(line.decode(errors="replace")):
             line = b""
@@ -164,16 +189,24 @@ def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def not_utf8(path: Path) -> str:
-    """For a message: the encoding that a file probably has instead of UTF-8, and the command to convert it."""
+    """For a message: the encoding that a file probably has instead of UTF-8, and the command to
+    convert it.
+    """
     with open_text(path) as file:
         head = file.read(1 << 20)
-    if is_packed(path) or path.suffix == ".parquet" or (b"\0" in head and not head.startswith(_UTF16)):
+    if (
+        is_packed(path)
+        or path.suffix == ".parquet"
+        or (b"\0" in head and not head.startswith(_UTF16))
+    ):
         return "is not in UTF-8; save it so"
     old, new = (shlex.quote(str(each)) for each in (path, path.with_name(f"utf8-{path.name}")))
     beyond = re.sub("[\0-\x7f]", "", head.decode(errors="replace"))
     if 2 * beyond.count("\ufffd") < len(beyond):
         return f"has damaged bytes among its UTF-8: iconv -c -f UTF-8 -t UTF-8 {old} > {new} leaves them out"
-    if 3 * len(re.findall(rb"[\x80-\xff]", head)) > len(head) and not head.startswith(_UTF16):  # no Western language
+    if 3 * len(re.findall(rb"[\x80-\xff]", head)) > len(head) and not head.startswith(
+        _UTF16
+    ):  # no Western language
         return "is not in UTF-8; save it so"
     windows = re.search(rb"[\x80-\x9f]", head)  # nothing that shows in Latin-1
     encoding = "UTF-16" if head.startswith(_UTF16) else "CP1252" if windows else "LATIN1"
@@ -182,7 +215,9 @@ def not_utf8(path: Path) -> str:
 
 
 def open_text(path: Path) -> BinaryIO:
-    """Open a text, unpacked if its first bytes say that it is packed; reading may raise ``UNPACK_ERRORS``."""
+    """Open a text, unpacked if its first bytes say that it is packed; reading may raise
+    ``UNPACK_ERRORS``.
+    """
     return cast(BinaryIO, _opener(path)(path, "rb"))
 
 

@@ -1,7 +1,7 @@
 """Files and folders that are written completely or not at all.
 
-Everything is written under another name and then renamed. A reader never sees half of a file, and a program that is
-killed leaves the old content.
+Everything is written under another name and then renamed. A reader never sees half of a file, and a
+program that is killed leaves the old content.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """A new staging folder beside ``final``, which it replaces at the end; after an error ``final`` is unchanged."""
+    """A new staging folder beside ``final``, which it replaces at the end; after an error ``final``
+    is unchanged.
+    """
     staging = _staging(final)
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
@@ -81,7 +83,9 @@ def recover(final: Path) -> None:
 
 @contextmanager
 def replaced_files(folder: str | Path) -> Iterator[Path]:
-    """A staging folder; at the end its files replace those of the same names in ``folder``, whose others stay."""
+    """A staging folder; at the end its files replace those of the same names in ``folder``, whose
+    others stay.
+    """
     target = Path(folder)
     staging = target / MODEL_STAGING
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program
@@ -97,7 +101,9 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
 
 
 def move_files(source: Path, target: Path) -> None:
-    """Move the files of a folder, and of the folders in it, over those of the same names in another."""
+    """Move the files of a folder, and of the folders in it, over those of the same names in
+    another.
+    """
     for file in sorted(path for path in source.rglob("*") if path.is_file()):
         place = target / file.relative_to(source)
         place.parent.mkdir(exist_ok=True, parents=True)
@@ -119,7 +125,9 @@ def versions(*more: str) -> dict[str, str]:
 def _version_of(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # imported from a folder, or another distribution of the same module
+    except (
+        PackageNotFoundError
+    ):  # imported from a folder, or another distribution of the same module
         return "not installed"
 
 

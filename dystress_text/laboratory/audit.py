@@ -1,7 +1,8 @@
-"""What a temperature rule amounted to, from the lines of a similarity log: the nearest constant, and how near it is.
+"""What a temperature rule amounted to, from the lines of a similarity log: the nearest constant,
+and how near it is.
 
-The distance is that of :mod:`dystress_text.core.diagnosis`: the share of the negatives' gradient that must be moved.
-All steps count the same.
+The distance is that of :mod:`dystress_text.core.diagnosis`: the share of the negatives' gradient
+that must be moved. All steps count the same.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from dystress_text.training.surroundings import left_as_they_were
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# a rule is expected to train like its nearest constant if less of the negatives' gradient is moved, and if the gradient
-# of the positives differs from that of the negatives by less
+# a rule is expected to train like its nearest constant if less of the negatives' gradient is moved,
+# and if the gradient of the positives differs from that of the negatives by less
 EQUIVALENT_MOVED = EQUIVALENT_PULL = 0.10
 END = 0.1  # the share of the steps that are the first, or the last ones
 
@@ -57,7 +58,9 @@ class Window:
 
     @property
     def along_axis(self) -> float:
-        """The share that moves along the similarity axis; the rest moves between pairs of one similarity."""
+        """The share that moves along the similarity axis; the rest moves between pairs of one
+        similarity.
+        """
         return float(np.abs(self.rule - self.constant).sum() / 2)
 
 
@@ -69,17 +72,26 @@ class Audit:
     loss: str  # such as ``infonce(cosine(0.05, 0.07))``
     data: str  # sentences or images
     negatives: int  # their number
-    windows: Mapping[str, Window]  # ``all`` and, where there are several logged parts, ``first`` and ``last``
+    windows: Mapping[
+        str, Window
+    ]  # ``all`` and, where there are several logged parts, ``first`` and ``last``
 
 
 def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], int]:
     """The windows of a similarity log of this name, and the number of negatives in it."""
     try:
         compared = [line for line in lines if "comparison" in line]
-        firsts = [1, *(line["step"] + 1 for line in compared)]  # a comparison is of the steps since the one before
-        parts = [part for part in zip(firsts, compared, strict=False) if part[1]["comparison"]["batches"]]
+        firsts = [
+            1,
+            *(line["step"] + 1 for line in compared),
+        ]  # a comparison is of the steps since the one before
+        parts = [
+            part for part in zip(firsts, compared, strict=False) if part[1]["comparison"]["batches"]
+        ]
         if not parts:
-            raise UserError(f"{log} compares no gradient of negatives with constants: train with --log_similarity")
+            raise UserError(
+                f"{log} compares no gradient of negatives with constants: train with --log_similarity"
+            )
         total = parts[-1][1]["step"]
         first = [(start, line) for start, line in parts if line["step"] <= END * total] or parts[:1]
         last = [(start, line) for start, line in parts if start > (1 - END) * total] or parts[-1:]
@@ -135,13 +147,29 @@ def audit(
         encoder.train()
         for start in range(0, len(sentences) - batch_size + 1, batch_size):
             features = encoder.preprocess(list(sentences[start : start + batch_size]))
-            features = {name: each.to(encoder.device) for name, each in features.items() if isinstance(each, Tensor)}
-            views = [encoder(dict(features))["sentence_embedding"].float() for _ in range(2)]  # (batch, dim) each
-            sums.append(PairSums(*(each.double().cpu() for each in pair_sums(objective, views, HIGH_SIMILARITY))))
-            compared.append(Comparison(*(each.double().cpu() for each in compare(objective, views))))
+            features = {
+                name: each.to(encoder.device)
+                for name, each in features.items()
+                if isinstance(each, Tensor)
+            }
+            views = [
+                encoder(dict(features))["sentence_embedding"].float() for _ in range(2)
+            ]  # (batch, dim) each
+            sums.append(
+                PairSums(
+                    *(each.double().cpu() for each in pair_sums(objective, views, HIGH_SIMILARITY))
+                )
+            )
+            compared.append(
+                Comparison(*(each.double().cpu() for each in compare(objective, views)))
+            )
     steps = PairSums(*map(torch.stack, zip(*sums, strict=True)))
-    lines = lines_of(steps, Comparison(*(torch.stack(each).sum(0) for each in zip(*compared, strict=True))))
-    windows, negatives = windows_of([{"step": i, **line} for i, line in enumerate(lines, 1)], "this audit")
+    lines = lines_of(
+        steps, Comparison(*(torch.stack(each).sum(0) for each in zip(*compared, strict=True)))
+    )
+    windows, negatives = windows_of(
+        [{"step": i, **line} for i, line in enumerate(lines, 1)], "this audit"
+    )
     return Audit("sentences", str(objective), "sentences", negatives, windows)
 
 
@@ -152,15 +180,23 @@ def _window(parts: Sequence[tuple[int, Line]], lines: Sequence[Line]) -> Window:
     def mean(values: Sequence[Any]) -> Floats:
         return np.asarray(np.average(np.array(values, dtype=float), axis=0, weights=weights))
 
-    def spread(shares: Sequence[float], first_bin: int) -> Floats:  # the log has only the bins that hold some
+    def spread(
+        shares: Sequence[float], first_bin: int
+    ) -> Floats:  # the log has only the bins that hold some
         return np.pad(np.array(shares, dtype=float), (first_bin, BINS - first_bin - len(shares)))
 
     taus, moved = np.array(compared[0]["tau"], dtype=float), mean([c["moved"] for c in compared])
     tau, least = nearest_constant(taus, moved)
-    constants = mean([[spread(row, c["first_bin"]) for row in c["constants"]] for c in compared])  # (constants, BINS)
+    constants = mean(
+        [[spread(row, c["first_bin"]) for row in c["constants"]] for c in compared]
+    )  # (constants, BINS)
     between = np.array([np.interp(math.log(tau), np.log(taus), column) for column in constants.T])
     first, last = parts[0][0], parts[-1][1]["step"]
-    negative = [line["negative"] for line in lines if first <= line["step"] <= last and line["negative"] is not None]
+    negative = [
+        line["negative"]
+        for line in lines
+        if first <= line["step"] <= last and line["negative"] is not None
+    ]
     return Window(
         (first, last), tau, least, float(mean([c["pull"] for c in compared])), float(np.mean(negative)), taus, moved,
         mean([spread(c["rule"], c["first_bin"]) for c in compared]), between,
@@ -168,10 +204,12 @@ def _window(parts: Sequence[tuple[int, Line]], lines: Sequence[Line]) -> Window:
 
 
 def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
-    """The constant with the least moved share, and this share, between the constants that were tried.
+    """The constant with the least moved share, and this share, between the constants that were
+    tried.
 
-    For a rule that is a constant the share is a V over the logarithm of tau, for others a rounded V: its square is
-    smooth in both cases. A polynomial through the squares at the five constants around the least one gives the minimum.
+    For a rule that is a constant the share is a V over the logarithm of tau, for others a rounded
+    V: its square is smooth in both cases. A polynomial through the squares at the five constants
+    around the least one gives the minimum.
 
     Both are (constants,), the constants at equal steps of their logarithm.
     """
@@ -184,10 +222,13 @@ def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
     squares = np.polyval(through, places)
     best = int(np.argmin(squares))
     step = math.log(taus[-1] / taus[0]) / (len(taus) - 1)
-    return float(taus[least] * math.exp(places[best] * step)), math.sqrt(max(0.0, float(squares[best])))
+    return float(taus[least] * math.exp(places[best] * step)), math.sqrt(
+        max(0.0, float(squares[best]))
+    )
 
 
-# ---- what a reader gets ----------------------------------------------------------------------------------------------
+# ---- what a reader gets
+# ----------------------------------------------------------------------------------------------
 
 
 def in_words(audit: Audit) -> list[str]:
@@ -215,13 +256,18 @@ def table(audit: Audit) -> list[list[str]]:
     """The windows side by side, the header first."""
     lines = [["steps", "nearest constant", "moved", "along s", "pull", "mean s of negatives"]]
     for w in audit.windows.values():
-        steps, shares = "{:,} to {:,}".format(*w.steps), (f"{100 * w.moved:.1f} %", f"{100 * w.along_axis:.1f} %")
+        steps, shares = (
+            "{:,} to {:,}".format(*w.steps),
+            (f"{100 * w.moved:.1f} %", f"{100 * w.along_axis:.1f} %"),
+        )
         lines.append([steps, tau_in_words(w), *shares, f"{w.pull:.2f}", f"{w.negative:.3f}"])
     return lines
 
 
 def record_of(audit: Audit) -> dict[str, Any]:
-    """The audit as ``audit.json`` holds it; ``edges`` are those of the bins of ``rule`` and ``constant``."""
+    """The audit as ``audit.json`` holds it; ``edges`` are those of the bins of ``rule`` and
+    ``constant``.
+    """
     whole = audit.windows["all"]
     return {
         **vars(audit),

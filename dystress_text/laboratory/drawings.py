@@ -30,12 +30,18 @@ from dystress_text.report.plots import GREY, SIMILARITIES, STYLES, WIDTH, dress,
 
 Named = Mapping[str, Temperature]
 ODE_TAU_MAX = 0.2  # at the ends that the constants of the ODE's figure are chosen to meet
-ODE_PRODUCTS = ((0.01, 50.0), (0.1, 50.0), (0.1, 200.0))  # delta and K; the paper does not name its own
+ODE_PRODUCTS = (
+    (0.01, 50.0),
+    (0.1, 50.0),
+    (0.1, 200.0),
+)  # delta and K; the paper does not name its own
 _TAU = "temperature $\\tau(s)$"
 
 
 def draw_profiles() -> Figure:
-    """Every temperature function at the paper's range for ImageNet, one in each panel, the others behind it."""
+    """Every temperature function at the paper's range for ImageNet, one in each panel, the others
+    behind it.
+    """
     named: Named = {
         "cosine": CosineTemperature(0.1, 0.2),
         "linear": LinearTemperature(0.1, 0.2),
@@ -48,7 +54,9 @@ def draw_profiles() -> Figure:
 
 
 def draw_shifts() -> Figure:
-    """The paper's versions of the shifted minimum, and two more shifts; the cosine behind, a dot at the minimum."""
+    """The paper's versions of the shifted minimum, and two more shifts; the cosine behind, a dot at
+    the minimum.
+    """
     versions = {
         "1a": (0.2, 0.6),
         "1b": (0.4, 0.7),
@@ -58,22 +66,35 @@ def draw_shifts() -> Figure:
         " ": (0, 0.5),
     }
     named: dict[str, Temperature] = {
-        f"{name} $\\Delta s$ = {shift:g}, k = {scale:g}": ShiftedCosineTemperature(0.1, 0.2, shift=shift, scale=scale)
+        f"{name} $\\Delta s$ = {shift:g}, k = {scale:g}": ShiftedCosineTemperature(
+            0.1, 0.2, shift=shift, scale=scale
+        )
         for name, (shift, scale) in versions.items()
     }
     for name, shift in {"3a": 0.2, "3b": 0.4}.items():
         named[f"{name} plateau from {-shift:g}"] = OneSidedCosineTemperature(0.1, 0.2, shift=shift)
-    figure = _one_a_panel(named, {"cosine, no shift": CosineTemperature(0.1, 0.2)}, "grey: no shift; dot: the minimum")
+    figure = _one_a_panel(
+        named, {"cosine, no shift": CosineTemperature(0.1, 0.2)}, "grey: no shift; dot: the minimum"
+    )
     for axes, temperature in zip(figure.axes, named.values(), strict=False):
         tau = temperature(SIMILARITIES)
-        axes.plot(SIMILARITIES[tau.argmin()], tau.min(), "o", color=STYLES[1][0], markersize=4.5, clip_on=False)
+        axes.plot(
+            SIMILARITIES[tau.argmin()],
+            tau.min(),
+            "o",
+            color=STYLES[1][0],
+            markersize=4.5,
+            clip_on=False,
+        )
     return figure
 
 
 def _one_a_panel(named: Named, behind: Named, note: str) -> Figure:
     """Temperatures, one in each panel, three panels in a row; others behind each in grey."""
     rows = -(-len(named) // 3)
-    figure, grid = plt.subplots(rows, 3, figsize=(WIDTH, 0.45 + 1.25 * rows), sharex=True, sharey=True)
+    figure, grid = plt.subplots(
+        rows, 3, figsize=(WIDTH, 0.45 + 1.25 * rows), sharex=True, sharey=True
+    )
     for axes, (name, temperature) in zip(grid.flat, named.items(), strict=False):
         for other in behind.values():
             axes.plot(SIMILARITIES, other(SIMILARITIES), color=GREY, linewidth=0.8, alpha=0.7)
@@ -112,10 +133,11 @@ def draw_default() -> Figure:
 
 
 def ode_solutions(delta: float, k: float, s: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Solutions of the paper's ODE over the similarity, by the name of their constant; NaN where there is none.
+    """Solutions of the paper's ODE over the similarity, by the name of their constant; NaN where
+    there is none.
 
-    Two constants meet ``ODE_TAU_MAX`` at s = -1 and at s = +1. One is the paper's upper end, where the sign of delta K
-    is a slip. Two lie between.
+    Two constants meet ``ODE_TAU_MAX`` at s = -1 and at s = +1. One is the paper's upper end, where
+    the sign of delta K is a slip. Two lie between.
     """
     product, low, high = delta * k, math.exp(-1 / ODE_TAU_MAX), math.exp(1 / ODE_TAU_MAX)
     constants = {
@@ -135,10 +157,21 @@ def draw_ode() -> Figure:
     figure, panels = plt.subplots(1, len(ODE_PRODUCTS), figsize=(WIDTH, 3.2), sharey=True)
     for axes, (delta, k) in zip(panels, ODE_PRODUCTS, strict=True):
         axes.axhline(ODE_TAU_MAX, color=GREY, linewidth=0.8)
-        _plot(axes, {name: tau.where(tau < 2, torch.nan) for name, tau in ode_solutions(delta, k, s).items()}, s)
-        axes.plot([-1, 1], [ODE_TAU_MAX] * 2, "o", color="black", markersize=3.5, clip_on=False, zorder=5)
+        _plot(
+            axes,
+            {
+                name: tau.where(tau < 2, torch.nan)
+                for name, tau in ode_solutions(delta, k, s).items()
+            },
+            s,
+        )
+        axes.plot(
+            [-1, 1], [ODE_TAU_MAX] * 2, "o", color="black", markersize=3.5, clip_on=False, zorder=5
+        )
         dress(axes, _TAU, f"$\\delta$ = {delta:g}, K = {k:g}\n$\\delta K$ = {delta * k:g}")
-        axes.set(xticks=[-1, 0, 1], ylim=(0, 0.6), xlim=(-1.06, 1.06))  # some solutions exist only close to s = -1
+        axes.set(
+            xticks=[-1, 0, 1], ylim=(0, 0.6), xlim=(-1.06, 1.06)
+        )  # some solutions exist only close to s = -1
         axes.label_outer()
     panels[0].text(-0.95, 0.205, "$\\tau_{max}$", fontsize=7.5, va="bottom")
     legend_below(figure, panels[0], columns=2)
@@ -146,7 +179,9 @@ def draw_ode() -> Figure:
 
 
 def slope(temperature: Temperature, s: torch.Tensor, detached: bool) -> torch.Tensor:
-    """Slope of the logit s / tau(s) by the similarity: (tau - s tau') / tau^2, or 1 / tau with tau detached."""
+    """Slope of the logit s / tau(s) by the similarity: (tau - s tau') / tau^2, or 1 / tau with tau
+    detached.
+    """
     s = s.detach().requires_grad_()
     tau = temperature(s).expand_as(s)
     (gradient,) = torch.autograd.grad((s / (tau.detach() if detached else tau)).sum(), s)
@@ -168,7 +203,9 @@ def draw_logit() -> Figure:
         below.axhline(0, color="black", linewidth=0.6)
         slopes = {
             "through $\\tau(s)$: $d(s/\\tau)/ds$": full,
-            "$\\tau$ detached, as in the paper's code: $1/\\tau$": slope(temperature, s, detached=True),
+            "$\\tau$ detached, as in the paper's code: $1/\\tau$": slope(
+                temperature, s, detached=True
+            ),
         }
         _plot(below, slopes)
         dress(above, "", title)

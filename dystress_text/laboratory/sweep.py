@@ -1,4 +1,6 @@
-"""Train and evaluate many configurations with several seeds, each run in its own process and folder."""
+"""Train and evaluate many configurations with several seeds, each run in its own process and
+folder.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ from dystress_text.report.tables import Comparisons, verdict
 from dystress_text.report.text_runs import read_text_runs
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.presets import TABLES
-from dystress_text.training.run_folder import claim_folder, evaluation_file, finished_before, read_json
+from dystress_text.training.run_folder import (
+    claim_folder,
+    evaluation_file,
+    finished_before,
+    read_json,
+)
 
 SET_HERE = (
     "--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir", "--push_to_hub"
@@ -51,7 +58,9 @@ class PlannedRun:
         file = evaluation_file(self.folder, self.suite, "test")
         newest = read_json(file) if file.is_file() else {}
         as_here = newest.get("pooler_type") is None and newest.get("dtype", "fp32") == "fp32"
-        evaluated = newest.get("tasks", {}) if as_here else {}  # a user's own with other options is no run's figure
+        evaluated = (
+            newest.get("tasks", {}) if as_here else {}
+        )  # a user's own with other options is no run's figure
         if tasks := [task for task in self.tasks if task not in evaluated]:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
             evaluation = ("--model", str(self.folder), "--suite", self.suite)
@@ -67,16 +76,28 @@ def _program(name: str) -> list[str]:
 
 
 def configurations(options: Any) -> dict[str, list[str]]:
-    """Options of the training program by the name of the configuration: presets, or losses on top of one of them."""
-    names = [*itertools.chain.from_iterable(TABLES[table] for table in options.table), *options.presets]
+    """Options of the training program by the name of the configuration: presets, or losses on top
+    of one of them.
+    """
+    names = [
+        *itertools.chain.from_iterable(TABLES[table] for table in options.table),
+        *options.presets,
+    ]
     found = {name: [f"--preset={name}"] for name in names}
     if options.loss:
         if len(found) > 1:
-            raise UserError(f"losses go on top of one preset, and {len(found)} are named: {', '.join(found)}")
+            raise UserError(
+                f"losses go on top of one preset, and {len(found)} are named: {', '.join(found)}"
+            )
         words = next(iter(found.values()), [])
-        losses = [parse([*words, f"--loss={loss}"]).text.loss for loss in options.loss]  # in one spelling
+        losses = [
+            parse([*words, f"--loss={loss}"]).text.loss for loss in options.loss
+        ]  # in one spelling
         # a folder's name holds no brackets and blanks
-        found = {re.sub(r"[^\w.=+]+", "-", loss).strip("-"): [*words, f"--loss={loss}"] for loss in losses}
+        found = {
+            re.sub(r"[^\w.=+]+", "-", loss).strip("-"): [*words, f"--loss={loss}"]
+            for loss in losses
+        }
     if not found:
         raise UserError("nothing to run: name a --table, --presets, or a --loss")
     return found
@@ -122,7 +143,10 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     with ExitStack() as held:
         claim_folder(held, options.output_dir)
         (options.output_dir / "logs").mkdir(exist_ok=True)
-        print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
+        print(
+            f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}",
+            flush=True,
+        )
         failures = run_all(runs, options.output_dir / "logs", options.jobs)
         for name, reason in failures.items():
             print(f"failed: {name}: {reason}", file=sys.stderr)
@@ -140,7 +164,9 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
 
     SIGTERM and Ctrl-C reach the processes, which save what they have and are waited for.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     signals: list[int] = []
     environment = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), **os.environ}
 
@@ -185,7 +211,10 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
         process.terminate()
         return process.wait()
 
-    before = {n: signal.signal(n, lambda number, _: signals.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        n: signal.signal(n, lambda number, _: signals.append(number))
+        for n in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         with ThreadPoolExecutor(at_once) as threads:
             reasons = list(threads.map(work, runs))
@@ -193,5 +222,8 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
         for number, handler in before.items():
             signal.signal(number, handler)
     if signals:
-        raise Interrupted(signals[0], f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there")
+        raise Interrupted(
+            signals[0],
+            f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there",
+        )
     return {run.folder.name: reason for run, reason in zip(runs, reasons, strict=True) if reason}

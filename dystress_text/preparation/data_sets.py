@@ -37,7 +37,9 @@ class DataSet:
     repository: str | None = None  # on the hub; None for data that only the user can have
     files: tuple[str, ...] = ()  # glob patterns of the files in the repository
     classes: int = 0  # of an image set, their number
-    counts: dict[str, int] = field(default_factory=dict)  # its images by split, by the splits' names on disk
+    counts: dict[str, int] = field(
+        default_factory=dict
+    )  # its images by split, by the splits' names on disk
     columns: tuple[str, str] = ("", "")  # of its parquet files: images and labels
     encoding: str = ""  # of its images, as Pillow names it
 

@@ -11,14 +11,24 @@ import pyarrow.parquet as pq
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, reason_of
-from dystress_text.files.prepared_data import CLASSES, Manifest, folder_names, image_and_other_names, read_manifest
+from dystress_text.files.prepared_data import (
+    CLASSES,
+    Manifest,
+    folder_names,
+    image_and_other_names,
+    read_manifest,
+)
 from dystress_text.preparation.data_sets import DataSet, Request
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
-def parquet(entry: DataSet, paths: list[Path], source: str, request: Request, staging: Path) -> Manifest:
-    """Copy parquet files and check that they hold the images of the set, unless the user names a variant."""
+def parquet(
+    entry: DataSet, paths: list[Path], source: str, request: Request, staging: Path
+) -> Manifest:
+    """Copy parquet files and check that they hold the images of the set, unless the user names a
+    variant.
+    """
     images: Counter[tuple[str, int]] = Counter()  # by split and class
     encodings: set[str] = set()
     image_column, label_column = entry.columns
@@ -27,15 +37,25 @@ def parquet(entry: DataSet, paths: list[Path], source: str, request: Request, st
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(1000, columns=list(entry.columns)):
-                    images.update((split, label) for label in batch.column(label_column).to_pylist())
+                    images.update(
+                        (split, label) for label in batch.column(label_column).to_pylist()
+                    )
                     pictures = batch.column(image_column).to_pylist()
                     encodings.update(_ENCODINGS[picture["bytes"][:3]] for picture in pictures)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
-            raise DataError(f"{entry.name}: {path} is damaged or of another layout: {reason_of(error)}") from error
+            raise DataError(
+                f"{entry.name}: {path} is damaged or of another layout: {reason_of(error)}"
+            ) from error
         shutil.copyfile(path, staging / path.name)
-    counts = {split: sum(n for (of, _), n in images.items() if of == split) for split in entry.counts}
+    counts = {
+        split: sum(n for (of, _), n in images.items() if of == split) for split in entry.counts
+    }
     # a published set has the same number of images of each class
-    published = {(s, label): n // entry.classes for s, n in entry.counts.items() for label in range(entry.classes)}
+    published = {
+        (s, label): n // entry.classes
+        for s, n in entry.counts.items()
+        for label in range(entry.classes)
+    }
     balance = f", the same number of each of {entry.classes} classes"
     found = f"{counts} images{balance if images == published else ''}"
     request.compare(entry.name, source, found, f"{entry.counts} images{balance}")
@@ -47,7 +67,9 @@ def image_folder(entry: DataSet, request: Request) -> Manifest:
     """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is copied."""
     source = request.source
     if source is None or not all((source / split).is_dir() for split in entry.counts):
-        raise DataError(f"{entry.name}: --from FOLDER must name the folder that holds train/ and val/")
+        raise DataError(
+            f"{entry.name}: --from FOLDER must name the folder that holds train/ and val/"
+        )
     classes, others = (folder_names(source / split) for split in entry.counts)
     if classes != others:
         raise DataError(
@@ -57,7 +79,9 @@ def image_folder(entry: DataSet, request: Request) -> Manifest:
     counts = _counts(source, classes)
     found = f"{counts} images in {len(classes)} classes"
     request.compare(entry.name, source, found, f"{entry.counts} images in {entry.classes} classes")
-    return Manifest(entry.name, str(source), request.variant, counts=counts, folder=str(source.resolve()))
+    return Manifest(
+        entry.name, str(source), request.variant, counts=counts, folder=str(source.resolve())
+    )
 
 
 def class_list(entry: DataSet, request: Request, staging: Path) -> Manifest:
@@ -66,19 +90,28 @@ def class_list(entry: DataSet, request: Request, staging: Path) -> Manifest:
     if base is None or base.folder is None:
         raise DataError("imagenet1k must be prepared first: dystress prepare imagenet1k")
     if classes is None:
-        raise DataError(f"{entry.name}: --classes FILE must name {entry.classes} classes (folder names), one a line")
+        raise DataError(
+            f"{entry.name}: --classes FILE must name {entry.classes} classes (folder names), one a line"
+        )
     images, names = Path(base.folder), classes.read_text(encoding="utf-8", errors="replace").split()
     unknown = [name for name in names if not (images / "train" / name).is_dir()]
     if unknown:
-        raise DataError(f"{entry.name}: {classes} names {unknown[0]!r}, which is not a class of {images}")
+        raise DataError(
+            f"{entry.name}: {classes} names {unknown[0]!r}, which is not a class of {images}"
+        )
     request.compare(entry.name, classes, f"{len(set(names))} classes", f"{entry.classes} classes")
     (staging / CLASSES).write_text("".join(f"{name}\n" for name in names))
     variant = request.variant or base.variant
-    return Manifest(entry.name, str(classes), variant, counts=_counts(images, names), folder=base.folder)
+    return Manifest(
+        entry.name, str(classes), variant, counts=_counts(images, names), folder=base.folder
+    )
 
 
 def _counts(folder: Path, classes: list[str]) -> dict[str, int]:
     return {
-        split: sum(len(image_and_other_names(folder / split / name)[0]) for name in progress_bar(classes, desc=split))
+        split: sum(
+            len(image_and_other_names(folder / split / name)[0])
+            for name in progress_bar(classes, desc=split)
+        )
         for split in ("train", "val")
     }

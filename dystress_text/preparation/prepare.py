@@ -1,7 +1,7 @@
 """Getting a data set ready: fetch, check, move into place.
 
-A set is built in a hidden folder and takes its place when all of it has been verified, so that an interruption leaves
-nothing half-ready. A second preparation of a set at the same time is refused.
+A set is built in a hidden folder and takes its place when all of it has been verified, so that an
+interruption leaves nothing half-ready. A second preparation of a set at the same time is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
 
 
 def prepare(name: str, request: Request) -> Manifest:
-    """Get a set ready, unless it is; a DataError says why it cannot be had, is another one or cannot be written."""
+    """Get a set ready, unless it is; a DataError says why it cannot be had, is another one or
+    cannot be written.
+    """
     final = request.root / name
     try:
         request.root.mkdir(parents=True, exist_ok=True)
@@ -41,7 +43,9 @@ def prepare(name: str, request: Request) -> Manifest:
                 write_manifest(staging, manifest)
             return manifest
     except OSError as error:
-        raise DataError(f"{name}: {error.strerror or error} ({error.filename or request.root})") from error
+        raise DataError(
+            f"{name}: {error.strerror or error} ({error.filename or request.root})"
+        ) from error
 
 
 def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
@@ -53,18 +57,30 @@ def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
     source = str(request.source or entry.repository)
     if entry.classes:
         return images.parquet(entry, paths, source, request, staging)
-    return (texts.wiki1m if entry.name == "wiki1m" else texts.senteval)(paths[0], source, request, staging)
+    return (texts.wiki1m if entry.name == "wiki1m" else texts.senteval)(
+        paths[0], source, request, staging
+    )
 
 
 def _from_hub(entry: DataSet) -> list[Path]:
-    """The set's files in huggingface_hub's cache, fetched where they are not there; an interrupted fetch goes on."""
+    """The set's files in huggingface_hub's cache, fetched where they are not there; an interrupted
+    fetch goes on.
+    """
     assert entry.repository is not None
     if not hub_reachable():
-        raise DataError(f"{entry.name}: the hub cannot be reached; --from FOLDER takes a copy on this machine")
+        raise DataError(
+            f"{entry.name}: the hub cannot be reached; --from FOLDER takes a copy on this machine"
+        )
     try:
-        folder = Path(snapshot_download(entry.repository, repo_type="dataset", allow_patterns=list(entry.files)))
+        folder = Path(
+            snapshot_download(
+                entry.repository, repo_type="dataset", allow_patterns=list(entry.files)
+            )
+        )
     except Exception as error:  # whatever the network, the hub or the file system says
-        raise DataError(f"{entry.name}: {entry.repository} cannot be fetched: {reason_of(error)}") from error
+        raise DataError(
+            f"{entry.name}: {entry.repository} cannot be fetched: {reason_of(error)}"
+        ) from error
     paths = [path for pattern in entry.files for path in sorted(folder.glob(pattern))]
     if not paths:
         raise DataError(f"{entry.name}: the hub's {entry.repository} has no file {entry.files[0]}")
@@ -72,12 +88,16 @@ def _from_hub(entry: DataSet) -> list[Path]:
         stored = path.resolve()  # the cache names a large file by its SHA-256, as the hub states it
         if len(stored.name) == 64 and sha256_of(stored) != stored.name:
             stored.unlink()  # or the next try would find it again
-            raise DataError(f"{entry.name}: {path.name} is not what the hub says that it is (sha256); try again")
+            raise DataError(
+                f"{entry.name}: {path.name} is not what the hub says that it is (sha256); try again"
+            )
     return paths
 
 
 def _from_local(entry: DataSet, source: Path) -> list[Path]:
-    """The set's files at a place that the user names: the file, or a folder with the hub's names or the set's."""
+    """The set's files at a place that the user names: the file, or a folder with the hub's names or
+    the set's.
+    """
     if source.is_file() or source.is_fifo():
         return [source]
     if entry.name == "senteval" and (tasks := texts.folder_of_tasks(source)) is not None:
@@ -87,4 +107,6 @@ def _from_local(entry: DataSet, source: Path) -> list[Path]:
         found = [sorted(source.glob(pattern)) for pattern in patterns]
         if all(found):
             return [path for paths in found for path in paths]
-    raise DataError(f"{entry.name}: not in {str(source)!r}; looked for {entry.files[0]}, {below[0]}")
+    raise DataError(
+        f"{entry.name}: not in {str(source)!r}; looked for {entry.files[0]}, {below[0]}"
+    )

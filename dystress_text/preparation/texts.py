@@ -18,11 +18,17 @@ from dystress_text.simcse.texts import WIKI1M
 
 MOST_MEMBERS = 500_000  # of an archive
 MOST_BYTES = 32 << 30
-MOST_RATIO = 100  # bytes unpacked by bytes of the archive; a small archive may always unpack to a megabyte
+MOST_RATIO = (
+    100  # bytes unpacked by bytes of the archive; a small archive may always unpack to a megabyte
+)
 STSB_DEV_PAIRS = 1500
 # further files that are copied where the source has them
 _EXTRA = {
-    "STS-B": ("STS/STSBenchmark/sts-train.csv", "STS/STSBenchmark/sts-dev.csv", "STS/STSBenchmark/LICENSE.txt"),
+    "STS-B": (
+        "STS/STSBenchmark/sts-train.csv",
+        "STS/STSBenchmark/sts-dev.csv",
+        "STS/STSBenchmark/LICENSE.txt",
+    ),
     "SICK-R": ("SICK/SICK_train.txt", "SICK/SICK_trial.txt"),
 }
 
@@ -50,7 +56,9 @@ def senteval(path: Path, source: str, request: Request, staging: Path) -> Manife
             unpack(path, Path(unpacked))
             path = folder_of_tasks(Path(unpacked)) or path
         tasks = [task for group in SUITES["senteval"].values() for task in group]
-        not_ready = {task.name: reason for task in tasks if (reason := _copy_task(task, path, staging))}
+        not_ready = {
+            task.name: reason for task in tasks if (reason := _copy_task(task, path, staging))
+        }
     if len(not_ready) == len(tasks):
         raise DataError(f"senteval: nothing usable in {source}: {not_ready[tasks[0].name]}")
     return Manifest("senteval", source, request.variant, not_ready=not_ready)
@@ -58,7 +66,12 @@ def senteval(path: Path, source: str, request: Request, staging: Path) -> Manife
 
 def folder_of_tasks(folder: Path) -> Path | None:
     """The folder, at most three levels down, that holds SentEval's tasks: its STS among them."""
-    found = (path.parent for depth in range(4) for path in sorted(folder.glob("*/" * depth + "STS")) if path.is_dir())
+    found = (
+        path.parent
+        for depth in range(4)
+        for path in sorted(folder.glob("*/" * depth + "STS"))
+        if path.is_dir()
+    )
     return next(found, None)
 
 
@@ -66,7 +79,10 @@ def _copy_task(task: Task, place: Path, staging: Path) -> str | None:
     """Copy a task's files if they are whole; else say what is wrong."""
     try:
         task.read(place)
-        if task.name == "STS-B" and (pairs := len(read_sts_benchmark(place / STSB_DEV))) != STSB_DEV_PAIRS:
+        if (
+            task.name == "STS-B"
+            and (pairs := len(read_sts_benchmark(place / STSB_DEV))) != STSB_DEV_PAIRS
+        ):
             raise DataError(f"{STSB_DEV} has {pairs:,} pairs, {STSB_DEV_PAIRS:,} expected")
     except DataError as error:
         return str(error).replace(f"{place}/", "")
@@ -78,20 +94,28 @@ def _copy_task(task: Task, place: Path, staging: Path) -> str | None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar archive that is not trusted, plain or compressed, into a folder, which an error leaves half-full.
+    """Unpack a tar archive that is not trusted, plain or compressed, into a folder, which an error
+    leaves half-full.
 
-    A DataError says what is damaged, too large, or hostile: a name that leads out of the folder, a link, a device.
+    A DataError says what is damaged, too large, or hostile: a name that leads out of the folder, a
+    link, a device.
     """
     try:
         most = min(MOST_BYTES, max(1 << 20, MOST_RATIO * archive.stat().st_size))
         with tarfile.open(archive) as tar:
             tar.extractall(folder, _bounded(tar, most), filter="data")
-            while tar.fileobj is not None and tar.fileobj.read(1 << 20):  # to the checksum of compressed data
+            while tar.fileobj is not None and tar.fileobj.read(
+                1 << 20
+            ):  # to the checksum of compressed data
                 pass
     except Exception as error:  # tarfile and the decoders raise many kinds
-        if isinstance(error, OSError) and error.errno is not None:  # of this machine, such as a full disk
+        if (
+            isinstance(error, OSError) and error.errno is not None
+        ):  # of this machine, such as a full disk
             raise
-        raise DataError(f"{archive} is no archive, is damaged, or is not safe to unpack: {reason_of(error)}") from error
+        raise DataError(
+            f"{archive} is no archive, is damaged, or is not safe to unpack: {reason_of(error)}"
+        ) from error
 
 
 def _bounded(tar: tarfile.TarFile, most: int) -> Iterator[tarfile.TarInfo]:
@@ -101,6 +125,8 @@ def _bounded(tar: tarfile.TarFile, most: int) -> Iterator[tarfile.TarInfo]:
         total += member.size
         if number > MOST_MEMBERS or total > most:
             raise ValueError(f"more than {MOST_MEMBERS:,} members, or {most:,} bytes")
-        if not (member.isreg() or member.isdir()):  # links are how the filter of older Pythons is led astray
+        if not (
+            member.isreg() or member.isdir()
+        ):  # links are how the filter of older Pythons is led astray
             raise ValueError(f"{member.name!r} is neither a file nor a folder")
         yield member

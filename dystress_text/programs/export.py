@@ -1,13 +1,13 @@
 """Make a copy of a trained model that other tools load.
 
     dystress export out/ --to hf        # transformers alone; the card spells the pooling out
-    dystress export out/ --to onnx      # ONNX Runtime and what is built on it; pooling is part of the graph
-    dystress export out/ --to onnx --quantize int8 --text FILE
-    dystress export out/ --to native --push_to_hub NAME/MODEL
+    dystress export out/ --to onnx      # ONNX Runtime and what is built on it; pooling is part of
+    the graph dystress export out/ --to onnx --quantize int8 --text FILE dystress export out/ --to
+    native --push_to_hub NAME/MODEL
 
-The copy lands in a folder of its own (``--output``, or ``out-hf`` and so on) and is there only if its vectors, as
-the tool that it is for computes them, are those of the model (1e-4). ``native`` is what training saves, for
-sentence-transformers from 5.1 on, without the run's log and checkpoints.
+The copy lands in a folder of its own (``--output``, or ``out-hf`` and so on) and is there only if
+its vectors, as the tool that it is for computes them, are those of the model (1e-4). ``native`` is
+what training saves, for sentence-transformers from 5.1 on, without the run's log and checkpoints.
 """
 
 from __future__ import annotations
@@ -25,11 +25,28 @@ def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress export", __doc__)
     add = parser.add_argument
-    add("model", type=Path, help="folder of a trained model; bert-mini-wiki is the small encoder of the package")
+    add(
+        "model",
+        type=Path,
+        help="folder of a trained model; bert-mini-wiki is the small encoder of the package",
+    )
     add("--to", required=True, metavar="{native,hf,onnx}", help="layout of the copy")
-    add("--output", type=Path, metavar="FOLDER", help="where the copy goes; default beside the model, MODEL-LAYOUT")
-    add("--quantize", metavar="int8", help="onnx: a second, smaller graph, and what it loses on a text")
-    add("--text", metavar="FILE", help="quantize: texts to compare on, lines or a table; default the training text")
+    add(
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="where the copy goes; default beside the model, MODEL-LAYOUT",
+    )
+    add(
+        "--quantize",
+        metavar="int8",
+        help="onnx: a second, smaller graph, and what it loses on a text",
+    )
+    add(
+        "--text",
+        metavar="FILE",
+        help="quantize: texts to compare on, lines or a table; default the training text",
+    )
     add("--push_to_hub", metavar="OWNER/NAME", help="upload the copy to this repository of the hub")
     return parser
 
@@ -47,7 +64,10 @@ def _texts(options: Namespace) -> list[str]:
     file, more = options.text, {}
     if file is None and (options.model / RECORD).is_file():
         settings = read_json(options.model / RECORD).get("settings", {})
-        file, more = settings.get("train_file"), {name: settings[name] for name in _READING if name in settings}
+        file, more = (
+            settings.get("train_file"),
+            {name: settings[name] for name in _READING if name in settings},
+        )
     if file is None:
         raise ParameterError("text", "a copy in int8 is compared on a text: name a file")
     try:
@@ -56,7 +76,9 @@ def _texts(options: Namespace) -> list[str]:
         raise ParameterError("text", str(error).partition(": ")[2]) from error
     texts = list(dict.fromkeys(read.sentences(CorpusReport(), _COMPARED)))
     if len(texts) < 2:
-        raise ParameterError("text", f"{file!r} has {len(texts)} text to compare; two are the least")
+        raise ParameterError(
+            "text", f"{file!r} has {len(texts)} text to compare; two are the least"
+        )
     return texts
 
 
@@ -73,7 +95,12 @@ def main(words: list[str]) -> None:
         check_push(options.push_to_hub)
     int8_on = None if options.quantize is None else _texts(options)
     with quiet():
-        folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE, int8_on)
-    print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
+        folder, difference = export(
+            options.model, options.to, options.output, options.push_to_hub or HERE, int8_on
+        )
+    print(
+        f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes",
+        flush=True,
+    )
     if options.push_to_hub is not None:
         print(push(folder, options.push_to_hub, folder), flush=True)

@@ -28,7 +28,11 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser("dystress figures", __doc__)
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help=f"{', '.join(FIGURES)}, or all")
-    add("--output", type=Path, help="the picture (default NAME.png); with all, the folder (default figures/)")
+    add(
+        "--output",
+        type=Path,
+        help="the picture (default NAME.png); with all, the folder (default figures/)",
+    )
     add("--list", action="store_true", help="print the names and what each shows")
     return parser
 

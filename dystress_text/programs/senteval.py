@@ -10,8 +10,9 @@
 
 ``python eval/senteval.py`` is the same in a checkout.
 
-STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures accuracy x 100. A task
-whose files are missing or damaged is marked, no average is then given, and the exit code is 1.
+STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures
+accuracy x 100. A task whose files are missing or damaged is marked, no average is then given, and
+the exit code is 1.
 """
 
 from __future__ import annotations
@@ -45,17 +46,21 @@ def make_parser() -> SettingsParser:
     return SettingsParser([SentEvalSettings], "dystress senteval", __doc__)
 
 
-def evaluate(model: str | Path | Sequence[str | Path], **options: Any) -> dict[str, dict[str, float]]:
+def evaluate(
+    model: str | Path | Sequence[str | Path], **options: Any
+) -> dict[str, dict[str, float]]:
     """Evaluate models as ``dystress senteval`` does, and return the figures of each by its name.
 
     Args:
         model: folder or hub name of a model, or several; ``words`` is the baseline without one.
-        options: those of the command line, such as ``pairs=["mine.csv"]``, ``retrieval=["COLLECTION"]``,
-            ``tasks=["STS12"]``, ``suite="mini"``. A value may stand for a list of one.
+        options: those of the command line, such as ``pairs=["mine.csv"]``,
+            ``retrieval=["COLLECTION"]``, ``tasks=["STS12"]``, ``suite="mini"``. A value may stand
+            for a list of one.
 
     Returns:
-        For each model its figures by task, set of pairs, or collection and metric: Spearman's correlation, accuracy,
-        nDCG@10, MRR@10 and recall@100, all times 100. A task without a result has none.
+        For each model its figures by task, set of pairs, or collection and metric: Spearman's
+        correlation, accuracy, nDCG@10, MRR@10 and recall@100, all times 100. A task without a
+        result has none.
 
     Raises:
         UserError: an option is unknown or wrong, or data are.
@@ -72,9 +77,14 @@ def evaluate(model: str | Path | Sequence[str | Path], **options: Any) -> dict[s
         >>> figures
         {'bert-mini-wiki': {'pairs': ...}}
     """
-    given, known = {"model": model, **options}, {entry.name: entry for entry in fields(SentEvalSettings)}
+    given, known = (
+        {"model": model, **options},
+        {entry.name: entry for entry in fields(SentEvalSettings)},
+    )
     check_names("evaluate", given, known)
-    settings = SentEvalSettings(**{n: converted(known[n], SentEvalSettings, value) for n, value in given.items()})
+    settings = SentEvalSettings(
+        **{n: converted(known[n], SentEvalSettings, value) for n, value in given.items()}
+    )
     return {str(results.about["model"]): results.figures for results in _evaluated(settings)}
 
 

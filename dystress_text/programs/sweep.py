@@ -1,14 +1,16 @@
-"""Train and evaluate many configurations with several seeds, each run in its own process and folder.
+"""Train and evaluate many configurations with several seeds, each run in its own process and
+folder.
 
     dystress sweep --table sts --seeds 0 1 2                         # the paper's nine rows
-    dystress sweep --table sts controls --seeds 0 1 2 --tasks all    # and constants as their controls
-    dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
-    dystress sweep --presets small --loss "infonce(0.05)" "infonce(cosine(0.03, 0.05))" "dcl(0.07)"
+    dystress sweep --table sts controls --seeds 0 1 2 --tasks all    # and constants as their
+    controls dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100 dystress sweep
+    --presets small --loss "infonce(0.05)" "infonce(cosine(0.03, 0.05))" "dcl(0.07)"
 
 Losses go on top of the one preset that is named. The last lines say which configuration is higher.
 
-What follows -- goes to the training program. The same command again runs what is missing and resumes runs that
-stopped. A run that fails does not stop the others; its log is named, and the exit code is then 1.
+What follows -- goes to the training program. The same command again runs what is missing and
+resumes runs that stopped. A run that fails does not stop the others; its log is named, and the exit
+code is then 1.
 """
 
 from __future__ import annotations
@@ -25,18 +27,49 @@ def make_parser() -> OneLineParser:
     add = parser.add_argument_group("what to train").add_argument
     tables = "sts: the rows of the paper's table; controls: constants; rules: of other papers"
     add("--table", nargs="+", default=[], choices=TABLES, help=tables)
-    add("--presets", nargs="+", default=[], metavar="NAME", help="presets by name: dystress train --list_presets")
+    add(
+        "--presets",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="presets by name: dystress train --list_presets",
+    )
     add("--loss", nargs="+", default=[], metavar="LOSS", help="losses, on top of one preset")
-    add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of every configuration (default 0 1 2)")
+    add(
+        "--seeds",
+        nargs="+",
+        type=int,
+        default=[0, 1, 2],
+        help="of every configuration (default 0 1 2)",
+    )
     different = "take configurations that differ in more than the loss"
     add("--different_settings", action="store_true", help=different)
     add = parser.add_argument_group("how").add_argument
-    add("--output_dir", type=Path, default=Path("sweep"), help="a folder for each run, and logs/ (default sweep)")
+    add(
+        "--output_dir",
+        type=Path,
+        default=Path("sweep"),
+        help="a folder for each run, and logs/ (default sweep)",
+    )
     add("--jobs", type=int, default=1, help="runs at once (default 1)")
-    add("--tasks", nargs="+", default=["sts"], help="sts (default), transfer, all, names of tasks, or none")
-    add("--suite", choices=("senteval", "mini"), default="senteval", help="of the evaluation (default senteval)")
+    add(
+        "--tasks",
+        nargs="+",
+        default=["sts"],
+        help="sts (default), transfer, all, names of tasks, or none",
+    )
+    add(
+        "--suite",
+        choices=("senteval", "mini"),
+        default="senteval",
+        help="of the evaluation (default senteval)",
+    )
     add("--data_dir", help="where prepared data lie, for training and evaluation")
-    add("--dry_run", action="store_true", help="list the runs with their next commands, and do nothing")
+    add(
+        "--dry_run",
+        action="store_true",
+        help="list the runs with their next commands, and do nothing",
+    )
     return parser
 
 
@@ -45,6 +78,8 @@ def main(words: list[str]) -> bool:
     """The program; whether every run is done."""
     cut = words.index("--") if "--" in words else len(words)
     options = make_parser().parse_args(words[:cut])
-    from dystress_text.laboratory.sweep import sweep  # here, so that help and wrong options come at once
+    from dystress_text.laboratory.sweep import (
+        sweep,
+    )  # here, so that help and wrong options come at once
 
     return sweep(options, words[cut + 1 :])

@@ -1,4 +1,5 @@
-"""Fine-tune an encoder with SimCSE, unsupervised or supervised, and a similarity-dependent temperature.
+"""Fine-tune an encoder with SimCSE, unsupervised or supervised, and a similarity-dependent
+temperature.
 
     dystress train                              # the paper's run: BERT-base, Wiki1M, STS-B dev
     dystress train --preset quickstart          # no network, no GPU
@@ -58,8 +59,11 @@ class FinishedTraining:
         return load_sentence_transformer(str(self.folder))
 
 
-def train(preset: str | None = None, *, loss: ContrastiveLoss | str | None = None, **options: Any) -> FinishedTraining:
-    """Train as ``dystress train`` does, and return the run; the options are those of the command line.
+def train(
+    preset: str | None = None, *, loss: ContrastiveLoss | str | None = None, **options: Any
+) -> FinishedTraining:
+    """Train as ``dystress train`` does, and return the run; the options are those of the command
+    line.
 
     Args:
         preset: the settings to begin with; default the paper's.
@@ -82,7 +86,9 @@ def train(preset: str | None = None, *, loss: ContrastiveLoss | str | None = Non
         (1, 1024)
     """
     given = {"preset": preset, "loss": loss, **options}
-    return fine_tune(RunSettings.of({name: value for name, value in given.items() if value is not None}))
+    return fine_tune(
+        RunSettings.of({name: value for name, value in given.items() if value is not None})
+    )
 
 
 def fine_tune(settings: RunSettings) -> FinishedTraining:
@@ -107,7 +113,10 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
         write_card(output, record, model, limit)
         write_record(output, record)  # the run is finished; its page can be made again
         published.append(output)
-        page, trust = leave_text_report(output), " with trust_remote_code" * (text.beside is not None)
+        page, trust = (
+            leave_text_report(output),
+            " with trust_remote_code" * (text.beside is not None),
+        )
         print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
 
     text, output = settings.text, Path(settings.engine.output_dir)
@@ -123,7 +132,9 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
     with left_as_they_were(), quiet():
         record = run(settings.engine, build, settings.asked())
         if text.push_to_hub is not None and not built and PartialState().is_main_process:
-            print(f"it was not uploaded; dystress export {output} --to native --push_to_hub {text.push_to_hub} does it")
+            print(
+                f"it was not uploaded; dystress export {output} --to native --push_to_hub {text.push_to_hub} does it"
+            )
         if text.push_to_hub is not None and published:
             with TemporaryDirectory() as place:
                 copy, _ = export(output, "native", Path(place) / "copy", text.push_to_hub)

@@ -1,4 +1,6 @@
-"""Statistics over runs: mean and deviation over seeds, and paired t tests with Holm's correction for their number."""
+"""Statistics over runs: mean and deviation over seeds, and paired t tests with Holm's correction
+for their number.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,16 @@ import numpy as np
 from scipy import stats
 
 ALPHA = 0.05
-_ROUNDING = 0.01 / 6**0.5  # the deviation of a difference of two figures of two decimals: less cannot be known
+_ROUNDING = (
+    0.01 / 6**0.5
+)  # the deviation of a difference of two figures of two decimals: less cannot be known
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds: the mean, and the sample's standard deviation (n - 1), None for one seed."""
+    """A figure over seeds: the mean, and the sample's standard deviation (n - 1), None for one
+    seed.
+    """
 
     mean: float
     deviation: float | None
@@ -40,7 +46,10 @@ class Difference:
         """Of the two-sided paired t test over seeds, for this comparison alone."""
         if self.error is None:
             return None
-        return max(2 * float(stats.t.sf(abs(self.mean) / self.error, self.seeds - 1)), float(np.finfo(float).tiny))
+        return max(
+            2 * float(stats.t.sf(abs(self.mean) / self.error, self.seeds - 1)),
+            float(np.finfo(float).tiny),
+        )
 
     @property
     def told(self) -> bool:
@@ -48,7 +57,9 @@ class Difference:
         return self.seeds > 2 and self.corrected is not None and self.corrected < ALPHA
 
     def interval(self, corrected: bool = False) -> str:
-        """The 95 % interval of the mean, of this comparison alone or as wide as Holm's test, which agrees with it."""
+        """The 95 % interval of the mean, of this comparison alone or as wide as Holm's test, which
+        agrees with it.
+        """
         if self.error is None or self.p is None:
             return "one seed: no interval"
         alpha = ALPHA * self.p / self.corrected if corrected and self.corrected else ALPHA
@@ -58,7 +69,9 @@ class Difference:
 
 def spread(figures: Sequence[float]) -> Spread:
     """Mean and standard deviation of a figure over seeds."""
-    return Spread(float(np.mean(figures)), float(np.std(figures, ddof=1)) if len(figures) > 1 else None)
+    return Spread(
+        float(np.mean(figures)), float(np.std(figures, ddof=1)) if len(figures) > 1 else None
+    )
 
 
 def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
@@ -70,7 +83,9 @@ def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Differen
     mean = float(differences.mean())
     if len(seeds) == 1:
         return Difference(1, mean)
-    return Difference(len(seeds), mean, max(float(differences.std(ddof=1)), _ROUNDING) / len(seeds) ** 0.5)
+    return Difference(
+        len(seeds), mean, max(float(differences.std(ddof=1)), _ROUNDING) / len(seeds) ** 0.5
+    )
 
 
 def holm(differences: Sequence[Difference]) -> list[Difference]:

@@ -1,4 +1,6 @@
-"""What came of a run, in words, from its record: what was trained on what, the result, and which step was kept."""
+"""What came of a run, in words, from its record: what was trained on what, the result, and which
+step was kept.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.report.runs import FinishedRun
-from dystress_text.training.run_folder import TEXT_PROGRAM, behind_words, step_chosen_by, untrained_of
+from dystress_text.training.run_folder import (
+    TEXT_PROGRAM,
+    behind_words,
+    step_chosen_by,
+    untrained_of,
+)
 
 Record = Mapping[str, Any]
 HELD_OUT = "halves_found"  # texts that are held out of training, without labels
@@ -35,11 +42,15 @@ _TEXTS = {None: "Wikipedia (Wiki1M)", "python-documentation": "Python's document
 
 
 def in_words(metric: str) -> tuple[str, str]:
-    """What a metric is about, and its measure with the direction that is better; of unknown ones the name and ""."""
+    """What a metric is about, and its measure with the direction that is better; of unknown ones
+    the name and "".
+    """
     if metric in _WHOLE:
         return _WHOLE[metric]
     if neighbours := re.fullmatch(r"knn(\d+)", metric):
-        return f"class of a test image by its {neighbours[1]} nearest neighbours", MEASURES["accuracy"][1]
+        return f"class of a test image by its {neighbours[1]} nearest neighbours", MEASURES[
+            "accuracy"
+        ][1]
     if metric.endswith("_graded"):
         about, measure = in_words(metric.removesuffix("_graded"))
         return f"{about}, by grades", measure
@@ -59,7 +70,13 @@ def title(runs: Sequence[FinishedRun]) -> str:
     """What was trained on what."""
     trained = list(dict.fromkeys(map(_trained, (run.record for run in runs))))
     losses = len({run.record["loss"] for run in runs})
-    several = f"{losses} losses compared: " if losses > 1 else f"{len(runs)} runs: " if len(runs) > 1 else ""
+    several = (
+        f"{losses} losses compared: "
+        if losses > 1
+        else f"{len(runs)} runs: "
+        if len(runs) > 1
+        else ""
+    )
     return several + "; ".join(trained)
 
 
@@ -67,7 +84,10 @@ def _trained(record: Record) -> str:
     settings = record["settings"]
     if record.get("program") != TEXT_PROGRAM:
         data = record.get("data", {"name": settings.get("dataset")})
-        what, count = f"An image encoder ({settings.get('architecture', 'ResNet')})", data.get("images")
+        what, count = (
+            f"An image encoder ({settings.get('architecture', 'ResNet')})",
+            data.get("images"),
+        )
         return f"{what} trained on {f'{count:,} images of ' if count else ''}{data['name']}"
     name = settings["model_name_or_path"]
     what = "A table of word vectors" if name == "static" else f"A text encoder ({Path(name).name})"
@@ -77,14 +97,18 @@ def _trained(record: Record) -> str:
 
 
 def main_metric(record: Record) -> str | None:
-    """The metric that the page begins with: the one that chose the step, that of held-out texts, or the first."""
+    """The metric that the page begins with: the one that chose the step, that of held-out texts, or
+    the first.
+    """
     trained = record["trained"]
     wanted = (record["settings"].get("metric_for_best_model"), HELD_OUT, *trained)
     return next((metric for metric in wanted if trained.get(metric) is not None), None)
 
 
 def outcome(record: Record) -> list[str]:
-    """The result with its interval or without a claim, where words alone are better, and which step was kept."""
+    """The result with its interval or without a claim, where words alone are better, and which step
+    was kept.
+    """
     metric = main_metric(record)
     if metric is None:
         return ["Nothing was measured, so nobody can say whether training helped.", _kept(record)]
@@ -94,9 +118,13 @@ def outcome(record: Record) -> list[str]:
 def _result(record: Record, metric: str) -> str:
     about, measure = in_words(metric)
     after, words = record["trained"][metric], (record.get("words") or {}).get(metric)
-    known = {name: of[metric] for name, of in untrained_of(record).items() if of.get(metric) is not None}
+    known = {
+        name: of[metric] for name, of in untrained_of(record).items() if of.get(metric) is not None
+    }
     name, before = next(iter(known.items()), ("", None))
-    best = f" by the best pooler, {name}" * (name not in ("", record["settings"].get("pooler_type")))
+    best = f" by the best pooler, {name}" * (
+        name not in ("", record["settings"].get("pooler_type"))
+    )
     change = f"{after:.1f} after" + " training" * (before is None)
     if before is not None:
         change = f"{before:.1f} before training{best}, {change}"

@@ -1,7 +1,8 @@
-"""The page of a run (its ``report.html``) or of several side by side: settings, curves, tables and similarities.
+"""The page of a run (its ``report.html``) or of several side by side: settings, curves, tables and
+similarities.
 
-It is one file with its pictures inside: it loads nothing, runs no script and opens offline. It knows no task: what a
-task measured comes as tables. Needs the ``plots`` extra.
+It is one file with its pictures inside: it loads nothing, runs no script and opens offline. It
+knows no task: what a task measured comes as tables. Needs the ``plots`` extra.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "proces
 
 
 def leave_report(folder: Path, render: Callable[[], str]) -> str:
-    """Write the page at the end of a run, which must not fail for it: a line says where it is, or why there is none."""
+    """Write the page at the end of a run, which must not fail for it: a line says where it is, or
+    why there is none.
+    """
     try:
         write_text(folder / REPORT, render())
         return f"{folder / REPORT} shows the run."
@@ -46,10 +49,11 @@ def render_page(
     examples: Sequence[tuple[str, Pictures]] = (),
     below: Sequence[tuple[str, Table]] = (),
 ) -> str:
-    """The page of a run, or of several side by side, as HTML; tables and pictures of examples have titles.
+    """The page of a run, or of several side by side, as HTML; tables and pictures of examples have
+    titles.
 
-    What came of the run, or the verdict on several, comes first, and the tables ``below`` follow the pictures. Notes
-    are what a reader of the tables must know.
+    What came of the run, or the verdict on several, comes first, and the tables ``below`` follow
+    the pictures. Notes are what a reader of the tables must know.
     """
     require("plots", "a page")
     from jinja2 import StrictUndefined, Template
@@ -63,7 +67,9 @@ def render_page(
     settings = [run.record["settings"] for run in runs]
     surroundings = [_surroundings(run.record) for run in runs]
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
-    page: str = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True).render(
+    page: str = Template(
+        source, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    ).render(
         title=title(runs),
         summaries=list({run.configuration: _summary(run) for run in reversed(runs)}.values())[::-1],
         tables=_not_empty([*above, *tables], metrics),
@@ -75,7 +81,9 @@ def render_page(
         settings=_by_run(names, settings, chain(*settings)),
         surroundings=_by_run(names, surroundings, chain(*surroundings)),
     )
-    return page.encode("utf-8", "backslashreplace").decode()  # a file name may hold bytes that are not UTF-8
+    return page.encode(
+        "utf-8", "backslashreplace"
+    ).decode()  # a file name may hold bytes that are not UTF-8
 
 
 def raster(pixels: NDArray[np.uint8], width: int) -> str:
@@ -98,7 +106,9 @@ def _summary(run: FinishedRun) -> str:
     )
 
 
-def _not_empty(tables: Sequence[tuple[str, Table]], metrics: Collection[str]) -> list[tuple[str, Table]]:
+def _not_empty(
+    tables: Sequence[tuple[str, Table]], metrics: Collection[str]
+) -> list[tuple[str, Table]]:
     """The tables that hold something, with metrics called by words in header and first column."""
 
     def words(cell: str) -> str:
@@ -112,7 +122,8 @@ def _not_empty(tables: Sequence[tuple[str, Table]], metrics: Collection[str]) ->
 
 
 def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
-    """Each metric of each run: before training, of the best pooler and of the run's own, after it, and of words.
+    """Each metric of each run: before training, of the best pooler and of the run's own, after it,
+    and of words.
 
     Of a run alone, which has few columns then, in lines.
     """
@@ -126,15 +137,23 @@ def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
         ]
         words = [("words alone", run.record["words"])] if run.record.get("words") else []
         for name, figures in (*untrained, ("trained", run.record["trained"]), *words):
-            cells = ("-" if figures.get(metric) is None else f"{figures[metric]:.2f}" for metric in metrics)
+            cells = (
+                "-" if figures.get(metric) is None else f"{figures[metric]:.2f}"
+                for metric in metrics
+            )
             lines.append([f"{label}, " * (len(runs) > 1) + name, *cells])
     return lines if len(runs) > 1 else [list(column) for column in zip(*lines, strict=True)]
 
 
-def _by_run(runs: Sequence[str], options: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Table:
+def _by_run(
+    runs: Sequence[str], options: Sequence[Mapping[str, Any]], names: Iterable[str]
+) -> Table:
     """A line for each name of an option, and a column for each run."""
     values = {name: [each.get(name) for each in options] for name in names}
-    return [["", *runs], *([name, *("" if v is None else str(v) for v in row)] for name, row in values.items())]
+    return [
+        ["", *runs],
+        *([name, *("" if v is None else str(v) for v in row)] for name, row in values.items()),
+    ]
 
 
 def _surroundings(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,5 +161,9 @@ def _surroundings(record: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for key in _SURROUNDINGS:
         value = record.get(key)
-        options |= {f"{key}: {name}": v for name, v in value.items()} if isinstance(value, dict) else {key: value}
+        options |= (
+            {f"{key}: {name}": v for name, v in value.items()}
+            if isinstance(value, dict)
+            else {key: value}
+        )
     return options

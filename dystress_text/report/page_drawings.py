@@ -1,4 +1,6 @@
-"""The pictures of a run's page: 9 cm wide, so that one fills a phone's width and several stand side by side."""
+"""The pictures of a run's page: 9 cm wide, so that one fills a phone's width and several stand side
+by side.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,13 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     """The pictures of a page by heading; a gallery may be empty."""
     curves = [_curves([*_untrained(run), *run.metrics()]) for run in runs]
     logs = [run.similarities() for run in runs]
-    metrics = {name for run in curves for name, (steps, _) in run.items() if len(steps) > 1} - _NOT_DRAWN
+    metrics = {
+        name for run in curves for name, (steps, _) in run.items() if len(steps) > 1
+    } - _NOT_DRAWN
     order = ["loss", *MEASURES]
-    of_kind = [name for kind in order for name in sorted(metrics) if name.rpartition("_")[2] == kind]
+    of_kind = [
+        name for kind in order for name in sorted(metrics) if name.rpartition("_")[2] == kind
+    ]
     titles = {name: metric_title(name) for name in [*of_kind, *sorted(metrics - {*of_kind})]}
     pairs = [
         (seen, label * (len(runs) > 1), drawn)
@@ -61,12 +67,17 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     return [
         ("Over training", _over_steps(list(zip(runs, curves, strict=True)), titles)),
         ("Similarities and temperature", pairs),
-        ("What the temperature did to the pairs of each step", _over_steps(logged, _FIGURES if logged else {})),
+        (
+            "What the temperature did to the pairs of each step",
+            _over_steps(logged, _FIGURES if logged else {}),
+        ),
     ]
 
 
 def _untrained(run: FinishedRun) -> list[Line]:
-    """The figures before the first step, of the run's own pooler, as a line of its log; none without them."""
+    """The figures before the first step, of the run's own pooler, as a line of its log; none
+    without them.
+    """
     figures = untrained_of(run.record)
     own = figures.get(run.record["settings"].get("pooler_type", ""))
     return [{"step": 0, **own}] if own else []
@@ -75,25 +86,44 @@ def _untrained(run: FinishedRun) -> list[Line]:
 def _curves(lines: Sequence[Line]) -> Curves:
     """Where a value was not finite it is None, which is drawn as a gap."""
     logged = {name: [line for line in lines if name in line] for line in lines for name in line}
-    return {name: ([line["step"] for line in some], [line[name] for line in some]) for name, some in logged.items()}
+    return {
+        name: ([line["step"] for line in some], [line[name] for line in some])
+        for name, some in logged.items()
+    }
 
 
 def _over_steps(runs: Sequence[tuple[FinishedRun, Curves]], titles: Mapping[str, str]) -> Pictures:
-    """A picture for each metric, with a line for each run; runs of one configuration have one colour and one name."""
+    """A picture for each metric, with a line for each run; runs of one configuration have one
+    colour and one name.
+    """
     looks = dict(zip(dict.fromkeys(run.configuration for run, _ in runs), cycle(STYLES)))
-    return [(f"{metric} over the steps", "", _drawn(metric, of, runs, looks)) for metric, of in titles.items()]
+    return [
+        (f"{metric} over the steps", "", _drawn(metric, of, runs, looks))
+        for metric, of in titles.items()
+    ]
 
 
-def _drawn(metric: str, title: str, runs: Sequence[tuple[FinishedRun, Curves]], looks: Mapping[str, Look]) -> str:
+def _drawn(
+    metric: str, title: str, runs: Sequence[tuple[FinishedRun, Curves]], looks: Mapping[str, Look]
+) -> str:
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 2.1))
         named = set()
         for run, curves in runs:
             name, (steps, values) = run.configuration, curves.get(metric, ([], []))
-            label = "_" if name in named else "./" * name.startswith("_") + name.replace("$", r"\$")  # never a formula
+            label = (
+                "_" if name in named else "./" * name.startswith("_") + name.replace("$", r"\$")
+            )  # never a formula
             named.add(name)
             colour, line = looks[name]
-            axes.plot(steps, values, color=colour, ls=line, marker="o" if len(steps) < 2 else "", label=label)
+            axes.plot(
+                steps,
+                values,
+                color=colour,
+                ls=line,
+                marker="o" if len(steps) < 2 else "",
+                label=label,
+            )
         if len(runs) == 1:
             _mark(axes, runs[0][0].record, metric, dict(zip(steps, values, strict=True)))
         axes.set(title=title, xlabel="optimiser steps")
@@ -109,7 +139,9 @@ def _mark(axes: Axes, record: Mapping[str, Any], metric: str, values: Mapping[in
     axes.lines[0].set_label("this run")
     step, words = int(record.get("best_step") or -1), (record.get("words") or {}).get(metric)
     if record["settings"].get("metric_for_best_model") == metric and values.get(step) is not None:
-        axes.plot(step, values[step], "o", color=STYLES[0][0], label=f"kept: step {step:,}", clip_on=False)
+        axes.plot(
+            step, values[step], "o", color=STYLES[0][0], label=f"kept: step {step:,}", clip_on=False
+        )
     if words is not None:
         axes.axhline(words, color=GREY, ls=":", label="words alone")
 
@@ -120,7 +152,9 @@ def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]
     if scored := run.record.get("similarities"):
         above = scored.get("positive_above", 4.0)  # the usual bound on STS
         kinds = {name: (label.format(above), look) for name, (label, look) in _SCORED.items()}
-        panels = {f"{scored['set']}, {w} training": scored[w] for w in ("before", "after") if w in scored}
+        panels = {
+            f"{scored['set']}, {w} training": scored[w] for w in ("before", "after") if w in scored
+        }
         seen = "Similarities of scored pairs before and after training"
         pictures.append((seen, _draw(panels, kinds, run.temperature)))
     if histograms := [line["histograms"] for line in log if "histograms" in line]:
@@ -135,18 +169,24 @@ def _draw(
     kinds: Mapping[str, tuple[str, tuple[str, object]]],
     temperature: Temperature | None,
 ) -> str:
-    """Histograms over [-1, 1], a panel for each title, above the temperature at the same similarities."""
+    """Histograms over [-1, 1], a panel for each title, above the temperature at the same
+    similarities.
+    """
     if temperature is not None and (temperature.needs_progress or temperature.needs_mean_positive):
         temperature = None  # it has no curve
     with style():
         rows = len(panels) + (temperature is not None)
-        figure, grid = plt.subplots(rows, sharex=True, squeeze=False, figsize=(WIDTH, 0.5 + 1.25 * rows))
+        figure, grid = plt.subplots(
+            rows, sharex=True, squeeze=False, figsize=(WIDTH, 0.5 + 1.25 * rows)
+        )
         for axes, (title, histograms) in zip(grid.flat, panels.items(), strict=False):
             for name, (label, (colour, line)) in kinds.items():
                 counts = np.array(histograms[name])
                 density = counts * len(counts) / (2 * max(counts.sum(), 1e-12))
                 edges = np.linspace(-1, 1, len(counts) + 1)
-                axes.stairs(density, edges, color=colour, linestyle=line, linewidth=1.4, label=label)
+                axes.stairs(
+                    density, edges, color=colour, linestyle=line, linewidth=1.4, label=label
+                )
             dress(axes, "density", title)
         if temperature is not None:
             tau = temperature(SIMILARITIES).detach().expand_as(SIMILARITIES)

@@ -38,7 +38,13 @@ def style() -> AbstractContextManager[None]:
 
 def dress(axes: Axes, label: str, title: str) -> None:
     """Label axes whose abscissa is the similarity."""
-    axes.set(xlabel="cosine similarity s", ylabel=label, title=title, xlim=(-1, 1), xticks=[-1, -0.5, 0, 0.5, 1])
+    axes.set(
+        xlabel="cosine similarity s",
+        ylabel=label,
+        title=title,
+        xlim=(-1, 1),
+        xticks=[-1, -0.5, 0, 0.5, 1],
+    )
     axes.xaxis.set_major_formatter("{x:g}")
 
 

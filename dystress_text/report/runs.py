@@ -1,4 +1,6 @@
-"""Finished runs of text or images: their records, their curves, and which of them can stand side by side."""
+"""Finished runs of text or images: their records, their curves, and which of them can stand side by
+side.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class FinishedRun:
 
     folder: Path
     record: Mapping[str, Any]  # what ``run.json`` holds
-    called: str = field(default="", kw_only=True)  # the configuration, where its folder does not name it
+    called: str = field(
+        default="", kw_only=True
+    )  # the configuration, where its folder does not name it
 
     @property
     def seed(self) -> int:
@@ -49,7 +53,9 @@ class FinishedRun:
 
     @cached_property
     def loss(self) -> Objective | None:
-        """The loss before the first step; None where the user's own class or one of images is not loaded here."""
+        """The loss before the first step; None where the user's own class or one of images is not
+        loaded here.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # training has said that a logit falls
             try:
@@ -68,7 +74,9 @@ class FinishedRun:
 
     @property
     def constant(self) -> float | None:
-        """The temperature of a run with InfoNCE and one constant, which is a baseline; None for others."""
+        """The temperature of a run with InfoNCE and one constant, which is a baseline; None for
+        others.
+        """
         values = self.loss.arguments() if isinstance(self.loss, InfoNCELoss) else {}
         tau = values.get("temperature")
         return tau if isinstance(tau, float) and len(values) == 1 else None
@@ -88,12 +96,16 @@ R = TypeVar("R", bound=FinishedRun)
 def read_finished(
     folders: Iterable[Path], programs: Sequence[str] = run_folder.PROGRAMS
 ) -> tuple[list[FinishedRun], list[str]]:
-    """The finished runs among folders of runs, of these programs, and the names of those that are not finished."""
+    """The finished runs among folders of runs, of these programs, and the names of those that are
+    not finished.
+    """
     runs, unfinished = [], []
     for folder in run_folder.run_folders(folders):
         record = run_folder.read_json(folder / run_folder.RECORD)
         if record.get("program") not in programs:
-            raise UserError(f"{folder / run_folder.RECORD} is not the record of a run of {' or '.join(programs)}")
+            raise UserError(
+                f"{folder / run_folder.RECORD} is not the record of a run of {' or '.join(programs)}"
+            )
         run_folder.check_version(folder, record)
         if run_folder.state_of(record) == run_folder.FINISHED:
             runs.append(FinishedRun(folder.absolute(), record))
@@ -111,10 +123,14 @@ def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
         others = configurations.setdefault(run.configuration, [])
         for other in others:
             if other.seed == run.seed:
-                raise UserError(f"{other.folder} and {run.folder} are one configuration with one seed")
+                raise UserError(
+                    f"{other.folder} and {run.folder} are one configuration with one seed"
+                )
         others.append(run)
         if changed := differing([others[0], run]):
-            raise UserError(f"{others[0].folder} and {run.folder} have one name and differ in {', '.join(changed)}")
+            raise UserError(
+                f"{others[0].folder} and {run.folder} have one name and differ in {', '.join(changed)}"
+            )
     return configurations
 
 
@@ -140,6 +156,10 @@ def labels(runs: Sequence[FinishedRun]) -> list[str]:
     """A name for each run, which no other one has."""
     names = [run.configuration for run in runs]
     names = [
-        f"{name}, seed {run.seed}" if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)
+        f"{name}, seed {run.seed}" if names.count(name) > 1 else name
+        for name, run in zip(names, runs, strict=True)
     ]
-    return [run.folder.name if names.count(name) > 1 else name for name, run in zip(names, runs, strict=True)]
+    return [
+        run.folder.name if names.count(name) > 1 else name
+        for name, run in zip(names, runs, strict=True)
+    ]

@@ -1,4 +1,6 @@
-"""Tables of a sweep: mean and deviation over seeds, the paper's figures, tests against constants, and notes on them."""
+"""Tables of a sweep: mean and deviation over seeds, the paper's figures, tests against constants,
+and notes on them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Group:
         """Of the figures of a run or model by group, None where there is none."""
         row: Row = {column: figures.get(self.key, {}).get(column) for column in self.columns}
         if self.headline.startswith("avg"):
-            row[self.headline] = average({column: row[column] for column in self.columns if column != self.headline})
+            row[self.headline] = average(
+                {column: row[column] for column in self.columns if column != self.headline}
+            )
         return row
 
 
@@ -62,30 +66,51 @@ def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
         elif key == "pairs":
             groups.append(Group(key, "Own pairs, Spearman x 100", tuple(names), names[0]))
         elif kind:
-            names.sort(key=lambda name: TASKS[kind].index(name) if name in TASKS[kind] else len(TASKS[kind]))
-            mean = "avg" if suite != "senteval" or tuple(names) == TASKS[kind] else f"avg of {len(names)}"
+            names.sort(
+                key=lambda name: (
+                    TASKS[kind].index(name) if name in TASKS[kind] else len(TASKS[kind])
+                )
+            )
+            mean = (
+                "avg"
+                if suite != "senteval" or tuple(names) == TASKS[kind]
+                else f"avg of {len(names)}"
+            )
             title = GROUPS[kind] + ("" if suite == "senteval" else f", {suite} suite")
             groups.append(Group(key, title, (*names, mean), mean))
         elif names:
-            groups.append(Group(key, "Development set, by the model that was kept", tuple(names), names[0]))
+            groups.append(
+                Group(key, "Development set, by the model that was kept", tuple(names), names[0])
+            )
     return groups
 
 
 def paper_row(run: TextRun) -> PaperRow | None:
     """The row of the paper's table for a run that has its encoder, data and loss."""
     settings = run.record["settings"]
-    encoder, trained_on = (Path(settings.get(name) or "").name for name in ("model_name_or_path", "train_file"))
-    its_own = encoder == PRESETS["paper"].settings["model_name_or_path"] and trained_on in ("", WIKI1M)
+    encoder, trained_on = (
+        Path(settings.get(name) or "").name for name in ("model_name_or_path", "train_file")
+    )
+    its_own = encoder == PRESETS["paper"].settings["model_name_or_path"] and trained_on in (
+        "",
+        WIKI1M,
+    )
     if not its_own or run.variants:
         return None
     return next((row for row in ROWS if row.loss == run.record["loss"]), None)
 
 
 def unlike(key: str, columns: Sequence[str], of: Sequence[TextRun | Evaluated]) -> str:
-    """In what the measurements of figures of one name differ, and of which figures; empty where in nothing."""
+    """In what the measurements of figures of one name differ, and of which figures; empty where in
+    nothing.
+    """
     differs: dict[str, list[str]] = {}
     for column in columns:
-        ways = [each.measured.get(key, {}).get(column, {}) for each in of if column in each.figures.get(key, {})]
+        ways = [
+            each.measured.get(key, {}).get(column, {})
+            for each in of
+            if column in each.figures.get(key, {})
+        ]
         for name in dict.fromkeys(name for way in ways for name in way):
             if len({way.get(name) for way in ways}) > 1:
                 differs.setdefault(name, []).append(column)
@@ -138,16 +163,24 @@ class Comparisons:
 
     @cached_property
     def configurations(self) -> dict[str, list[TextRun]]:
-        """The runs by configuration, the paper's rows in its order first; runs that do not go together are refused."""
+        """The runs by configuration, the paper's rows in its order first; runs that do not go
+        together are refused.
+        """
         order = {name: place for place, name in enumerate(PRESETS)}
         of = by_configuration(self.runs)
-        return {name: of[name] for name in sorted(of, key=lambda name: (order.get(name, len(order)), name))}
+        return {
+            name: of[name]
+            for name in sorted(of, key=lambda name: (order.get(name, len(order)), name))
+        }
 
     def __post_init__(self) -> None:
-        check_names("baseline", self.baselines, self.configurations)  # runs that do not go together are refused here
+        check_names(
+            "baseline", self.baselines, self.configurations
+        )  # runs that do not go together are refused here
 
     def baselines_of(self, name: str) -> list[str]:
-        """The configurations that one is compared with: the user's, else constants that are SimCSE's or its own end.
+        """The configurations that one is compared with: the user's, else constants that are
+        SimCSE's or its own end.
 
         Of themselves only those that differ in nothing but the loss.
         """
@@ -166,27 +199,41 @@ class Comparisons:
         return [other for other in fitting or constants if other != name]
 
     def away(self, *names: str) -> list[str]:
-        """The settings, apart from the loss's, in which configurations differ; a file may have changed its content."""
+        """The settings, apart from the loss's, in which configurations differ; a file may have
+        changed its content.
+        """
         runs = [self.configurations[name][0] for name in names]
         texts = {run.record["corpus"]["sha256"] for run in runs}
         return differing(runs, {"loss"}) or ["training text"] * (len(texts) > 1)
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Each configuration against its baselines in each group's headline, with p corrected for all of them.
+        """Each configuration against its baselines in each group's headline, with p corrected for
+        all of them.
 
         The sets of training are left out: they chose the step that was kept.
         """
         pairs: list[tuple[str, str]] = []
         for name in self.configurations:
-            pairs += [(name, other) for other in self.baselines_of(name) if (other, name) not in pairs]
+            pairs += [
+                (name, other) for other in self.baselines_of(name) if (other, name) not in pairs
+            ]
         compared = []
-        for group, (name, other) in product((g for g in groups_of(self.runs) if g.key != TRAINING), pairs):
-            difference = paired(*(self.by_seed(each, group, group.headline) for each in (name, other)))
+        for group, (name, other) in product(
+            (g for g in groups_of(self.runs) if g.key != TRAINING), pairs
+        ):
+            difference = paired(
+                *(self.by_seed(each, group, group.headline) for each in (name, other))
+            )
             if difference is not None:
-                compared.append(Comparison(group, name, other, difference, self._obstacle(group, name, other)))
+                compared.append(
+                    Comparison(group, name, other, difference, self._obstacle(group, name, other))
+                )
         corrected = iter(holm([each.difference for each in compared if not each.obstacle]))
-        return [each if each.obstacle else replace(each, difference=next(corrected)) for each in compared]
+        return [
+            each if each.obstacle else replace(each, difference=next(corrected))
+            for each in compared
+        ]
 
     def _obstacle(self, group: Group, *names: str) -> str:
         """Why configurations cannot be compared in a group's headline; empty where they can."""
@@ -200,7 +247,11 @@ class Comparisons:
     def by_seed(self, name: str, group: Group, column: str) -> dict[int, float]:
         """A configuration's figures in a column."""
         figures = {run.seed: group.row(run.figures)[column] for run in self.configurations[name]}
-        return {seed: figure for seed, figure in figures.items() if figure is not None and math.isfinite(figure)}
+        return {
+            seed: figure
+            for seed, figure in figures.items()
+            if figure is not None and math.isfinite(figure)
+        }
 
 
 def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, Table]]:
@@ -219,11 +270,15 @@ def _means(compared: Comparisons, group: Group) -> Table:
     for model in compared.evaluated:
         if group.key in model.figures:
             figures = group.row(model.figures)
-            lines.append([model.name, *("missing" if f is None else f"{f:.2f}" for f in figures.values())])
+            lines.append(
+                [model.name, *("missing" if f is None else f"{f:.2f}" for f in figures.values())]
+            )
     for name, runs in compared.configurations.items():
         columns = [list(compared.by_seed(name, group, column).values()) for column in group.columns]
         cells = [
-            f"{spread(of)}{f' ({len(of)} of {len(runs)})' * (len(of) < len(runs))}" if of else "missing"
+            f"{spread(of)}{f' ({len(of)} of {len(runs)})' * (len(of) < len(runs))}"
+            if of
+            else "missing"
             for of in columns
         ]
         lines.append([f"{name}, {len(runs)} seed{'s' * (len(runs) > 1)}", *cells])
@@ -231,17 +286,34 @@ def _means(compared: Comparisons, group: Group) -> Table:
             row, figures = published
             both = [*zip(columns, figures.values(), strict=True)]
             lines.append([f"  paper: {row}", *("-" if f is None else f"{f:.2f}" for _, f in both)])
-            gaps = ("-" if f is None or not ours else f"{spread(ours).mean - f:+.2f}" for ours, f in both)
+            gaps = (
+                "-" if f is None or not ours else f"{spread(ours).mean - f:+.2f}"
+                for ours, f in both
+            )
             lines.append(["  ours - paper", *gaps])
     return lines
 
 
 def _differences(compared: Comparisons, group: Group) -> Table:
     """The differences of a group with their tests."""
-    lines = [["", "baseline", "common seeds", group.headline, "95 %, row alone", "p, row alone", "p, Holm"]]
+    lines = [
+        [
+            "",
+            "baseline",
+            "common seeds",
+            group.headline,
+            "95 %, row alone",
+            "p, row alone",
+            "p, Holm",
+        ]
+    ]
     for each in (each for each in compared.comparisons if each.group == group):
         d = each.difference
-        tests = ["-", "-"] if d.p is None or d.corrected is None else [f"{d.p:.3f}", f"{min(1, d.corrected):.3f}"]
+        tests = (
+            ["-", "-"]
+            if d.p is None or d.corrected is None
+            else [f"{d.p:.3f}", f"{min(1, d.corrected):.3f}"]
+        )
         told = ["-", each.obstacle] if each.obstacle else [f"{d.mean:+.2f}", d.interval()]
         lines.append([each.name, each.baseline, str(d.seeds), *told, *tests])
     return lines
@@ -251,24 +323,36 @@ def render(compared: Comparisons, style: str) -> str:
     """The verdict, all tables and the notes below them, as ``text``, ``markdown`` or ``latex``."""
     heading = {"markdown": "## {}\n\n", "latex": "% {}\n", "text": "{}\n\n"}[style]
     note = {"markdown": "- {}", "latex": "% {}", "text": "{}"}[style]
-    tables = [heading.format(title) + text_table.lay_out(lines, style) for title, lines in sections(compared)]
-    first, last = ("\n".join(map(note.format, lines)) for lines in (verdict(compared), notes_of(compared)))
+    tables = [
+        heading.format(title) + text_table.lay_out(lines, style)
+        for title, lines in sections(compared)
+    ]
+    first, last = (
+        "\n".join(map(note.format, lines)) for lines in (verdict(compared), notes_of(compared))
+    )
     return "\n\n".join(part for part in (first, *tables, last) if part)
 
 
-# ---- what a reader of the tables must know ---------------------------------------------------------------------------
+# ---- what a reader of the tables must know
+# ---------------------------------------------------------------------------
 
 
 def verdict(compared: Comparisons) -> list[str]:
-    """Which configuration is above which, where the seeds can tell; no line for a configuration alone."""
+    """Which configuration is above which, where the seeds can tell; no line for a configuration
+    alone.
+    """
     if len(compared.configurations) < 2:
         return []
     away = compared.away(*compared.configurations)
-    lines = [f"The configurations differ in more than the temperature: {', '.join(away)}."] * bool(away)
+    lines = [f"The configurations differ in more than the temperature: {', '.join(away)}."] * bool(
+        away
+    )
     judged = [each for each in compared.comparisons if not each.obstacle]
     refused = [each.in_words() for each in compared.comparisons if each.obstacle]
     if not judged and not any(map(compared.baselines_of, compared.configurations)):
-        lines.append("Nothing is compared: there is no constant that differs in nothing else; --baseline names one.")
+        lines.append(
+            "Nothing is compared: there is no constant that differs in nothing else; --baseline names one."
+        )
     elif not judged:
         refused.append(
             "No verdict: no set was measured alike for both sides of a comparison that did not choose the step which "
@@ -279,7 +363,11 @@ def verdict(compared: Comparisons) -> list[str]:
     open_ones: list[str] = []
     for each in (each for each in judged if each.group == judged[0].group):
         changed = compared.away(each.name, each.baseline)
-        doing = f" It is no temperature's doing alone: they differ in {', '.join(changed)}." if changed else ""
+        doing = (
+            f" It is no temperature's doing alone: they differ in {', '.join(changed)}."
+            if changed
+            else ""
+        )
         (told if each.difference.told else open_ones).append(each.in_words(count) + doing)
     if len(open_ones) > _FEW:
         of, where = len(told + open_ones), judged[0].group.where
@@ -295,9 +383,13 @@ def notes_of(compared: Comparisons) -> list[str]:
         setups.setdefault(_setup(several[0]), []).append(name)
     whose = [f" of {', '.join(names)}" if len(setups) > 1 else "" for names in setups.values()]
     notes = [f"Setup{names}: {setup}." for setup, names in zip(setups, whose, strict=True)]
-    published = [run for run in runs if any(group.paper(run) is not None for group in groups_of([run]))]
+    published = [
+        run for run in runs if any(group.paper(run) is not None for group in groups_of([run]))
+    ]
     if away := not_the_papers(published):
-        notes.append(f"Not the paper's setup ({', '.join(away)}): the lines 'ours - paper' are not about its claims.")
+        notes.append(
+            f"Not the paper's setup ({', '.join(away)}): the lines 'ours - paper' are not about its claims."
+        )
     variants = sorted({variant for each in compared.shown for variant in each.variants})
     notes += [f"Not the published data but a variant: {variant}." for variant in variants]
     for group in groups_of(compared.shown):
@@ -305,13 +397,17 @@ def notes_of(compared: Comparisons) -> list[str]:
             notes.append(f"{group.title}: figures of one name were {other}, and do not compare.")
     single = [name for name, several in configurations.items() if len(several) == 1]
     if single:
-        notes.append(f"One seed: no interval, and no claim about a temperature: {', '.join(single)}.")
+        notes.append(
+            f"One seed: no interval, and no claim about a temperature: {', '.join(single)}."
+        )
     elif configurations:
         notes.append(
             "± is the standard deviation over seeds. p is that of the two-sided paired t test, which takes differences "
             "for normal; 'Holm' is p corrected for all comparisons of this report, and alone decides what is told."
         )
-    return notes + [f"Not finished and left out: {', '.join(compared.unfinished)}."] * bool(compared.unfinished)
+    return notes + [f"Not finished and left out: {', '.join(compared.unfinished)}."] * bool(
+        compared.unfinished
+    )
 
 
 def _setup(run: TextRun) -> str:
@@ -327,6 +423,12 @@ def _setup(run: TextRun) -> str:
 def not_the_papers(runs: Sequence[TextRun]) -> list[str]:
     """The settings, apart from the temperature's, that are not those of the paper's text runs."""
     paper = FinishedRun(Path(), {"settings": parse(["--preset=paper"]).options()})
-    as_used = {"eval_steps", "mixed_precision", "mlp_only_train"}  # the setup's line has the precision that was used
+    as_used = {
+        "eval_steps",
+        "mixed_precision",
+        "mlp_only_train",
+    }  # the setup's line has the precision that was used
     away = differing([paper, *runs], {"loss", *as_used})
-    return away + ["mlp_only_train"] * any(run.settings.get("mlp_only_train") is False for run in runs)
+    return away + ["mlp_only_train"] * any(
+        run.settings.get("mlp_only_train") is False for run in runs
+    )

@@ -1,7 +1,7 @@
 """The command line of the text program, which may be one of SimCSE's ``train.py``.
 
-Of SimCSE's options that do not exist here under the same name, some are its own, the others come from
-``TrainingArguments`` of transformers 4.2. docs/from-simcse.md has the table.
+Of SimCSE's options that do not exist here under the same name, some are its own, the others come
+from ``TrainingArguments`` of transformers 4.2. docs/from-simcse.md has the table.
 """
 
 from __future__ import annotations
@@ -23,12 +23,17 @@ COMMON = (  # what --help shows
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     """Settings from the command line."""
-    return RunSettings.of(parse_options(PROGRAM, translate(argv), "dystress train", description, COMMON))
+    return RunSettings.of(
+        parse_options(PROGRAM, translate(argv), "dystress train", description, COMMON)
+    )
 
 
 # flags: what they are here when on and when off; a text says why that is refused
 FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...] | str]] = {
-    "--do_train": ((), "this program trains; dystress senteval --model NAME evaluates a model as it is"),
+    "--do_train": (
+        (),
+        "this program trains; dystress senteval --model NAME evaluates a model as it is",
+    ),
     "--do_eval": ((), "--eval_set none leaves evaluation out"),
     "--load_best_model_at_end": ((), "--eval_steps 0 keeps the last model"),
     "--fp16": (("--mixed_precision", "fp16"), ("--mixed_precision", "no")),
@@ -82,7 +87,9 @@ def _batch_size(of_one: str) -> list[str]:
 def _strategy(when: str) -> list[str]:
     """When to evaluate; SimCSE's scripts say steps."""
     if when not in ("steps", "no"):
-        raise _refused(f"--evaluation_strategy {when}", "--eval_steps N, with the steps of an epoch")
+        raise _refused(
+            f"--evaluation_strategy {when}", "--eval_steps N, with the steps of an epoch"
+        )
     return ["--eval_steps", "0"] if when == "no" else []
 
 
@@ -90,7 +97,9 @@ VALUES = {"--per_device_train_batch_size": _batch_size, "--evaluation_strategy":
 
 
 def translate(argv: Sequence[str]) -> list[str]:
-    """Translate a command line of SimCSE into one of this program; a value may follow its option or an equals sign."""
+    """Translate a command line of SimCSE into one of this program; a value may follow its option or
+    an equals sign.
+    """
     words: list[str] = []
     last: list[str] = []  # which holds whatever stands beside it
     left = list(argv)
@@ -118,4 +127,6 @@ def translate(argv: Sequence[str]) -> list[str]:
 
 
 def _refused(what: str, instead: str) -> UserError:
-    return UserError(f"{what}: this option of SimCSE is not available: {instead} (docs/from-simcse.md)")
+    return UserError(
+        f"{what}: this option of SimCSE is not available: {instead} (docs/from-simcse.md)"
+    )

@@ -1,10 +1,12 @@
-"""Training samples: tokenised once and memory-mapped, or kept as text of which each batch takes two crops.
+"""Training samples: tokenised once and memory-mapped, or kept as text of which each batch takes two
+crops.
 
-The tokens stay in the cache, by the content of the text, the tokenizer and the length; for crops, which are tokenised
-later, the text itself. A :class:`CorpusReport` counts what is left out or noteworthy.
+The tokens stay in the cache, by the content of the text, the tokenizer and the length; for crops,
+which are tokenised later, the text itself. A :class:`CorpusReport` counts what is left out or
+noteworthy.
 
-``datasets.map`` is not used: its batches take three times as long, it trains on a damaged cache, and report and equal
-samples would need files beside it (docs/performance.md).
+``datasets.map`` is not used: its batches take three times as long, it trains on a damaged cache,
+and report and equal samples would need files beside it (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ from dystress_text.training.batches import Batch
 FORMAT = 11  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, REST = "tokens.bin", "rest.npz"  # what is mapped, and what has checksums of its own
 CHUNK = 256  # sentences that are tokenised at a time
-WARNED, REFUSED = 0.05, 0.5  # shares of unknown tokens, and of sentences that the tokenizer makes equal
+WARNED, REFUSED = (
+    0.05,
+    0.5,
+)  # shares of unknown tokens, and of sentences that the tokenizer makes equal
 
 
 @dataclass(eq=False)
@@ -50,12 +55,18 @@ class TokenizedCorpus:
 
     tokens: NDArray[np.integer]  # (total,) ids of all sentences, one after another
     offsets: NDArray[np.int64]  # (samples * columns + 1,) the start of each sentence
-    first: NDArray[np.int64]  # (distinct samples,) the numbers of the samples that equal no earlier one
-    some: list[str]  # distinct sentences from the whole text, each a sample's first; the same for all seeds
+    first: NDArray[
+        np.int64
+    ]  # (distinct samples,) the numbers of the samples that equal no earlier one
+    some: list[
+        str
+    ]  # distinct sentences from the whole text, each a sample's first; the same for all seeds
     report: CorpusReport
     identity: str  # checksums of the text and of the tokenizer
     columns: int = 1  # sentences of a sample
-    chosen: NDArray[np.int64] | None = None  # the numbers of the samples that count, renumbered from 0; None for all
+    chosen: NDArray[np.int64] | None = (
+        None  # the numbers of the samples that count, renumbered from 0; None for all
+    )
 
     def __len__(self) -> int:
         return (len(self.offsets) - 1) // self.columns if self.chosen is None else len(self.chosen)
@@ -70,21 +81,26 @@ class TokenizedCorpus:
         return samples if self.chosen is None else self.chosen[samples]
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        """The sentences of samples (n,): the first column of all samples, then the second, and so on.
+        """The sentences of samples (n,): the first column of all samples, then the second, and so
+        on.
 
         The same at each ``step``; of a :class:`CroppedCorpus` others.
 
         Returns:
-            ``token_ids`` (tokens,), sentence after sentence; ``lengths`` (n * columns,) of the sentences; ``longest``,
-            the greatest of them, as a number.
+            ``token_ids`` (tokens,), sentence after sentence; ``lengths`` (n * columns,) of the
+            sentences; ``longest``, the greatest of them, as a number.
         """
-        sentences = (self.numbers(samples) * self.columns + np.arange(self.columns)[:, None]).ravel()
+        sentences = (
+            self.numbers(samples) * self.columns + np.arange(self.columns)[:, None]
+        ).ravel()
         starts = self.offsets[sentences]
         return self._spans(starts, self.offsets[sentences + 1] - starts)
 
     def _spans(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Batch:
         """A batch of spans of tokens, which begin at ``starts`` (n,) and have ``lengths`` (n,)."""
-        places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(
+            lengths.sum()
+        )
         return {
             "token_ids": torch.from_numpy(self.tokens[places].astype(np.int64)),
             "lengths": torch.from_numpy(lengths),
@@ -97,7 +113,9 @@ class TokenizedCorpus:
         for start in range(0, len(self.offsets) - 1, 10_000):
             ends = self.offsets[start : start + 10_001]
             sentence = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-            pairs = np.unique(sentence * vocabulary + self.tokens[ends[0] : ends[-1]])  # of sentence and token
+            pairs = np.unique(
+                sentence * vocabulary + self.tokens[ends[0] : ends[-1]]
+            )  # of sentence and token
             counts += np.bincount(pairs % vocabulary, minlength=vocabulary)
         return torch.from_numpy(counts)
 
@@ -108,7 +126,9 @@ class TokenizedCorpus:
 
 @dataclass(eq=False, kw_only=True)
 class CroppedCorpus(TokenizedCorpus):
-    """Samples as UTF-8, of which each batch takes two crops; the tokenizer reads these while earlier batches train."""
+    """Samples as UTF-8, of which each batch takes two crops; the tokenizer reads these while
+    earlier batches train.
+    """
 
     crops: Crops
     backend: Tokenizer  # cuts at the training length
@@ -119,12 +139,20 @@ class CroppedCorpus(TokenizedCorpus):
         return 2
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        """The first crops of samples (n,), then the second ones, as :meth:`TokenizedCorpus.batch` has them."""
+        """The first crops of samples (n,), then the second ones, as :meth:`TokenizedCorpus.batch`
+        has them.
+        """
         views = [self.crops.views(self.text(i), step, i) for i in self.numbers(samples).tolist()]
-        encodings = self.backend.encode_batch_fast([views[i][k] for k in (0, 1) for i in range(len(views))])
+        encodings = self.backend.encode_batch_fast(
+            [views[i][k] for k in (0, 1) for i in range(len(views))]
+        )
         ids = [torch.tensor(encoding.ids or [self.padding]) for encoding in encodings]
         lengths = [len(of_crop) for of_crop in ids]
-        return {"token_ids": torch.cat(ids), "lengths": torch.tensor(lengths), "longest": max(lengths)}
+        return {
+            "token_ids": torch.cat(ids),
+            "lengths": torch.tensor(lengths),
+            "longest": max(lengths),
+        }
 
     def text(self, sample: int) -> str:
         return self.tokens[self.offsets[sample] : self.offsets[sample + 1]].tobytes().decode()
@@ -132,7 +160,9 @@ class CroppedCorpus(TokenizedCorpus):
 
 @dataclass(eq=False, kw_only=True)
 class TokenCroppedCorpus(TokenizedCorpus):
-    """Samples as token ids, of which each batch takes two crops: spans of tokens, whose vectors know no context."""
+    """Samples as token ids, of which each batch takes two crops: spans of tokens, whose vectors
+    know no context.
+    """
 
     crops: Crops
 
@@ -143,7 +173,9 @@ class TokenCroppedCorpus(TokenizedCorpus):
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         numbers = self.numbers(samples)
         starts = self.offsets[numbers]
-        firsts, lengths = self.crops.spans(self.offsets[numbers + 1] - starts, step, numbers)  # (2, n) each
+        firsts, lengths = self.crops.spans(
+            self.offsets[numbers + 1] - starts, step, numbers
+        )  # (2, n) each
         return self._spans((starts + firsts).ravel(), lengths.ravel())
 
 
@@ -157,10 +189,13 @@ def load_corpus(
 ) -> TokenizedCorpus:
     """The samples of a training text, or the first ``max_samples``, from the cache if it has them.
 
-    With ``crops`` each batch has two crops of each sample in its place. ``max_seq_length`` counts special tokens.
+    With ``crops`` each batch has two crops of each sample in its place. ``max_seq_length`` counts
+    special tokens.
     """
     if not tokenizer.is_fast:
-        raise ParameterError("model_name_or_path", f"{type(tokenizer).__name__} has no fast (tokenizers) form")
+        raise ParameterError(
+            "model_name_or_path", f"{type(tokenizer).__name__} has no fast (tokenizers) form"
+        )
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.enable_truncation(max_seq_length)
     backend.no_padding()
@@ -172,13 +207,18 @@ def load_corpus(
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
     encode = _utf8 if crops else partial(_encoded, tokenizer, backend)
     try:
-        with claimed(folder.with_name(f".{folder.name}{LOCK}"), wait=True):  # another run may be reading the same text
+        with claimed(
+            folder.with_name(f".{folder.name}{LOCK}"), wait=True
+        ):  # another run may be reading the same text
             corpus = None
             if folder.is_dir():
                 try:
                     corpus = _open_cached(folder, identity, text.columns)
                 except Exception as error:  # zip, numpy and JSON have many kinds
-                    warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=2)
+                    warnings.warn(
+                        f"the corpus cache {str(folder)!r} is damaged ({error}) and made again",
+                        stacklevel=2,
+                    )
             if corpus is None:
                 with whole_folder(folder) as staging:
                     _write(text, most, encode, staging, report)
@@ -186,7 +226,9 @@ def load_corpus(
     except OSError as error:
         raise cache_error(folder.parent, error) from error
     if crops is not None:
-        corpus = CroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=tokenizer.pad_token_id or 0)
+        corpus = CroppedCorpus(
+            **vars(corpus), crops=crops, backend=backend, padding=tokenizer.pad_token_id or 0
+        )
         corpus.report = _report_of_crops(corpus, partial(_encoded, tokenizer, backend))
     _check(corpus.report, text.name)
     return corpus
@@ -201,19 +243,32 @@ Encode = Callable[[Iterable[str], CorpusReport], Iterator[Row]]
 
 
 def _encoded(
-    tokenizer: PreTrainedTokenizerBase, backend: Tokenizer, sentences: Iterable[str], report: CorpusReport
+    tokenizer: PreTrainedTokenizerBase,
+    backend: Tokenizer,
+    sentences: Iterable[str],
+    report: CorpusReport,
 ) -> Iterator[Row]:
-    """Sentences as token ids, one of padding if there is none; counts those that are cut, and unknown tokens."""
-    dtype, special = np.uint16 if len(tokenizer) <= 2**16 else np.uint32, backend.num_special_tokens_to_add(False)
-    # the model's own: GPT-2's names its end token, and yet knows all bytes; only Unigram's model does not name it
+    """Sentences as token ids, one of padding if there is none; counts those that are cut, and
+    unknown tokens.
+    """
+    dtype, special = (
+        np.uint16 if len(tokenizer) <= 2**16 else np.uint32,
+        backend.num_special_tokens_to_add(False),
+    )
+    # the model's own: GPT-2's names its end token, and yet knows all bytes; only Unigram's model
+    # does not name it
     unknown_token = getattr(backend.model, "unk_token", tokenizer.unk_token)
     unknown: Any = None if unknown_token is None else backend.token_to_id(unknown_token)
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
         try:
             encodings = backend.encode_batch_fast(chunk)
-        except Exception as error:  # the library has no other kind; a model without a token for the unknown
-            raise ParameterError("model_name_or_path", f"its tokenizer cannot read the text: {error}") from error
+        except (
+            Exception
+        ) as error:  # the library has no other kind; a model without a token for the unknown
+            raise ParameterError(
+                "model_name_or_path", f"its tokenizer cannot read the text: {error}"
+            ) from error
         for sentence, encoding in zip(chunk, encodings, strict=True):
             report.truncated += bool(encoding.overflowing)
             report.tokens += len(encoding) - special
@@ -227,14 +282,18 @@ def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[Row]:
         yield sentence, np.frombuffer(sentence.encode(), np.uint8)
 
 
-def _write(text: TrainingText, most: int | None, encode: Encode, folder: Path, report: CorpusReport) -> None:
+def _write(
+    text: TrainingText, most: int | None, encode: Encode, folder: Path, report: CorpusReport
+) -> None:
     """Write the files of the cache, and complete the report."""
     offsets, dtype = array("q", [0]), ""
 
     def rows() -> Iterator[Row]:
         nonlocal dtype
         with (folder / TOKENS).open("wb") as sink:
-            bar = progress_bar(text.sentences(report, most), desc="reading", unit=" samples", total=most)
+            bar = progress_bar(
+                text.sentences(report, most), desc="reading", unit=" samples", total=most
+            )
             for sentence, kept in encode(bar, report):
                 sink.write(kept.data)
                 offsets.append(offsets[-1] + len(kept))
@@ -242,19 +301,41 @@ def _write(text: TrainingText, most: int | None, encode: Encode, folder: Path, r
                 yield sentence, kept
 
     first, report.equal = _compare(rows(), text.columns)
-    if report.sentences == 0 or report.over_long + report.invalid_utf8 + report.nul > report.sentences:
-        of_bytes = report.invalid_utf8 + report.nul > report.over_long and isinstance(text, TextFile)
-        way = not_utf8(Path(text.name)) if of_bytes else "is no text in UTF-8 with a sentence a line; save it so"
+    if (
+        report.sentences == 0
+        or report.over_long + report.invalid_utf8 + report.nul > report.sentences
+    ):
+        of_bytes = report.invalid_utf8 + report.nul > report.over_long and isinstance(
+            text, TextFile
+        )
+        way = (
+            not_utf8(Path(text.name))
+            if of_bytes
+            else "is no text in UTF-8 with a sentence a line; save it so"
+        )
         raise ParameterError("train_file", f"{text.name!r} gives {report.summary()}: it {way}")
     if report.invalid_utf8:
-        warnings.warn(f"lines are left out: {text.name!r} {not_utf8(Path(text.name))}", stacklevel=2)
+        warnings.warn(
+            f"lines are left out: {text.name!r} {not_utf8(Path(text.name))}", stacklevel=2
+        )
     some = _some_sentences(text, report.sentences)
-    about = {"dtype": dtype, "sha256": sha256_of(folder / TOKENS), "report": asdict(report), "some": some}
-    np.savez(folder / REST, offsets=offsets, first=first, about=np.frombuffer(json.dumps(about).encode(), np.uint8))
+    about = {
+        "dtype": dtype,
+        "sha256": sha256_of(folder / TOKENS),
+        "report": asdict(report),
+        "some": some,
+    }
+    np.savez(
+        folder / REST,
+        offsets=offsets,
+        first=first,
+        about=np.frombuffer(json.dumps(about).encode(), np.uint8),
+    )
 
 
 def _compare(rows: Iterable[Row], columns: int) -> tuple[NDArray[np.int64], float]:
-    """The numbers of the samples that equal no earlier one, and the share whose sentence equals one of another text.
+    """The numbers of the samples that equal no earlier one, and the share whose sentence equals one
+    of another text.
 
     The share is that of the column that has most. Texts that differ in white space alone are one.
     """
@@ -264,8 +345,13 @@ def _compare(rows: Iterable[Row], columns: int) -> tuple[NDArray[np.int64], floa
         digests += hashlib.blake2b(kept.data, digest_size=16).digest()
     by_text = np.frombuffer(texts, np.int64).reshape(-1, columns)
     by_kept = np.frombuffer(digests, np.int64).reshape(-1, columns, 2)
-    equal = [np.count_nonzero(by_text[:, i] != by_text[_first_equal(by_kept[:, i]), i]) for i in range(columns)]
-    return np.unique(_first_equal(by_kept.reshape(-1, 2 * columns))), max(equal) / max(1, len(by_text))
+    equal = [
+        np.count_nonzero(by_text[:, i] != by_text[_first_equal(by_kept[:, i]), i])
+        for i in range(columns)
+    ]
+    return np.unique(_first_equal(by_kept.reshape(-1, 2 * columns))), max(equal) / max(
+        1, len(by_text)
+    )
 
 
 def _first_equal(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -275,7 +361,10 @@ def _first_equal(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _some_sentences(text: TrainingText, sentences: int) -> list[str]:
-    rows = np.random.default_rng(0).permutation(sentences // text.columns)[:MOST_SENTENCES] * text.columns
+    rows = (
+        np.random.default_rng(0).permutation(sentences // text.columns)[:MOST_SENTENCES]
+        * text.columns
+    )
     wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1)
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
 
@@ -286,19 +375,33 @@ def _open_cached(folder: Path, identity: str, columns: int) -> TokenizedCorpus:
     if sha256_of(folder / TOKENS) != about["sha256"]:
         raise ValueError("the tokens are not what was written")
     tokens = np.memmap(folder / TOKENS, about["dtype"], "r")
-    return TokenizedCorpus(tokens, offsets, first, about["some"], CorpusReport(**about["report"]), identity, columns)
+    return TokenizedCorpus(
+        tokens, offsets, first, about["some"], CorpusReport(**about["report"]), identity, columns
+    )
 
 
 def _report_of_crops(corpus: CroppedCorpus, encode: Encode) -> CorpusReport:
     """The report with what the tokenizer loses in crops of some sentences."""
     crops, of_crops = replace(corpus.crops, seed=0), CorpusReport()
-    views = [view for i, text in enumerate(corpus.some) for view in dict.fromkeys(crops.views(text, 0, i))]
+    views = [
+        view
+        for i, text in enumerate(corpus.some)
+        for view in dict.fromkeys(crops.views(text, 0, i))
+    ]
     _, equal = _compare(encode(views, of_crops), 1)
-    return replace(corpus.report, tokens=of_crops.tokens, unknown=of_crops.unknown, equal=equal, crops=len(views))
+    return replace(
+        corpus.report,
+        tokens=of_crops.tokens,
+        unknown=of_crops.unknown,
+        equal=equal,
+        crops=len(views),
+    )
 
 
 def _check(report: CorpusReport, name: str) -> None:
-    """Refuse a text that is too short to be cropped, or of which the tokenizer loses most; warn where it loses much."""
+    """Refuse a text that is too short to be cropped, or of which the tokenizer loses most; warn
+    where it loses much.
+    """
     lost = max(report.unknown / max(1, report.tokens), report.equal)
     problem = (
         f"its tokenizer loses much of {name!r} ({report.summary()}): name an encoder whose vocabulary has the script "

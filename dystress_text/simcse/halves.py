@@ -1,7 +1,8 @@
 """Did it help? A measure without labels, on texts that are held out of training.
 
-Each is cut into two halves by its words, and the first half looks for the second one among all second halves.
-docs/did-it-help.md says what that favours, and how well it agrees with a labelled search.
+Each is cut into two halves by its words, and the first half looks for the second one among all
+second halves. docs/did-it-help.md says what that favours, and how well it agrees with a labelled
+search.
 """
 
 from __future__ import annotations
@@ -26,11 +27,16 @@ TITLE = (
     "halves. It favours crops and words, and need not go with search; words are BM25 over words, or characters of "
     "scripts without spaces"
 )
-Measured = tuple[NDArray[np.float64], list[int]]  # 1 for each text whose half is found first; its nearest other
+Measured = tuple[
+    NDArray[np.float64], list[int]
+]  # 1 for each text whose half is found first; its nearest other
 
 
-def hold_out(corpus: TokenizedCorpus, samples: Iterable[str], most: int) -> tuple[list[str], NDArray[np.int64]]:
-    """Texts at even distances, at most a tenth, and the numbers of all samples that are one of them; none if too few.
+def hold_out(
+    corpus: TokenizedCorpus, samples: Iterable[str], most: int
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Texts at even distances, at most a tenth, and the numbers of all samples that are one of
+    them; none if too few.
 
     Those that are too short for two crops are passed over. No seed decides.
     """
@@ -40,14 +46,18 @@ def hold_out(corpus: TokenizedCorpus, samples: Iterable[str], most: int) -> tupl
     is_first[corpus.first] = True
     for number, text in enumerate(samples if count >= LEAST else ()):
         due = len(held) < count and number * count >= len(held) * len(corpus)
-        if text in held or (due and is_first[number] and not too_short(text)):  # a copy of one is one
+        if text in held or (
+            due and is_first[number] and not too_short(text)
+        ):  # a copy of one is one
             held[text] = None
             numbers.append(number)
     return (list(held), np.array(numbers)) if len(held) >= LEAST else ([], np.array([], np.int64))
 
 
 def halves_of(text: str) -> tuple[str, str]:
-    """The words of a text before its middle, and those behind it; a character of a script without spaces is a word."""
+    """The words of a text before its middle, and those behind it; a character of a script without
+    spaces is a word.
+    """
     words = [word.span() for word in WORD.finditer(text)]
     middle = len(words) // 2
     return text[: words[middle - 1][1]], text[words[middle][0] :]
@@ -66,14 +76,18 @@ def by_words(texts: list[str]) -> NDArray[np.float64]:
     """1 for each text whose half is found first by BM25 over words without marks, else 0, (n,)."""
     from bm25s import BM25
 
-    first, second = zip(*([_words(half) for half in halves_of(text)] for text in texts), strict=True)
+    first, second = zip(
+        *([_words(half) for half in halves_of(text)] for text in texts), strict=True
+    )
     index = BM25()
     index.index(list(second), show_progress=False)
     return _found(np.array([index.get_scores(half) for half in first]))
 
 
 def _words(text: str) -> list[str]:
-    return WORD.findall("".join(" " if category(c)[0] in "PS" else c for c in text.casefold())) or [text]
+    return WORD.findall("".join(" " if category(c)[0] in "PS" else c for c in text.casefold())) or [
+        text
+    ]
 
 
 def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -83,7 +97,9 @@ def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
 
 
 def compared(texts: list[str], before: Measured, after: Measured) -> dict[str, Any]:
-    """For the run's record: the gain, its standard error over the texts, and some texts with their neighbours."""
+    """For the run's record: the gain, its standard error over the texts, and some texts with their
+    neighbours.
+    """
     gain = 100 * (after[0] - before[0])  # (n,)
     shown = [[texts[i], texts[before[1][i]], texts[after[1][i]]] for i in range(SHOWN)]
     return {
@@ -93,13 +109,17 @@ def compared(texts: list[str], before: Measured, after: Measured) -> dict[str, A
 
 
 def outcome(record: Mapping[str, Any]) -> list[str]:
-    """What a run's record says about its held-out texts, a line for console and page; none without them."""
+    """What a run's record says about its held-out texts, a line for console and page; none without
+    them.
+    """
     if not (halves := record.get("halves")):
         return []
     before = record["untrained"][record["settings"]["pooler_type"]][METRIC]
     from scipy import stats  # slow to import
 
-    reach = stats.t.ppf(0.975, halves["texts"] - 1) * halves["error"]  # the 95 % interval's, on either side
+    reach = (
+        stats.t.ppf(0.975, halves["texts"] - 1) * halves["error"]
+    )  # the 95 % interval's, on either side
     change = "clearly more than before" if halves["gain"] > 0 else "clearly fewer than before"
     return [
         f"Did it help? Of {halves['texts']} held-out texts the first half finds the second one first: "

@@ -1,7 +1,7 @@
 """The figures of the paper's text table, for presets, evaluation and reports.
 
-Table stsresall: BERT-base uncased, one epoch of Wiki1M, one run per row. vision/evaluation/paper.py has
-those of the image tables.
+Table stsresall: BERT-base uncased, one epoch of Wiki1M, one run per row. vision/evaluation/paper.py
+has those of the image tables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ class PaperRow:
     loss: str
     sts: tuple[float, ...]  # the seven figures of the upper half
     transfer: tuple[float, ...]  # of the lower half
-    printed: tuple[float, float]  # averages of both; three of the upper half differ from :func:`average`
+    printed: tuple[
+        float, float
+    ]  # averages of both; three of the upper half differ from :func:`average`
 
     def figures(self, group: str) -> Row:
         """Figures by task of ``sts`` or ``transfer``."""
@@ -91,6 +93,10 @@ BEST = ROWS[7]  # of the STS sets, the default of text runs
 
 SIMCSE = (68.40, 82.41, 74.38, 80.91, 78.56, 76.85, 72.23)  # as in SimCSE's own paper
 PUBLISHED: dict[str, dict[str, Row]] = {
-    group: {row.name.replace("(repro.)", "(paper's repro.)"): row.figures(group) for row in ROWS} for group in GROUPS
+    group: {row.name.replace("(repro.)", "(paper's repro.)"): row.figures(group) for row in ROWS}
+    for group in GROUPS
 }
-PUBLISHED["sts"] = {"SimCSE (published)": dict(zip(TASKS["sts"], SIMCSE, strict=True)), **PUBLISHED["sts"]}
+PUBLISHED["sts"] = {
+    "SimCSE (published)": dict(zip(TASKS["sts"], SIMCSE, strict=True)),
+    **PUBLISHED["sts"],
+}

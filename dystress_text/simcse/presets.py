@@ -14,9 +14,10 @@ _SMALL: dict[str, Any] = {
     "learning_rate": 1e-4, "drop_duplicates": True, "loss": BEST.loss, "num_train_epochs": 10,
 }  # fmt: skip
 
-# What SimCSE's scripts set. Kept otherwise: the precision of a CPU, where those scripts do not run (bf16: 61.39 on
-# STS-B dev at a small scale, fp32: 61.41), torch's AdamW (transformers' of then: 61.39 too), no smaller last batch of
-# an epoch (64 of Wiki1M's sentences in batches of 512), an evaluation after the last step. docs/from-simcse.md has all.
+# What SimCSE's scripts set. Kept otherwise: the precision of a CPU, where those scripts do not run
+# (bf16: 61.39 on STS-B dev at a small scale, fp32: 61.41), torch's AdamW (transformers' of then:
+# 61.39 too), no smaller last batch of an epoch (64 of Wiki1M's sentences in batches of 512), an
+# evaluation after the last step. docs/from-simcse.md has all.
 _PAPER: dict[str, Any] = {
     "model_name_or_path": "bert-base-uncased", "pooler_type": "cls", "max_seq_length": 32, "eval_set": "stsb_dev",
     "loss": BEST.loss, "train_batch_size": 64, "learning_rate": 3e-5, "lr_scheduler_type": "linear",
@@ -27,8 +28,8 @@ _PAPER: dict[str, Any] = {
 # above s = -shift a shifted profile is the constant tau_max, so that constant is its control
 CONTROLS = {f"sts-constant-{tau}": f"infonce({tau})" for tau in (0.03, 0.04, 0.06, 0.07)}
 
-# SimCSE's released models: encoder, batch, peak learning rate and the published average over the seven STS sets
-# (Gao et al., EMNLP 2021, and the model list of its repository)
+# SimCSE's released models: encoder, batch, peak learning rate and the published average over the
+# seven STS sets (Gao et al., EMNLP 2021, and the model list of its repository)
 SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
     "unsupervised-bert-base": ("bert-base-uncased", 64, 3e-5, 76.25),
     "unsupervised-bert-large": ("bert-large-uncased", 64, 1e-5, 78.41),
@@ -50,7 +51,8 @@ def _simcse(name: str) -> Preset:
     }  # fmt: skip
     data = "Wiki1M"
     if name.startswith("supervised"):
-        # SimCSE's script has four processes: the mean of what they send is a quarter of the gradient, clipped at 1
+        # SimCSE's script has four processes: the mean of what they send is a quarter of the
+        # gradient, clipped at 1
         settings |= {"supervised": True, "num_train_epochs": 3, "max_grad_norm": 4.0}
         data = "three epochs of NLI, --train_file nli_for_simcse.csv, clipped as by four processes"
     return Preset(f"SimCSE's {name} on {data}; published STS average {average:.2f}", settings)

@@ -1,8 +1,9 @@
-"""The quickstart's corpus: English sentences from the interpreter's own documentation, no network needed.
+"""The quickstart's corpus: English sentences from the interpreter's own documentation, no network
+needed.
 
-The sentences, about 15,000, come from the docstrings of the standard library's source files, which are parsed and never
-imported, and from the topics of the language reference in ``pydoc_data``. They differ between versions of Python, so a
-run records the file's hash.
+The sentences, about 15,000, come from the docstrings of the standard library's source files, which
+are parsed and never imported, and from the topics of the language reference in ``pydoc_data``. They
+differ between versions of Python, so a run records the file's hash.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from dystress_text.files.whole import write_text
 
 FORMAT = 1  # version of the cached file; raise it when the definition of a sentence changes
 
-_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
+_LEFT_OUT = {
+    "test",
+    "tests",
+    "idle_test",
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+    "lib2to3",
+}
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9)'\"`][.!?])\s+(?=[A-Z])")
 _MARKUP = re.compile(r"[`*|]+")
 _WORD = re.compile(r"[A-Za-z][a-z']*[,.;:!?]*")
@@ -28,9 +37,22 @@ _WORD = re.compile(r"[A-Za-z][a-z']*[,.;:!?]*")
 def documentation_sentences() -> list[str]:
     """Distinct English sentences of 4 to 60 words, in the order of the files' names."""
     library = Path(sysconfig.get_path("stdlib"))
-    files = [file for file in sorted(library.rglob("*.py")) if _LEFT_OUT.isdisjoint(file.relative_to(library).parts)]
-    paragraphs = (part for file in files for text in _documentation_of(file) for part in re.split(r"\n\s*\n", text))
-    return list(dict.fromkeys(sentence for paragraph in paragraphs for sentence in split_sentences(paragraph)))
+    files = [
+        file
+        for file in sorted(library.rglob("*.py"))
+        if _LEFT_OUT.isdisjoint(file.relative_to(library).parts)
+    ]
+    paragraphs = (
+        part
+        for file in files
+        for text in _documentation_of(file)
+        for part in re.split(r"\n\s*\n", text)
+    )
+    return list(
+        dict.fromkeys(
+            sentence for paragraph in paragraphs for sentence in split_sentences(paragraph)
+        )
+    )
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -40,8 +62,14 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def write_documentation_corpus() -> Path:
-    """Write the sentences to a file of the cache, one per line, unless it exists, and return the file."""
-    path = cache_root() / "quickstart" / f"python-{sysconfig.get_config_var('py_version')}-format-{FORMAT}.txt"
+    """Write the sentences to a file of the cache, one per line, unless it exists, and return the
+    file.
+    """
+    path = (
+        cache_root()
+        / "quickstart"
+        / f"python-{sysconfig.get_config_var('py_version')}-format-{FORMAT}.txt"
+    )
     try:
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)

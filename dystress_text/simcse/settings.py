@@ -44,8 +44,12 @@ class TextSettings:
         "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (token: for decoders); a "
         "sentence-transformers model keeps its own.",
     )
-    dropout: float | None = option(None, "Every dropout rate of the encoder; default its own.", interval="[0, 1)")
-    mlp_head: bool | None = option(None, "Train a head, dense + tanh; default as in SimCSE: with cls only.")
+    dropout: float | None = option(
+        None, "Every dropout rate of the encoder; default its own.", interval="[0, 1)"
+    )
+    mlp_head: bool | None = option(
+        None, "Train a head, dense + tanh; default as in SimCSE: with cls only."
+    )
     mlp_only_train: bool | None = option(
         None,
         "Drop the head after training; no keeps it in the model. Default as in SimCSE: no with "
@@ -54,10 +58,13 @@ class TextSettings:
         const=True,
     )
     normalize: bool | None = option(
-        None, "Vectors of the saved model have length 1, as stores expect; default yes, or a loaded model's own."
+        None,
+        "Vectors of the saved model have length 1, as stores expect; default yes, or a loaded model's own.",
     )
     lora: int | None = option(
-        None, "Train only LoRA adapters of this rank, and the head; saving merges them.", interval="[1, inf)"
+        None,
+        "Train only LoRA adapters of this rank, and the head; saving merges them.",
+        interval="[1, inf)",
     )
     train_file: str | None = option(
         None,
@@ -70,7 +77,9 @@ class TextSettings:
         "default all.",
     )
     sample: str = option(
-        "line", "A sample of a text file is a line, or a document between blank lines.", choices=["line", "document"]
+        "line",
+        "A sample of a text file is a line, or a document between blank lines.",
+        choices=["line", "document"],
     )
     views: str = option(
         "dropout",
@@ -78,30 +87,50 @@ class TextSettings:
         "Crops need no dropout, and a sample may be a paragraph or a document.",
         choices=["dropout", "crop"],
     )
-    crop_min: float = option(0.2, "crop: least share of the sample's words in a crop.", interval="(0, 1]")
-    crop_max: float = option(0.6, "crop: greatest share; it is drawn evenly between the two.", interval="(0, 1]")
+    crop_min: float = option(
+        0.2, "crop: least share of the sample's words in a crop.", interval="(0, 1]"
+    )
+    crop_max: float = option(
+        0.6, "crop: greatest share; it is drawn evenly between the two.", interval="(0, 1]"
+    )
     held_out: int = option(
         500,
         "crop with --eval_set none: texts, a tenth at most, that tell whether training helped (docs/did-it-help.md).",
         interval="[0, inf)",
     )
-    supervised: bool = option(False, "A row of the table is an anchor, its positive, and any number of hard negatives.")
+    supervised: bool = option(
+        False, "A row of the table is an anchor, its positive, and any number of hard negatives."
+    )
     loss: str = option(
         "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
         "The loss: an objective of a temperature or of a rule with one (docs/losses.md), such as infonce(0.05).",
     )
-    drop_duplicates: bool = option(False, "Train on the first alone of samples with the same tokens; says how many.")
-    do_mlm: bool = option(False, "Add a masked-language-model loss on the same sentences and encoder.")
-    mlm_weight: float = option(0.1, "do_mlm: weight of that loss.", interval="[0, inf)", needs="do_mlm")
-    mlm_probability: float = option(0.15, "do_mlm: share of masked tokens.", interval="(0, 1)", needs="do_mlm")
-    max_train_samples: int | None = option(None, "Use only the first sentences or rows, so many.", interval="[2, inf)")
+    drop_duplicates: bool = option(
+        False, "Train on the first alone of samples with the same tokens; says how many."
+    )
+    do_mlm: bool = option(
+        False, "Add a masked-language-model loss on the same sentences and encoder."
+    )
+    mlm_weight: float = option(
+        0.1, "do_mlm: weight of that loss.", interval="[0, inf)", needs="do_mlm"
+    )
+    mlm_probability: float = option(
+        0.15, "do_mlm: share of masked tokens.", interval="(0, 1)", needs="do_mlm"
+    )
+    max_train_samples: int | None = option(
+        None, "Use only the first sentences or rows, so many.", interval="[2, inf)"
+    )
     max_seq_length: int = option(
         32,
         "Most tokens of a training sentence or view; evaluation uses the encoder's limit.",
         interval="[3, inf)",
     )
-    data_dir: str | None = option(None, "Folder of prepared data; default: where dystress prepare puts them.")
-    push_to_hub: str | None = option(None, "Upload the model at the end to OWNER/NAME of the hub, which is made first.")
+    data_dir: str | None = option(
+        None, "Folder of prepared data; default: where dystress prepare puts them."
+    )
+    push_to_hub: str | None = option(
+        None, "Upload the model at the end to OWNER/NAME of the hub, which is made first."
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -114,7 +143,9 @@ class TextSettings:
             if entry.name.startswith(("crop_", "held_")) and given and self.views != "crop":
                 raise ParameterError(entry.name, "has no effect without --views crop")
         if self.crop_min > self.crop_max:
-            raise ParameterError("crop_min", f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}")
+            raise ParameterError(
+                "crop_min", f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}"
+            )
 
 
 PROGRAM = Program((TextSettings, EvaluationSettings, EngineSettings), PRESETS, default="paper")
@@ -138,9 +169,18 @@ class RunSettings:
         from dystress_text.core.objectives import ContrastiveLoss
 
         if not isinstance(loss, ContrastiveLoss) or not loss.negatives_from_batch:
-            raise ParameterError("loss", f"{loss} is for images; text takes its negatives from the batch")
-        if "held_out" in given and text.held_out and (sets := " ".join({*evaluation.eval_set} - {"none"})):
-            raise ParameterError("held_out", f"has no effect beside --eval_set {sets}, which tells more; leave one out")
+            raise ParameterError(
+                "loss", f"{loss} is for images; text takes its negatives from the batch"
+            )
+        if (
+            "held_out" in given
+            and text.held_out
+            and (sets := " ".join({*evaluation.eval_set} - {"none"}))
+        ):
+            raise ParameterError(
+                "held_out",
+                f"has no effect beside --eval_set {sets}, which tells more; leave one out",
+            )
         return cls(text, evaluation, engine, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:
@@ -149,6 +189,11 @@ class RunSettings:
         return {"preset": self.preset, **vars(self.text), **evaluation, **vars(self.engine)}
 
     def asked(self) -> dict[str, Any]:
-        """The options that a finished run must have had to be this one; encoder, text, evaluation decide on others."""
-        decided = {"metric_for_best_model", *({"pooler_type", "train_batch_size", "learning_rate"} - self.given)}
+        """The options that a finished run must have had to be this one; encoder, text, evaluation
+        decide on others.
+        """
+        decided = {
+            "metric_for_best_model",
+            *({"pooler_type", "train_batch_size", "learning_rate"} - self.given),
+        }
         return {name: value for name, value in self.options().items() if name not in decided}

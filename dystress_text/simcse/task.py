@@ -1,7 +1,8 @@
 """SimCSE as a task for the trainer, with any objective and temperature.
 
-Without supervision, the views of a sample are two dropout views of one sentence, or two crops of a text. With
-supervision, they are the sentences of a row: anchor, positive and hard negatives, each encoded once.
+Without supervision, the views of a sample are two dropout views of one sentence, or two crops of a
+text. With supervision, they are the sentences of a row: anchor, positive and hard negatives, each
+encoded once.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ class SimcseTask:
         corpus: the training samples, each a sentence or, with supervision, a row of sentences.
         objective: the loss.
         evaluation: of the encoder; None for no evaluation.
-        packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their kin).
-        masking: hides tokens for an additional masked-language-model loss, whose head the encoder must have.
+        packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their
+            kin).
+        masking: hides tokens for an additional masked-language-model loss, whose head the encoder
+            must have.
         mlm_weight: of that loss.
     """
 
@@ -54,7 +57,9 @@ class SimcseTask:
 
     def __post_init__(self) -> None:
         self.packing = self.packing and self.model.can_pack
-        self._tokenized = TokenizedOnce(self.tokenizer, length_limit(self.tokenizer, self.model.transformer))
+        self._tokenized = TokenizedOnce(
+            self.tokenizer, length_limit(self.tokenizer, self.model.transformer)
+        )
 
     @property
     def state(self) -> nn.Module:
@@ -77,12 +82,22 @@ class SimcseTask:
         self.objective.temperature.advance(epoch, run_fraction)
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        # all views in one call of the prepared model, whose forward handles precision and gradient averaging
-        ids, lengths, longest = batch["token_ids"], batch["lengths"], batch["longest"]  # (tokens,), (rows * n,)
+        # all views in one call of the prepared model, whose forward handles precision and gradient
+        # averaging
+        ids, lengths, longest = (
+            batch["token_ids"],
+            batch["lengths"],
+            batch["longest"],
+        )  # (tokens,), (rows * n,)
         masked: tuple[Tensor, ...] = ()
-        if self.masking is not None:  # the sum of the losses of hidden tokens, and their number, (1,) each
+        if (
+            self.masking is not None
+        ):  # the sum of the losses of hidden tokens, and their number, (1,) each
             hidden = (batch["masked_places"], batch["masked_tokens"])
-            masked = (model(batch["masked_ids"], lengths, longest, self.packing, hidden), batch["masked_count"])
+            masked = (
+                model(batch["masked_ids"], lengths, longest, self.packing, hidden),
+                batch["masked_count"],
+            )
         if self.corpus.rows == 1:  # two dropout views of each sentence
             ids, lengths = ids.repeat(2), lengths.repeat(2)
         vectors: Tensor = model(ids, lengths, longest, self.packing)
@@ -99,7 +114,9 @@ class SimcseTask:
 
     @torch.no_grad()
     def probe(self) -> Tensor:
-        samples = np.linspace(0, len(self.corpus) - 1, min(PROBE, len(self.corpus))).astype(np.int64)
+        samples = np.linspace(0, len(self.corpus) - 1, min(PROBE, len(self.corpus))).astype(
+            np.int64
+        )
         batch = self.corpus.batch(samples)
         device, was_training = next(self.model.parameters()).device, self.model.training
         ids, lengths = batch["token_ids"].to(device), batch["lengths"].to(device)
@@ -111,7 +128,9 @@ class SimcseTask:
         return {} if self.evaluation is None else self.evaluation(prompted(self.encode, self.model))
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
-        """Vectors of sentences for evaluation while training, (n, dim) in fp32, on the model's device."""
+        """Vectors of sentences for evaluation while training, (n, dim) in fp32, on the model's
+        device.
+        """
         return self.model.encode_again(sentences, self._tokenized)
 
     def save(self, folder: Path) -> None:

@@ -34,15 +34,22 @@ from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.settings import AUTO_FP16, EngineSettings
 
 T = TypeVar("T")
-_ECHO = 1.0  # seconds; launchers pass a Ctrl-C on that the terminal has already sent to this process
+_ECHO = (
+    1.0  # seconds; launchers pass a Ctrl-C on that the terminal has already sent to this process
+)
 _ASK = 1.0  # seconds between two times that the processes ask each other for signals
-# how long processes wait for each other: the main one may evaluate for longer than NCCL's default, ten minutes
+# how long processes wait for each other: the main one may evaluate for longer than NCCL's default,
+# ten minutes
 _PATIENCE = timedelta(hours=12)
 
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
     """The accelerator for these settings; what is not available here is refused."""
-    check_names("report_to", [settings.report_to], ["none", *(str(t.value) for t in LoggerType if t != LoggerType.ALL)])
+    check_names(
+        "report_to",
+        [settings.report_to],
+        ["none", *(str(t.value) for t in LoggerType if t != LoggerType.ALL)],
+    )
     if settings.report_to != "none":
         require(settings.report_to, f"--report_to {settings.report_to}")
     try:
@@ -61,14 +68,17 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
 
 
 def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
-    """Refuse what the launcher asks for and the trainer does not do, and say what the launcher has not done."""
+    """Refuse what the launcher asks for and the trainer does not do, and say what the launcher has
+    not done.
+    """
     count = accelerator.num_processes
     if count == 1 < int(os.environ.get("WORLD_SIZE", "1")):
         raise UserError(
             "the launcher started several processes, but accelerate found no devices to join them on; for CPUs set "
             "the environment variable ACCELERATE_USE_CPU=true"
         )
-    # accelerate's launcher sets an address for several processes, and without --multi_gpu still starts one
+    # accelerate's launcher sets an address for several processes, and without --multi_gpu still
+    # starts one
     said = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR", "WORLD_SIZE"} & os.environ.keys()
     if count == 1 and said == {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"}:
         warnings.warn(
@@ -77,17 +87,28 @@ def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
             stacklevel=2,
         )
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if accelerator.device.type == "cuda" and here > torch.cuda.device_count():  # they would wait for each other
+    if (
+        accelerator.device.type == "cuda" and here > torch.cuda.device_count()
+    ):  # they would wait for each other
         raise UserError(
             f"accelerate launch --num_processes: {here} processes on this machine, which shows them "
             f"{torch.cuda.device_count()} GPU; each needs one of its own"
         )
-    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
-        raise UserError(f"{accelerator.distributed_type.value} is not supported: every process holds the whole model")
+    if accelerator.distributed_type in (
+        DistributedType.FSDP,
+        DistributedType.DEEPSPEED,
+        DistributedType.MEGATRON_LM,
+    ):
+        raise UserError(
+            f"{accelerator.distributed_type.value} is not supported: every process holds the whole model"
+        )
     if (batch := settings.train_batch_size) % count:
         reason = f"{batch} does not divide among {count} processes; use a multiple of {count}"
         raise ParameterError("train_batch_size", reason)
-    of_launcher, of_program = accelerator.gradient_accumulation_steps, settings.gradient_accumulation_steps
+    of_launcher, of_program = (
+        accelerator.gradient_accumulation_steps,
+        settings.gradient_accumulation_steps,
+    )
     if of_launcher != of_program:  # accelerate uses the launcher's number, the loop its own
         says = f"the launcher (ACCELERATE_GRADIENT_ACCUMULATION_STEPS) says {of_launcher}, the program {of_program}"
         raise ParameterError("gradient_accumulation_steps", f"{says}; give both the same")
@@ -96,34 +117,45 @@ def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
 def keep_few_kernels() -> None:
     """Bound oneDNN's caches of kernels, for this process; call it before anything is computed.
 
-    Each batch without padding has a number of tokens of its own, for which oneDNN builds new bf16 kernels. By default
-    it keeps 1,024 of them: with MiniLM a process grows by 20 MB a step. A step has fewer than 32 different products.
+    Each batch without padding has a number of tokens of its own, for which oneDNN builds new bf16
+    kernels. By default it keeps 1,024 of them: with MiniLM a process grows by 20 MB a step. A step
+    has fewer than 32 different products.
     """
-    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # of oneDNN, and of torch's layer above it
+    for name in (
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
+        "LRU_CACHE_CAPACITY",
+    ):  # of oneDNN, and of torch's layer above it
         os.environ.setdefault(name, "32")
 
 
 def set_kernels(deterministic: bool) -> None:
     """Choose what torch may compute with on a GPU, for this process.
 
-    Some of cuDNN's kernels for attention round the dropout rate (pytorch#174245), so attention leaves cuDNN alone.
-    The fastest kernel of a convolution, found by timing, is not always the same one.
+    Some of cuDNN's kernels for attention round the dropout rate (pytorch#174245), so attention
+    leaves cuDNN alone. The fastest kernel of a convolution, found by timing, is not always the same
+    one.
     """
     keep_fp32()
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = not deterministic
     if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(deterministic)
 
 
 def keep_fp32() -> None:
-    """Compute fp32 in fp32: by default, GPUs since Ampere round the factors of a convolution to TF32, 10 bits."""
+    """Compute fp32 in fp32: by default, GPUs since Ampere round the factors of a convolution to
+    TF32, 10 bits.
+    """
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def device_alone() -> torch.device:
-    """The device of a program of one process: a GPU if there is one, unless ACCELERATE_USE_CPU says otherwise."""
+    """The device of a program of one process: a GPU if there is one, unless ACCELERATE_USE_CPU says
+    otherwise.
+    """
     gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
     return torch.device("cuda" if gpu else "cpu")
 
@@ -138,7 +170,10 @@ def resolve_precision(name: str) -> str:
     if device_alone().type == "cuda":
         fast = name == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if fast else "fp16"
-    tiles = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private functions of torch; without them fp32
+    tiles = (
+        "_is_amx_tile_supported",
+        "_is_avx512_bf16_supported",
+    )  # private functions of torch; without them fp32
     return "bf16" if any(getattr(torch.cpu, name, bool)() for name in tiles) else "no"
 
 
@@ -151,9 +186,15 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
             "--train_batch_size or, without batch normalisation, give --grad_cache_chunk, which takes the memory of a "
             "part of the batch"
         )
-    if isinstance(error, getattr(torch, "AcceleratorError", ())) or text.startswith("CUDA error"):  # torch before 2.8
+    if isinstance(error, getattr(torch, "AcceleratorError", ())) or text.startswith(
+        "CUDA error"
+    ):  # torch before 2.8
         return f"the device has failed ({text[:200]})"
-    lost = isinstance(error, dist.DistError) or "onnection closed by peer" in text or "onnection reset by peer" in text
+    lost = (
+        isinstance(error, dist.DistError)
+        or "onnection closed by peer" in text
+        or "onnection reset by peer" in text
+    )
     if lost and accelerator.num_processes > 1:
         return "another process of this run is gone; its last output says why"
     return None if isinstance(error, RuntimeError) else f"a file cannot be read or written ({text})"
@@ -190,7 +231,8 @@ def describe(accelerator: Accelerator) -> str:
 
 
 class StopSignals:
-    """SIGTERM and Ctrl-C ask to stop between two steps; a second Ctrl-C ends the process at once, with exit code 130.
+    """SIGTERM and Ctrl-C ask to stop between two steps; a second Ctrl-C ends the process at once,
+    with exit code 130.
 
     A context, on all processes of a run; without effect outside the main thread.
     """
@@ -198,13 +240,19 @@ class StopSignals:
     def __init__(self, accelerator: Accelerator) -> None:
         self._show = accelerator.is_main_process
         self._number, self._since = 0, 0.0
-        self._gap = self._left = 1  # steps from one asking to the next, and those of them that are left
+        self._gap = self._left = (
+            1  # steps from one asking to the next, and those of them that are left
+        )
         self._asked = time.monotonic()
         # a group of its own: the devices' backend would wait for the work queued on them
         self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
 
     def __enter__(self) -> Self:
-        numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+        numbers = (
+            (signal.SIGTERM, signal.SIGINT)
+            if threading.current_thread() is threading.main_thread()
+            else ()
+        )
         self._before = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
@@ -222,7 +270,8 @@ class StopSignals:
             os._exit(128 + number)
 
     def agreed(self) -> int:
-        """The signal that has asked any of the processes to stop, 0 for none; call it after every step on all of them.
+        """The signal that has asked any of the processes to stop, 0 for none; call it after every
+        step on all of them.
 
         They ask each other about once a second, after the same steps.
         """

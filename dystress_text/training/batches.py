@@ -1,4 +1,6 @@
-"""A batch: its samples, their loading while the device works, its embeddings, and their gradient chunk by chunk."""
+"""A batch: its samples, their loading while the device works, its embeddings, and their gradient
+chunk by chunk.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ AHEAD = 2  # batches that are loaded in advance
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """The samples of each batch: a new permutation each epoch, which depends only on the seed and the epoch.
+    """The samples of each batch: a new permutation each epoch, which depends only on the seed and
+    the epoch.
 
-    The global batches are the same for any number of processes, which take shares in the order of the ranks. Samples
-    that do not fill the last batch of an epoch are left out of that epoch.
+    The global batches are the same for any number of processes, which take shares in the order of
+    the ranks. Samples that do not fill the last batch of an epoch are left out of that epoch.
     """
 
     size: int
@@ -41,7 +44,9 @@ class BatchOrder:
 
     def __post_init__(self) -> None:
         if self.size < self.batch_size:
-            raise ParameterError("train_batch_size", f"{self.batch_size} exceeds the {self.size} training samples")
+            raise ParameterError(
+                "train_batch_size", f"{self.batch_size} exceeds the {self.size} training samples"
+            )
 
     def __len__(self) -> int:
         """Number of batches per epoch."""
@@ -65,8 +70,11 @@ def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
     return per_epoch, settings.max_steps if 0 < settings.max_steps <= steps else math.ceil(steps)
 
 
-def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device) -> Iterator[Batch]:
-    """Batches on ``device``, in order; a thread loads each on the CPU while earlier ones are in use.
+def load_ahead(
+    load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device
+) -> Iterator[Batch]:
+    """Batches on ``device``, in order; a thread loads each on the CPU while earlier ones are in
+    use.
 
     To a CUDA device it is copied from pinned memory without waiting for the device.
     """
@@ -95,8 +103,8 @@ def _moved(batch: Batch, move: Callable[[Tensor], Tensor]) -> Batch:
 
 
 class Embeddings(NamedTuple):
-    """What a task makes of a batch: its views, (n, dim) each, and what else the loss takes, with a row for each sample
-    or an entry for each chunk.
+    """What a task makes of a batch: its views, (n, dim) each, and what else the loss takes, with a
+    row for each sample or an entry for each chunk.
     """
 
     views: tuple[Tensor, ...]
@@ -112,18 +120,22 @@ def backward_in_chunks(
 ) -> Tensor:
     """Add the gradient of the whole batch's loss to the weights, and return the loss.
 
-    Gradient caching (Gao et al., RepL4NLP 2021): the chunks are embedded without a graph, the loss of all embeddings
-    gives the gradient of each, and each chunk is embedded again, with the same random numbers, to propagate it to the
-    weights. Processes exchange gradients once, in the backward pass of the last chunk. Call it within
-    ``accelerator.accumulate(model)``.
+    Gradient caching (Gao et al., RepL4NLP 2021): the chunks are embedded without a graph, the loss
+    of all embeddings gives the gradient of each, and each chunk is embedded again, with the same
+    random numbers, to propagate it to the weights. Processes exchange gradients once, in the
+    backward pass of the last chunk. Call it within ``accelerator.accumulate(model)``.
     """
     device, cache, states = accelerator.device, [], []
-    generators: list[Any] = [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
+    generators: list[Any] = (
+        [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
+    )
     with torch.no_grad():
         for batch in chunks:
             states.append([generator.get_rng_state() for generator in generators])
             cache.append(embed(model, batch))
-    pieces = list(zip(*((*chunk.views, *chunk.others) for chunk in cache), strict=True))  # of each tensor, by chunk
+    pieces = list(
+        zip(*((*chunk.views, *chunk.others) for chunk in cache), strict=True)
+    )  # of each tensor, by chunk
     whole = [torch.cat(of_chunks) for of_chunks in pieces]
     whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in whole]
     count = len(cache[0].views)

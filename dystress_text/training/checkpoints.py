@@ -1,7 +1,9 @@
-"""The checkpoints of a run: accelerate's ``save_state`` with two files more, written aside and renamed.
+"""The checkpoints of a run: accelerate's ``save_state`` with two files more, written aside and
+renamed.
 
-accelerate would unpickle registered objects whatever they hold, so the task's state is kept as safetensors and the
-progress as JSON. What accelerate writes itself it loads with ``weights_only``, so that no file can run code.
+accelerate would unpickle registered objects whatever they hold, so the task's state is kept as
+safetensors and the progress as JSON. What accelerate writes itself it loads with ``weights_only``,
+so that no file can run code.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.training.accelerator import on_main_process
-from dystress_text.training.run_folder import INTERRUPTED, NEW, STAGING, checkpoint_folders, differences, write_record
+from dystress_text.training.run_folder import (
+    INTERRUPTED,
+    NEW,
+    STAGING,
+    checkpoint_folders,
+    differences,
+    write_record,
+)
 from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
 from dystress_text.training.task import Run
 
@@ -37,25 +46,37 @@ class TrainingState:
     best_metric: float | None = None  # the metric of the best model
     best_step: int | None = None  # the step of the best model
     metrics: dict[str, float] = field(default_factory=dict)  # all metrics of the best model
-    learned: dict[str, float] = field(default_factory=dict)  # what the loss had learned at the best model
+    learned: dict[str, float] = field(
+        default_factory=dict
+    )  # what the loss had learned at the best model
     train_seconds: float = 0.0  # spent in steps
     losses: list[float] = field(default_factory=list)  # read from the device and not logged yet
     skipped_steps: int = 0  # by fp16, because the gradient overflowed
     spread: float = 0.0  # of the probe's vectors before the first step
-    collapsed_step: int | None = None  # the first evaluation since which the probe's vectors are all the same
+    collapsed_step: int | None = (
+        None  # the first evaluation since which the probe's vectors are all the same
+    )
     skipped_in_row: int = 0  # the number of skipped steps since the last step that was not skipped
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
-        """Add the losses of a step's batches; returns why the run cannot go on after the step, if it cannot.
+        """Add the losses of a step's batches; returns why the run cannot go on after the step, if
+        it cannot.
 
         The norm is 0 where the gradient was not clipped.
         """
         if fp16 and not math.isfinite(norm):
             self.skipped_steps += 1
             self.skipped_in_row += 1
-            return f"fp16 has skipped {_OVERFLOWS} steps in a row" if self.skipped_in_row >= _OVERFLOWS else None
+            return (
+                f"fp16 has skipped {_OVERFLOWS} steps in a row"
+                if self.skipped_in_row >= _OVERFLOWS
+                else None
+            )
         self.skipped_in_row = 0
-        for value, name in (*((loss, "the loss") for loss in losses), (norm, "the gradient's norm")):
+        for value, name in (
+            *((loss, "the loss") for loss in losses),
+            (norm, "the gradient's norm"),
+        ):
             if not math.isfinite(value):
                 return f"{name} is {value}"
         self.losses += losses
@@ -63,12 +84,23 @@ class TrainingState:
 
 
 class Checkpoints:
-    """Writes and loads the state of a run, whose options and data must be the same when it is resumed."""
+    """Writes and loads the state of a run, whose options and data must be the same when it is
+    resumed.
+    """
 
-    def __init__(self, run: Run, settings: EngineSettings, accelerator: Accelerator, folder: Path) -> None:
-        self.accelerator, self.task, self.settings, self.record = accelerator, run.task.state, settings, run.record
+    def __init__(
+        self, run: Run, settings: EngineSettings, accelerator: Accelerator, folder: Path
+    ) -> None:
+        self.accelerator, self.task, self.settings, self.record = (
+            accelerator,
+            run.task.state,
+            settings,
+            run.record,
+        )
         self.output = folder
-        self.identity = {name: value for name, value in run.options.items() if name not in FREE_OPTIONS} | {
+        self.identity = {
+            name: value for name, value in run.options.items() if name not in FREE_OPTIONS
+        } | {
             "device": accelerator.device.type,
             "mixed_precision": accelerator.mixed_precision,
             "number of processes": accelerator.num_processes,
@@ -80,7 +112,10 @@ class Checkpoints:
         staging, final = self.output / STAGING, self.output / f"checkpoint-{state.step}"
 
         def finish() -> None:
-            save_file({name: x.contiguous() for name, x in self.task.state_dict().items()}, staging / _TASK)
+            save_file(
+                {name: x.contiguous() for name, x in self.task.state_dict().items()},
+                staging / _TASK,
+            )
             content = {"state": asdict(state), "identity": self.identity}
             (staging / _STATE).write_text(json.dumps(content), encoding="utf-8")
             shutil.rmtree(final, ignore_errors=True)
@@ -100,8 +135,12 @@ class Checkpoints:
         on_main_process(self.accelerator, finish)
 
     def find(self) -> tuple[Path | None, TrainingState]:
-        """The newest checkpoint if the run resumes, and where it goes on. A checkpoint of another run is refused."""
-        folder = next(iter(checkpoint_folders(self.output)), None) if self.settings.resumes else None
+        """The newest checkpoint if the run resumes, and where it goes on. A checkpoint of another
+        run is refused.
+        """
+        folder = (
+            next(iter(checkpoint_folders(self.output)), None) if self.settings.resumes else None
+        )
         if folder is None:
             return None, TrainingState()
         try:
@@ -111,16 +150,22 @@ class Checkpoints:
             raise _unreadable(folder, error) from error
         if changed := differences(then, self.identity):
             reason = f"the run in {str(self.output)!r} had other settings ({changed})"
-            raise ParameterError(_RESUME, f"{reason}; give those of its run.json, or another --output_dir")
+            raise ParameterError(
+                _RESUME, f"{reason}; give those of its run.json, or another --output_dir"
+            )
         return folder, state
 
     def load(self, folder: Path) -> None:
-        """Load everything except the :class:`TrainingState` and the learning rate, which follows from its step."""
+        """Load everything except the :class:`TrainingState` and the learning rate, which follows
+        from its step.
+        """
         try:
             self.accelerator.load_state(str(folder))
             self.task.load_state_dict(load_file(folder / _TASK))
             stored = load(folder / f"random_states_{self.accelerator.process_index}.pkl")
-            if not torch.equal(stored["torch_manual_seed"], torch.get_rng_state()):  # accelerate only logs it
+            if not torch.equal(
+                stored["torch_manual_seed"], torch.get_rng_state()
+            ):  # accelerate only logs it
                 raise ValueError("the random state was not loaded")
         except Exception as error:  # the libraries raise many kinds
             raise _unreadable(folder, error) from error
@@ -128,4 +173,6 @@ class Checkpoints:
 
 def _unreadable(folder: Path, error: Exception) -> ParameterError:
     reason = f"{folder} cannot be loaded: {reason_of(error)}"
-    return ParameterError(_RESUME, f"{reason}; without this folder the run goes on from the one before")
+    return ParameterError(
+        _RESUME, f"{reason}; without this folder the run goes on from the one before"
+    )

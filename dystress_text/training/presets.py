@@ -1,6 +1,8 @@
-"""Presets and options: a preset's settings replace a program's defaults, and the options that are given override them.
+"""Presets and options: a preset's settings replace a program's defaults, and the options that are
+given override them.
 
-A preset may stand for a row of the paper's tables; a run's record then says in what the run differs from that row.
+A preset may stand for a row of the paper's tables; a run's record then says in what the run differs
+from that row.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
 
 PAPER = "paper"  # the entry of the record
 # options that no row has: places and logs, chance, and how the same numbers are computed
-_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk"} - {"train_file", "dataset", "train_list"}
+_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk"} - {
+    "train_file",
+    "dataset",
+    "train_list",
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,9 @@ class Preset:
 
     about: str  # what the settings are for, and the row of the paper's table that they reproduce
     settings: dict[str, Any]  # values by option name; other options keep their defaults
-    rows: tuple[str, ...] = ()  # such as ``Table stsresall, row MACL (repro.)``; ``about`` has the first
+    rows: tuple[
+        str, ...
+    ] = ()  # such as ``Table stsresall, row MACL (repro.)``; ``about`` has the first
 
 
 @dataclass(frozen=True)
@@ -45,21 +53,32 @@ class Program:
     def listing(self) -> str:
         """A line for each preset: its name and what it stands for."""
         width = max(map(len, self.presets))
-        return "\n".join(f"{name.ljust(width)}  {preset.about}" for name, preset in self.presets.items())
+        return "\n".join(
+            f"{name.ljust(width)}  {preset.about}" for name, preset in self.presets.items()
+        )
 
     def settings(self, given: Mapping[str, Any]) -> tuple[list[Any], Objective, str]:
-        """One instance of each group, the loss, and the name of the preset, from the options that are given."""
+        """One instance of each group, the loss, and the name of the preset, from the options that
+        are given.
+        """
         options = dict(given)
         name = str(options.pop("preset", None) or self.default)
         if name not in self.presets:
-            raise ParameterError("preset", f"no {name!r}{meant(name, self.presets)}; --list_presets shows all")
+            raise ParameterError(
+                "preset", f"no {name!r}{meant(name, self.presets)}; --list_presets shows all"
+            )
         known = [entry.name for group in self.groups for entry in fields(group)]
         for option in options:
             if option not in (*known, "temp"):
                 raise ParameterError(option, f"unknown option{meant(option, known)}")
         length = {"max_steps", "num_train_epochs"}
-        left_out = {*(length if length & options.keys() else ()), *(self.of_loss if "loss" in options else ())}
-        values = {key: value for key, value in self.presets[name].settings.items() if key not in left_out} | options
+        left_out = {
+            *(length if length & options.keys() else ()),
+            *(self.of_loss if "loss" in options else ()),
+        }
+        values = {
+            key: value for key, value in self.presets[name].settings.items() if key not in left_out
+        } | options
         wanted, tau = values["loss"], values.pop("temp", None)
         values["loss"] = str(wanted)
         groups: list[Any] = [
@@ -68,10 +87,15 @@ class Program:
             for group in self.groups
         ]  # fmt: skip
         objective = _objective(wanted, tau, "loss" in given)
-        groups = [replace(group, loss=str(objective)) if hasattr(group, "loss") else group for group in groups]
+        groups = [
+            replace(group, loss=str(objective)) if hasattr(group, "loss") else group
+            for group in groups
+        ]
         for option, value in (each for group in groups for each in vars(group).items()):
             if without_tokens(str(value)) != str(value):  # the run records all options
-                reason = "this looks like an access token; put it into the environment variable HF_TOKEN"
+                reason = (
+                    "this looks like an access token; put it into the environment variable HF_TOKEN"
+                )
                 raise ParameterError(option, reason)
         return groups, objective, name
 
@@ -90,7 +114,9 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
         except LossError as error:
             raise ParameterError("loss", str(error)) from error
     else:
-        raise ParameterError("loss", f"a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}")
+        raise ParameterError(
+            "loss", f"a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}"
+        )
     if tau is None:
         return objective
     if named:
@@ -115,9 +141,13 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Help(argparse.Action):
-    """``--help`` and ``--help all``; ``const`` has the program and the options that the former shows."""
+    """``--help`` and ``--help all``; ``const`` has the program and the options that the former
+    shows.
+    """
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object
+    ) -> None:
         program, common = self.const
         preset = program.presets.get(getattr(namespace, "preset", None) or program.default)
         for action in parser._actions:
@@ -130,25 +160,50 @@ class _Help(argparse.Action):
 
 
 def parse_options(
-    program: Program, argv: Sequence[str], prog: str, description: str | None, common: Collection[str] = ()
+    program: Program,
+    argv: Sequence[str],
+    prog: str,
+    description: str | None,
+    common: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The options that a command line gives, by name; ``--help`` shows those in ``common``, ``--help all`` all."""
-    parser = SettingsParser(program.groups, prog, description, formatter_class=_Formatter, add_help=False)
+    """The options that a command line gives, by name; ``--help`` shows those in ``common``,
+    ``--help all`` all.
+    """
+    parser = SettingsParser(
+        program.groups, prog, description, formatter_class=_Formatter, add_help=False
+    )
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add, absent = parser.add_argument, argparse.SUPPRESS
     about = f"Settings by name; default {program.default}. --list_presets shows all."
     add("--preset", metavar="NAME", default=absent, help=about)
     about = "Show the presets with the table and row that each stands for, and exit."
     add("--list_presets", action="version", version=program.listing(), help=about)
-    add("--temp", type=float, default=absent, metavar="X", help="A constant temperature for the preset's objective.")
+    add(
+        "--temp",
+        type=float,
+        default=absent,
+        metavar="X",
+        help="A constant temperature for the preset's objective.",
+    )
     shown = ("preset", "list_presets", "help", "temp", *common) if common else ()
     about = f"Show the usual options, or all {sum(len(fields(group)) for group in program.groups)}, and exit."
-    add("-h", "--help", action=_Help, nargs="?", const=(program, shown), default=absent, metavar="all", help=about)
+    add(
+        "-h",
+        "--help",
+        action=_Help,
+        nargs="?",
+        const=(program, shown),
+        default=absent,
+        metavar="all",
+        help=about,
+    )
     return vars(parser.parse_args(argv))
 
 
 def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The record's entry about the row that a preset stands for, and in what the options of a run differ from it."""
+    """The record's entry about the row that a preset stands for, and in what the options of a run
+    differ from it.
+    """
     preset = program.presets[run["preset"]]
     if not preset.rows:
         return {}

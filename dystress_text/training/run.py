@@ -42,12 +42,14 @@ from dystress_text.training.trainer import Trainer
 
 
 def run(
-    engine: EngineSettings, build: Callable[[Accelerator], Run], asked: Mapping[str, Any] = MappingProxyType({})
+    engine: EngineSettings,
+    build: Callable[[Accelerator], Run],
+    asked: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Prepare, build, train and publish a run; returns what ``run.json`` holds.
 
-    ``build`` loads data and network, and makes the task, on all processes. A finished run that is asked to resume, and
-    had the options ``asked``, says so and stays as it is.
+    ``build`` loads data and network, and makes the task, on all processes. A finished run that is
+    asked to resume, and had the options ``asked``, says so and stays as it is.
     """
     accelerator = make_accelerator(engine)
     output = Path(engine.output_dir)
@@ -61,12 +63,16 @@ def run(
         return open_folder(output, engine, asked)
 
     with ExitStack() as held:
-        record = on_main_process(accelerator, finished)  # without the lock: it may lie where nothing can be written
+        record = on_main_process(
+            accelerator, finished
+        )  # without the lock: it may lie where nothing can be written
         if record is None:
             folder, record = on_main_process(accelerator, opened)
         if record is not None:
             if accelerator.is_main_process:
-                print(f"{output} holds this run, finished; nothing was changed (--overwrite_output_dir replaces it)")
+                print(
+                    f"{output} holds this run, finished; nothing was changed (--overwrite_output_dir replaces it)"
+                )
             accelerator.end_training()
             return record
         accelerator.project_configuration.set_directories(str(folder / TRACKER_FOLDER))
@@ -74,7 +80,10 @@ def run(
 
 
 def _train(
-    engine: EngineSettings, build: Callable[[Accelerator], Run], accelerator: Accelerator, folder: Path
+    engine: EngineSettings,
+    build: Callable[[Accelerator], Run],
+    accelerator: Accelerator,
+    folder: Path,
 ) -> dict[str, Any]:
     """Train in a folder that is this run's alone."""
     try:
@@ -87,7 +96,10 @@ def _train(
             raise
         raise TrainingError(f"before the first step: {reason}") from error
     built.record.update(
-        version=__version__, revision=revision(), processes=accelerator.num_processes, device=describe(accelerator)
+        version=__version__,
+        revision=revision(),
+        processes=accelerator.num_processes,
+        device=describe(accelerator),
     )
 
     record, output = built.record, Path(engine.output_dir)
@@ -103,7 +115,10 @@ def _train(
             raise
         if engine.resumes:
             step = trainer.state.step
-            print(f"going on after step {step:,}" if step else "no checkpoint yet: from the start", flush=True)
+            print(
+                f"going on after step {step:,}" if step else "no checkpoint yet: from the start",
+                flush=True,
+            )
         write_record(folder, record)
 
     def finish() -> None:

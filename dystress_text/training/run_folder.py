@@ -1,12 +1,14 @@
-"""The folder of a run: its state, its files, whether it may be used, and how a new run takes the place of an older one.
+"""The folder of a run: its state, its files, whether it may be used, and how a new run takes the
+place of an older one.
 
-A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.json``. A run that replaces another one
-lives in a folder inside that one's, so that the old model stands until the new one is trained to its end.
+A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.json``. A run that
+replaces another one lives in a folder inside that one's, so that the old model stands until the new
+one is trained to its end.
 
-A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
-``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, the trackers' ``tracker-logs/dystress/``,
-the model, and the results of its evaluations (``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files
-are the user's.
+A run owns ``run.json`` (written before the first step, so that the folder is known as a run's),
+``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, the
+trackers' ``tracker-logs/dystress/``, the model, and the results of its evaluations
+(``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files are the user's.
 
 The logs hold one JSON object per line with ``step`` in each.
 """
@@ -32,7 +34,10 @@ LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
 TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
 NEW, INTERRUPTED, FINISHED = "new", "interrupted", "finished"  # states of a run
-REPLACING, TRAINED = ".replacing", ".replacing-trained"  # folders of a run that replaces another one
+REPLACING, TRAINED = (
+    ".replacing",
+    ".replacing-trained",
+)  # folders of a run that replaces another one
 EVALUATIONS = ("senteval-*.json", "vision-*.json")
 PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
 MODEL_FILES = (  # no model loads without one of them
@@ -44,22 +49,31 @@ _STEP = re.compile(r"checkpoint-(\d+)")
 
 
 def claim_folder(held: ExitStack, folder: Path) -> None:
-    """Let this process alone write a folder until ``held`` is closed; a replacement killed at its end is ended."""
+    """Let this process alone write a folder until ``held`` is closed; a replacement killed at its
+    end is ended.
+    """
     try:
         held.enter_context(claimed(folder / LOCK))
         if (folder / TRAINED).is_dir():
             take_place(folder)
     except OSError as error:
-        place = lock if (lock := folder / LOCK).exists() else folder  # another user's, or a folder of that name
-        raise ParameterError("output_dir", f"cannot write to {str(place)!r}: {error.strerror}") from error
+        place = (
+            lock if (lock := folder / LOCK).exists() else folder
+        )  # another user's, or a folder of that name
+        raise ParameterError(
+            "output_dir", f"cannot write to {str(place)!r}: {error.strerror}"
+        ) from error
 
 
-def open_folder(output: Path, engine: EngineSettings, asked: Mapping[str, Any]) -> tuple[Path, dict[str, Any] | None]:
-    """The folder where the run lives, and the record of the one there that is asked to resume and has finished.
+def open_folder(
+    output: Path, engine: EngineSettings, asked: Mapping[str, Any]
+) -> tuple[Path, dict[str, Any] | None]:
+    """The folder where the run lives, and the record of the one there that is asked to resume and
+    has finished.
 
-    It is ``output``, or one inside while the run replaces another one, or a model. A run that resumes and was not begun
-    as a replacement with the options ``asked`` is the one in ``output``. What may not be used is refused, before
-    anything is written; call it under the folder's lock.
+    It is ``output``, or one inside while the run replaces another one, or a model. A run that
+    resumes and was not begun as a replacement with the options ``asked`` is the one in ``output``.
+    What may not be used is refused, before anything is written; call it under the folder's lock.
     """
     occupied = output.is_dir() and any(not path.name.startswith(LOCK) for path in output.iterdir())
     record = read_record(output)
@@ -69,7 +83,9 @@ def open_folder(output: Path, engine: EngineSettings, asked: Mapping[str, Any]) 
         more = ", or add --overwrite_output_dir or --resume_from_checkpoint" * is_run
         raise ParameterError("output_dir", f"{str(output)!r} {what}; name another folder{more}")
     if not is_run and (occupied or engine.resume_from_checkpoint == "yes"):
-        raise ParameterError("output_dir", f"{str(output)!r} holds no run of this program; nothing was changed")
+        raise ParameterError(
+            "output_dir", f"{str(output)!r} holds no run of this program; nothing was changed"
+        )
     inside = read_record(output / REPLACING)
     replaces = engine.overwrite_output_dir or (inside and not _changed(inside, asked))
     if not replaces:
@@ -87,7 +103,9 @@ def _begins_again(output: Path) -> bool:
 
 
 def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of the run in a folder, if it is finished; one that was asked for with other options is refused."""
+    """The record of the run in a folder, if it is finished; one that was asked for with other
+    options is refused.
+    """
     record = read_record(folder)
     check_version(folder, record)
     finished = state_of(record) == FINISHED
@@ -99,7 +117,10 @@ def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | 
 
 def _changed(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     """In which options a run differs from those that are asked for, in words; "" for none."""
-    then, now = ({name: _moved(name, of.get(name)) for name in asked} for of in (record.get("settings") or {}, asked))
+    then, now = (
+        {name: _moved(name, of.get(name)) for name in asked}
+        for of in (record.get("settings") or {}, asked)
+    )
     return differences(then, now, CONFIGURATION_FREE)
 
 
@@ -111,22 +132,34 @@ def _moved(name: str, value: Any) -> Any:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> str:
-    """In which of two runs' settings, apart from those in ``but``, they differ, in words; "" for none."""
+    """In which of two runs' settings, apart from those in ``but``, they differ, in words; "" for
+    none.
+    """
     now = json.loads(json.dumps(now))
-    names = [name for name in {**then, **now} if name not in but and then.get(name) != now.get(name)]
+    names = [
+        name for name in {**then, **now} if name not in but and then.get(name) != now.get(name)
+    ]
     more = [f"{len(names) - _NAMED} more"] * (len(names) > _NAMED)  # of another program's run
-    return "; ".join([*(f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_NAMED]), *more])
+    return "; ".join(
+        [*(f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_NAMED]), *more]
+    )
 
 
 def check_version(folder: Path, record: Mapping[str, Any]) -> None:
     """Refuse a record of an earlier version, whose options were others."""
     if record.get("program") in PROGRAMS and "version" not in record:
-        raise UserError(f"{folder / RECORD} was written by dystress-text 0.1.0, and that version reads it")
+        raise UserError(
+            f"{folder / RECORD} was written by dystress-text 0.1.0, and that version reads it"
+        )
 
 
 def state_of(record: Mapping[str, Any]) -> str:
-    """The state of a run by its record; an older record, which has none, has figures when the run is finished."""
-    return str(record.get("state") or (FINISHED if "trained" in record else INTERRUPTED if record else NEW))
+    """The state of a run by its record; an older record, which has none, has figures when the run
+    is finished.
+    """
+    return str(
+        record.get("state") or (FINISHED if "trained" in record else INTERRUPTED if record else NEW)
+    )
 
 
 def prepare_folder(folder: Path, engine: EngineSettings, record: dict[str, Any]) -> None:
@@ -141,11 +174,15 @@ def prepare_folder(folder: Path, engine: EngineSettings, record: dict[str, Any])
             _remove_run(folder)
         write_record(folder, record)
     except OSError as error:
-        raise ParameterError("output_dir", f"cannot write to {str(folder)!r}: {error.strerror}") from error
+        raise ParameterError(
+            "output_dir", f"cannot write to {str(folder)!r}: {error.strerror}"
+        ) from error
 
 
 def take_place(output: Path) -> None:
-    """Put the trained run inside a folder in the place of the one that the folder holds; call it again after a kill."""
+    """Put the trained run inside a folder in the place of the one that the folder holds; call it
+    again after a kill.
+    """
     inside = output / TRAINED
     if (output / REPLACING).is_dir():
         (output / REPLACING).rename(inside)
@@ -170,7 +207,9 @@ def read_record(output: Path) -> dict[str, Any]:
 
 
 def untrained_of(record: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
-    """The figures before training by pooler: of the best one and of the run's own; of images by an empty name."""
+    """The figures before training by pooler: of the best one and of the run's own; of images by an
+    empty name.
+    """
     figures: dict[str, Any] = record.get("untrained") or {}
     if not all(isinstance(each, Mapping) for each in figures.values()):
         return {"": figures}
@@ -179,9 +218,15 @@ def untrained_of(record: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
 
 
 def behind_words(record: Mapping[str, Any]) -> list[str]:
-    """The metrics of sets of pairs and of collections on which the trained model does not beat words."""
+    """The metrics of sets of pairs and of collections on which the trained model does not beat
+    words.
+    """
     words, trained = record.get("words") or {}, record["trained"]
-    sets = [name for name in words if name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"]
+    sets = [
+        name
+        for name in words
+        if name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"
+    ]
     return [name for name in sets if name in trained and trained[name] <= words[name]]
 
 
@@ -216,7 +261,9 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
         inner = sorted(file.parent for file in folder.glob(f"*/{RECORD}"))
         runs = [folder] if (folder / RECORD).is_file() else inner
         if not runs:
-            raise UserError(f"no run in {str(folder)!r}: neither it nor a folder in it has a {RECORD}")
+            raise UserError(
+                f"no run in {str(folder)!r}: neither it nor a folder in it has a {RECORD}"
+            )
         unique += [run for run in runs if run not in unique]
     return unique
 
@@ -227,7 +274,9 @@ def evaluation_file(folder: Path, suite: str, mode: str) -> Path:
 
 
 def contents_of(file: Path) -> list[dict[str, Any]]:
-    """What a result file holds: the results of the newest model and settings, then of others; [] without a file."""
+    """What a result file holds: the results of the newest model and settings, then of others; []
+    without a file.
+    """
     newest = read_json(file) if file.is_file() else None
     return [] if newest is None else [newest, *newest.pop("others", [])]
 
@@ -239,7 +288,9 @@ def one_writer(folder: Path) -> Iterator[None]:
         with claimed(folder / f"{LOCK}.evaluation", wait=True):
             yield
     except OSError as error:
-        raise ParameterError("output", f"cannot write to {str(folder)!r}: {error.strerror or error}") from error
+        raise ParameterError(
+            "output", f"cannot write to {str(folder)!r}: {error.strerror or error}"
+        ) from error
 
 
 def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
@@ -264,7 +315,11 @@ def _remove_run(folder: Path, but: Collection[str] = ()) -> None:
 
 def checkpoint_folders(output: Path) -> list[Path]:
     """A run's checkpoints, complete or not, the newest one first."""
-    by_step = [(int(match[1]), path) for path in output.glob("checkpoint-*") if (match := _STEP.fullmatch(path.name))]
+    by_step = [
+        (int(match[1]), path)
+        for path in output.glob("checkpoint-*")
+        if (match := _STEP.fullmatch(path.name))
+    ]
     return [path for _, path in sorted(by_step, reverse=True) if path.is_dir()]
 
 
@@ -275,11 +330,15 @@ def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
 
 
 def shorten_logs(output: Path, step: int) -> None:
-    """Remove the lines of later steps from a run's logs, and an incomplete line that a killed run has left."""
+    """Remove the lines of later steps from a run's logs, and an incomplete line that a killed run
+    has left.
+    """
     for log in (output / LOG, output / SIMILARITY_LOG):
         if log.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            kept = [line for line in lines if (values := _values_of(line)) and values["step"] <= step]
+            kept = [
+                line for line in lines if (values := _values_of(line)) and values["step"] <= step
+            ]
             write_text(log, "".join(f"{line}\n" for line in kept))
 
 

@@ -1,6 +1,7 @@
 """The options that the training programs for text and images share, as dataclasses.
 
-The help texts of the fields are the programs' help. Names are those of SimCSE and transformers wherever they have one.
+The help texts of the fields are the programs' help. Names are those of SimCSE and transformers
+wherever they have one.
 """
 
 from __future__ import annotations
@@ -35,25 +36,43 @@ class EngineSettings:
         const="yes",
         choices=["yes", "no", "auto"],
     )
-    seed: int = option(42, "Seed of everything: initialisation, order, dropout.", interval="[0, 4294967296)")
+    seed: int = option(
+        42, "Seed of everything: initialisation, order, dropout.", interval="[0, 4294967296)"
+    )
     num_train_epochs: float | None = option(
-        None, "Passes over the data; 0.5 is half of one; default 1 without --max_steps.", interval="(0, 4294967296)"
+        None,
+        "Passes over the data; 0.5 is half of one; default 1 without --max_steps.",
+        interval="(0, 4294967296)",
     )
     max_steps: int = option(
-        -1, "Optimiser steps; beside --num_train_epochs, what ends first. -1: no limit.", interval="[-1, inf)"
+        -1,
+        "Optimiser steps; beside --num_train_epochs, what ends first. -1: no limit.",
+        interval="[-1, inf)",
     )
     train_batch_size: int = option(
         64, "Samples per batch over all processes, which have the negatives.", interval="[2, inf)"
     )
-    gradient_accumulation_steps: int = option(1, "Batches per step, each with its own negatives.", interval="[1, inf)")
+    gradient_accumulation_steps: int = option(
+        1, "Batches per step, each with its own negatives.", interval="[1, inf)"
+    )
     grad_cache_chunk: int | None = option(
-        None, "Samples that a process embeds at a time, twice: a large batch in little memory.", interval="[1, inf)"
+        None,
+        "Samples that a process embeds at a time, twice: a large batch in little memory.",
+        interval="[1, inf)",
     )
     learning_rate: float = option(3e-5, "Peak learning rate of AdamW.", interval="(0, inf)")
-    weight_decay: float = option(0.0, "Weight decay of AdamW, without biases and norms.", interval="[0, inf]")
-    max_grad_norm: float = option(1.0, "The gradient is clipped to this norm; 0: not at all.", interval="[0, inf]")
-    lr_scheduler_type: str = option("linear", "Decay to 0, or constant.", choices=["linear", "cosine", "constant"])
-    warmup_ratio: float = option(0.0, "Share of the steps in which the learning rate rises first.", interval="[0, 1]")
+    weight_decay: float = option(
+        0.0, "Weight decay of AdamW, without biases and norms.", interval="[0, inf]"
+    )
+    max_grad_norm: float = option(
+        1.0, "The gradient is clipped to this norm; 0: not at all.", interval="[0, inf]"
+    )
+    lr_scheduler_type: str = option(
+        "linear", "Decay to 0, or constant.", choices=["linear", "cosine", "constant"]
+    )
+    warmup_ratio: float = option(
+        0.0, "Share of the steps in which the learning rate rises first.", interval="[0, 1]"
+    )
     mixed_precision: str = option(
         "auto",
         "auto: the launcher's precision, else bf16 if the device is fast in it, else fp16 on CUDA, else no. "
@@ -62,23 +81,39 @@ class EngineSettings:
         choices=["auto", AUTO_FP16, "no", "bf16", "fp16"],
     )
     deterministic: bool = option(
-        False, "On a GPU: the same kernels each time, so that runs are equal bit by bit, as on the CPU anyway; slower."
+        False,
+        "On a GPU: the same kernels each time, so that runs are equal bit by bit, as on the CPU anyway; slower.",
     )
-    eval_steps: int = option(125, "Steps between evaluations; 0 for only one at the end.", interval="[0, inf)")
-    save_steps: int = option(0, "Steps between checkpoints; 0: only when a signal stops the run.", interval="[0, inf)")
-    logging_steps: int = option(10, "Steps between log lines, and reads from the device.", interval="[1, inf)")
+    eval_steps: int = option(
+        125, "Steps between evaluations; 0 for only one at the end.", interval="[0, inf)"
+    )
+    save_steps: int = option(
+        0, "Steps between checkpoints; 0: only when a signal stops the run.", interval="[0, inf)"
+    )
+    logging_steps: int = option(
+        10, "Steps between log lines, and reads from the device.", interval="[1, inf)"
+    )
     log_similarity: bool = option(
-        False, "Write similarities, temperatures and gradients of pairs to similarity.jsonl, for dystress audit."
+        False,
+        "Write similarities, temperatures and gradients of pairs to similarity.jsonl, for dystress audit.",
     )
-    metric_for_best_model: str | None = option(None, "The metric that selects the best model (higher is better).")
-    report_to: str = option("none", "A tracker of accelerate, such as wandb, besides metrics.jsonl.")
+    metric_for_best_model: str | None = option(
+        None, "The metric that selects the best model (higher is better)."
+    )
+    report_to: str = option(
+        "none", "A tracker of accelerate, such as wandb, besides metrics.jsonl."
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.max_steps == 0:
-            raise ParameterError("max_steps", "0 steps train nothing; evaluation has a program of its own")
+            raise ParameterError(
+                "max_steps", "0 steps train nothing; evaluation has a program of its own"
+            )
         if self.overwrite_output_dir and self.resumes:
-            raise UserError("--overwrite_output_dir and --resume_from_checkpoint exclude each other")
+            raise UserError(
+                "--overwrite_output_dir and --resume_from_checkpoint exclude each other"
+            )
 
     @property
     def resumes(self) -> bool:

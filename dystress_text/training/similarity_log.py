@@ -1,14 +1,17 @@
-"""``--log_similarity``: what the temperature does to the pairs of each training step, written to ``similarity.jsonl``.
+"""``--log_similarity``: what the temperature does to the pairs of each training step, written to
+``similarity.jsonl``.
 
-One line per step, over all processes; docs/compare.md says what its figures are. The last line before each log line of
-the run also holds ``histograms`` over the steps since the log line before: the numbers of positives and of negatives
-and the negatives' gradient by similarity, in equal bins over [-1, 1]. And it holds ``comparison``
-(:mod:`dystress_text.core.diagnosis`), the mean over the ``batches`` of the same steps:
+One line per step, over all processes; docs/compare.md says what its figures are. The last line
+before each log line of the run also holds ``histograms`` over the steps since the log line before:
+the numbers of positives and of negatives and the negatives' gradient by similarity, in equal bins
+over [-1, 1]. And it holds ``comparison`` (:mod:`dystress_text.core.diagnosis`), the mean over the
+``batches`` of the same steps:
 
-- ``tau``: the constants that the rule is compared with; ``moved``: the share of the negatives' gradient that must be
-  moved to turn the rule's into that of each constant;
+- ``tau``: the constants that the rule is compared with; ``moved``: the share of the negatives'
+  gradient that must be moved to turn the rule's into that of each constant;
 - ``pull``: the gradient of the positives over that of the negatives;
-- ``rule``, ``constants``: the shares of the negatives' gradient by similarity, in the bins from ``first_bin`` on.
+- ``rule``, ``constants``: the shares of the negatives' gradient by similarity, in the bins from
+  ``first_bin`` on.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ HIGH_SIMILARITY = 0.4  # above it the high-similarity region begins
 
 @dataclass
 class SimilarityLog:
-    """Watches an objective's batches, before a queue takes them in; the device is read in :meth:`read` alone."""
+    """Watches an objective's batches, before a queue takes them in; the device is read in
+    :meth:`read` alone.
+    """
 
     objective: ContrastiveLoss
     _step: PairSums | None = field(default=None, init=False)
@@ -40,9 +45,16 @@ class SimilarityLog:
         self.objective.register_forward_pre_hook(self._add)
 
     def _add(self, _: nn.Module, views: Sequence[Tensor]) -> None:
-        sums, compared = pair_sums(self.objective, views, HIGH_SIMILARITY), compare(self.objective, views)
+        sums, compared = (
+            pair_sums(self.objective, views, HIGH_SIMILARITY),
+            compare(self.objective, views),
+        )
         self._step = sums if self._step is None else PairSums(*map(torch.add, self._step, sums))
-        self._compared = compared if self._compared is None else Comparison(*map(torch.add, self._compared, compared))
+        self._compared = (
+            compared
+            if self._compared is None
+            else Comparison(*map(torch.add, self._compared, compared))
+        )
 
     def end_step(self) -> None:
         """End a step; the batches since the last call belong to it."""
@@ -54,16 +66,22 @@ class SimilarityLog:
         """The lines of the steps since the last call, over all processes; call it on all of them."""
         if not self._steps:
             return []
-        sums = [torch.stack(of_steps) for of_steps in zip(*self._steps, strict=True)]  # (steps, ...) each
+        sums = [
+            torch.stack(of_steps) for of_steps in zip(*self._steps, strict=True)
+        ]  # (steps, ...) each
         sums = [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
         self._steps.clear()
-        compared = Comparison(*(each.double().cpu() for each in accelerator.reduce(self._compared, "sum")))
+        compared = Comparison(
+            *(each.double().cpu() for each in accelerator.reduce(self._compared, "sum"))
+        )
         self._compared = None
         return lines_of(PairSums(*sums), compared)
 
 
 def lines_of(sums: PairSums, compared: Comparison) -> list[dict[str, Any]]:
-    """The lines of steps: sums of each, (steps, ...) on the CPU, and the comparison of all of them together."""
+    """The lines of steps: sums of each, (steps, ...) on the CPU, and the comparison of all of them
+    together.
+    """
     lines: list[dict[str, Any]] = [_figures(PairSums(*step)) for step in zip(*sums, strict=True)]
     names = ("positives", "negatives", "gradient")
     lines[-1]["histograms"] = {
@@ -75,7 +93,9 @@ def lines_of(sums: PairSums, compared: Comparison) -> list[dict[str, Any]]:
 
 
 def _comparison(mean: Comparison) -> dict[str, Any]:
-    """What a line holds of it, with the bins in which some negative of the batches lies; shares to 1e-5."""
+    """What a line holds of it, with the bins in which some negative of the batches lies; shares to
+    1e-5.
+    """
     occupied = torch.cat([mean.rule[None], mean.constants]).nan_to_num().amax(0).nonzero().flatten()
     bins = slice(int(occupied[0]), int(occupied[-1]) + 1) if len(occupied) else slice(0, 0)
     return {

@@ -1,4 +1,6 @@
-"""What a run changes in its process, and puts back: it may be a function call in somebody's notebook."""
+"""What a run changes in its process, and puts back: it may be a function call in somebody's
+notebook.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,23 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 
 @contextmanager
 def left_as_they_were() -> Iterator[None]:
-    """Put back random numbers, torch's choice of kernels, and accelerate's state and words, as they were before."""
-    begun = bool(PartialState._shared_state)  # by the user; else the next run may have another precision
+    """Put back random numbers, torch's choice of kernels, and accelerate's state and words, as they
+    were before.
+    """
+    begun = bool(
+        PartialState._shared_state
+    )  # by the user; else the next run may have another precision
     python, numpy = random.getstate(), np.random.get_state()
-    log, backends, memory = logging.getLogger("accelerate.utils.other"), torch.backends, torch.utils.deterministic
-    strict, level, timed = torch.are_deterministic_algorithms_enabled(), log.level, backends.cudnn.benchmark
+    log, backends, memory = (
+        logging.getLogger("accelerate.utils.other"),
+        torch.backends,
+        torch.utils.deterministic,
+    )
+    strict, level, timed = (
+        torch.are_deterministic_algorithms_enabled(),
+        log.level,
+        backends.cudnn.benchmark,
+    )
     attention: bool = backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     tf32 = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
     filled = memory.fill_uninitialized_memory  # type: ignore[attr-defined]

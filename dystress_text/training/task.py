@@ -35,10 +35,14 @@ class Task(Protocol):
         """What a checkpoint holds besides the model, such as the objective."""
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
-        """The samples at ``indices`` as tensors on the CPU. What is drawn at random is seeded by the step, from 0."""
+        """The samples at ``indices`` as tensors on the CPU. What is drawn at random is seeded by
+        the step, from 0.
+        """
 
     def begin_step(self, epoch: float, run_fraction: float) -> None:
-        """Receive the progress before each step: epochs done, and the fraction of the run in [0, 1]."""
+        """Receive the progress before each step: epochs done, and the fraction of the run in [0,
+        1].
+        """
 
     def embed(self, model: nn.Module, batch: Batch) -> Any:
         """The :class:`Embeddings` of a batch, or of a chunk of it."""
@@ -47,7 +51,9 @@ class Task(Protocol):
         """The loss, a scalar, of the result of :meth:`embed`."""
 
     def probe(self) -> Tensor:
-        """Vectors of some training samples, (n, dim), as the saved model gives them. Must not change anything."""
+        """Vectors of some training samples, (n, dim), as the saved model gives them. Must not
+        change anything.
+        """
 
     def evaluate(self) -> Mapping[str, float]:
         """Metrics of ``model``, by name. Must not change the random state."""
@@ -58,19 +64,30 @@ class Task(Protocol):
 
 @dataclass(kw_only=True)
 class Run:
-    """A task and all that training it needs; the recipes for text and images add what they print and publish."""
+    """A task and all that training it needs; the recipes for text and images add what they print
+    and publish.
+    """
 
     task: Task
     samples: int  # number of training samples
-    options: Mapping[str, Any] = field(default_factory=dict)  # all of the run; a resumed one must have the same
+    options: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # all of the run; a resumed one must have the same
     data_id: str = ""  # identifies the training data's content, such as a checksum
-    record: dict[str, Any] = field(default_factory=dict)  # the content of ``run.json``; grows during the run
+    record: dict[str, Any] = field(
+        default_factory=dict
+    )  # the content of ``run.json``; grows during the run
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None  # None is AdamW
-    best_metric: str | None = None  # the task's metric that selects the best model; None selects the last model
-    engine: EngineSettings | None = None  # in place of those asked for, where the samples decide on some
+    best_metric: str | None = (
+        None  # the task's metric that selects the best model; None selects the last model
+    )
+    engine: EngineSettings | None = (
+        None  # in place of those asked for, where the samples decide on some
+    )
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
-        """Print what the run trains on, and measure the untrained model; on the main process, before the first step.
+        """Print what the run trains on, and measure the untrained model; on the main process,
+        before the first step.
 
         ``before`` is the record of the run that is resumed, empty for a new one.
         """

@@ -1,7 +1,7 @@
 """The training loop, on accelerate; text and images share it.
 
-A task defines the embeddings of a batch, their loss, and how the model is evaluated and saved. The trainer does the
-rest.
+A task defines the embeddings of a batch, their loss, and how the model is evaluated and saved. The
+trainer does the rest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,13 @@ from dystress_text.core.temperature import TemperatureError
 from dystress_text.core.vectors import unit_vectors
 from dystress_text.errors import DataError, Interrupted, TrainingError
 from dystress_text.training.accelerator import StopSignals, failure_of, on_main_process
-from dystress_text.training.batches import Batch, BatchOrder, backward_in_chunks, count_steps, load_ahead
+from dystress_text.training.batches import (
+    Batch,
+    BatchOrder,
+    backward_in_chunks,
+    count_steps,
+    load_ahead,
+)
 from dystress_text.training.checkpoints import Checkpoints, TrainingState
 from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, shorten_logs
 from dystress_text.training.settings import EngineSettings
@@ -43,7 +49,9 @@ from dystress_text.training.task import Run
 
 LEARNED_RATE = 1e-3  # peak learning rate of what a loss of the user's own learns
 _COLLAPSED = 1e-3  # of the spread before the first step
-_ROUNDING = 1e-6  # a smaller spread before the first step, as of one line again and again, says nothing
+_ROUNDING = (
+    1e-6  # a smaller spread before the first step, as of one line again and again, says nothing
+)
 _ONE_VECTOR = "all samples have one vector, or one of two"
 
 
@@ -54,26 +62,38 @@ class Trainer:
     """
 
     def __init__(
-        self, run: Run, settings: EngineSettings, accelerator: Accelerator, folder: Path | None = None
+        self,
+        run: Run,
+        settings: EngineSettings,
+        accelerator: Accelerator,
+        folder: Path | None = None,
     ) -> None:
         self.run, self.task, self.settings, self.accelerator = run, run.task, settings, accelerator
         rank, processes = accelerator.process_index, accelerator.num_processes
-        self.order = BatchOrder(run.samples, settings.train_batch_size, settings.seed, rank, processes)
+        self.order = BatchOrder(
+            run.samples, settings.train_batch_size, settings.seed, rank, processes
+        )
         self.steps_per_epoch, self.total_steps = count_steps(len(self.order), settings)
         # each process has its own random numbers, for dropout and augmentation
         set_seed(int(np.random.SeedSequence([settings.seed, rank]).generate_state(1)[0]))
         network = run.task.model
         if run.make_optimizer is None:
             groups = parameter_groups(network, settings.weight_decay)
-            optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+            optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+                groups, lr=settings.learning_rate, fused=True
+            )
         else:
             optimizer = run.make_optimizer(network)
-        if learned := [parameter for parameter in run.task.objective.parameters() if parameter.requires_grad]:
+        if learned := [
+            parameter for parameter in run.task.objective.parameters() if parameter.requires_grad
+        ]:
             rates = (getattr(part, "learning_rate", None) for part in run.task.objective.modules())
             rate = next(filter(None, rates), LEARNED_RATE)
             optimizer.add_param_group({"params": learned, "lr": rate, "weight_decay": 0.0})
         self.model, self.optimizer = accelerator.prepare(network, optimizer)
-        kind = {"constant": "constant_with_warmup"}.get(settings.lr_scheduler_type, settings.lr_scheduler_type)
+        kind = {"constant": "constant_with_warmup"}.get(
+            settings.lr_scheduler_type, settings.lr_scheduler_type
+        )
         warmup = math.ceil(settings.warmup_ratio * self.total_steps)
         self.scheduler: LambdaLR = get_scheduler(kind, self.optimizer, warmup, self.total_steps)
         self.folder = folder or Path(settings.output_dir)
@@ -83,26 +103,35 @@ class Trainer:
         if settings.log_similarity and isinstance(run.task.objective, ContrastiveLoss):
             self._similarities = SimilarityLog(run.task.objective)
         self._fp16 = accelerator.scaler is not None
-        self._kept: tuple[int, dict[str, Tensor]] | None = None  # step and weights before a collapse, without a metric
-        self._pending: list[Tensor] = []  # a loss and a gradient's norm, (2,), for each batch since the last reading
+        self._kept: tuple[int, dict[str, Tensor]] | None = (
+            None  # step and weights before a collapse, without a metric
+        )
+        self._pending: list[
+            Tensor
+        ] = []  # a loss and a gradient's norm, (2,), for each batch since the last reading
 
     def fit(self) -> TrainingState:
         """Train to the end, keeping the best model in ``output_dir``, and return the final state.
 
         Raises:
             DataError: a sample is damaged; the step before it is saved.
-            TrainingError: numbers are not finite, a file cannot be written, or another process has ended.
+            TrainingError: numbers are not finite, a file cannot be written, or another process has
+                ended.
             Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
         """
         try:
             return self._fit()
         except DataError as error:  # in a batch that was to come
-            if not self.state.step or self.accelerator.num_processes > 1:  # other processes are in the step
+            if (
+                not self.state.step or self.accelerator.num_processes > 1
+            ):  # other processes are in the step
                 raise
             self._read_losses()
             self._log_similarities()
             self._checkpoints.write(self.state)
-            raise DataError(f"{error}; step {self.state.step} is saved, --resume_from_checkpoint goes on") from error
+            raise DataError(
+                f"{error}; step {self.state.step} is saved, --resume_from_checkpoint goes on"
+            ) from error
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -110,10 +139,14 @@ class Trainer:
                 raise
             step = f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}"
             where = f"{step}, in {str(self.folder)!r}: {reason}"
-            raise TrainingError(f"{where}. {self._saved_model()}; complete checkpoints stay as they are") from error
+            raise TrainingError(
+                f"{where}. {self._saved_model()}; complete checkpoints stay as they are"
+            ) from error
 
     def close(self) -> None:
-        """Free the prepared model and then end the process group: gloo's destructor would wait for ever for it."""
+        """Free the prepared model and then end the process group: gloo's destructor would wait for
+        ever for it.
+        """
         self.model = self.task.model
         self.accelerator.free_memory()
         gc.collect()
@@ -126,10 +159,14 @@ class Trainer:
         else:
             self._resume(self._resumed)
         if self.settings.report_to != "none":
-            plain = {k: v for k, v in self.run.options.items() if isinstance(v, (int, float, str, bool))}
+            plain = {
+                k: v for k, v in self.run.options.items() if isinstance(v, (int, float, str, bool))
+            }
             self.accelerator.init_trackers("dystress", config=plain)
         self.model.train()
-        bar = progress_bar(show=main, total=self.total_steps, initial=state.step, desc="training", unit=" steps")
+        bar = progress_bar(
+            show=main, total=self.total_steps, initial=state.step, desc="training", unit=" steps"
+        )
         with StopSignals(self.accelerator) as stop, bar:
             self._mark = time.perf_counter()
             for micro_batches in self._batches(state.step):
@@ -149,11 +186,17 @@ class Trainer:
         self.scheduler.step()
         on_main_process(self.accelerator, lambda: shorten_logs(self.folder, step))
 
-    # ---- a step ----------------------------------------------------------------------------------------------------
+    # ---- a step
+    # ----------------------------------------------------------------------------------------------------
 
     def _batches(self, start: int) -> Iterator[list[list[Batch]]]:
-        """The micro-batches of each step from ``start`` on, each as a list of chunks that are embedded at once."""
-        accumulation, chunk = self.settings.gradient_accumulation_steps, self.settings.grad_cache_chunk
+        """The micro-batches of each step from ``start`` on, each as a list of chunks that are
+        embedded at once.
+        """
+        accumulation, chunk = (
+            self.settings.gradient_accumulation_steps,
+            self.settings.grad_cache_chunk,
+        )
 
         def chunks() -> Iterator[tuple[NDArray[np.int64], int]]:
             for step in range(start, self.total_steps):
@@ -161,7 +204,9 @@ class Trainer:
                 if i == 0 or step == start:
                     batches = self.order.epoch(epoch)
                 for batch in batches[i * accumulation : (i + 1) * accumulation]:
-                    for rows in np.split(batch, range(chunk, len(batch), chunk)) if chunk else [batch]:
+                    for rows in (
+                        np.split(batch, range(chunk, len(batch), chunk)) if chunk else [batch]
+                    ):
                         yield rows, step
 
         loaded = load_ahead(lambda chunk: self.task.load(*chunk), chunks(), self.accelerator.device)
@@ -171,8 +216,12 @@ class Trainer:
 
     def _step(self, micro_batches: list[list[Batch]]) -> None:
         accelerator = self.accelerator
-        clip = self.settings.max_grad_norm or (math.inf if self._fp16 else 0)  # fp16 overflows show in the norm
-        self.task.begin_step(self.state.step / self.steps_per_epoch, self.state.step / self.total_steps)
+        clip = self.settings.max_grad_norm or (
+            math.inf if self._fp16 else 0
+        )  # fp16 overflows show in the norm
+        self.task.begin_step(
+            self.state.step / self.steps_per_epoch, self.state.step / self.total_steps
+        )
         for chunks in micro_batches:
             norm: Tensor | None = None
             with accelerator.accumulate(self.model):
@@ -180,17 +229,25 @@ class Trainer:
                     loss = self.task.loss(self.task.embed(self.model, chunks[0]))
                     accelerator.backward(loss)
                 else:
-                    loss = backward_in_chunks(self.task.embed, self.task.loss, self.model, chunks, accelerator)
+                    loss = backward_in_chunks(
+                        self.task.embed, self.task.loss, self.model, chunks, accelerator
+                    )
                 if accelerator.sync_gradients:
-                    for parameter in self.task.objective.parameters():  # here, so that all processes find an overflow
-                        if parameter.grad is not None:  # of a temperature of the user's own, frozen or not used
+                    for parameter in (
+                        self.task.objective.parameters()
+                    ):  # here, so that all processes find an overflow
+                        if (
+                            parameter.grad is not None
+                        ):  # of a temperature of the user's own, frozen or not used
                             parameter.grad = accelerator.reduce(parameter.grad, "mean")
                     if clip > 0:
                         norm = accelerator.clip_grad_norm_(self.model.parameters(), clip)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             loss = loss.detach()
-            self._pending.append(torch.stack([loss, loss.new_zeros(()) if norm is None else norm.to(loss)]))
+            self._pending.append(
+                torch.stack([loss, loss.new_zeros(()) if norm is None else norm.to(loss)])
+            )
         if self._similarities is not None:
             self._similarities.end_step()
         self.scheduler.step()  # also after an fp16 overflow: the fused optimizer skips the step on the device
@@ -224,18 +281,23 @@ class Trainer:
             raise Interrupted(stopping, f"{when}; --resume_from_checkpoint goes on from there")
         self._mark = time.perf_counter() if evaluating or saving else self._mark
 
-    # ---- losses and logs -------------------------------------------------------------------------------------------
+    # ---- losses and logs
+    # -------------------------------------------------------------------------------------------
 
     def _read_losses(self) -> None:
         """Read the losses since the last call from the device, and end at one that is not finite."""
         if not self._pending:
             return
-        read: list[list[float]] = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
+        read: list[list[float]] = self.accelerator.reduce(
+            torch.stack(self._pending), "mean"
+        ).tolist()
         self._pending.clear()
         accumulation = self.settings.gradient_accumulation_steps
         steps = [read[i : i + accumulation] for i in range(0, len(read), accumulation)]
         for step, batches in enumerate(steps, start=self.state.step - len(steps) + 1):
-            reason = self.state.add_losses([loss for loss, _ in batches], batches[-1][1], self._fp16)
+            reason = self.state.add_losses(
+                [loss for loss, _ in batches], batches[-1][1], self._fp16
+            )
             if reason is not None:
                 epoch, batch = divmod(step - 1, self.steps_per_epoch)
                 rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
@@ -248,7 +310,9 @@ class Trainer:
     @property
     def samples_per_second(self) -> float:
         """Training samples over the seconds in steps, all processes together."""
-        samples = self.state.step * self.settings.gradient_accumulation_steps * self.order.batch_size
+        samples = (
+            self.state.step * self.settings.gradient_accumulation_steps * self.order.batch_size
+        )
         return samples / max(self.state.train_seconds, 1e-9)
 
     def _log_losses(self) -> str:
@@ -257,7 +321,11 @@ class Trainer:
         loss = sum(losses) / len(losses) if losses else math.nan
         losses.clear()
         rate = self.samples_per_second
-        values = {"loss": loss, "learning_rate": float(self.scheduler.get_last_lr()[0]), "samples_per_second": rate}
+        values = {
+            "loss": loss,
+            "learning_rate": float(self.scheduler.get_last_lr()[0]),
+            "samples_per_second": rate,
+        }
         self._log(LOG, self.state.step, values)
         return f"loss {loss:.4f}, {rate:,.0f} samples/s"
 
@@ -269,23 +337,34 @@ class Trainer:
     def _log(self, file: str, step: int, values: Mapping[str, Any], prefix: str = "") -> None:
         """Write a line to a log and its numbers to the tracker, on the main process."""
         if self.accelerator.is_main_process:
-            numbers = {f"{prefix}{name}": value for name, value in values.items() if isinstance(value, float)}
+            numbers = {
+                f"{prefix}{name}": value
+                for name, value in values.items()
+                if isinstance(value, float)
+            }
             self.accelerator.log(numbers, step=step)
             append(self.folder / file, step, values)
 
-    # ---- the best model --------------------------------------------------------------------------------------------
+    # ---- the best model
+    # --------------------------------------------------------------------------------------------
 
     def _has_collapsed(self) -> bool:
         """Whether the vectors of different samples have become one; says so when it happens."""
         state = self.state
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
-        if not get_total_norm(weights, norm_type=math.inf).isfinite():  # the largest weight; NaN if there is one
-            raise TrainingError(f"a weight is not finite at step {state.step}; lower --learning_rate")
+        if not get_total_norm(
+            weights, norm_type=math.inf
+        ).isfinite():  # the largest weight; NaN if there is one
+            raise TrainingError(
+                f"a weight is not finite at step {state.step}; lower --learning_rate"
+            )
         if state.spread < _ROUNDING or not spread_of(self.task.probe()) < _COLLAPSED * state.spread:
             state.collapsed_step = None
         elif state.collapsed_step is None:
             state.collapsed_step = state.step
-            warnings.warn(f"at step {state.step} {_ONE_VECTOR}; this model is not saved", stacklevel=2)
+            warnings.warn(
+                f"at step {state.step} {_ONE_VECTOR}; this model is not saved", stacklevel=2
+            )
         return state.collapsed_step is not None
 
     def _evaluate(self) -> None:
@@ -298,7 +377,9 @@ class Trainer:
         if value is not None and not (state.best_metric is None or value > state.best_metric):
             return
         if value is not None and math.isnan(value):
-            raise TrainingError(f"{name} is {value} at step {state.step}: the vectors are all equal or not finite")
+            raise TrainingError(
+                f"{name} is {value} at step {state.step}: the vectors are all equal or not finite"
+            )
         if name is None and state.step < self.total_steps:
             self._keep()
             return
@@ -307,8 +388,13 @@ class Trainer:
         state.learned = self.task.objective.learned()
 
     def _keep(self) -> None:
-        """Keep the weights of this step, which are written where those of the last one have collapsed."""
-        self._kept = self.state.step, {k: v.to("cpu", copy=True) for k, v in self.task.model.state_dict().items()}
+        """Keep the weights of this step, which are written where those of the last one have
+        collapsed.
+        """
+        self._kept = (
+            self.state.step,
+            {k: v.to("cpu", copy=True) for k, v in self.task.model.state_dict().items()},
+        )
 
     def _end_collapsed(self) -> None:
         state = self.state
@@ -323,20 +409,29 @@ class Trainer:
 
     def _saved_model(self) -> str:
         step = self.state.best_step
-        return "This run has saved no model" if step is None else f"The model of step {step} is in {self.folder}"
+        return (
+            "This run has saved no model"
+            if step is None
+            else f"The model of step {step} is in {self.folder}"
+        )
 
 
 def spread_of(vectors: Tensor) -> float:
-    """How far apart vectors (n, dim) point: two fifths of the pairs have 1 less their cosine within it.
+    """How far apart vectors (n, dim) point: two fifths of the pairs have 1 less their cosine within
+    it.
 
     0 where all are one, and also where each is one of two.
     """
-    apart = torch.pdist(unit_vectors(vectors).float()).square() / 2  # without the rounding of 1 less a product
+    apart = (
+        torch.pdist(unit_vectors(vectors).float()).square() / 2
+    )  # without the rounding of 1 less a product
     return float(apart.kthvalue(1 + int(0.4 * (len(apart) - 1))).values) if len(apart) else 0.0
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable parameters, those of biases and normalisation layers (one dimension) without weight decay."""
+    """Trainable parameters, those of biases and normalisation layers (one dimension) without weight
+    decay.
+    """
     trainable = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},

@@ -13,7 +13,9 @@ Seconds = Mapping[str, list[float]]
 
 def here() -> torch.device:
     """The accelerator where there is one, else the CPU."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = (
+        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    )
     return accelerator or torch.device("cpu")
 
 
@@ -45,6 +47,8 @@ def print_rates(title: str, items: int, seconds: Seconds) -> None:
     for name, values in seconds.items():
         ratios = [b / a for a, b in zip(first, values, strict=True)]
         rate = items / statistics.median(values)
-        print(f"{name:22} {rate:11.1f} {statistics.median(ratios):10.2f}   {min(ratios):.2f} to {max(ratios):.2f}")
+        print(
+            f"{name:22} {rate:11.1f} {statistics.median(ratios):10.2f}   {min(ratios):.2f} to {max(ratios):.2f}"
+        )
     about = {"device": device_name(here()), "torch": torch.__version__}
     print(json.dumps({"seconds": seconds, "items": items, **about}))

@@ -1,10 +1,13 @@
-"""The study of docs/study/halves_plan.md: do halves that find each other agree with a labelled search?
+"""The study of docs/study/halves_plan.md: do halves that find each other agree with a labelled
+search?
 
-    python tests/benchmarks/halves.py                          # the statistics of docs/study/halves.jsonl
-    python tests/benchmarks/halves.py measure DATA MINILM OUT  # the rows anew, into OUT/halves.jsonl
+    python tests/benchmarks/halves.py                          # the statistics of
+    docs/study/halves.jsonl python tests/benchmarks/halves.py measure DATA MINILM OUT  # the rows
+    anew, into OUT/halves.jsonl
 
-DATA has ``retrieval/cisi``, ``retrieval/cacm`` and ``wiki_paragraphs.txt.xz``; MINILM is a folder of all-MiniLM-L6-v2.
-BM25 has the idf of the second halves alone here; the rows have it with other texts beside, as the plan says.
+DATA has ``retrieval/cisi``, ``retrieval/cacm`` and ``wiki_paragraphs.txt.xz``; MINILM is a folder
+of all-MiniLM-L6-v2. BM25 has the idf of the second halves alone here; the rows have it with other
+texts beside, as the plan says.
 """
 
 from __future__ import annotations
@@ -48,30 +51,52 @@ Score = Callable[[Sequence[str], Sequence[str]], NDArray[np.float64]]  # (n, m) 
 
 def statistics() -> None:
     """Print the correlations with their intervals, and the pairs of before and after."""
-    rows = {(row["collection"], row["model"]): row for row in map(json.loads, ROWS.read_text().splitlines())}
+    rows = {
+        (row["collection"], row["model"]): row
+        for row in map(json.loads, ROWS.read_text().splitlines())
+    }
     for collection in COLLECTIONS:
         models = [model for of, model in rows if of == collection]
-        labelled = np.array([rows[collection, model]["ndcg of queries"] for model in models])  # (models, queries)
-        rank = np.array([rows[collection, model]["ranks"] for model in models], float)  # (models, texts)
+        labelled = np.array(
+            [rows[collection, model]["ndcg of queries"] for model in models]
+        )  # (models, queries)
+        rank = np.array(
+            [rows[collection, model]["ranks"] for model in models], float
+        )  # (models, texts)
         for name, measure in MEASURES.items():
             found, rng = measure(rank), np.random.default_rng(0)
             drawn = []
             for _ in range(2000):
-                queries, texts = (rng.integers(0, n, n) for n in (labelled.shape[1], found.shape[1]))
+                queries, texts = (
+                    rng.integers(0, n, n) for n in (labelled.shape[1], found.shape[1])
+                )
                 both = labelled[:, queries].mean(1), found[:, texts].mean(1)
                 drawn.append([spearmanr(*both).statistic, kendalltau(*both).statistic])
             low, high = np.percentile(drawn, [2.5, 97.5], axis=0)
             both = labelled.mean(1), found.mean(1)
-            each = zip(("Spearman", "Kendall"), (spearmanr(*both), kendalltau(*both)), low, high, strict=True)
-            said = ", ".join(f"{kind} {of.statistic:.2f} ({a:.2f} to {b:.2f})" for kind, of, a, b in each)
+            each = zip(
+                ("Spearman", "Kendall"),
+                (spearmanr(*both), kendalltau(*both)),
+                low,
+                high,
+                strict=True,
+            )
+            said = ", ".join(
+                f"{kind} {of.statistic:.2f} ({a:.2f} to {b:.2f})" for kind, of, a, b in each
+            )
             print(f"{collection}, {len(models)} models, {name}: {said}")
         for before, after in (pair for pair in PAIRS if {*pair} <= {*models}):
             one, other = models.index(before), models.index(after)
-            gains = {name: (m := measure(rank))[other] - m[one] for name, measure in MEASURES.items()}
+            gains = {
+                name: (m := measure(rank))[other] - m[one] for name, measure in MEASURES.items()
+            }
             changes = (
-                f"{n} {100 * g.mean():+.1f} ± {100 * g.std(ddof=1) / len(g) ** 0.5:.1f}" for n, g in gains.items()
+                f"{n} {100 * g.mean():+.1f} ± {100 * g.std(ddof=1) / len(g) ** 0.5:.1f}"
+                for n, g in gains.items()
             )
-            print(f"  {before} -> {after}: {100 * (labelled[other] - labelled[one]).mean():+.2f}; {', '.join(changes)}")
+            print(
+                f"  {before} -> {after}: {100 * (labelled[other] - labelled[one]).mean():+.2f}; {', '.join(changes)}"
+            )
 
 
 def measure_all(data: Path, minilm: str, out: Path) -> None:
@@ -87,22 +112,32 @@ def measure_all(data: Path, minilm: str, out: Path) -> None:
         lines = [" ".join(text.split()) for text in collection.documents.values()]
         held = _held_out(lines)
         text = out / f"{name}.txt"
-        text.write_text("".join(f"{line}\n" for i, line in enumerate(lines) if i not in held), encoding="utf-8")
+        text.write_text(
+            "".join(f"{line}\n" for i, line in enumerate(lines) if i not in held), encoding="utf-8"
+        )
         first, second = zip(*(halves_of(lines[i]) for i in held), strict=True)
         documents, queries = list(collection.documents.values()), list(collection.queries.values())
         for model, score in _models(text, wiki, minilm, out):
             rank = ranks(score(first, second))
             of_queries = _ndcg(score(queries, documents), collection)
             row = {"collection": name, "model": model, "ndcg@10": round(100 * of_queries.mean(), 2)}
-            row |= {kind: round(100 * measure(rank.astype(np.float64)).mean(), 2) for kind, measure in MEASURES.items()}
+            row |= {
+                kind: round(100 * measure(rank.astype(np.float64)).mean(), 2)
+                for kind, measure in MEASURES.items()
+            }
             row |= {"ranks": rank.tolist(), "ndcg of queries": of_queries.round(4).tolist()}
             with (out / "halves.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print({name: value for name, value in row.items() if not isinstance(value, list)}, flush=True)
+            print(
+                {name: value for name, value in row.items() if not isinstance(value, list)},
+                flush=True,
+            )
 
 
 def ranks(scores: NDArray[np.float64]) -> NDArray[np.int64]:
-    """At which place each row of (n, n) has its own column, from 1; those that equal it come before."""
+    """At which place each row of (n, n) has its own column, from 1; those that equal it come
+    before.
+    """
     return np.asarray((scores >= scores.diagonal()[:, None]).sum(1))
 
 
@@ -122,7 +157,10 @@ def _models(text: Path, wiki: Path, minilm: str, out: Path) -> list[tuple[str, S
         ("words: TF-IDF", _tfidf(text)),
         ("words: BM25", _bm25),
         (UNTRAINED, _vectors(_untrained(text, out / f"{text.stem}-untrained"))),
-        *((name, _vectors(_run(text, out / f"{text.stem}-{i}", *of))) for i, (name, of) in enumerate(TRAINED.items())),
+        *(
+            (name, _vectors(_run(text, out / f"{text.stem}-{i}", *of)))
+            for i, (name, of) in enumerate(TRAINED.items())
+        ),
         (WIKIPEDIA, _vectors(_run(wiki, out / "wiki", "own-text", "--max_steps=800"))),
         (BERT, _bert()),
         (MINILM, _vectors(minilm)),
@@ -130,9 +168,20 @@ def _models(text: Path, wiki: Path, minilm: str, out: Path) -> list[tuple[str, S
 
 
 def _run(text: Path, folder: Path, preset: str, *options: str) -> str:
-    words = ["--preset", preset, f"--train_file={text}", f"--output_dir={folder}", "--held_out=0", *options]
+    words = [
+        "--preset",
+        preset,
+        f"--train_file={text}",
+        f"--output_dir={folder}",
+        "--held_out=0",
+        *options,
+    ]
     if not (folder / "run.json").is_file():
-        subprocess.run([sys.executable, "-m", "dystress_text", "train", *words], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "dystress_text", "train", *words],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
     return str(folder)
 
 
@@ -142,8 +191,13 @@ def _untrained(text: Path, folder: Path) -> str:
     from dystress_text.encoders.static import StaticEncoder, new_static
 
     table, tokenizer = new_static(512)
-    pieces = [sorted({*ids}) for ids in tokenizer(text.read_text(encoding="utf-8").splitlines())["input_ids"]]
-    table.start(torch.bincount(torch.tensor([*chain(*pieces)]), minlength=len(tokenizer)), len(pieces), 0)
+    pieces = [
+        sorted({*ids})
+        for ids in tokenizer(text.read_text(encoding="utf-8").splitlines())["input_ids"]
+    ]
+    table.start(
+        torch.bincount(torch.tensor([*chain(*pieces)]), minlength=len(tokenizer)), len(pieces), 0
+    )
     StaticEncoder(table).save(folder, tokenizer)
     return str(folder)
 
@@ -152,7 +206,9 @@ def _vectors(folder: str) -> Score:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(folder, device="cpu")
-    return lambda a, b: model.similarity(model.encode(list(a)), model.encode(list(b))).double().numpy()
+    return lambda a, b: (
+        model.similarity(model.encode(list(a)), model.encode(list(b))).double().numpy()
+    )
 
 
 def _bert() -> Score:
@@ -162,7 +218,9 @@ def _bert() -> Score:
     from dystress_text.files.places import EMBEDDED
 
     model, tokenizer = load_encoder(str(EMBEDDED / "bert-mini-wiki"), "avg_first_last", False)
-    return lambda a, b: (normalize(model.encode(a, tokenizer)) @ normalize(model.encode(b, tokenizer)).T).numpy()
+    return lambda a, b: (
+        normalize(model.encode(a, tokenizer)) @ normalize(model.encode(b, tokenizer)).T
+    ).numpy()
 
 
 def _tfidf(text: Path) -> Score:
@@ -176,7 +234,9 @@ def _tfidf(text: Path) -> Score:
     def pieces(line: str) -> list[str]:
         return [p for p in tokenizer.encode(line, add_special_tokens=False).tokens if p != "[UNK]"]
 
-    words = TfidfVectorizer(analyzer=pieces, sublinear_tf=True).fit(text.read_text(encoding="utf-8").splitlines())
+    words = TfidfVectorizer(analyzer=pieces, sublinear_tf=True).fit(
+        text.read_text(encoding="utf-8").splitlines()
+    )
     return lambda a, b: (words.transform(a) @ words.transform(b).T).toarray()
 
 
@@ -197,10 +257,15 @@ def _ndcg(scores: NDArray[np.float64], collection: Any) -> NDArray[np.float64]:
     for row, query in zip(scores, collection.queries, strict=True):
         order = sorted(range(len(names)), key=lambda i: (-row[i], names[i]))
         own = {query} & collection.own
-        best = [names[i] for i in order[:11] if names[i] not in own and (row[i] > 0 or row.min() < 0)][:10]
+        best = [
+            names[i] for i in order[:11] if names[i] not in own and (row[i] > 0 or row.min() < 0)
+        ][:10]
         relevant = collection.relevant[query]
         ideal = sum(1 / np.log2(place + 2) for place in range(min(10, len(relevant))))
-        found.append(sum(1 / np.log2(place + 2) for place, name in enumerate(best) if name in relevant) / ideal)
+        found.append(
+            sum(1 / np.log2(place + 2) for place, name in enumerate(best) if name in relevant)
+            / ideal
+        )
     return np.array(found)
 
 

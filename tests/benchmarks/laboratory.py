@@ -1,9 +1,9 @@
 """The study of temperature rules: the tables of the pages, from the records in docs/study.
 
-It prints the rows of docs/laboratory/text.md and rules.md. Rules and constants are compared by seed on the mean of
-STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
-holds what ``dystress audit`` said of one run of each rule with --log_similarity, repeated.json the same of the rule
-that was repeated.
+It prints the rows of docs/laboratory/text.md and rules.md. Rules and constants are compared by seed
+on the mean of STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such
+records; predictions.json holds what ``dystress audit`` said of one run of each rule with
+--log_similarity, repeated.json the same of the rule that was repeated.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ By_seed = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A rule against its nearest constant: its prediction, the difference of the averages, the p of equivalence."""
+    """A rule against its nearest constant: its prediction, the difference of the averages, the p of
+    equivalence.
+    """
 
     name: str
     prediction: Mapping[str, Any]
@@ -60,7 +62,9 @@ class Outcome:
 
 
 def figures(runs: Sequence[TextRun], configuration: str, column: str) -> dict[int, float]:
-    """A configuration's figures by seed: of a set, or of the test sets the ``average`` or as printed, ``avg``."""
+    """A configuration's figures by seed: of a set, or of the test sets the ``average`` or as
+    printed, ``avg``.
+    """
     found = {}
     for run in runs:
         sets = {**run.figures[TRAINING], **run.figures.get("senteval/sts", {})}
@@ -73,8 +77,12 @@ def figures(runs: Sequence[TextRun], configuration: str, column: str) -> dict[in
 
 
 def equivalence(ours: By_seed, baseline: By_seed) -> float:
-    """The p of two one-sided t tests, paired by seed, that the mean difference lies within the margin (Schuirmann)."""
-    differences = np.array([ours[seed] - baseline[seed] for seed in sorted(set(ours) & set(baseline))])
+    """The p of two one-sided t tests, paired by seed, that the mean difference lies within the
+    margin (Schuirmann).
+    """
+    differences = np.array(
+        [ours[seed] - baseline[seed] for seed in sorted(set(ours) & set(baseline))]
+    )
     above = stats.ttest_1samp(differences, -MARGIN, alternative="greater").pvalue
     below = stats.ttest_1samp(differences, MARGIN, alternative="less").pvalue
     return float(max(above, below))
@@ -82,7 +90,10 @@ def equivalence(ours: By_seed, baseline: By_seed) -> float:
 
 def outcomes() -> list[Outcome]:
     """The test of the predictions in docs/study: every rule beside its constant."""
-    files = (json.loads((STUDY / name).read_text(encoding="utf-8")) for name in ("predictions.json", "repeated.json"))
+    files = (
+        json.loads((STUDY / name).read_text(encoding="utf-8"))
+        for name in ("predictions.json", "repeated.json")
+    )
     predictions = {name: prediction for file in files for name, prediction in file["rules"].items()}
     runs, found = read_text_runs([STUDY / "laboratory.jsonl"])[0], []
     for name, prediction in predictions.items():
@@ -113,9 +124,17 @@ def study() -> list[str]:
     runs = read_text_runs([STUDY / "runs.jsonl"])[0]
     compared = Comparisons(runs)
     differences = dict(sections(compared))["STS, Spearman x 100: differences over seeds"][1:]
-    less = {ours: (f"{by} ({interval})", p) for ours, base, _, by, interval, _, p in differences if base == SIMCSE}
+    less = {
+        ours: (f"{by} ({interval})", p)
+        for ours, base, _, by, interval, _, p in differences
+        if base == SIMCSE
+    }
     return [
-        _row(name_of(x), *(mean(runs, x, each) for each in (DEV, "avg", UNIFORMITY)), *less.get(x, ("", "")))
+        _row(
+            name_of(x),
+            *(mean(runs, x, each) for each in (DEV, "avg", UNIFORMITY)),
+            *less.get(x, ("", "")),
+        )
         for x in compared.configurations
     ]
 
@@ -124,11 +143,16 @@ def rules() -> list[str]:
     """The audit of each rule, and the test beside its constant."""
     runs, rows = read_text_runs([STUDY / "laboratory.jsonl"])[0], []
     for one in outcomes():
-        p, expected = one.prediction, "equivalent" if one.prediction["equivalent"] else "not equivalent"
+        p, expected = (
+            one.prediction,
+            "equivalent" if one.prediction["equivalent"] else "not equivalent",
+        )
         told = (f"{p['nearest']:.4f}", f"{100 * p['moved']:.1f} %", f"{p['pull']:.2f}")
         of_eleven = f"{min(1, one.average.corrected or 1):.2g}"
         average = mean(runs, one.name, "average")
-        rows.append(_row("...", *told, expected, average, str(one.average), one.observed, of_eleven))
+        rows.append(
+            _row("...", *told, expected, average, str(one.average), one.observed, of_eleven)
+        )
     return rows
 
 
@@ -137,21 +161,43 @@ def candidates(search: Sequence[TextRun]) -> list[str]:
     rows = []
     for name in dict.fromkeys(run.configuration for run in search):
         dev, is_dcl = figures(search, name, DEV), name.startswith("dcl")
-        first, five = [dev[seed] for seed in (10, 11)], [dev[seed] for seed in range(10, 15) if seed in dev]
+        first, five = (
+            [dev[seed] for seed in (10, 11)],
+            [dev[seed] for seed in range(10, 15) if seed in dev],
+        )
         over = f"{np.mean(five):.2f}" if len(five) == 5 else ""
-        audits = [run.record["audit"] for run in search if run.configuration == name and "audit" in run.record]
+        audits = [
+            run.record["audit"]
+            for run in search
+            if run.configuration == name and "audit" in run.record
+        ]
         audits = [] if is_dcl else audits  # the page does not compare DCL with itself
-        audited = [(f"{a['nearest_constant']:.4f}", f"{100 * a['moved']:.1f} %", f"{a['pull']:.2f}") for a in audits]
+        audited = [
+            (f"{a['nearest_constant']:.4f}", f"{100 * a['moved']:.1f} %", f"{a['pull']:.2f}")
+            for a in audits
+        ]
         if name == "dcl-0.037" or audited or (over and not is_dcl):
-            rows.append(_row("...", *(audited[0] if audited else ("", "", "")), f"{np.mean(first):.2f}", over))
+            rows.append(
+                _row(
+                    "...", *(audited[0] if audited else ("", "", "")), f"{np.mean(first):.2f}", over
+                )
+            )
     return rows
 
 
 def best(search: Sequence[TextRun]) -> list[str]:
     """The test of the best rule of the search, and its controls."""
-    test = [run for run in (*read_text_runs([STUDY / "laboratory.jsonl"])[0], *search) if run.seed < 5]
+    test = [
+        run for run in (*read_text_runs([STUDY / "laboratory.jsonl"])[0], *search) if run.seed < 5
+    ]
     control, rows = "grid-constant-temp=0.089", []
-    for name in ("hardness-0.0715-20", "dcl-0.037", "sts-macl", control, "grid-constant-temp=0.0715"):
+    for name in (
+        "hardness-0.0715-20",
+        "dcl-0.037",
+        "sts-macl",
+        control,
+        "grid-constant-temp=0.0715",
+    ):
         less = paired(*(figures(test, each, "average") for each in (name, control)))
         label = name_of(name) + " (published)" * (name == "sts-macl")
         cells = (mean(test, name, DEV), mean(test, name, "average"))
@@ -160,7 +206,9 @@ def best(search: Sequence[TextRun]) -> list[str]:
 
 
 def tables() -> dict[str, list[str]]:
-    """The rows that the records make, by the page and what they are of; those that begin with ... without names."""
+    """The rows that the records make, by the page and what they are of; those that begin with ...
+    without names.
+    """
     search = read_text_runs([STUDY / "search.jsonl"])[0]
     return {
         "text: the text table": study(),

@@ -1,11 +1,13 @@
-"""own-text with a vocabulary of the text, in many languages, against TF-IDF: docs/study/languages.jsonl.
+"""own-text with a vocabulary of the text, in many languages, against TF-IDF:
+docs/study/languages.jsonl.
 
     python tests/benchmarks/languages.py FOLDER          # with NAME.txt, a text a line
-    python tests/benchmarks/languages.py                 # prints the table of docs/laboratory/own-text.md
+    python tests/benchmarks/languages.py                 # prints the table of
+    docs/laboratory/own-text.md
 
-A fifth of the texts, at most 500, is held out. The first half of each looks for its second half among all second
-halves. The texts of the table are the Debian handbook's (package debian-handbook 11.20220922) and, of Khmer, the help
-of LibreOffice (libreoffice-help-km 7.4.7).
+A fifth of the texts, at most 500, is held out. The first half of each looks for its second half
+among all second halves. The texts of the table are the Debian handbook's (package debian-handbook
+11.20220922) and, of Khmer, the help of LibreOffice (libreoffice-help-km 7.4.7).
 """
 
 from __future__ import annotations
@@ -25,13 +27,17 @@ SEEDS = (0, 1, 2)
 
 
 def found_first(similarity: NDArray[Any]) -> float:
-    """The share x 100 of first halves, (n, n) similarities to all second ones, that find their own alone first."""
+    """The share x 100 of first halves, (n, n) similarities to all second ones, that find their own
+    alone first.
+    """
     own = np.diag(similarity)
     others = similarity - np.diag(np.full(len(own), np.inf))
     return round(100 * float((own > others.max(1)).mean()), 1)
 
 
-def by_words(first: Sequence[str], second: Sequence[str], train: Sequence[str], **options: Any) -> float:
+def by_words(
+    first: Sequence[str], second: Sequence[str], train: Sequence[str], **options: Any
+) -> float:
     """By TF-IDF as scikit-learn has it, with the idf of all texts."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -47,10 +53,17 @@ def by_table(first: Sequence[str], second: Sequence[str], train: Sequence[str], 
         file = Path(place) / "text.txt"
         file.write_text("\n".join(train) + "\n", encoding="utf-8")
         run = dystress_text.train(
-            "own-text", train_file=file, vocabulary="text", held_out=0, seed=seed, output_dir=Path(place) / "out"
+            "own-text",
+            train_file=file,
+            vocabulary="text",
+            held_out=0,
+            seed=seed,
+            output_dir=Path(place) / "out",
         )
         model = run.model
-    one, other = (model.encode(list(half), normalize_embeddings=True) for half in (first, second))  # (n, dim) each
+    one, other = (
+        model.encode(list(half), normalize_embeddings=True) for half in (first, second)
+    )  # (n, dim) each
     return found_first(one @ other.T)
 
 

@@ -1,10 +1,13 @@
-"""Forward and backward of a loss: plain, blockwise and the paper's pseudocode; time and peak memory.
+"""Forward and backward of a loss: plain, blockwise and the paper's pseudocode; time and peak
+memory.
 
-    python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads 1]
+    python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads
+    1]
 
-Runs on a CUDA device when there is one. Prints a Markdown table and, on the last line, a JSON record. Each contestant's
-peak memory is that of a process of its own (resident memory, or the CUDA allocator's, at its peak less before the
-loss); for the times, medians of forward and backward together, all contestants take turns.
+Runs on a CUDA device when there is one. Prints a Markdown table and, on the last line, a JSON
+record. Each contestant's peak memory is that of a process of its own (resident memory, or the CUDA
+allocator's, at its peak less before the loss); for the times, medians of forward and backward
+together, all contestants take turns.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def pseudocode(objective: str, low: float, high: float) -> Loss:
-    """The paper's Alg. vanilladystress, or its block s12 alone for InfoNCE; a constant temperature has no cosine."""
+    """The paper's Alg. vanilladystress, or its block s12 alone for InfoNCE; a constant temperature
+    has no cosine.
+    """
 
     def loss(z_1: Tensor, z_2: Tensor) -> Tensor:
         n, device = len(z_1), z_1.device
@@ -47,7 +52,11 @@ def pseudocode(objective: str, low: float, high: float) -> Loss:
             s11, s22 = ((z @ z.T)[ndg].view(n, -1) for z in (z_1, z_2))
             s = torch.cat([torch.cat([s, s11], dim=1), torch.cat([z_2 @ z_1.T, s22], dim=1)], dim=0)
             labels = labels.repeat(2)
-        temp = low if low == high else low + 0.5 * (high - low) * (1 + torch.cos(math.pi * (1 + s.detach())))
+        temp = (
+            low
+            if low == high
+            else low + 0.5 * (high - low) * (1 + torch.cos(math.pi * (1 + s.detach())))
+        )
         return F.cross_entropy(s / temp, labels)
 
     return loss
@@ -93,7 +102,9 @@ def peak(loss: Loss, size: int, dim: int) -> int:
         before = torch.cuda.memory_allocated()
         step(loss, views)
         return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts again from here
+    Path("/proc/self/clear_refs").write_text(
+        "5", encoding="utf-8"
+    )  # the peak starts again from here
     before = status_bytes("VmRSS")
     step(loss, views)
     return status_bytes("VmHWM") - before
@@ -101,26 +112,43 @@ def peak(loss: Loss, size: int, dim: int) -> int:
 
 def main() -> None:
     """Measure and print the table and the record."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024, 4096, 8192], help="pairs of a batch")
-    parser.add_argument("--repeats", type=int, default=5, help="turns of each contestant (default 5)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=[64, 256, 1024, 4096, 8192], help="pairs of a batch"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="turns of each contestant (default 5)"
+    )
     parser.add_argument("--dim", type=int, default=768, help="dimensions (default 768)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
     parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
-    parser.add_argument("--temperatures", nargs="+", choices=TEMPERATURES, default=list(TEMPERATURES))
+    parser.add_argument(
+        "--temperatures", nargs="+", choices=TEMPERATURES, default=list(TEMPERATURES)
+    )
     parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)  # in a process of its own
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.peak is not None:
         print(peak(make_loss(*options.peak), options.sizes[0], options.dim))
         return
-    about = {"device": device_name(DEVICE), "threads": options.threads, "dim": options.dim, "torch": torch.__version__}
-    print(f"{about}; fp32, forward + backward\n\n| objective | pairs | temperature | form | ms | of plain | peak MB |")
+    about = {
+        "device": device_name(DEVICE),
+        "threads": options.threads,
+        "dim": options.dim,
+        "torch": torch.__version__,
+    }
+    print(
+        f"{about}; fp32, forward + backward\n\n| objective | pairs | temperature | form | ms | of plain | peak MB |"
+    )
     print(f"|{'---|' * 7}")
     record = []
     for objective in options.objectives:
         forms = ("plain", "blockwise", "pseudocode")
-        contestants = {(n, form): make_loss(objective, n, form) for n in options.temperatures for form in forms}
+        contestants = {
+            (n, form): make_loss(objective, n, form) for n in options.temperatures for form in forms
+        }
         for size in options.sizes:
             views = make_views(size, options.dim)
             seconds: dict[tuple[str, str], list[float]] = {who: [] for who in contestants}
@@ -128,14 +156,33 @@ def main() -> None:
                 for who, loss in contestants.items():
                     seconds[who].append(step(loss, views))
             for who in contestants:
-                ms, plain = (1000 * statistics.median(seconds[each][1:]) for each in (who, (who[0], "plain")))
-                arguments = ["--sizes", str(size), "--dim", str(options.dim), "--threads", str(options.threads)]
+                ms, plain = (
+                    1000 * statistics.median(seconds[each][1:]) for each in (who, (who[0], "plain"))
+                )
+                arguments = [
+                    "--sizes",
+                    str(size),
+                    "--dim",
+                    str(options.dim),
+                    "--threads",
+                    str(options.threads),
+                ]
                 command = [sys.executable, __file__, *arguments, "--peak", objective, *who]
-                bytes_ = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                bytes_ = int(
+                    subprocess.run(command, capture_output=True, text=True, check=True).stdout
+                )
                 print(
                     f"| {objective} | {size:,} | {' | '.join(who)} | {ms:.1f} | {ms / plain:.2f} | {bytes_ / 1e6:.1f} |"
                 )
-                record.append({"objective": objective, "size": size, "contestant": who, "ms": ms, "peak": bytes_})
+                record.append(
+                    {
+                        "objective": objective,
+                        "size": size,
+                        "contestant": who,
+                        "ms": ms,
+                        "peak": bytes_,
+                    }
+                )
     print(json.dumps({**about, "rows": record}))
 
 

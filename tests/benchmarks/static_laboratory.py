@@ -1,14 +1,16 @@
-"""The laboratory on static tables: constants, profiles and other papers' rules, each run a line of static.jsonl.
+"""The laboratory on static tables: constants, profiles and other papers' rules, each run a line of
+static.jsonl.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --seeds 0 1 --data ../shared/data  # all settings
-    OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --test --seeds 2 3 4 --data ../shared/data
-    python tests/benchmarks/static_laboratory.py             # docs/laboratory/static-tables.md's table
+    OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --seeds 0 1 --data ../shared/data
+    # all settings OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --test --seeds 2 3
+    4 --data ../shared/data python tests/benchmarks/static_laboratory.py             #
+    docs/laboratory/static-tables.md's table
 
-docs/study/static_plan.md has the plan. A line of docs/study/static.jsonl is a run: loss, text, seed, and the figures on
-the sets of that text. Runs of one seed share the table's start, the batches and the crops. A run gives what
-``dystress train --preset own-text --num_train_epochs 10`` gives, without model, card and page. What the file has is not
-run again. ``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval``, ``retrieval/cisi`` and
-``retrieval/cacm``.
+docs/study/static_plan.md has the plan. A line of docs/study/static.jsonl is a run: loss, text,
+seed, and the figures on the sets of that text. Runs of one seed share the table's start, the
+batches and the crops. A run gives what ``dystress train --preset own-text --num_train_epochs 10``
+gives, without model, card and page. What the file has is not run again. ``--data`` is a folder with
+``wiki_paragraphs.txt.xz``, ``senteval``, ``retrieval/cisi`` and ``retrieval/cacm``.
 """
 
 from __future__ import annotations
@@ -47,8 +49,17 @@ RUNS = STUDY / "static.jsonl"
 PASSES, PARAGRAPHS = 10, 1300
 CHOICE, SEEDS = range(2), range(20)  # seeds that choose settings, and all
 STS = {"STS-B dev": "stsb_dev", "STS12": "sts12", "SICK-R": "sickr_test"}
-TEXTS = {"CISI": ("CISI",), "CACM": ("CACM",), "Wikipedia": tuple(STS)}  # the sets that are measured, by training text
-CHOSEN_ON = {"CISI": "CACM", "CACM": "CISI", "STS12": "STS-B dev", "SICK-R": "STS-B dev"}  # for each set of the answer
+TEXTS = {
+    "CISI": ("CISI",),
+    "CACM": ("CACM",),
+    "Wikipedia": tuple(STS),
+}  # the sets that are measured, by training text
+CHOSEN_ON = {
+    "CISI": "CACM",
+    "CACM": "CISI",
+    "STS12": "STS-B dev",
+    "SICK-R": "STS-B dev",
+}  # for each set of the answer
 QUESTIONS = {"search": ("CISI", "CACM"), "similarity": ("STS12", "SICK-R")}
 
 CONSTANTS = (0.01, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5)
@@ -73,7 +84,9 @@ _OTHERS = {  # rules of other papers: the published setting first, then some nea
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule with the losses of its settings, and the objective whose constants it is compared with."""
+    """A rule with the losses of its settings, and the objective whose constants it is compared
+    with.
+    """
 
     name: str
     objective: str
@@ -96,14 +109,22 @@ def constants(objective: str) -> tuple[str, ...]:
 def rules() -> list[Rule]:
     """DySTreSS's profiles within both objectives, then the rules of other papers."""
     found = [
-        Rule(f"{name}, {title}", title, tuple(_text(f"{call}({profile.format(each)})") for each in RANGES))
+        Rule(
+            f"{name}, {title}",
+            title,
+            tuple(_text(f"{call}({profile.format(each)})") for each in RANGES),
+        )
         for (title, call), (name, profile) in product(OBJECTIVES.items(), PROFILES.items())
     ]
-    others = ((name, [_text(form.format(each)) for each in settings]) for name, (form, settings) in _OTHERS.items())
+    others = (
+        (name, [_text(form.format(each)) for each in settings])
+        for name, (form, settings) in _OTHERS.items()
+    )
     return found + [Rule(name, "InfoNCE", tuple(losses)) for name, losses in others]
 
 
-# ---- the runs ------------------------------------------------------------------------------------------------------
+# ---- the runs
+# ------------------------------------------------------------------------------------------------------
 
 Figures = dict[str, dict[tuple[str, int], float]]  # by set, loss and seed
 
@@ -114,25 +135,38 @@ class Laboratory:
     def __init__(self, text: str, data: Path, place: Path) -> None:
         self.collection: Collection | None = None
         self.pairs: dict[str, StsPairs] = {}
-        options: dict[str, object] = {"preset": "own-text", "train_file": str(data / "wiki_paragraphs.txt.xz")}
+        options: dict[str, object] = {
+            "preset": "own-text",
+            "train_file": str(data / "wiki_paragraphs.txt.xz"),
+        }
         if text == "Wikipedia":
             options["max_train_samples"] = PARAGRAPHS
-            self.pairs = {name: STS_SETS[each].pairs(data / "senteval") for name, each in STS.items()}
+            self.pairs = {
+                name: STS_SETS[each].pairs(data / "senteval") for name, each in STS.items()
+            }
         else:
             self.collection = read_collection(data / "retrieval" / text.lower())
             options["train_file"] = str(file := place / f"{text}.txt")
-            file.write_text("".join(" ".join(each.split()) + "\n" for each in self.collection.documents.values()))
+            file.write_text(
+                "".join(
+                    " ".join(each.split()) + "\n" for each in self.collection.documents.values()
+                )
+            )
         self.settings = settings = RunSettings.of(options)
         self.table, self.tokenizer = new_static(settings.text.dim)
         limit = settings.text.max_seq_length
-        self.read = load_corpus(training_text(settings.text), self.tokenizer, limit, settings.text.max_train_samples)
+        self.read = load_corpus(
+            training_text(settings.text), self.tokenizer, limit, settings.text.max_train_samples
+        )
         self.texts_with = self.read.texts_with(len(self.tokenizer))
         self.used = torch.from_numpy(np.unique(self.read.tokens).astype(np.int64))
         self.tokenized = TokenizedOnce(self.tokenizer, limit)
         self._kept: dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def begin(self, seed: int) -> None:
-        """Make the start and the batches of a seed; only tokens of the text move, so that the others are left out."""
+        """Make the start and the batches of a seed; only tokens of the text move, so that the
+        others are left out.
+        """
         text, engine = self.settings.text, self.settings.engine
         self.table.start(self.texts_with, len(self.read.offsets) - 1, seed)
         self.started = self.table.embedding.weight.detach()[self.used]  # (used, dim), a copy
@@ -141,7 +175,9 @@ class Laboratory:
         order = BatchOrder(len(corpus), engine.train_batch_size, seed)
         samples = [rows for epoch in range(PASSES) for rows in order.epoch(epoch)]
         batches = [corpus.batch(rows, step) for step, rows in enumerate(samples)]
-        self.batches = [(torch.searchsorted(self.used, each["token_ids"]), each["lengths"]) for each in batches]
+        self.batches = [
+            (torch.searchsorted(self.used, each["token_ids"]), each["lengths"]) for each in batches
+        ]
 
     def train(self, written: str) -> StaticEncoder:
         """A table trained with a loss from the start of the seed."""
@@ -152,7 +188,9 @@ class Laboratory:
         if learned := list(objective.parameters()):
             groups.append({"params": learned, "lr": LEARNED_RATE})
         optimizer = torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / len(self.batches))
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: 1 - step / len(self.batches)
+        )
         for token_ids, lengths in self.batches:
             objective(*model(token_ids, lengths).chunk(2)).backward()
             optimizer.step()
@@ -171,7 +209,9 @@ class Laboratory:
             return {self.collection.name.upper(): scores["nDCG@10"]}
         found = {}
         for name, pairs in self.pairs.items():
-            first, second = (model(*self._tokens(name, side)) for side in (pairs.first, pairs.second))  # (pairs, dim)
+            first, second = (
+                model(*self._tokens(name, side)) for side in (pairs.first, pairs.second)
+            )  # (pairs, dim)
             cosines = positive_similarity(unit_vectors(first), unit_vectors(second))
             found[name] = spearman(cosines.numpy(), pairs.scores)
         return found
@@ -197,7 +237,10 @@ def run(losses: Mapping[str, Iterable[str]], seeds: Sequence[int], data: Path) -
             for each in missing:
                 figures = laboratory.measure(laboratory.train(each))
                 with RUNS.open("a", encoding="utf-8") as sink:
-                    sink.write(json.dumps([each, text, seed, *(round(x, 3) for x in figures.values())]) + "\n")
+                    sink.write(
+                        json.dumps([each, text, seed, *(round(x, 3) for x in figures.values())])
+                        + "\n"
+                    )
             print(f"seed {seed}, {text}: {len(missing)} runs", flush=True)
 
 
@@ -211,19 +254,26 @@ def read() -> Figures:
     return found
 
 
-# ---- what the runs say ---------------------------------------------------------------------------------------------
+# ---- what the runs say
+# ---------------------------------------------------------------------------------------------
 
-Control = Callable[[Figures, str, str], str]  # of the figures, a set and an objective: the constant to compare with
+Control = Callable[
+    [Figures, str, str], str
+]  # of the figures, a set and an objective: the constant to compare with
 
 
 def by_seed(figures: Figures, name: str, written: str, seeds: Iterable[int]) -> dict[int, float]:
     """The figures of a loss on a set."""
-    return {seed: figures[name][written, seed] for seed in seeds if (written, seed) in figures[name]}
+    return {
+        seed: figures[name][written, seed] for seed in seeds if (written, seed) in figures[name]
+    }
 
 
 def best(figures: Figures, name: str, losses: Iterable[str]) -> str:
     """The loss with the highest mean on a set over the seeds of the choice."""
-    return max(losses, key=lambda each: np.mean(list(by_seed(figures, name, each, CHOICE).values())))
+    return max(
+        losses, key=lambda each: np.mean(list(by_seed(figures, name, each, CHOICE).values()))
+    )
 
 
 def of_objective(figures: Figures, name: str, objective: str) -> str:
@@ -233,7 +283,9 @@ def of_objective(figures: Figures, name: str, objective: str) -> str:
 
 def of_both(figures: Figures, name: str, objective: str) -> str:
     """The best constant of both objectives, chosen in the same way."""
-    return best(figures, CHOSEN_ON[name], [each for title in OBJECTIVES for each in constants(title)])
+    return best(
+        figures, CHOSEN_ON[name], [each for title in OBJECTIVES for each in constants(title)]
+    )
 
 
 def of_set(figures: Figures, name: str, objective: str) -> str:
@@ -247,25 +299,36 @@ def to_test(figures: Figures) -> dict[str, list[str]]:
     for text, sets in TEXTS.items():
         for name in (each for each in sets if each in CHOSEN_ON):
             wanted[text] += [best(figures, CHOSEN_ON[name], rule.losses) for rule in rules()]
-            wanted[text] += [control(figures, name, of) for of in OBJECTIVES for control in (of_objective, of_set)]
+            wanted[text] += [
+                control(figures, name, of)
+                for of in OBJECTIVES
+                for control in (of_objective, of_set)
+            ]
     return wanted
 
 
 def whole_seeds(figures: Figures) -> list[int]:
     """The seeds with all runs of the test."""
-    wanted = [(TEXTS[text][0], each) for text, losses in to_test(figures).items() for each in losses]
+    wanted = [
+        (TEXTS[text][0], each) for text, losses in to_test(figures).items() for each in losses
+    ]
     return [seed for seed in SEEDS if all((each, seed) in figures[name] for name, each in wanted)]
 
 
 def compare(figures: Figures, control: Control = of_objective) -> dict[str, dict[str, Difference]]:
-    """Each rule less its control, by rule and set; Holm's correction is over all rules and sets of a question."""
+    """Each rule less its control, by rule and set; Holm's correction is over all rules and sets of
+    a question.
+    """
     found: dict[str, dict[str, Difference]] = {rule.name: {} for rule in rules()}
     whole = whole_seeds(figures)
     for question, sets in QUESTIONS.items():
         seeds = [seed for seed in whole if question == "search" or seed not in CHOICE]
         places, differences = list(product(rules(), sets)), []
         for rule, name in places:
-            losses = best(figures, CHOSEN_ON[name], rule.losses), control(figures, name, rule.objective)
+            losses = (
+                best(figures, CHOSEN_ON[name], rule.losses),
+                control(figures, name, rule.objective),
+            )
             difference = paired(*(by_seed(figures, name, each, seeds) for each in losses))
             assert difference is not None
             differences.append(difference)
@@ -276,36 +339,54 @@ def compare(figures: Figures, control: Control = of_objective) -> dict[str, dict
 
 def helps(differences: Mapping[str, Difference], question: str) -> bool:
     """Whether a rule is above its control on both sets of a question, told after Holm."""
-    return all(differences[name].told and differences[name].mean > 0 for name in QUESTIONS[question])
+    return all(
+        differences[name].told and differences[name].mean > 0 for name in QUESTIONS[question]
+    )
 
 
 def tables() -> dict[str, list[str]]:
-    """The page's rows: differences, bold where Holm tells them, and what helps against each control."""
+    """The page's rows: differences, bold where Holm tells them, and what helps against each
+    control.
+    """
     figures, rows = read(), []
     against = [compare(figures, control) for control in (of_objective, of_both, of_set)]
     for name, differences in against[0].items():
         cells = [f"**{each}**" if each.told else str(each) for each in differences.values()]
-        helped = [", ".join(of for of in QUESTIONS if helps(each[name], of)) or "no" for each in against]
+        helped = [
+            ", ".join(of for of in QUESTIONS if helps(each[name], of)) or "no" for each in against
+        ]
         rows.append(_row(name, *cells, *helped))
     return {"rules": rows}
 
 
 def further() -> dict[str, list[str]]:
-    """What the page leaves out: the settings that were chosen, and the differences from the other two controls."""
+    """What the page leaves out: the settings that were chosen, and the differences from the other
+    two controls.
+    """
     figures = read()
     settings = [
-        _row(rule.name, *(best(figures, CHOSEN_ON[name], rule.losses) for name in CHOSEN_ON)) for rule in rules()
+        _row(rule.name, *(best(figures, CHOSEN_ON[name], rule.losses) for name in CHOSEN_ON))
+        for rule in rules()
     ]
     chosen = [
         _row(control.__name__, title, *(control(figures, name, title) for name in CHOSEN_ON))
         for control, title in product((of_objective, of_both, of_set), OBJECTIVES)
     ]
-    found = {f"seeds {whole_seeds(figures)}: settings": settings, "constants that were chosen": chosen}
+    found = {
+        f"seeds {whole_seeds(figures)}: settings": settings,
+        "constants that were chosen": chosen,
+    }
     for control in (of_both, of_set):
         compared = compare(figures, control)
-        found[control.__name__] = [_row(name, *map(str, of.values())) for name, of in compared.items()]
-    every = [each for rule in rules() for each in rule.losses] + [each for of in OBJECTIVES for each in constants(of)]
-    found["means of all settings"] = [_row(each, *(mean_of(figures, name, each) for name in figures)) for each in every]
+        found[control.__name__] = [
+            _row(name, *map(str, of.values())) for name, of in compared.items()
+        ]
+    every = [each for rule in rules() for each in rule.losses] + [
+        each for of in OBJECTIVES for each in constants(of)
+    ]
+    found["means of all settings"] = [
+        _row(each, *(mean_of(figures, name, each) for name in figures)) for each in every
+    ]
     return found
 
 
@@ -320,13 +401,21 @@ def _row(*cells: str) -> str:
 
 def main() -> None:
     """Run what is asked for, or print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", nargs="*", type=int, default=[])
     parser.add_argument("--test", action="store_true", help="what was chosen, not all settings")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     options = parser.parse_args()
-    every = [each for rule in rules() for each in rule.losses] + [c for of in OBJECTIVES for c in constants(of)]
-    run(to_test(read()) if options.test else dict.fromkeys(TEXTS, every), options.seeds, options.data)
+    every = [each for rule in rules() for each in rule.losses] + [
+        c for of in OBJECTIVES for c in constants(of)
+    ]
+    run(
+        to_test(read()) if options.test else dict.fromkeys(TEXTS, every),
+        options.seeds,
+        options.data,
+    )
     if not options.seeds:
         for title, rows in (tables() | further()).items():
             print(f"{title}\n\n" + "\n".join(rows) + "\n")

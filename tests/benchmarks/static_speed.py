@@ -1,10 +1,12 @@
-"""Word vectors: training beside sentence-transformers' trainer, encoding beside its StaticEmbedding and model2vec.
+"""Word vectors: training beside sentence-transformers' trainer, encoding beside its StaticEmbedding
+and model2vec.
 
     python tests/benchmarks/static_speed.py FILE --repeats 3          # a text a line
 
-Both train the same table (embedded word pieces, 512 numbers, batch 256, 100 steps, one thread) on two crops of each
-text; the trainer gets its crops as text, made beforehand, with MultipleNegativesRankingLoss. Turns are interleaved;
-seconds are of the process's CPU time. model2vec is left out where it is not installed.
+Both train the same table (embedded word pieces, 512 numbers, batch 256, 100 steps, one thread) on
+two crops of each text; the trainer gets its crops as text, made beforehand, with
+MultipleNegativesRankingLoss. Turns are interleaved; seconds are of the process's CPU time.
+model2vec is left out where it is not installed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ def ours(file: Path, place: str) -> float:
 
     begun = time.process_time()
     dystress_text.train(
-        "own-text", train_file=file, max_steps=STEPS, dim=DIM, held_out=0, output_dir=place, overwrite_output_dir=True
+        "own-text",
+        train_file=file,
+        max_steps=STEPS,
+        dim=DIM,
+        held_out=0,
+        output_dir=place,
+        overwrite_output_dir=True,
     )
     return time.process_time() - begun
 
@@ -52,12 +60,16 @@ def theirs(file: Path, place: str) -> float:
     data = Dataset.from_dict({"one": [a for a, _ in pairs], "two": [b for _, b in pairs]})
     begun = time.process_time()
     pieces = Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json"))
-    model = SentenceTransformer(modules=[kinds.StaticEmbedding(pieces, embedding_dim=DIM)], device="cpu")
+    model = SentenceTransformer(
+        modules=[kinds.StaticEmbedding(pieces, embedding_dim=DIM)], device="cpu"
+    )
     arguments = SentenceTransformerTrainingArguments(
         place, max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=3e-3, report_to="none",
         save_strategy="no", logging_strategy="no", disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
-    SentenceTransformerTrainer(model, arguments, data, loss=MultipleNegativesRankingLoss(model)).train()
+    SentenceTransformerTrainer(
+        model, arguments, data, loss=MultipleNegativesRankingLoss(model)
+    ).train()
     model.save(place)
     return time.process_time() - begun
 
@@ -77,20 +89,27 @@ def encoders(folder: str) -> dict[str, Callable[[list[str]], Any]]:
         from model2vec import StaticModel  # type: ignore[import-not-found]
 
         model = StaticModel.from_pretrained(folder)
-        ways["model2vec"] = lambda texts: model.encode(texts, use_multiprocessing=False, max_length=None)
+        ways["model2vec"] = lambda texts: model.encode(
+            texts, use_multiprocessing=False, max_length=None
+        )
     except ImportError:
         print("model2vec is not installed")
     return ways
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     texts = list(dict.fromkeys(options.file.read_text(encoding="utf-8").splitlines()))[:20_000]
     with tempfile.TemporaryDirectory() as place:
-        turns = [(ours(options.file, place), theirs(options.file, f"{place}/st")) for _ in range(options.repeats)]
+        turns = [
+            (ours(options.file, place), theirs(options.file, f"{place}/st"))
+            for _ in range(options.repeats)
+        ]
         ratios = [b / a for a, b in turns]
         print(
             f"training: {np.array(turns).round(1).tolist()} CPU s, ratio {np.median(ratios):.2f} {np.round(ratios, 2)}"
@@ -101,7 +120,9 @@ def main() -> None:
                 begun = time.process_time()
                 encode(texts)
                 seconds.setdefault(name, []).append(time.process_time() - begun)
-    print(f"encoding {len(texts):,} texts, CPU s: { {name: np.round(of, 2).tolist() for name, of in seconds.items()} }")
+    print(
+        f"encoding {len(texts):,} texts, CPU s: { {name: np.round(of, 2).tolist() for name, of in seconds.items()} }"
+    )
 
 
 if __name__ == "__main__":

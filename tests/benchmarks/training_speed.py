@@ -1,14 +1,16 @@
 """Training sentences a second, beside sentence-transformers' trainer and a bare loop.
 
-    python tests/benchmarks/training_speed.py --corpus sentences.txt [--model FOLDER] [--steps 60] [--repeats 5]
+    python tests/benchmarks/training_speed.py --corpus sentences.txt [--model FOLDER] [--steps 60]
+    [--repeats 5]
 
-Unsupervised SimCSE on the same sentences with the same encoder, precision, batch size and truncation, alternately by
-this package's engine, by sentence-transformers' trainer with MultipleNegativesRankingLoss on pairs of a sentence with
-itself, and by a bare loop: transformers' model as it comes, both views in one forward pass, backward, clipping, step.
-The first tokenisation is counted (the bare loop has none); loading the model is not. Without ``--model``, a BERT of
-``--layers`` and ``--width`` (6 and 384; BERT-base has 12 and 768) with random weights is built around the embedded
-tokenizer; ``--vocabulary 30522`` gives its table of words BERT's size. Runs on an accelerator where there is one, after
-a few batches of each contestant that load its kernels.
+Unsupervised SimCSE on the same sentences with the same encoder, precision, batch size and
+truncation, alternately by this package's engine, by sentence-transformers' trainer with
+MultipleNegativesRankingLoss on pairs of a sentence with itself, and by a bare loop: transformers'
+model as it comes, both views in one forward pass, backward, clipping, step. The first tokenisation
+is counted (the bare loop has none); loading the model is not. Without ``--model``, a BERT of
+``--layers`` and ``--width`` (6 and 384; BERT-base has 12 and 768) with random weights is built
+around the embedded tokenizer; ``--vocabulary 30522`` gives its table of words BERT's size. Runs on
+an accelerator where there is one, after a few batches of each contestant that load its kernels.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ import transformers
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from devices import Seconds, here, in_turn, print_rates, wait
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import AutoTokenizer, BertConfig, BertModel
@@ -53,8 +59,12 @@ RATE, LENGTH = 3e-5, 32
 WARM = 5  # batches of each contestant before the first turn, on an accelerator
 
 
-def random_bert(folder: Path, layers: int = 6, width: int = 384, vocabulary: int | None = None) -> str:
-    """A BERT with random weights, heads of 32 dimensions (64 from a width of 768 on), and the embedded tokenizer."""
+def random_bert(
+    folder: Path, layers: int = 6, width: int = 384, vocabulary: int | None = None
+) -> str:
+    """A BERT with random weights, heads of 32 dimensions (64 from a width of 768 on), and the
+    embedded tokenizer.
+    """
     tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED / "bert-mini-wiki"))
     config = BertConfig(
         vocab_size=vocabulary or len(tokenizer), hidden_size=width, num_hidden_layers=layers,
@@ -78,7 +88,12 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
         )
         start = time.perf_counter()
         corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache")
-        task = SimcseTask(encoder, tokenizer, corpus, InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)))
+        task = SimcseTask(
+            encoder,
+            tokenizer,
+            corpus,
+            InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)),
+        )
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))
         trainer.fit()
@@ -98,7 +113,10 @@ def theirs(model: str, sentences: list[str], batch: int, precision: str) -> floa
             report_to="none", dataloader_drop_last=True,
         )  # fmt: skip
         trainer = SentenceTransformerTrainer(
-            encoder, arguments, train_dataset=data, loss=MultipleNegativesRankingLoss(encoder, scale=20)
+            encoder,
+            arguments,
+            train_dataset=data,
+            loss=MultipleNegativesRankingLoss(encoder, scale=20),
         )
         start = time.perf_counter()
         trainer.train()
@@ -114,12 +132,20 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=RATE, fused=True)
     order = BatchOrder(len(sentences), batch, 42).epoch(0)
     batches = [
-        tokenizer([sentences[i] for i in rows], padding=True, truncation=True, max_length=LENGTH, return_tensors="pt")
+        tokenizer(
+            [sentences[i] for i in rows],
+            padding=True,
+            truncation=True,
+            max_length=LENGTH,
+            return_tensors="pt",
+        )
         for rows in order
     ]
     start = time.perf_counter()
     for encoded in batches:
-        ids, mask = (encoded[name].to(device).repeat(2, 1) for name in ("input_ids", "attention_mask"))
+        ids, mask = (
+            encoded[name].to(device).repeat(2, 1) for name in ("input_ids", "attention_mask")
+        )
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             states = encoder.transformer(ids, attention_mask=mask).last_hidden_state
             vectors = encoder.head(states[:, 0]) if encoder.head is not None else states[:, 0]
@@ -133,12 +159,16 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
 
 def main() -> None:
     """Print the table and its JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--model")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=384)
-    parser.add_argument("--vocabulary", type=int, help="rows of the table of words; default the tokenizer's")
+    parser.add_argument(
+        "--vocabulary", type=int, help="rows of the table of words; default the tokenizer's"
+    )
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5)
@@ -149,20 +179,35 @@ def main() -> None:
     datasets_logging.disable_progress_bar()
     logging.disable(logging.WARNING)
     with open_text(options.corpus) as stream:
-        sentences = list(islice(read_sentences(stream, CorpusReport()), options.steps * options.batch))
+        sentences = list(
+            islice(read_sentences(stream, CorpusReport()), options.steps * options.batch)
+        )
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model or random_bert(Path(folder), options.layers, options.width, options.vocabulary)
+        model = options.model or random_bert(
+            Path(folder), options.layers, options.width, options.vocabulary
+        )
 
         def seconds_of(repeats: int, texts: list[str]) -> Seconds:
             common = model, texts, options.batch, options.precision
-            contestants = {"dystress_text": ours, "sentence-transformers": theirs, "bare loop": bare}
-            with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-                return in_turn({name: partial(each, *common) for name, each in contestants.items()}, repeats)
+            contestants = {
+                "dystress_text": ours,
+                "sentence-transformers": theirs,
+                "bare loop": bare,
+            }
+            with (
+                contextlib.redirect_stderr(io.StringIO()),
+                contextlib.redirect_stdout(io.StringIO()),
+            ):
+                return in_turn(
+                    {name: partial(each, *common) for name, each in contestants.items()}, repeats
+                )
 
         if here().type != "cpu":
             seconds_of(1, sentences[: WARM * options.batch])
         seconds = seconds_of(options.repeats, sentences)
-    encoder = Path(options.model).name if options.model else f"{options.layers} layers x {options.width}"
+    encoder = (
+        Path(options.model).name if options.model else f"{options.layers} layers x {options.width}"
+    )
     print_rates(f"{encoder}, batch {options.batch}, {options.precision}", len(sentences), seconds)
 
 

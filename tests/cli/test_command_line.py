@@ -1,4 +1,6 @@
-"""How a program ends: errors as one line with the option's dashes, signals, and tokens that are never shown."""
+"""How a program ends: errors as one line with the option's dashes, signals, and tokens that are
+never shown.
+"""
 
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -38,7 +40,10 @@ def test_torchruns_last_words_are_the_programs(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     assert exit_code("p", refuse) == 2
     of_torch = ProcessFailure(0, 1, 2, str(tmp_path / "error.json"))
-    assert str(ChildFailedError("train.py", {0: of_torch})).splitlines()[-2] == "  traceback : p: error: no data"
+    assert (
+        str(ChildFailedError("train.py", {0: of_torch})).splitlines()[-2]
+        == "  traceback : p: error: no data"
+    )
 
 
 def test_what_accelerates_launcher_adds_is_announced(monkeypatch, capsys):

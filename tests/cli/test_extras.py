@@ -1,4 +1,6 @@
-"""Programs without the packages of the extras: help and lists as ever, and one line where a package is needed."""
+"""Programs without the packages of the extras: help and lists as ever, and one line where a package
+is needed.
+"""
 
 import shlex
 import subprocess
@@ -10,7 +12,9 @@ from packaging.requirements import Requirement
 
 from dystress_text.cli import extras
 
-HIDDEN = sorted({name for names in extras.EXTRAS.values() for name in names} - {"jinja2"})  # which torch requires
+HIDDEN = sorted(
+    {name for names in extras.EXTRAS.values() for name in names} - {"jinja2"}
+)  # which torch requires
 PROGRAM = f"""
 import contextlib, importlib, io, sys
 sys.modules |= dict.fromkeys({HIDDEN})
@@ -36,7 +40,11 @@ NEEDY = {
 def test_programs_without_extras(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], input="\n".join([*QUIET, *NEEDY]), capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM],
+        input="\n".join([*QUIET, *NEEDY]),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     said = done.stderr.splitlines()
     assert len(said) == len(NEEDY), done.stderr
@@ -49,6 +57,10 @@ def test_programs_without_extras(tmp_path, monkeypatch):
 
 def test_extras_are_those_of_the_project():
     names = {"PIL": "pillow"}
-    declared = tomllib.loads((rooms.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    declared = tomllib.loads((rooms.ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     for extra, packages in extras.EXTRAS.items():
-        assert {names.get(name, name) for name in packages} == {Requirement(line).name for line in declared[extra]}
+        assert {names.get(name, name) for name in packages} == {
+            Requirement(line).name for line in declared[extra]
+        }

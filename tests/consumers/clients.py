@@ -1,12 +1,13 @@
 """Whether what other software reads of a saved model are the model's vectors.
 
-    python tests/consumers/clients.py save FOLDER [MODEL ...]  # here: models, their copies, and the vectors
-    python tests/consumers/clients.py read FOLDER CLIENT ...   # where the client is installed
-    python tests/consumers/clients.py table FILE ...           # what ``read`` printed, as a table
+    python tests/consumers/clients.py save FOLDER [MODEL ...]  # here: models, their copies, and the
+    vectors python tests/consumers/clients.py read FOLDER CLIENT ...   # where the client is
+    installed python tests/consumers/clients.py table FILE ...           # what ``read`` printed, as
+    a table
 
-``read`` needs nothing of this package. It prints a line of JSON for each model: the largest difference of an entry of
-unit vectors, and for how many of the queries the first hit is that of the cosine; or the client's error. It ends with
-the number of clients that are wrong and say nothing.
+``read`` needs nothing of this package. It prints a line of JSON for each model: the largest
+difference of an entry of unit vectors, and for how many of the queries the first hit is that of the
+cosine; or the client's error. It ends with the number of clients that are wrong and say nothing.
 """
 
 import json
@@ -21,11 +22,19 @@ import numpy as np
 
 NEAR = 2e-5  # between entries of unit vectors; int8 and other formats have a measure of their own
 QUERIES = 40  # the first sentences search in the others
-SHOWN = {"avg": "avg", "first-last": "first-last", "cls-head": "cls + head", "static": "static", "decoder": "decoder"}
+SHOWN = {
+    "avg": "avg",
+    "first-last": "first-last",
+    "cls-head": "cls + head",
+    "static": "static",
+    "decoder": "decoder",
+}
 
 
 def save(folder: Path, only: Sequence[str] = ()) -> None:
-    """Models of five kinds and of four more families, or the named ones, with copies, sentences and vectors."""
+    """Models of five kinds and of four more families, or the named ones, with copies, sentences and
+    vectors.
+    """
     import torch
     from transformers import AutoConfig, AutoModel
 
@@ -49,7 +58,12 @@ def save(folder: Path, only: Sequence[str] = ()) -> None:
         torch.tensor([i for of_text in ids for i in of_text]), minlength=len(table.embedding.weight)
     )
     table.start(counts, len(sentences), 0)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
     decoder = AutoConfig.for_model("llama", vocab_size=len(pieces), pad_token_id=0, **sizes)
     encoders = {
         "avg": load_encoder(bert, "avg"),
@@ -72,7 +86,8 @@ def save(folder: Path, only: Sequence[str] = ()) -> None:
     (folder / "expected.json").write_text(json.dumps({"sentences": sentences, "vectors": vectors}))
 
 
-# ---- readers: what a user types to get vectors -----------------------------------------------------------------------
+# ---- readers: what a user types to get vectors
+# -----------------------------------------------------------------------
 
 
 def sentence_transformers(model: str, texts: list[str]) -> Any:
@@ -88,7 +103,9 @@ def sentence_transformers_onnx(model: str, texts: list[str]) -> Any:
 
 
 def by_card(model: str, texts: list[str]) -> Any:
-    code = re.findall(r"```python\n(.*?)```", (Path(model) / "README.md").read_text(encoding="utf-8"), re.DOTALL)[-1]
+    code = re.findall(
+        r"```python\n(.*?)```", (Path(model) / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )[-1]
     code = code.replace('"path/to/this/folder"', repr(model))
     code = re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE)
     vectors: list[Any] = []
@@ -169,7 +186,8 @@ def model2vec(model: str, texts: list[str]) -> Any:
     return StaticModel.from_pretrained(model).encode(texts, max_length=None)
 
 
-# ---- stores: the first hit of each query in what a user types --------------------------------------------------------
+# ---- stores: the first hit of each query in what a user types
+# --------------------------------------------------------
 
 
 def faiss(model: str, texts: list[str], queries: list[str]) -> Any:
@@ -209,15 +227,23 @@ def haystack(model: str, texts: list[str], queries: list[str]) -> Any:
         SentenceTransformersTextEmbedder,
     )
 
-    store, embed = InMemoryDocumentStore(), SentenceTransformersDocumentEmbedder(model=model, progress_bar=False)
+    store, embed = (
+        InMemoryDocumentStore(),
+        SentenceTransformersDocumentEmbedder(model=model, progress_bar=False),
+    )
     embed.warm_up()
-    store.write_documents(embed.run([Document(id=str(i), content=text) for i, text in enumerate(texts)])["documents"])
+    store.write_documents(
+        embed.run([Document(id=str(i), content=text) for i, text in enumerate(texts)])["documents"]
+    )
     retrieve, of_query = (
         InMemoryEmbeddingRetriever(store),
         SentenceTransformersTextEmbedder(model=model, progress_bar=False),
     )
     of_query.warm_up()
-    return [int(retrieve.run(of_query.run(query)["embedding"], top_k=1)["documents"][0].id) for query in queries]
+    return [
+        int(retrieve.run(of_query.run(query)["embedding"], top_k=1)["documents"][0].id)
+        for query in queries
+    ]
 
 
 def qdrant(model: str, texts: list[str], queries: list[str]) -> Any:
@@ -225,9 +251,16 @@ def qdrant(model: str, texts: list[str], queries: list[str]) -> Any:
     from qdrant_client.models import Distance, PointStruct, VectorParams
 
     vectors, store = np.array(fastembed(model, [*texts, *queries])), QdrantClient(":memory:")
-    store.create_collection("texts", vectors_config=VectorParams(size=vectors.shape[1], distance=Distance.COSINE))
-    store.upsert("texts", [PointStruct(id=i, vector=v.tolist()) for i, v in enumerate(vectors[: len(texts)])])
-    return [store.query_points("texts", query=v.tolist(), limit=1).points[0].id for v in vectors[len(texts) :]]
+    store.create_collection(
+        "texts", vectors_config=VectorParams(size=vectors.shape[1], distance=Distance.COSINE)
+    )
+    store.upsert(
+        "texts", [PointStruct(id=i, vector=v.tolist()) for i, v in enumerate(vectors[: len(texts)])]
+    )
+    return [
+        store.query_points("texts", query=v.tolist(), limit=1).points[0].id
+        for v in vectors[len(texts) :]
+    ]
 
 
 # by name: the package whose version counts, the copy that is read, and the lines
@@ -271,7 +304,13 @@ def read(folder: Path, client: str) -> bool:
         cosines = expected[:QUERIES] @ expected[QUERIES:].T
         if not place.is_dir():
             continue
-        line = {"client": client, "package": package, "version": version(package), "read": layout, "model": kind}
+        line = {
+            "client": client,
+            "package": package,
+            "version": version(package),
+            "read": layout,
+            "model": kind,
+        }
         try:
             if client in READERS:
                 found = unit(get(str(place), texts))
@@ -290,7 +329,12 @@ def read(folder: Path, client: str) -> bool:
 
 def table(files: list[str]) -> None:
     """Print a row for each client and version."""
-    lines = [json.loads(line) for file in files for line in Path(file).read_text().splitlines() if line[:1] == "{"]
+    lines = [
+        json.loads(line)
+        for file in files
+        for line in Path(file).read_text().splitlines()
+        if line[:1] == "{"
+    ]
     rows: dict[tuple[str, str, str], dict[str, str]] = {}
     for line in lines:
         if "error" in line:
@@ -298,15 +342,23 @@ def table(files: list[str]) -> None:
         elif not line["right"]:
             said = "WRONG"
         else:
-            said = f"{line['difference']:.0e}" if "difference" in line else f"{line['hits']} of {QUERIES}"
+            said = (
+                f"{line['difference']:.0e}"
+                if "difference" in line
+                else f"{line['hits']} of {QUERIES}"
+            )
         package = f"{line['package']} {line['version']}"
         about = package if line["client"] == line["package"] else f"{line['client']} ({package})"
         rows.setdefault((line["client"], about, line["read"]), {})[line["model"]] = said
     print("| client | reads |", *(f" {title} |" for title in SHOWN.values()), sep="")
     print("|---" * (2 + len(SHOWN)), "|", sep="")
     order = [*READERS, "transformers.js", "llama.cpp", *STORES]
-    for (_, about, layout), of_model in sorted(rows.items(), key=lambda row: order.index(row[0][0])):
-        print(f"| {about} | {layout} |", *(f" {of_model.get(kind, '-')} |" for kind in SHOWN), sep="")
+    for (_, about, layout), of_model in sorted(
+        rows.items(), key=lambda row: order.index(row[0][0])
+    ):
+        print(
+            f"| {about} | {layout} |", *(f" {of_model.get(kind, '-')} |" for kind in SHOWN), sep=""
+        )
 
 
 if __name__ == "__main__":

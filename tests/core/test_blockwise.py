@@ -1,4 +1,6 @@
-"""The blockwise form: the plain form's values and gradients, at any block, with any state, in bounded memory."""
+"""The blockwise form: the plain form's values and gradients, at any block, with any state, in
+bounded memory.
+"""
 
 import sys
 from pathlib import Path
@@ -36,7 +38,12 @@ def test_blockwise_is_plain_with_parameters_at_any_block(name, detach, count, mo
     options = {"detach_temperature": detach, "hard_negative_weight": 0.7}
     plain = OBJECTIVES[name].build(OwnTemperature(), blockwise=False, **options)
     expected = value_and_gradients(plain(*z), [*z, *plain.parameters()])
-    for block in (1, 5, 9, 100):  # sizes below, at and above the rows' number, and no multiples of it
+    for block in (
+        1,
+        5,
+        9,
+        100,
+    ):  # sizes below, at and above the rows' number, and no multiples of it
         monkeypatch.setattr(blockwise, "CPU_BLOCK", block)
         loss = OBJECTIVES[name].build(OwnTemperature(), blockwise=True, **options)
         found = value_and_gradients(loss(*z), [*z, *loss.parameters()])
@@ -55,7 +62,8 @@ def test_in_fp32_and_at_low_temperatures(name):
 
 
 @pytest.mark.parametrize(
-    ("gib", "itemsize", "expected"), [(140, 4, 8_192), (80, 8, 4_096), (8, 4, 2_048), (2, 4, 2_048), (999, 4, 16_384)]
+    ("gib", "itemsize", "expected"),
+    [(140, 4, 8_192), (80, 8, 4_096), (8, 4, 2_048), (2, 4, 2_048), (999, 4, 16_384)],
 )
 def test_blocks_of_a_gpu_follow_its_memory(gib, itemsize, expected, monkeypatch):
     properties = SimpleNamespace(total_memory=gib * 2**30)
@@ -73,22 +81,36 @@ def test_backward_uses_the_state_of_the_forward(both_views, detach):
     z, others = views(9, 6), views(13, 3)
     gradients = []
     for form in (False, True):
-        loss = core.MACLLoss(0.1, 0.8, 0.6, both_views=both_views, detach_temperature=detach, blockwise=form)
+        loss = core.MACLLoss(
+            0.1, 0.8, 0.6, both_views=both_views, detach_temperature=detach, blockwise=form
+        )
         scheduled, learned = (
-            core.NTXentLoss(tau, blockwise=form) for tau in (core.ScheduledTemperature(0.1, 1.0), OwnTemperature())
+            core.NTXentLoss(tau, blockwise=form)
+            for tau in (core.ScheduledTemperature(0.1, 1.0), OwnTemperature())
         )
         values = [loss(*z), scheduled(*z), learned(*z)]
         loss(*others)
         scheduled.temperature.advance(150, 0.75)
-        learned.temperature.base.data = learned.temperature.base * (2 if form else 1)  # a new tensor for both forms
-        gradients.append([g for value in values for _ in range(2) for g in torch.autograd.grad(value, z, None, True)])
+        learned.temperature.base.data = learned.temperature.base * (
+            2 if form else 1
+        )  # a new tensor for both forms
+        gradients.append(
+            [
+                g
+                for value in values
+                for _ in range(2)
+                for g in torch.autograd.grad(value, z, None, True)
+            ]
+        )
     assert_same(gradients[1], gradients[0])  # twice from one graph
 
 
 @DETACH
 def test_autocast_does_not_reach_the_backward(detach):
     z = [x.detach().float().requires_grad_() for x in views(9, 6)]
-    loss = core.NTXentLoss(core.CosineTemperature(0.1, 0.2), detach_temperature=detach, blockwise=True)
+    loss = core.NTXentLoss(
+        core.CosineTemperature(0.1, 0.2), detach_temperature=detach, blockwise=True
+    )
     expected = torch.autograd.grad(loss(*z), z)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         gradients = torch.autograd.grad(loss(*z), z)
@@ -101,19 +123,31 @@ def test_second_derivatives_are_refused_with_the_way_out_and_the_plain_form_has_
         torch.autograd.grad(core.InfoNCELoss(0.1, blockwise=True)(*z), z, create_graph=True)
     assert torch.autograd.gradgradcheck(unit_vectors, views(3, 4)[:1])
     assert torch.autograd.gradgradcheck(
-        core.NTXentLoss(core.CosineTemperature(0.1, 0.2), detach_temperature=False, blockwise=False), z
+        core.NTXentLoss(
+            core.CosineTemperature(0.1, 0.2), detach_temperature=False, blockwise=False
+        ),
+        z,
     )
 
 
-@pytest.mark.parametrize(("name", "count", "entries"), [("InfoNCE", 2, 25), ("NT-Xent", 2, 100), ("InfoNCE", 4, 75)])
+@pytest.mark.parametrize(
+    ("name", "count", "entries"), [("InfoNCE", 2, 25), ("NT-Xent", 2, 100), ("InfoNCE", 4, 75)]
+)
 def test_the_form_is_chosen_by_the_number_of_entries(name, count, entries, monkeypatch):
     used = []
     monkeypatch.setattr(
-        objectives, "blockwise_logsumexps", lambda *a: used.append(1) or blockwise.blockwise_logsumexps(*a)
+        objectives,
+        "blockwise_logsumexps",
+        lambda *a: used.append(1) or blockwise.blockwise_logsumexps(*a),
     )
     limit, other = ("SYMMETRIC_ENTRIES", "BLOCKWISE_ENTRIES")[:: 1 if name == "NT-Xent" else -1]
     monkeypatch.setattr(blockwise, other, 10**9)
-    for asked, most, times in ((None, entries, 0), (None, entries - 1, 1), (True, 10**9, 1), (False, 0, 0)):
+    for asked, most, times in (
+        (None, entries, 0),
+        (None, entries - 1, 1),
+        (True, 10**9, 1),
+        (False, 0, 0),
+    ):
         used.clear()
         monkeypatch.setattr(blockwise, limit, most)
         OBJECTIVES[name].build(0.1, blockwise=asked)(*views(5, 3, count))
@@ -123,13 +157,16 @@ def test_the_form_is_chosen_by_the_number_of_entries(name, count, entries, monke
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
 @pytest.mark.parametrize(("objective", "size"), [("InfoNCE", 4096), ("NT-Xent", 2048)])
 def test_memory_does_not_grow_with_the_square(objective, size, monkeypatch):
-    """Bytes of a step, as the benchmark takes them; the matrix in fp32 has 64 MiB, the vectors have less than 1 MiB."""
+    """Bytes of a step, as the benchmark takes them; the matrix in fp32 has 64 MiB, the vectors have
+    less than 1 MiB.
+    """
     monkeypatch.undo()  # the blocks are as they come
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
     import loss_core
 
     plain, blocks = (
-        loss_core.peak(loss_core.make_loss(objective, "cosine", f), size, 16) for f in ("plain", "blockwise")
+        loss_core.peak(loss_core.make_loss(objective, "cosine", f), size, 16)
+        for f in ("plain", "blockwise")
     )
     assert plain > 3 * 64 * 2**20
     assert blocks < 32 * 2**20

@@ -1,4 +1,6 @@
-"""What the similarity log sums up, and a rule beside constants: loops over pairs, whose gradients autograd takes."""
+"""What the similarity log sums up, and a rule beside constants: loops over pairs, whose gradients
+autograd takes.
+"""
 
 import math
 from functools import partial
@@ -19,18 +21,29 @@ INFO_NCE = OBJECTIVES["InfoNCE"].loss
 
 
 def sizes(rows, loss_of):
-    """Similarities of the negatives, the sizes of their gradients, and the sum of the positives' sizes."""
-    rows = [(p.detach().requires_grad_(), [s.detach().requires_grad_() for s in negatives]) for p, negatives in rows]
+    """Similarities of the negatives, the sizes of their gradients, and the sum of the positives'
+    sizes.
+    """
+    rows = [
+        (p.detach().requires_grad_(), [s.detach().requires_grad_() for s in negatives])
+        for p, negatives in rows
+    ]
     negatives = [s for _, each in rows for s in each]
     of = torch.autograd.grad(loss_of(rows), [*(p for p, _ in rows), *negatives])
     g = [abs(float(x)) for x in of]
-    return np.array([s.item() for s in negatives]), np.array(g[len(rows) :]), math.fsum(g[: len(rows)])
+    return (
+        np.array([s.item() for s in negatives]),
+        np.array(g[len(rows) :]),
+        math.fsum(g[: len(rows)]),
+    )
 
 
 def check_sums(found, rows, tau, loss_of, count):
     s, g, _ = sizes(rows, loss_of)
     positives = torch.stack([p for p, _ in rows[:count]]).detach()
-    taus, of_positives = (np.array([float(tau(x)) for x in torch.as_tensor(each)]) for each in (s, positives))
+    taus, of_positives = (
+        np.array([float(tau(x)) for x in torch.as_tensor(each)]) for each in (s, positives)
+    )
     high = s > THRESHOLD
     expected = {
         "counts": [count, len(s), high.sum()],
@@ -39,10 +52,14 @@ def check_sums(found, rows, tau, loss_of, count):
         "gradients": [g.sum(), g[high].sum()],
     }
     for name, values in expected.items():
-        np.testing.assert_allclose(getattr(found, name).detach().numpy(), values, rtol=1e-6, err_msg=name)
+        np.testing.assert_allclose(
+            getattr(found, name).detach().numpy(), values, rtol=1e-6, err_msg=name
+        )
     for row, (values, weights) in enumerate([(positives, None), (s, None), (s, g)]):
         counts, _ = np.histogram(values, bins=BINS, range=(-1, 1), weights=weights)
-        np.testing.assert_allclose(found.histograms[row].detach().numpy(), counts, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            found.histograms[row].detach().numpy(), counts, rtol=1e-6, atol=1e-9
+        )
 
 
 def check_comparison(found, rows, loss_of, loss_of_constant=INFO_NCE):
@@ -54,10 +71,14 @@ def check_comparison(found, rows, loss_of, loss_of_constant=INFO_NCE):
         tau = 0.01 * 100 ** (k / 40)
         assert float(constants()[k]) == pytest.approx(tau)
         _, c, _ = sizes(rows, lambda rows, tau=tau: loss_of_constant(rows, lambda s: tau))
-        assert float(found.moved[k]) == pytest.approx(np.abs(g / g.sum() - c / c.sum()).sum() / 2, abs=2e-6)
+        assert float(found.moved[k]) == pytest.approx(
+            np.abs(g / g.sum() - c / c.sum()).sum() / 2, abs=2e-6
+        )
         shares, _ = np.histogram(s, BINS, (-1, 1), weights=c / c.sum())
         np.testing.assert_allclose(found.constants[k], shares, atol=2e-6)
-    np.testing.assert_allclose(found.rule, np.histogram(s, BINS, (-1, 1), weights=g / g.sum())[0], atol=2e-6)
+    np.testing.assert_allclose(
+        found.rule, np.histogram(s, BINS, (-1, 1), weights=g / g.sum())[0], atol=2e-6
+    )
 
 
 @pytest.mark.parametrize(("temperature", "detach"), [("cosine", True), ("shifted", False)])
@@ -72,14 +93,19 @@ def test_sums_and_comparison_equal_loops_over_pairs(name, temperature, detach, h
         monkeypatch.setattr(diagnosis, "BLOCK_ENTRIES", entries)
         check_sums(pair_sums(loss, z, THRESHOLD), rows, tau, loss_of, 4)
     constant = OBJECTIVES[name.replace("MACL, both views", "NT-Xent").replace("MACL", "InfoNCE")]
-    check_comparison(compare(loss, z), rows, loss_of, lambda rows, tau: constant.loss(rows, tau, **bonus))
+    check_comparison(
+        compare(loss, z), rows, loss_of, lambda rows, tau: constant.loss(rows, tau, **bonus)
+    )
 
 
 def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
     module, tau = TEMPERATURES["shifted"]
     loss = core.QueueInfoNCELoss(module, queue_size=6, dim=4).double()
     z, keys = views(3, 4), loss.queue.clone()
-    rows = [(spec.similarity(x, y), [spec.similarity(x, key) for key in keys]) for x, y in zip(*z, strict=True)]
+    rows = [
+        (spec.similarity(x, y), [spec.similarity(x, key) for key in keys])
+        for x, y in zip(*z, strict=True)
+    ]
     check_sums(pair_sums(loss, z, THRESHOLD), rows, tau, partial(INFO_NCE, tau=tau), 3)
     check_comparison(compare(loss, z), rows, partial(INFO_NCE, tau=tau))
     assert torch.equal(loss.queue, keys)
@@ -93,7 +119,11 @@ def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
 )  # fmt: skip
 def test_rules_and_objectives_that_are_rules_are_compared_with_infonce(loss, row_loss):
     z = views(5, 4)
-    check_comparison(compare(loss, z), spec.simcse_rows(*z), lambda rows: spec.mean([row_loss(*row) for row in rows]))
+    check_comparison(
+        compare(loss, z),
+        spec.simcse_rows(*z),
+        lambda rows: spec.mean([row_loss(*row) for row in rows]),
+    )
 
 
 def test_of_a_large_batch_the_first_anchors_count(monkeypatch):
@@ -129,7 +159,9 @@ def test_batches_add_and_one_without_a_gradient_does_not_count():
 
 
 def test_in_fp32_a_large_lead_of_all_positives_still_has_shares():
-    z = [torch.eye(6) - 0.9 * (k == 0) * torch.ones(6, 6) / 6 for k in range(2)]  # at 0.01 a lead of 100 and more
+    z = [
+        torch.eye(6) - 0.9 * (k == 0) * torch.ones(6, 6) / 6 for k in range(2)
+    ]  # at 0.01 a lead of 100 and more
     found = compare(core.InfoNCELoss(0.1), z)
     assert float(found.batches) == 1
     assert bool(found.moved.isfinite().all())
@@ -137,7 +169,9 @@ def test_in_fp32_a_large_lead_of_all_positives_still_has_shares():
 
 def test_watching_leaves_no_trace_but_the_mean_similarity_and_autocast_changes_nothing():
     z = [x.detach().float().requires_grad_() for x in views(5, 4)]  # autocast leaves fp64 alone
-    loss, alone = (core.NTXentLoss(core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8)) for _ in range(2))
+    loss, alone = (
+        core.NTXentLoss(core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8)) for _ in range(2)
+    )
     plain = [*pair_sums(loss, z, THRESHOLD), *compare(loss, z)]
     found, expected = (torch.autograd.grad(each(*z), z) for each in (loss, alone))
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

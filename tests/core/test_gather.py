@@ -32,7 +32,9 @@ def test_rows_come_in_the_order_of_the_ranks_and_their_gradients_are_summed(monk
         return everybody.detach(), torch.autograd.grad((everybody * weights).sum(), rows)[0]
 
     for rank, (everybody, gradient) in enumerate(in_threads(world_size, work)):
-        assert everybody.tolist() == [[float(r + 1)] * 3 for r in range(world_size) for _ in range(2)]
+        assert everybody.tolist() == [
+            [float(r + 1)] * 3 for r in range(world_size) for _ in range(2)
+        ]
         # process r weighs row k by k (r + 1): the owner gets the sum over the processes, 6 k
         assert gradient.tolist() == [[6.0 * (2 * rank + k)] * 3 for k in range(2)]
 

@@ -11,7 +11,9 @@ from sklearn.preprocessing import normalize
 from dystress_text.core import alignment, geometry, interclass_uniformity, tolerance, uniformity
 from dystress_text.core.geometry import similarity_histograms
 
-LABELS = torch.tensor([5, -1, 5, 2, 5, 2, -1, 5, 9, 2, 5])  # not 0 to n-1, out of order, one class of one
+LABELS = torch.tensor(
+    [5, -1, 5, 2, 5, 2, -1, 5, 9, 2, 5]
+)  # not 0 to n-1, out of order, one class of one
 
 
 @pytest.fixture(params=[1, 4, 1024], autouse=True)
@@ -22,7 +24,9 @@ def block(request, monkeypatch):
 
 def embeddings(n=11, dim=5, seed=0, dtype=torch.float64):
     x = torch.randn(n, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (x * torch.logspace(-2, 2, n, dtype=torch.float64).unsqueeze(1)).to(dtype)  # of very different lengths
+    return (x * torch.logspace(-2, 2, n, dtype=torch.float64).unsqueeze(1)).to(
+        dtype
+    )  # of very different lengths
 
 
 def by_numpy(x, t):
@@ -49,15 +53,21 @@ def test_uniformity_is_over_all_pairs_but_with_itself(t):
 
 def test_interclass_uniformity_is_that_of_renormalised_centroids_of_unit_vectors():
     x = embeddings()
-    centroids = [normalize(x)[LABELS.numpy() == label].mean(0) for label in LABELS.unique().tolist()]
-    assert float(interclass_uniformity(x, LABELS, t=0.5)) == pytest.approx(by_numpy(centroids, 0.5), rel=1e-10)
+    centroids = [
+        normalize(x)[LABELS.numpy() == label].mean(0) for label in LABELS.unique().tolist()
+    ]
+    assert float(interclass_uniformity(x, LABELS, t=0.5)) == pytest.approx(
+        by_numpy(centroids, 0.5), rel=1e-10
+    )
 
 
 def test_tolerance_is_over_pairs_of_one_class():
     x, labels = embeddings(), LABELS.numpy()
     same = cosine_similarity(x)[(labels[:, None] == labels) & ~np.eye(11, dtype=bool)]
     assert float(tolerance(x, LABELS)) == pytest.approx(same.mean(), rel=1e-10)
-    assert float(tolerance(x, LABELS, over_all_pairs=True)) == pytest.approx(same.sum() / 110, rel=1e-10)
+    assert float(tolerance(x, LABELS, over_all_pairs=True)) == pytest.approx(
+        same.sum() / 110, rel=1e-10
+    )
     assert float(tolerance(x.float(), LABELS)) == pytest.approx(same.mean(), rel=1e-5)
 
 

@@ -1,9 +1,20 @@
-"""Every objective against loops over pairs: values, gradients, hard negatives, processes; the paper's gradients."""
+"""Every objective against loops over pairs: values, gradients, hard negatives, processes; the
+paper's gradients.
+"""
 
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import DETACH, EVERY, FORMS, OBJECTIVES, TEMPERATURES, assert_same, value_and_gradients, views
+from core_cases import (
+    DETACH,
+    EVERY,
+    FORMS,
+    OBJECTIVES,
+    TEMPERATURES,
+    assert_same,
+    value_and_gradients,
+    views,
+)
 from processes import losses_of_ranks
 
 from dystress_text import core
@@ -20,7 +31,9 @@ def test_loss_and_gradient_are_those_of_the_loop_over_pairs(name, temperature, d
     z = views(5, 3, 2 + hard)
     expected = value_and_gradients(case.loss(case.rows(*z), tau, detach, 5, hard, 0.7), z)
     for form in (False, True):
-        loss = case.build(module, detach_temperature=detach, hard_negative_weight=0.7, blockwise=form)
+        loss = case.build(
+            module, detach_temperature=detach, hard_negative_weight=0.7, blockwise=form
+        )
         assert_same(value_and_gradients(loss(*z), z), expected)
 
 
@@ -31,7 +44,10 @@ def test_per_view_is_lightlys_loss_before_june_2025(sigma):
 
     def one_direction(x, y):
         of_own, of_other = (x @ x.T, x @ y.T)
-        logits = [(s / (0.07 + 0.13 / 2 * (1 + torch.cos(torch.pi * (1 + s))))) for s in (of_own, of_other)]
+        logits = [
+            (s / (0.07 + 0.13 / 2 * (1 + torch.cos(torch.pi * (1 + s)))))
+            for s in (of_own, of_other)
+        ]
         own, other = (logit[~torch.eye(6, dtype=torch.bool)].view(6, 5) for logit in logits)
         weight = 1 if sigma is None else 2 - 6 * (of_other.diag().detach() / sigma).softmax(0)
         return (own.logsumexp(1) + other.logsumexp(1) - weight * logits[1].diag()).mean()
@@ -46,14 +62,18 @@ def test_per_view_is_lightlys_loss_before_june_2025(sigma):
 @EVERY
 @FORMS
 def test_the_mean_over_processes_is_the_single_process(name, form):
-    """Simulated processes: threads that meet at every gather, so that autograd sees the rows of all of them."""
+    """Simulated processes: threads that meet at every gather, so that autograd sees the rows of all
+    of them.
+    """
     build, adaptive = OBJECTIVES[name].build, core.AlignmentAdaptiveTemperature(0.1, 0.8, 0.6)
     for world_size, rows, count, temperature in (
         (3, 2, 4, TEMPERATURES["shifted"][0]), (2, 3, 2, adaptive), (2, 1, 2, 0.1),
     ):  # fmt: skip
         z = views(world_size * rows, 4, count)
         single = build(temperature, hard_negative_weight=0.7, blockwise=False)(*z)
-        ranks = losses_of_ranks(build, temperature, z, world_size, hard_negative_weight=0.7, blockwise=form)
+        ranks = losses_of_ranks(
+            build, temperature, z, world_size, hard_negative_weight=0.7, blockwise=form
+        )
         assert len({loss.item() for loss in ranks}) == world_size  # each has its own rows
         average = torch.stack(ranks).mean()
         assert_same(value_and_gradients(average, z), value_and_gradients(single, z))
@@ -69,7 +89,9 @@ def test_macl_takes_its_temperature_from_the_batch_without_a_gradient(name, deta
         tau = spec.adaptive_tau(*z, 0.1, 0.8, 0.6)
         expected = value_and_gradients(case.loss(case.rows(*z), lambda s, tau=tau: tau), z)
         assert_same(value_and_gradients(loss(*z), z), expected)
-    assert any(key.startswith("rule.temperature.") for key in loss.state_dict())  # saved with the loss
+    assert any(
+        key.startswith("rule.temperature.") for key in loss.state_dict()
+    )  # saved with the loss
 
 
 @pytest.mark.parametrize("profile", TEMPERATURES)
@@ -77,7 +99,10 @@ def test_macl_takes_its_temperature_from_the_batch_without_a_gradient(name, deta
 def test_info_nce_has_the_gradients_of_the_paper(profile, detach):
     """By the similarities; the positive's column is the first."""
     temperature, formula = TEMPERATURES[profile]
-    s = 1.9 * torch.rand(4, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64) - 0.95
+    s = (
+        1.9 * torch.rand(4, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+        - 0.95
+    )
     s.requires_grad_()
     tau = torch.stack([formula(x) for x in s.flatten()]).view_as(s)
     (slope,) = torch.autograd.grad(tau.sum(), s)

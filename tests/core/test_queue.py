@@ -16,7 +16,9 @@ def vectors(n, dim=6, seed=0):
 @pytest.mark.parametrize("batch", [1, 5, 9])  # the last has more keys than there are places
 @pytest.mark.parametrize("form", [False, True])
 @pytest.mark.parametrize("detach", [True, False])
-def test_three_steps_against_a_loop_first_in_first_out_and_nothing_enters_in_evaluation(batch, form, detach):
+def test_three_steps_against_a_loop_first_in_first_out_and_nothing_enters_in_evaluation(
+    batch, form, detach
+):
     temperature, tau = TEMPERATURES["shifted"]
     loss = QueueInfoNCELoss(temperature, queue_size=7, dim=6, detach_temperature=detach).double()
     loss.blockwise = form

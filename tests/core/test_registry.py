@@ -1,4 +1,6 @@
-"""A loss as text: what is written is read as an equal loss; what is wrong is named at its place, and never run."""
+"""A loss as text: what is written is read as an equal loss; what is wrong is named at its place,
+and never run.
+"""
 
 import sys
 
@@ -27,17 +29,35 @@ def test_presets_hold_the_text_that_their_losses_write(presets):
 
 ends = st.floats(0.01, 0.5).flatmap(lambda low: st.tuples(st.just(low), st.floats(low, low * 1.5)))
 profiles = st.one_of(
-    st.builds(lambda kind, pair: kind(*pair), st.sampled_from([dt.CosineTemperature, dt.LinearTemperature]), ends),
-    st.builds(lambda pair, shift: dt.ShiftedCosineTemperature(*pair, shift), ends, st.floats(-1, 1)),
-    st.builds(lambda pair, k: dt.ShiftedCosineTemperature(*pair, -0.4, scale=k), ends, st.floats(0.5, 1.5)),
-    st.builds(lambda pair, c: dt.ExponentialTemperature(*pair, sharpness=c), ends, st.integers(1, 9)),
+    st.builds(
+        lambda kind, pair: kind(*pair),
+        st.sampled_from([dt.CosineTemperature, dt.LinearTemperature]),
+        ends,
+    ),
+    st.builds(
+        lambda pair, shift: dt.ShiftedCosineTemperature(*pair, shift), ends, st.floats(-1, 1)
+    ),
+    st.builds(
+        lambda pair, k: dt.ShiftedCosineTemperature(*pair, -0.4, scale=k), ends, st.floats(0.5, 1.5)
+    ),
+    st.builds(
+        lambda pair, c: dt.ExponentialTemperature(*pair, sharpness=c), ends, st.integers(1, 9)
+    ),
 )
 temperatures = st.one_of(
     st.floats(0.01, 1),
     profiles,
-    st.builds(dt.LearnableTemperature, st.floats(0.05, 0.5), learning_rate=st.sampled_from([1e-3, 0.5])),
-    st.builds(lambda pair, unit: dt.ScheduledTemperature(*pair, unit=unit), ends, st.sampled_from(["epoch", "run"])),
-    st.builds(dt.AlignmentAdaptiveTemperature, st.floats(0.01, 1), st.floats(0, 3), st.floats(-1, 1)),
+    st.builds(
+        dt.LearnableTemperature, st.floats(0.05, 0.5), learning_rate=st.sampled_from([1e-3, 0.5])
+    ),
+    st.builds(
+        lambda pair, unit: dt.ScheduledTemperature(*pair, unit=unit),
+        ends,
+        st.sampled_from(["epoch", "run"]),
+    ),
+    st.builds(
+        dt.AlignmentAdaptiveTemperature, st.floats(0.01, 1), st.floats(0, 3), st.floats(-1, 1)
+    ),
 )
 rules = st.one_of(
     temperatures,
@@ -49,12 +69,25 @@ options = {"detach_temperature": st.booleans(), "hard_negative_weight": st.float
 losses = st.one_of(
     st.builds(dt.InfoNCELoss, rules, bidirectional=st.booleans(), **options),
     st.builds(
-        dt.DCLWLoss, rules, st.floats(0.1, 2), per_view=st.booleans(), blockwise=st.sampled_from([None, True, False])
+        dt.DCLWLoss,
+        rules,
+        st.floats(0.1, 2),
+        per_view=st.booleans(),
+        blockwise=st.sampled_from([None, True, False]),
     ),
-    st.builds(dt.MACLLoss, st.floats(0.01, 1), st.floats(0, 3), st.floats(-1, 1), both_views=st.booleans(), **options),
+    st.builds(
+        dt.MACLLoss,
+        st.floats(0.01, 1),
+        st.floats(0, 3),
+        st.floats(-1, 1),
+        both_views=st.booleans(),
+        **options,
+    ),
     st.builds(lambda rule: dt.MACLLoss(temperature=rule), rules),
     st.builds(dt.InfoNCELoss, st.builds(dt.ADNCERule, temperatures, weigh_positive=st.booleans())),
-    st.builds(dt.SigLIPLoss, st.floats(0.1, 99), st.floats(-99, 99), learning_rate=st.floats(1e-6, 1)),
+    st.builds(
+        dt.SigLIPLoss, st.floats(0.1, 99), st.floats(-99, 99), learning_rate=st.floats(1e-6, 1)
+    ),
     st.builds(dt.QueueInfoNCELoss, rules, st.integers(1, 9), st.sampled_from([None, 4])),
 )
 
@@ -77,7 +110,9 @@ def test_two_losses_are_equal_by_value_and_two_modules():
 
 
 SHIFTED = "it takes tau_min, tau_max, shift, scale"
-OF_INFONCE = "it takes temperature, bidirectional, detach_temperature, hard_negative_weight, blockwise"
+OF_INFONCE = (
+    "it takes temperature, bidirectional, detach_temperature, hard_negative_weight, blockwise"
+)
 WRONG = {
     "infonce(shifted_cosine(0.05, 0.07, shft=-0.4))":
         f"shifted_cosine(0.05, 0.07, shft=-0.4): no parameter shft (did you mean shift?); {SHIFTED}",
@@ -192,14 +227,18 @@ def own_module(tmp_path, monkeypatch):
 def test_a_class_of_the_users_own_joins_with_one_decorator(own_module):
     """As CONTRIBUTING shows it: five lines each, and nothing else to touch."""
     before = list(sys.path)
-    dt.loss("infonce(my_losses.Square(0.05, 0.07))", own_classes=True)  # loads the module, whose names are known then
+    dt.loss(
+        "infonce(my_losses.Square(0.05, 0.07))", own_classes=True
+    )  # loads the module, whose names are known then
     assert sys.path == before
     loss = dt.loss("margin(doubled(square(0.1, 0.14)))")
     assert str(loss) == "margin(doubled(square(0.1, 0.14)))" == str(dt.loss(str(loss)))
     z = views(5, 4)
     for form in (False, True):
         found = loss.replace(blockwise=form)(*z)
-        tau = [[0.1 + 0.04 * float(a @ b) ** 2 for b in units] for units in [_units(z)] for a in units]
+        tau = [
+            [0.1 + 0.04 * float(a @ b) ** 2 for b in units] for units in [_units(z)] for a in units
+        ]
         assert_same([found], [_by_hand(_units(z), tau)])
 
 
@@ -219,7 +258,9 @@ def _by_hand(units, tau):
 
 def test_a_dotted_name_is_loaded_by_a_command_line_alone(own_module):
     text = "infonce(my_losses.Unnamed())"
-    with pytest.raises(dt.LossError, match=r"my_losses\.Unnamed: a class of your own is not loaded here"):
+    with pytest.raises(
+        dt.LossError, match=r"my_losses\.Unnamed: a class of your own is not loaded here"
+    ):
         dt.loss(text)
     assert "my_losses" not in sys.modules
     loss = dt.loss(text, own_classes=True)
@@ -253,7 +294,9 @@ def test_a_class_that_is_no_value_is_refused(line, message, own_module, tmp_path
 
 def test_what_is_no_part_or_no_name_is_not_registered():
     for name in ("my square", "a.b", "lambda", "\uff53quare", dt.CosineTemperature):
-        with pytest.raises(ValueError, match=r"^a part needs a name, as in @register\('square'\), got"):
+        with pytest.raises(
+            ValueError, match=r"^a part needs a name, as in @register\('square'\), got"
+        ):
             dt.register(name)
     with pytest.raises(TypeError, match="neither a temperature nor a rule nor an objective"):
         dt.register("square")(torch.nn.Linear)
@@ -267,7 +310,10 @@ def test_a_constant_is_its_number_and_a_class_of_ones_own_is_none():
 
 
 def test_numbers_of_numpy_are_written_as_numbers():
-    assert str(dt.InfoNCELoss(dt.CosineTemperature(np.float64(2), np.float64(2.5)))) == "infonce(cosine(2, 2.5))"
+    assert (
+        str(dt.InfoNCELoss(dt.CosineTemperature(np.float64(2), np.float64(2.5))))
+        == "infonce(cosine(2, 2.5))"
+    )
 
 
 def test_a_users_class_does_not_take_the_name_of_one_of_the_core():

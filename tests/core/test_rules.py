@@ -1,4 +1,6 @@
-"""Rules of other papers against loops over explicit pairs in fp64: losses and gradients, in both forms."""
+"""Rules of other papers against loops over explicit pairs in fp64: losses and gradients, in both
+forms.
+"""
 
 from functools import partial
 
@@ -26,14 +28,18 @@ RULES = {  # with temperatures at which both cases of a bound occur
     "hcl, sharp": case(core.HardNegativeRule, spec.hcl, 0.2, beta=0.5, tau_plus=0.05),
     "focal": case(core.FocalRule, spec.focal, 0.2, margin=0.3),
     "adnce": case(core.ADNCERule, spec.adnce, 0.2, mu=0.4, sigma=0.5),
-    "adnce, sentences": case(core.ADNCERule, spec.adnce, 0.2, mu=0.4, sigma=0.5, weigh_positive=True),
+    "adnce, sentences": case(
+        core.ADNCERule, spec.adnce, 0.2, mu=0.4, sigma=0.5, weigh_positive=True
+    ),
     "hardness": case(core.HardnessRule, spec.hardness, 0.2, hardness_strength=3.0),
 }
 LOW = {  # at the temperature 0.02, where fp32 holds neither exp(l) nor a small share of it
     "hcl": case(core.HardNegativeRule, spec.hcl, 0.02, beta=1.0, tau_plus=1e-6),
     "focal": case(core.FocalRule, spec.focal, 0.02, margin=0.3),
     "adnce": case(core.ADNCERule, spec.adnce, 0.02, mu=0.4, sigma=0.05),
-    "adnce, sentences": case(core.ADNCERule, spec.adnce, 0.02, mu=0.4, sigma=0.05, weigh_positive=True),
+    "adnce, sentences": case(
+        core.ADNCERule, spec.adnce, 0.02, mu=0.4, sigma=0.05, weigh_positive=True
+    ),
     "hardness": case(core.HardnessRule, spec.hardness, 0.02, hardness_strength=9.0),
 }
 
@@ -52,7 +58,10 @@ def test_a_rule_is_its_loop_over_pairs(name):
     """In both forms and objectives, with hard negatives, on two processes, and against a queue."""
     rule, row_loss = RULES[name]
     z = views(6, 3, 3)
-    infonce, nt_xent = (by_loop(rows_of(*z[:2]), row_loss, z[:2]) for rows_of in (spec.simcse_rows, spec.simclr_rows))
+    infonce, nt_xent = (
+        by_loop(rows_of(*z[:2]), row_loss, z[:2])
+        for rows_of in (spec.simcse_rows, spec.simclr_rows)
+    )
     for form in (False, True):
         assert_same(with_gradients(core.InfoNCELoss(rule(), blockwise=form), z[:2]), infonce)
         assert_same(with_gradients(core.NTXentLoss(rule(), blockwise=form), z[:2]), nt_xent)
@@ -68,7 +77,9 @@ def test_a_rule_is_its_loop_over_pairs(name):
         (spec.similarity(q, k.detach()), [spec.similarity(q, old) for old in queue.queue])
         for q, k in zip(*z[:2], strict=True)
     ]
-    assert_same(with_gradients(queue, z[:2], z[:1]), by_loop(rows, row_loss, z[:1]), 1e-6)  # its norms are of fp32
+    assert_same(
+        with_gradients(queue, z[:2], z[:1]), by_loop(rows, row_loss, z[:1]), 1e-6
+    )  # its norms are of fp32
 
 
 @FORMS
@@ -88,7 +99,9 @@ def test_rince_and_siglip_are_their_loops(form):
 @FORMS
 def test_siglip_is_exact_where_a_pair_costs_nothing(form):
     z = views(6, 4)
-    loss = core.SigLIPLoss(100.0, -150.0, blockwise=form)  # in fp32 softplus of -110 is 0, and its logarithm infinite
+    loss = core.SigLIPLoss(
+        100.0, -150.0, blockwise=form
+    )  # in fp32 softplus of -110 is 0, and its logarithm infinite
     siglip = partial(spec.siglip, scale=100.0, bias=-150.0)
     found = loss(*(x.float() for x in z))
     expected = by_loop(spec.simcse_rows(*z), siglip, z)
@@ -111,9 +124,15 @@ def test_a_rule_wraps_any_temperature(name):
     build = partial(rule.func, **rule.keywords)
     for form in (False, True):
         rule = build(core.LearnableTemperature(core.ConstantTemperature(0.2))).double()
-        gradients.append(with_gradients(core.InfoNCELoss(rule, blockwise=form), z, [*rule.parameters(), *z]))
+        gradients.append(
+            with_gradients(core.InfoNCELoss(rule, blockwise=form), z, [*rule.parameters(), *z])
+        )
     assert_same(gradients[1], gradients[0])
     step, free = 1e-5, rule.temperature.free
     ends = [core.InfoNCELoss(build(0.2 + sign * step))(*z).item() for sign in (1, -1)]
-    (slope,) = torch.autograd.grad(rule.temperature(torch.zeros(()).double()), free)  # tau by the free number
-    assert float(gradients[0][1]) == pytest.approx((ends[0] - ends[1]) / (2 * step) * float(slope), rel=1e-5)
+    (slope,) = torch.autograd.grad(
+        rule.temperature(torch.zeros(()).double()), free
+    )  # tau by the free number
+    assert float(gradients[0][1]) == pytest.approx(
+        (ends[0] - ends[1]) / (2 * step) * float(slope), rel=1e-5
+    )

@@ -1,4 +1,6 @@
-"""Losses at their limits: half precision, autocast, degenerate embeddings, huge leads; and the errors they raise."""
+"""Losses at their limits: half precision, autocast, degenerate embeddings, huge leads; and the
+errors they raise.
+"""
 
 import math
 
@@ -35,10 +37,16 @@ def checked(loss, z):
 @pytest.mark.parametrize("case", ["identical", "opposite pairs", "zero", "one zero row"])
 @EVERY
 def test_degenerate_embeddings_give_finite_losses_and_gradients(name, case):
-    build, low = OBJECTIVES[name].build, [core.ConstantTemperature(0.05), *(profile(0.05, 0.1) for profile in PROFILES)]
+    build, low = (
+        OBJECTIVES[name].build,
+        [core.ConstantTemperature(0.05), *(profile(0.05, 0.1) for profile in PROFILES)],
+    )
     for tau in low:  # text's low temperatures, where logits are largest
         for form in (False, True):
-            checked(build(tau, detach_temperature=False, blockwise=form), degenerate_views(case, torch.float32))
+            checked(
+                build(tau, detach_temperature=False, blockwise=form),
+                degenerate_views(case, torch.float32),
+            )
     for dtype in DTYPES[1:]:
         checked(build(low[1]), degenerate_views(case, dtype))
 
@@ -46,12 +54,19 @@ def test_degenerate_embeddings_give_finite_losses_and_gradients(name, case):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_embeddings_without_information_give_the_loss_of_chance(dtype):
     shifted = core.ShiftedCosineTemperature(0.05, 0.07, -0.4)
-    for name, count in {"InfoNCE": N, "NT-Xent": 2 * N - 1, "DCL": 2 * N - 2, "DCLW": 2 * N - 2}.items():
+    for name, count in {
+        "InfoNCE": N,
+        "NT-Xent": 2 * N - 1,
+        "DCL": 2 * N - 2,
+        "DCLW": 2 * N - 2,
+    }.items():
         for case in ("identical", "zero"):
             found = checked(OBJECTIVES[name].build(shifted), degenerate_views(case, dtype))
             assert found == pytest.approx(math.log(count), rel=1e-5)
     chance = math.log(N) * N / (N - 1)  # -log P / (1 - P) with P = 1 / N
-    assert checked(core.MACLLoss(), degenerate_views("identical", dtype)) == pytest.approx(chance, rel=1e-5)
+    assert checked(core.MACLLoss(), degenerate_views("identical", dtype)) == pytest.approx(
+        chance, rel=1e-5
+    )
     with pytest.raises(core.TemperatureError):
         core.MACLLoss()(*degenerate_views("zero", dtype))
 
@@ -96,7 +111,9 @@ def test_macl_is_exact_at_any_lead_of_the_positive(lead, dtype):
     negatives = torch.tensor([-lead / 2], dtype=dtype, requires_grad=True)
     value = core.MACLLoss().row_loss(positive, negatives, positive)
     assert value.item() == pytest.approx(expected, rel=8 * torch.finfo(dtype).eps)
-    gradients = torch.autograd.grad(value.sum(), (positive, negatives))  # w (1 - P) = 1 whatever the lead
+    gradients = torch.autograd.grad(
+        value.sum(), (positive, negatives)
+    )  # w (1 - P) = 1 whatever the lead
     assert [float(g) for g in gradients] == pytest.approx([-1, 1], rel=8 * torch.finfo(dtype).eps)
 
 
@@ -108,7 +125,12 @@ def test_what_does_not_fit_is_refused(name):
     if "per view" in name:  # the hard negative is of the other view
         with pytest.raises(ValueError, match="no negatives in the anchor's view"):
             build(0.1)(*torch.eye(3)[:, None])
-    for shapes in (((4, 3), (5, 3)), ((4, 3), (4, 2)), ((4, 3, 2), (4, 3, 2)), ((4, 3), (4, 3), (5, 3))):
+    for shapes in (
+        ((4, 3), (5, 3)),
+        ((4, 3), (4, 2)),
+        ((4, 3, 2), (4, 3, 2)),
+        ((4, 3), (4, 3), (5, 3)),
+    ):
         with pytest.raises(ValueError, match=".*".join(str(shape).strip("()") for shape in shapes)):
             build(0.1)(*(torch.ones(shape) for shape in shapes))
     for temperature in ("0.05", True, core.CosineTemperature, torch.tensor(0.05)):

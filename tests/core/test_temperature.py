@@ -24,20 +24,28 @@ def test_temperature_is_the_formula_in_any_shape_and_dtype(name):
     torch.testing.assert_close(temperature(GRID), expected, rtol=limit, atol=0)
     for dtype in (torch.float32, torch.bfloat16):
         similarity = torch.tensor([[-0.9, -0.25, 0.0], [0.25, 0.5, 1.0]], dtype=dtype)
-        right = torch.stack([formula(s) for s in similarity.double().flatten()]).view(2, 3).to(dtype)
-        torch.testing.assert_close(temperature(similarity), right, rtol=8 * torch.finfo(dtype).eps, atol=0)
+        right = (
+            torch.stack([formula(s) for s in similarity.double().flatten()]).view(2, 3).to(dtype)
+        )
+        torch.testing.assert_close(
+            temperature(similarity), right, rtol=8 * torch.finfo(dtype).eps, atol=0
+        )
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_equal_ends_are_exactly_the_constant_temperature(profile):
-    assert torch.equal(profile(0.07, 0.07)(GRID.float()), core.ConstantTemperature(0.07)(GRID.float()))
+    assert torch.equal(
+        profile(0.07, 0.07)(GRID.float()), core.ConstantTemperature(0.07)(GRID.float())
+    )
 
 
 def test_even_ode_is_exact_near_zero():
     for ratio in (1e-8, 1e-5, 0.9e-3, 1.1e-3):  # on both sides of where the series ends
         excess = ratio / 2 - ratio**2 / 12 + ratio**3 / 24
         expected = excess / (1 / (0.1 * math.log1p(10)) - 1)
-        found = core.EvenODETemperature(0.1, 0.2).shape(torch.tensor(-0.1 * ratio, dtype=torch.float64))
+        found = core.EvenODETemperature(0.1, 0.2).shape(
+            torch.tensor(-0.1 * ratio, dtype=torch.float64)
+        )
         assert float(found) == pytest.approx(expected, rel=1e-7, abs=0)
 
 
@@ -58,7 +66,9 @@ def test_alignment_adaptive_follows_the_mean_positive_similarity(mean_positive):
     assert float(temperature(GRID)[0]) == pytest.approx(0.05, rel=1e-12)  # before the first batch
     temperature.observe(torch.tensor(mean_positive, dtype=torch.float64, requires_grad=True))
     tau = temperature(GRID)
-    assert tau.tolist() == pytest.approx([0.05 * (1 + 2 * (mean_positive - 0.8))] * len(GRID), rel=1e-9)
+    assert tau.tolist() == pytest.approx(
+        [0.05 * (1 + 2 * (mean_positive - 0.8))] * len(GRID), rel=1e-9
+    )
     assert not tau.requires_grad
 
 
@@ -72,7 +82,10 @@ def test_alignment_adaptive_refuses_to_reach_zero_and_says_the_values(mean_posit
 
 
 def test_state_that_varies_with_the_run_is_saved_and_restored():
-    schedule, adaptive = core.ScheduledTemperature(0.1, 1.0), core.AlignmentAdaptiveTemperature(0.05, 2.0, 0.8)
+    schedule, adaptive = (
+        core.ScheduledTemperature(0.1, 1.0),
+        core.AlignmentAdaptiveTemperature(0.05, 2.0, 0.8),
+    )
     fresh = copy.deepcopy((schedule, adaptive))
     schedule.advance(epoch=70, run_fraction=0.1)
     adaptive.observe(torch.tensor(0.65))
@@ -83,7 +96,9 @@ def test_state_that_varies_with_the_run_is_saved_and_restored():
     assert not core.CosineTemperature(0.1, 0.2).state_dict()
 
 
-@pytest.mark.parametrize("start", [core.ConstantTemperature(0.05), core.ShiftedCosineTemperature(0.05, 0.07, -0.4)])
+@pytest.mark.parametrize(
+    "start", [core.ConstantTemperature(0.05), core.ShiftedCosineTemperature(0.05, 0.07, -0.4)]
+)
 def test_a_learned_one_starts_as_it_is_told_and_says_so(start):
     learned = core.LearnableTemperature(start)
     torch.testing.assert_close(learned(GRID), start(GRID), rtol=1e-6, atol=0)
@@ -100,7 +115,9 @@ def test_a_learned_one_stays_within_its_bounds(far):
         ends = [1 / (1 + math.exp(-x)) for x in pair]
         tau_min = low + (high - low) * ends[0]
         tau_max = tau_min + (high - tau_min) * ends[1]
-        torch.testing.assert_close(learned(GRID), cosine_tau(GRID, tau_min, tau_max), rtol=1e-6, atol=1e-12)
+        torch.testing.assert_close(
+            learned(GRID), cosine_tau(GRID, tau_min, tau_max), rtol=1e-6, atol=1e-12
+        )
         values = learned.learned()
         assert (values["tau_min"], values["tau_max"]) == pytest.approx((tau_min, tau_max), abs=1e-6)
 
@@ -121,20 +138,28 @@ def test_the_gradient_of_a_learned_one_is_that_of_the_loop(detach, blockwise):
     assert_same(found, torch.autograd.grad(value, [free, *z]))
 
 
-@pytest.mark.parametrize(("delta_k", "c", "start", "end"), [(2.0, -1.5, 0.05, 1.0), (2.0, -1.5, -0.3, -0.7)])
+@pytest.mark.parametrize(
+    ("delta_k", "c", "start", "end"), [(2.0, -1.5, 0.05, 1.0), (2.0, -1.5, -0.3, -0.7)]
+)
 def test_ode_family_solves_its_equation(delta_k, c, start, end):
     def slope(s, tau):  # Eq. eqnnewdeltdels
         return tau / s * (1 - tau * delta_k * math.exp(-s / float(tau[0])))
 
     first = start / math.log(delta_k * start - c)
     places = torch.linspace(start, end, 9, dtype=torch.float64)
-    path = solve_ivp(slope, (start, end), [first], t_eval=places.numpy(), rtol=1e-11, atol=1e-13, method="DOP853")
-    torch.testing.assert_close(core.ode_temperature(places, delta_k, c), torch.from_numpy(path.y[0]), rtol=1e-7, atol=0)
+    path = solve_ivp(
+        slope, (start, end), [first], t_eval=places.numpy(), rtol=1e-11, atol=1e-13, method="DOP853"
+    )
+    torch.testing.assert_close(
+        core.ode_temperature(places, delta_k, c), torch.from_numpy(path.y[0]), rtol=1e-7, atol=0
+    )
 
 
 def test_ode_family_is_nan_where_it_is_no_temperature():
     grid = torch.tensor([-0.5, 0.0, 0.1, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
-    found = core.ode_temperature(grid, 2.0, 0.3)  # the argument is positive from 0.15 on, the logarithm from 0.65 on
+    found = core.ode_temperature(
+        grid, 2.0, 0.3
+    )  # the argument is positive from 0.15 on, the logarithm from 0.65 on
     assert found.isnan().tolist() == [True] * 5 + [False] * 2
 
 
@@ -160,25 +185,42 @@ def test_what_is_refused_is_named_first(build, parameters, message):
         build(**parameters)
 
 
-@pytest.mark.parametrize(("shift", "printed"), [(None, 4.504), (0.0, 1.54), (-0.2, 1.75), (0.4, 2.04), (-0.6, 2.48)])
+@pytest.mark.parametrize(
+    ("shift", "printed"), [(None, 4.504), (0.0, 1.54), (-0.2, 1.75), (0.4, 2.04), (-0.6, 2.48)]
+)
 def test_warns_above_the_critical_ratio_and_names_it_and_where_the_logit_falls(shift, printed):
-    """1 + 1 / max(s g' - g), below which the logit rises everywhere; for shift <= 0 the worst s is -shift - 3k/2."""
+    """1 + 1 / max(s g' - g), below which the logit rises everywhere; for shift <= 0 the worst s is
+    -shift - 3k/2.
+    """
     k = (1 + abs(shift or 0)) / 2
-    worst = math.pi / 4 - 1 / 2 if shift is None else (3 * k / 2 - abs(shift)) * math.pi / (2 * k) - 1 / 2
+    worst = (
+        math.pi / 4 - 1 / 2
+        if shift is None
+        else (3 * k / 2 - abs(shift)) * math.pi / (2 * k) - 1 / 2
+    )
     critical = 1 + 1 / worst
     assert critical == pytest.approx(printed, abs=0.006)
 
     def build(high):
-        return core.CosineTemperature(0.1, high) if shift is None else core.ShiftedCosineTemperature(0.1, high, shift)
+        return (
+            core.CosineTemperature(0.1, high)
+            if shift is None
+            else core.ShiftedCosineTemperature(0.1, high, shift)
+        )
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build(0.1 * critical * 0.998)
     high = 0.12 * critical
-    with pytest.warns(UserWarning, match=f"the logit s / tau.*tau_max / tau_min < {critical:.3f}") as caught:
+    with pytest.warns(
+        UserWarning, match=f"the logit s / tau.*tau_max / tau_min < {critical:.3f}"
+    ) as caught:
         temperature = build(high)
     tau = torch.stack(
-        [cosine_tau(s, 0.1, high) if shift is None else shifted_tau(s, 0.1, high, shift, k) for s in GRID]
+        [
+            cosine_tau(s, 0.1, high) if shift is None else shifted_tau(s, 0.1, high, shift, k)
+            for s in GRID
+        ]
     )
     torch.testing.assert_close(temperature(GRID), tau, rtol=1e-12, atol=0)
     places = GRID[1:][(GRID / tau).diff() < 0]
@@ -189,5 +231,7 @@ def test_warns_above_the_critical_ratio_and_names_it_and_where_the_logit_falls(s
 
 def test_a_shape_below_zero_is_refused():
     negative = type("Negative", (core.ProfileTemperature,), {"shape": lambda self, s: -2 * s.abs()})
-    with pytest.raises(ValueError, match=r"shape of Negative\(.*\) gives temperatures that are not positive"):
+    with pytest.raises(
+        ValueError, match=r"shape of Negative\(.*\) gives temperatures that are not positive"
+    ):
         negative(0.1, 0.35)

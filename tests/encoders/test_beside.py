@@ -1,4 +1,6 @@
-"""Words beside a model: one saved model of both, which loads without this package, and one graph of both."""
+"""Words beside a model: one saved model of both, which loads without this package, and one graph of
+both.
+"""
 
 import hashlib
 import json
@@ -20,7 +22,11 @@ from dystress_text.evaluation.embedder import load_model
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
 
-TEXTS = [*make_sentences(9), "", " ".join(["cat dog"] * 60)]  # the last one is longer than the 40 positions
+TEXTS = [
+    *make_sentences(9),
+    "",
+    " ".join(["cat dog"] * 60),
+]  # the last one is longer than the 40 positions
 PLAIN = """
 import sys
 class Without:
@@ -41,20 +47,30 @@ numpy.testing.assert_array_equal(
 
 
 def router():
-    parts = [StaticEmbedding(build_tokenizer().backend_tokenizer, embedding_dim=8) for _ in range(2)]
-    return SentenceTransformer(modules=[Router.for_query_document(*([part] for part in parts))], device="cpu")
+    parts = [
+        StaticEmbedding(build_tokenizer().backend_tokenizer, embedding_dim=8) for _ in range(2)
+    ]
+    return SentenceTransformer(
+        modules=[Router.for_query_document(*([part] for part in parts))], device="cpu"
+    )
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """Folders of models to stand beside, by kind."""
     place = tmp_path_factory.mktemp("models")
-    SentenceEncoder(build_transformer("bert"), "avg", False, normalize=True).save(place / "bert", build_tokenizer())
+    SentenceEncoder(build_transformer("bert"), "avg", False, normalize=True).save(
+        place / "bert", build_tokenizer()
+    )
     prompts = {"query": "the cat saw ", "other": "red house "}
-    bert = SentenceTransformer(str(place / "bert"), device="cpu", prompts=prompts, default_prompt_name="other")
+    bert = SentenceTransformer(
+        str(place / "bert"), device="cpu", prompts=prompts, default_prompt_name="other"
+    )
     bert.save(str(place / "prompts"), create_model_card=False)
     static = StaticEmbedding(build_tokenizer().backend_tokenizer, embedding_dim=8)
-    SentenceTransformer(modules=[static], device="cpu").save(str(place / "static"), create_model_card=False)
+    SentenceTransformer(modules=[static], device="cpu").save(
+        str(place / "static"), create_model_card=False
+    )
     router().save(str(place / "router"), create_model_card=False)
     build_transformer("bert").save_pretrained(place / "alone")
     (place / "damaged").mkdir()
@@ -82,15 +98,29 @@ def train(models, text_file, tmp_path_factory):
 
 
 def weights_of(folder):
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.glob("*.safetensors")}
+    return {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in folder.glob("*.safetensors")
+    }
 
 
 @pytest.mark.parametrize("kind", ["bert", "prompts", "static"])
-def test_the_saved_model_has_both_vectors_and_loads_without_this_package(kind, train, models, tmp_path):
+def test_the_saved_model_has_both_vectors_and_loads_without_this_package(
+    kind, train, models, tmp_path
+):
     folder, code = train(kind)
     assert code == 0
     assert weights_of(folder / "model") == weights_of(models / kind) != {}
-    command = [sys.executable, "-I", "-c", PLAIN, folder, json.dumps(TEXTS), tmp_path / "v.npy", tmp_path / "again"]
+    command = [
+        sys.executable,
+        "-I",
+        "-c",
+        PLAIN,
+        folder,
+        json.dumps(TEXTS),
+        tmp_path / "v.npy",
+        tmp_path / "again",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     vectors = torch.from_numpy(np.load(tmp_path / "v.npy"))
@@ -118,7 +148,9 @@ def test_the_table_trains_as_without_the_model(train):
 def test_words_are_without_the_models_prompts(train):
     model = load_sentence_transformer(str(train("prompts")[0]), "cpu")
     assert model.prompts["query"] == "the cat saw "
-    words = [model.encode("a dog ran", prompt=prompt)[-16:] for prompt in ("", "the cat saw ", None)]
+    words = [
+        model.encode("a dog ran", prompt=prompt)[-16:] for prompt in ("", "the cat saw ", None)
+    ]
     for other in words[1:]:
         np.testing.assert_allclose(other, words[0], atol=1e-6)
 
@@ -159,7 +191,9 @@ def test_what_a_layout_cannot_hold_is_refused(train, tmp_path, capsys):
     [("router", "one encoder of all texts"), ("alone", "is no folder or name of a sentence-transformers model"),
      ("damaged", "cannot load"), ("nothing", "is no folder"), ("", "stands beside a static encoder")],
 )  # fmt: skip
-def test_a_model_that_cannot_be_used_is_refused_before_the_first_step(kind, reason, train, models, tiny_bert, capsys):
+def test_a_model_that_cannot_be_used_is_refused_before_the_first_step(
+    kind, reason, train, models, tiny_bert, capsys
+):
     more = [] if kind else [f"--beside={models / 'bert'}", f"--model_name_or_path={tiny_bert}"]
     folder, code = train(kind, *more)
     error = capsys.readouterr().err.strip()

@@ -28,7 +28,9 @@ def test_poolers_against_loops():
 
     def mean(layers, row):
         tokens = [t for t in range(4) if mask[row, t]]
-        return sum(sum(states[k][row, t] for k in layers) / len(layers) for t in tokens) / len(tokens)
+        return sum(sum(states[k][row, t] for k in layers) / len(layers) for t in tokens) / len(
+            tokens
+        )
 
     for name, layers in {"avg": [3], "avg_top2": [2, 3], "avg_first_last": [1, 3]}.items():
         expected = torch.stack([mean(layers, row) for row in range(2)])
@@ -41,9 +43,16 @@ def test_poolers_against_loops():
 
 @pytest.mark.parametrize(
     ("pooler", "given", "expected"),
-    [("cls", None, True), ("cls_before_pooler", None, False), ("avg", True, True), ("cls", False, False)],
+    [
+        ("cls", None, True),
+        ("cls_before_pooler", None, False),
+        ("avg", True, True),
+        ("cls", False, False),
+    ],
 )
-def test_the_head_follows_simcse_unless_told_and_is_for_training(pooler, given, expected, tokenizer):
+def test_the_head_follows_simcse_unless_told_and_is_for_training(
+    pooler, given, expected, tokenizer
+):
     encoder = SentenceEncoder(build_transformer("bert"), pooler, given)
     assert (encoder.head is not None) == expected
     bare = encoder.eval()(*batch(tokenizer, make_sentences(3)))
@@ -65,17 +74,25 @@ def test_the_limit_is_the_position_tables_or_the_tokenizers_or_none(given):
     encoder = SentenceEncoder(transformer, "avg").eval()
     with torch.no_grad():
         expected = transformer(torch.tensor([[0, *[6] * 99, 2]]))[0].mean(1)
-    torch.testing.assert_close(encoder.encode([" ".join(["cat"] * 99)], tokenizer), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        encoder.encode([" ".join(["cat"] * 99)], tokenizer), expected, rtol=0, atol=1e-5
+    )
     tokenizer.model_max_length = 12
     assert length_limit(tokenizer, build_transformer("bert")) == 12
 
 
-@pytest.mark.parametrize(("family", "refused"), [("fnet", True), ("convbert", True), ("xlnet", False), ("ctrl", False)])
-def test_an_encoder_whose_vectors_change_with_padding_is_refused(family, refused, tmp_path, tokenizer):
+@pytest.mark.parametrize(
+    ("family", "refused"), [("fnet", True), ("convbert", True), ("xlnet", False), ("ctrl", False)]
+)
+def test_an_encoder_whose_vectors_change_with_padding_is_refused(
+    family, refused, tmp_path, tokenizer
+):
     build_transformer(family).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     if refused:
-        with pytest.raises(UserError, match=f"vector changes with the padding .* type '{family}' .*; take another"):
+        with pytest.raises(
+            UserError, match=f"vector changes with the padding .* type '{family}' .*; take another"
+        ):
             load_encoder(str(tmp_path), "avg")
         return
     encoder, _ = load_encoder(str(tmp_path), "avg")
@@ -122,7 +139,9 @@ def test_a_tokenizer_that_is_missing_or_another_encoders_is_refused(tmp_path, to
     with pytest.raises(UserError, match="has no tokenizer files"):
         load_encoder(str(tmp_path))
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=f"ids up to {len(tokenizer) - 1} for {len(tokenizer) - 1} token embeddings"):
+    with pytest.raises(
+        UserError, match=f"ids up to {len(tokenizer) - 1} for {len(tokenizer) - 1} token embeddings"
+    ):
         load_encoder(str(tmp_path))
 
 
@@ -135,14 +154,18 @@ def test_dropout_by_option(family, tmp_path, tokenizer):
         check_views(build_encoder(load_pretrained(str(tmp_path), 0.0)), tokenizer)
 
 
-@pytest.mark.parametrize(("family", "side"), [("llama", "left"), ("gpt2", "left"), ("gpt2", "right")])
+@pytest.mark.parametrize(
+    ("family", "side"), [("llama", "left"), ("gpt2", "left"), ("gpt2", "right")]
+)
 def test_the_last_token_of_a_decoder_does_not_depend_on_padding(family, side, tmp_path):
     tokenizer = build_tokenizer()
     tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = side
     encoder = SentenceEncoder(build_transformer(family), "last")
     sentences = make_sentences(9)
     alone = torch.cat([encoder.encode([sentence], tokenizer) for sentence in sentences])
-    torch.testing.assert_close(encoder.encode(sentences, tokenizer, batch_size=9), alone, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        encoder.encode(sentences, tokenizer, batch_size=9), alone, rtol=0, atol=1e-6
+    )
     encoder.save(tmp_path, tokenizer)
     model = SentenceTransformer(str(tmp_path), device="cpu")
     torch.testing.assert_close(torch.tensor(model.encode(sentences)), alone, rtol=0, atol=1e-6)
@@ -163,7 +186,9 @@ def test_a_decoder_needs_its_last_token_and_a_padding_token(tmp_path):
         load_encoder(str(tmp_path), "last")
     tokenizer.eos_token = "[SEP]"
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ParameterError, match="cls is the first token, which in this decoder sees no other"):
+    with pytest.raises(
+        ParameterError, match="cls is the first token, which in this decoder sees no other"
+    ):
         load_encoder(str(tmp_path), "cls")
     encoder, tokenizer = load_encoder(str(tmp_path), "last")
     assert (tokenizer.pad_token, encoder.transformer.config.use_cache) == ("[SEP]", False)

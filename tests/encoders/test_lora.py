@@ -17,7 +17,9 @@ from dystress_text.programs.train import main
 
 
 @pytest.mark.parametrize(("family", "pooler"), [("roberta", "cls"), ("gpt2", "last")])
-def test_the_merged_model_is_the_formula_and_gives_the_adapters_vectors(family, pooler, tmp_path, tokenizer):
+def test_the_merged_model_is_the_formula_and_gives_the_adapters_vectors(
+    family, pooler, tmp_path, tokenizer
+):
     """W + 2 B A, in fp64; GPT-2's weights are transposed."""
     encoder = SentenceEncoder(build_transformer(family), pooler, True, keep_head=True)
     encoder.add_lora(3)
@@ -26,7 +28,9 @@ def test_the_merged_model_is_the_formula_and_gives_the_adapters_vectors(family, 
             torch.nn.init.normal_(parameter, std=0.3)
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     encoder.save(tmp_path, tokenizer)
-    assert all(torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items())  # it trains on
+    assert all(
+        torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items()
+    )  # it trains on
     own, its_tokenizer = load_saved(tmp_path)
     sentences = make_sentences(8)
     expected = encoder.encode(sentences, tokenizer)
@@ -34,10 +38,14 @@ def test_the_merged_model_is_the_formula_and_gives_the_adapters_vectors(family, 
     merged = load_file(tmp_path / "0_Transformer" / "model.safetensors")
     assert not any("lora" in name for name in merged)
     layer = "h.1.attn.c_attn" if family == "gpt2" else "encoder.layer.1.attention.self.query"
-    a, b = (before[f"transformer.{layer}.lora_{name}.default.weight"].double().numpy() for name in "AB")
+    a, b = (
+        before[f"transformer.{layer}.lora_{name}.default.weight"].double().numpy() for name in "AB"
+    )
     product = (b @ a).T if family == "gpt2" else b @ a
     base = before[f"transformer.{layer}.base_layer.weight"].double().numpy()
-    np.testing.assert_allclose(merged[f"{layer}.weight"].numpy(), base + 2 * product, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        merged[f"{layer}.weight"].numpy(), base + 2 * product, rtol=0, atol=1e-6
+    )
 
 
 def test_a_run_trains_adapters_and_leaves_an_ordinary_model(flags, tiny_bert, tmp_path):
@@ -46,7 +54,9 @@ def test_a_run_trains_adapters_and_leaves_an_ordinary_model(flags, tiny_bert, tm
     old, new = load_file(tiny_bert / "model.safetensors"), load_file(out / "model.safetensors")
     assert old.keys() == new.keys()
     changed = {name for name in old if not torch.equal(old[name], new[name])}
-    assert changed == {f"encoder.layer.{i}.attention.self.{k}.weight" for i in range(3) for k in ("query", "value")}
+    assert changed == {
+        f"encoder.layer.{i}.attention.self.{k}.weight" for i in range(3) for k in ("query", "value")
+    }
     count = 3 * 2 * 2 * 4 * 16 + 16 * 16 + 16  # layers, query and value, A and B; the head
     base = sum(p.numel() for p in AutoModel.from_pretrained(tiny_bert).parameters())
     parameters = json.loads((out / "run.json").read_text())["parameters"]
@@ -54,8 +64,12 @@ def test_a_run_trains_adapters_and_leaves_an_ordinary_model(flags, tiny_bert, tm
     assert "| lora | 4 |" in (out / "README.md").read_text()
 
 
-def test_an_encoder_without_layers_of_peft_s_choice_and_an_installation_without_peft(flags, capsys, monkeypatch):
-    with pytest.raises(ParameterError, match="lora: peft has no choice of layers for encoders of type 'mpnet'"):
+def test_an_encoder_without_layers_of_peft_s_choice_and_an_installation_without_peft(
+    flags, capsys, monkeypatch
+):
+    with pytest.raises(
+        ParameterError, match="lora: peft has no choice of layers for encoders of type 'mpnet'"
+    ):
         SentenceEncoder(build_transformer("mpnet")).add_lora(2)
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     assert main([*flags, "--lora=2"]) == 2

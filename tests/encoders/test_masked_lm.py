@@ -50,7 +50,16 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     table = encoder.transformer.get_input_embeddings().weight
     assert any(p is table for p in encoder.lm_head.parameters())  # which learns with the encoder
     corpus = load_corpus(TextFile(text_file), tokenizer, 16)
-    task = SimcseTask(encoder, tokenizer, corpus, InfoNCELoss(0.05), None, packing, TokenMasking(tokenizer, 0.4), 0.3)
+    task = SimcseTask(
+        encoder,
+        tokenizer,
+        corpus,
+        InfoNCELoss(0.05),
+        None,
+        packing,
+        TokenMasking(tokenizer, 0.4),
+        0.3,
+    )
     assert task.packing == packing
     batch = task.load(ROWS, 0)
     wanted = torch.full_like(batch["token_ids"], -100)
@@ -83,7 +92,9 @@ def test_hidden_tokens_are_those_that_the_batch_has_there(corpus):
     restored = found["masked_ids"].clone()
     restored[hidden] = ids[hidden]
     assert torch.equal(restored, ids)
-    assert torch.equal(masking(batch, np.arange(200))["masked_ids"], found["masked_ids"])  # as after a resumption
+    assert torch.equal(
+        masking(batch, np.arange(200))["masked_ids"], found["masked_ids"]
+    )  # as after a resumption
     assert not torch.equal(masking(batch, np.arange(1, 201))["masked_ids"], found["masked_ids"])
 
 
@@ -106,7 +117,12 @@ def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, corpus):
 def test_the_program_trains_with_it_and_the_model_has_no_head(checkpoint, flags, tmp_path):
     given = [flag for flag in flags if not flag.startswith("--model_name")]
     more = ["--grad_cache_chunk=3", "--gradient_accumulation_steps=2"]
-    assert main([*given, f"--model_name_or_path={checkpoint[0]}", "--do_mlm", "--mlm_weight=0.2", *more]) == 0
+    assert (
+        main(
+            [*given, f"--model_name_or_path={checkpoint[0]}", "--do_mlm", "--mlm_weight=0.2", *more]
+        )
+        == 0
+    )
     assert not any("lm_head" in name for name in load_file(tmp_path / "out" / "model.safetensors"))
 
 

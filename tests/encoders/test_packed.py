@@ -10,14 +10,21 @@ from dystress_text.encoders.pooling import POOLERS
 
 
 def make_batch(n=9):
-    ids = [torch.tensor(of_sentence) for of_sentence in build_tokenizer()(make_sentences(n))["input_ids"]]
+    ids = [
+        torch.tensor(of_sentence)
+        for of_sentence in build_tokenizer()(make_sentences(n))["input_ids"]
+    ]
     lengths = torch.tensor([len(of_sentence) for of_sentence in ids])
     assert lengths.min() < lengths.max()
     return torch.cat(ids), lengths, int(lengths.max())
 
 
-@pytest.mark.parametrize(("pooler", "training"), zip(POOLERS, (True, False, True, False, True, True), strict=True))
-@pytest.mark.parametrize(("family", "lora"), [("bert", False), ("roberta", False), ("roberta", True)])
+@pytest.mark.parametrize(
+    ("pooler", "training"), zip(POOLERS, (True, False, True, False, True, True), strict=True)
+)
+@pytest.mark.parametrize(
+    ("family", "lora"), [("bert", False), ("roberta", False), ("roberta", True)]
+)
 def test_vectors_and_gradients_equal_transformers(family, lora, pooler, training):
     encoder = SentenceEncoder(build_transformer(family), pooler)
     if lora:
@@ -32,7 +39,9 @@ def test_vectors_and_gradients_equal_transformers(family, lora, pooler, training
     for packed in (False, True):
         encoder.zero_grad()
         vectors = encoder(*batch, packed)
-        (vectors * torch.linspace(-1, 1, vectors.numel(), dtype=vectors.dtype).view_as(vectors)).sum().backward()
+        (
+            vectors * torch.linspace(-1, 1, vectors.numel(), dtype=vectors.dtype).view_as(vectors)
+        ).sum().backward()
         gradients = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
         results.append((vectors, gradients))
     (plain, expected), (packed, gradients) = results
@@ -67,7 +76,9 @@ def test_dropout_is_where_transformers_has_it(family, pooler):
         with torch.no_grad():
             plain, packed = (encoder(*batch, packed).std(0) for packed in (False, True))
         assert plain.max() > 1e-4, name
-        torch.testing.assert_close(packed, plain, rtol=0.15, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            packed, plain, rtol=0.15, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_bf16_is_as_near_to_fp32_as_transformers_is():
@@ -82,7 +93,9 @@ def test_bf16_is_as_near_to_fp32_as_transformers_is():
     assert (packed - exact).norm() < 1.5 * (plain - exact).norm()
 
 
-@pytest.mark.parametrize(("rate", "dtype"), [(0.01, torch.float64), (0.1, torch.float32), (0.5, torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("rate", "dtype"), [(0.01, torch.float64), (0.1, torch.float32), (0.5, torch.bfloat16)]
+)
 def test_dropout_has_its_rate_and_scale_and_entries_are_independent(rate, dtype):
     torch.manual_seed(3)
     n = 1_000_003  # no multiple of the four entries that a random number decides
@@ -92,7 +105,9 @@ def test_dropout_has_its_rate_and_scale_and_entries_are_independent(rate, dtype)
     dropped = (out == 0).double()
     assert abs(dropped.mean() - rate) < 5 * (rate * (1 - rate) / n) ** 0.5 + 1 / 65_536
     lanes = dropped[: n - 3].view(-1, 4)
-    assert (lanes.mean(0) - rate).abs().max() < 0.003  # each of the four, the one with the sign bit too
+    assert (
+        lanes.mean(0) - rate
+    ).abs().max() < 0.003  # each of the four, the one with the sign bit too
     assert (torch.corrcoef(lanes.T) - torch.eye(4)).abs().max() < 0.01
     assert not torch.equal(out, dropout(torch.ones(n, dtype=dtype), rate))
     torch.manual_seed(3)

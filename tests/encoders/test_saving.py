@@ -1,4 +1,6 @@
-"""The one saved layout: what sentence-transformers and this package read from it, with a head and without."""
+"""The one saved layout: what sentence-transformers and this package read from it, with a head and
+without.
+"""
 
 import json
 import random
@@ -16,11 +18,16 @@ from dystress_text.encoders.loading import check_saving, load_saved
 from dystress_text.errors import UserError
 from dystress_text.programs.export import main as export
 
-SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
+SENTENCES = [
+    *make_sentences(7),
+    " ".join(["cat"] * 100),
+]  # the last one is longer than the 40 positions
 
 
 def with_head(family="bert", pooler="cls", normalize=False):
-    encoder = SentenceEncoder(build_transformer(family), pooler, True, keep_head=True, normalize=normalize)
+    encoder = SentenceEncoder(
+        build_transformer(family), pooler, True, keep_head=True, normalize=normalize
+    )
     torch.nn.init.normal_(encoder.head.weight)  # far from the identity and from 0
     torch.nn.init.normal_(encoder.head.bias)
     return encoder
@@ -28,10 +35,16 @@ def with_head(family="bert", pooler="cls", normalize=False):
 
 def by_hand(encoder, tokenizer):
     """In fp64, from the vectors without a head."""
-    bare = encoder.encode_by_pooler(SENTENCES, tokenizer, [encoder.pooler_type])[encoder.pooler_type].double().numpy()
+    bare = (
+        encoder.encode_by_pooler(SENTENCES, tokenizer, [encoder.pooler_type])[encoder.pooler_type]
+        .double()
+        .numpy()
+    )
     weight, bias = (parameter.detach().double().numpy() for parameter in encoder.head.parameters())
     vectors = np.tanh(bare @ weight.T + bias)
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if encoder.normalize else vectors
+    return (
+        vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if encoder.normalize else vectors
+    )
 
 
 def close(vectors, expected, atol=1e-5):
@@ -61,20 +74,31 @@ def test_the_layout_has_the_words_of_5_1(tmp_path, tokenizer, recwarn):
     with_head("bert", "avg_top2", normalize=True).save(tmp_path, tokenizer)
     modules = json.loads((tmp_path / "modules.json").read_text())
     kinds = ["Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize"]
-    assert [module["type"] for module in modules] == [f"sentence_transformers.models.{kind}" for kind in kinds]
-    settings = [json.loads((tmp_path / module["path"] / "config.json").read_text()) for module in modules[2:4]]
+    assert [module["type"] for module in modules] == [
+        f"sentence_transformers.models.{kind}" for kind in kinds
+    ]
+    settings = [
+        json.loads((tmp_path / module["path"] / "config.json").read_text())
+        for module in modules[2:4]
+    ]
     assert settings[0].keys() >= {"word_embedding_dimension", "pooling_mode_mean_tokens"}
     assert settings[1].keys() == {"in_features", "out_features", "bias", "activation_function"}
-    assert "TokenizersBackend" not in (tmp_path / "0_Transformer" / "tokenizer_config.json").read_text()
+    assert (
+        "TokenizersBackend"
+        not in (tmp_path / "0_Transformer" / "tokenizer_config.json").read_text()
+    )
     assert not list(tmp_path.rglob("*.bin"))
     SentenceTransformer(str(tmp_path), device="cpu")
     assert [str(w.message) for w in recwarn if "sentence_transformers" in str(w.filename)] == []
 
 
 @pytest.mark.parametrize(
-    ("family", "pooler", "normalize"), [("bert", "cls", False), ("roberta", "cls", True), ("mpnet", "avg_top2", False)]
+    ("family", "pooler", "normalize"),
+    [("bert", "cls", False), ("roberta", "cls", True), ("mpnet", "avg_top2", False)],
 )
-def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, tmp_path, tokenizer, capsys):
+def test_a_kept_head_is_part_of_the_model_everywhere(
+    family, pooler, normalize, tmp_path, tokenizer, capsys
+):
     encoder = with_head(family, pooler, normalize)
     expected = by_hand(encoder, tokenizer)
     encoder.save(tmp_path / "out", tokenizer)
@@ -84,18 +108,30 @@ def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, 
     if pooler == "cls":  # transformers alone has a place for it, in the pooler
         assert export([str(tmp_path / "out"), "--to", "hf"]) == 0
         copy = tmp_path / "out-hf"
-        batch = AutoTokenizer.from_pretrained(copy)(SENTENCES, padding=True, truncation=True, return_tensors="pt")
+        batch = AutoTokenizer.from_pretrained(copy)(
+            SENTENCES, padding=True, truncation=True, return_tensors="pt"
+        )
         with torch.no_grad():
             vectors = AutoModel.from_pretrained(copy).eval()(**batch).pooler_output
         close(torch.nn.functional.normalize(vectors) if normalize else vectors, expected)
     else:
         assert export([str(tmp_path / "out"), "--to", "hf"]) == 2
-        assert "does not follow the first token; native and onnx can hold it" in capsys.readouterr().err
+        assert (
+            "does not follow the first token; native and onnx can hold it"
+            in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize(
     ("family", "kept"),
-    [("gpt2", False), ("openai-gpt", False), ("ctrl", False), ("xlm", False), ("xlnet", False), ("bert", True)],
+    [
+        ("gpt2", False),
+        ("openai-gpt", False),
+        ("ctrl", False),
+        ("xlm", False),
+        ("xlnet", False),
+        ("bert", True),
+    ],
 )
 def test_token_types_that_an_encoder_takes_for_words_are_not_given(family, kept, tmp_path):
     tokenizer = build_tokenizer()
@@ -105,7 +141,10 @@ def test_token_types_that_an_encoder_takes_for_words_are_not_given(family, kept,
     assert "token_type_ids" in tokenizer.model_input_names
     assert ("token_type_ids" in AutoTokenizer.from_pretrained(tmp_path)("a cat")) == kept
     with torch.no_grad():  # by hand, one sentence at a time
-        states = [encoder.transformer(torch.tensor([tokenizer(s)["input_ids"]]))[0][0] for s in SENTENCES[:7]]
+        states = [
+            encoder.transformer(torch.tensor([tokenizer(s)["input_ids"]]))[0][0]
+            for s in SENTENCES[:7]
+        ]
     expected = torch.stack([rows.mean(0) for rows in states])
     close(SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES[:7]), expected)
     close(load_saved(tmp_path)[0].encode(SENTENCES[:7], tokenizer), expected)

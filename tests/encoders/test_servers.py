@@ -1,4 +1,6 @@
-"""The saved layout as text-embeddings-inference 1.9.3 reads it, whose structs are strict; vLLM 0.24 reads less."""
+"""The saved layout as text-embeddings-inference 1.9.3 reads it, whose structs are strict; vLLM 0.24
+reads less.
+"""
 
 import json
 
@@ -20,15 +22,20 @@ CASES = {  # by family and pooler what both servers do; None where they cannot
 }
 ST = "sentence_transformers.models."
 
-# text-embeddings-inference's structs, of the families whose config.json is written with more than transformers writes;
-# fields by kind: "?" may be missing or null, "=" may be missing, others are free
+# text-embeddings-inference's structs, of the families whose config.json is written with more than
+# transformers writes; fields by kind: "?" may be missing or null, "=" may be missing, others are
+# free
 KINDS = {
     "usize": lambda x: type(x) is int and 0 <= x < 2**64,
     "float": lambda x: type(x) in (int, float),
     "bool": lambda x: type(x) is bool,
     "text": lambda x: type(x) is str,
-    "act": lambda x: x in ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swiglu", "tanh"),
-    "module": lambda x: x in [ST + kind for kind in ("Transformer", "Pooling", "Dense", "Normalize")],
+    "act": lambda x: (
+        x in ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swiglu", "tanh")
+    ),
+    "module": lambda x: (
+        x in [ST + kind for kind in ("Transformer", "Pooling", "Dense", "Normalize")]
+    ),
 }
 POOL = {"bool": "pooling_mode_cls_token pooling_mode_mean_tokens pooling_mode_lasttoken="}
 MODULE = {"usize": "idx", "text": "name path", "module": "type"}
@@ -56,7 +63,9 @@ FAMILIES = {
 def parse(folder, file, struct):
     data = json.loads((folder / file).read_text())
     for one in data if isinstance(data, list) else [data]:
-        for kind, field in [(kind, field) for kind, fields in struct.items() for field in fields.split()]:
+        for kind, field in [
+            (kind, field) for kind, fields in struct.items() for field in fields.split()
+        ]:
             name = field.rstrip("?=")
             missing = name not in one or (field.endswith("?") and one[name] is None)
             if not (KINDS[kind](one.get(name)) or (missing and name != field)):
@@ -66,24 +75,35 @@ def parse(folder, file, struct):
 
 def text_embeddings_inference(folder):
     """How it pools."""
-    config = parse(folder, "config.json", {"text": "model_type", "usize": "max_position_embeddings"})
+    config = parse(
+        folder, "config.json", {"text": "model_type", "usize": "max_position_embeddings"}
+    )
     parse(folder, "config.json", FAMILIES[config["model_type"]])
     assert [type(name) for name in config["architectures"]] == [str]
     parse(folder, "sentence_bert_config.json", {"usize": "max_seq_length"})
     modules = parse(folder, "modules.json", MODULE)
     pool = parse(folder, "1_Pooling/config.json", POOL)
-    (mode,) = [key.split("_")[2] for key, value in pool.items() if value is True]  # vLLM takes the first such flag
-    assert [m["type"] for m in modules] == [ST + kind for kind in ("Transformer", "Pooling", "Normalize")]
+    (mode,) = [
+        key.split("_")[2] for key, value in pool.items() if value is True
+    ]  # vLLM takes the first such flag
+    assert [m["type"] for m in modules] == [
+        ST + kind for kind in ("Transformer", "Pooling", "Normalize")
+    ]
     return mode
 
 
 @torch.no_grad()
 def serve(folder, mode):
     """Vectors of length 1, computed as the servers do, sentence by sentence."""
-    model, tokenizer = AutoModel.from_pretrained(folder).eval(), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    model, tokenizer = (
+        AutoModel.from_pretrained(folder).eval(),
+        Tokenizer.from_file(str(folder / "tokenizer.json")),
+    )
     ids = [torch.tensor([tokenizer.encode(sentence).ids]) for sentence in SENTENCES]
     states = [model(one).last_hidden_state[0] for one in ids]
-    vectors = torch.stack([{"cls": one[0], "mean": one.mean(0), "lasttoken": one[-1]}[mode] for one in states])
+    vectors = torch.stack(
+        [{"cls": one[0], "mean": one.mean(0), "lasttoken": one[-1]}[mode] for one in states]
+    )
     return normalize(vectors)
 
 
@@ -91,7 +111,9 @@ def serve(folder, mode):
 @pytest.mark.parametrize("head", [False, True])
 def test_servers_read_the_layout_or_find_no_model(family, pooler, head, tmp_path, tokenizer):
     mode = CASES[family, pooler]
-    encoder = SentenceEncoder(build_transformer(family), pooler, head, keep_head=head, normalize=True)
+    encoder = SentenceEncoder(
+        build_transformer(family), pooler, head, keep_head=head, normalize=True
+    )
     encoder.save(tmp_path, tokenizer)
     if mode is None or head:
         with pytest.raises(FileNotFoundError, match=r"config\.json"):

@@ -1,4 +1,6 @@
-"""Tables of word vectors: how they start, that they are sentence-transformers' own, how they train, what is refused."""
+"""Tables of word vectors: how they start, that they are sentence-transformers' own, how they train,
+what is refused.
+"""
 
 import json
 import unicodedata
@@ -22,7 +24,12 @@ from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.texts import TextFile
 
-TEXTS = ["The cat sits on the warm stone.", "Seven ships left the harbour before dawn.", "", "Ångström — naïve café!"]
+TEXTS = [
+    "The cat sits on the warm stone.",
+    "Seven ships left the harbour before dawn.",
+    "",
+    "Ångström — naïve café!",
+]
 LINES = [f"{a} {b} {c} near the old {d} in spring" for a in ("cats", "dogs", "ships") for b in ("sleep", "run", "wait")
          for c in ("quietly", "often", "alone") for d in ("harbour", "bridge", "mill")]  # fmt: skip
 
@@ -38,14 +45,18 @@ def test_a_new_table_is_random_times_idf(tmp_path):
     corpus = load_corpus(TextFile(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
     counts = corpus.texts_with(len(tokenizer))
     ids = [set(tokenizer(line)["input_ids"]) for line in LINES]
-    by_hand = np.array([sum(token in of_line for of_line in ids) for token in range(len(tokenizer))])
+    by_hand = np.array(
+        [sum(token in of_line for of_line in ids) for token in range(len(tokenizer))]
+    )
     assert counts.tolist() == by_hand.tolist()
     table.start(counts, len(LINES), seed=3)
     idf = np.log(1.01 * len(LINES) / (0.01 * len(LINES) + by_hand))
     drawn = torch.randn(len(tokenizer), 16, generator=torch.Generator().manual_seed(3)).numpy()
     expected = 0.1 * drawn * (idf / idf.mean())[:, None]
     expected[tokenizer.unk_token_id] = 0
-    np.testing.assert_allclose(table.embedding.weight.detach().numpy(), expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        table.embedding.weight.detach().numpy(), expected, rtol=1e-5, atol=1e-7
+    )
 
 
 def test_what_is_not_known_has_no_meaning_after_training_either(tmp_path):
@@ -58,7 +69,9 @@ def test_what_is_not_known_has_no_meaning_after_training_either(tmp_path):
     for _ in range(2):
         optimizer.zero_grad()
         ids = tokenizer(texts)["input_ids"]
-        vectors = encoder(torch.tensor([*chain(*ids)]), torch.tensor([len(of_text) for of_text in ids]))
+        vectors = encoder(
+            torch.tensor([*chain(*ids)]), torch.tensor([len(of_text) for of_text in ids])
+        )
         vectors.square().sum().backward()
         optimizer.step()
     assert not table.embedding.weight[unknown].any()
@@ -126,25 +139,47 @@ def test_own_text_learns_what_belongs_together(tmp_path):
     words = sorted(word for word in known if word.isalpha() and len(word) > 5)
     topics = rng.choice(words, (40, 6), replace=False)
     lines = [" ".join(rng.choice(topic, 12)) for topic in topics for _ in range(8)]
-    run = dt.train("own-text", train_file=a_text(tmp_path, lines), output_dir=tmp_path / "out", dim=64)
+    run = dt.train(
+        "own-text", train_file=a_text(tmp_path, lines), output_dir=tmp_path / "out", dim=64
+    )
     model = run.model
     assert isinstance(model[0], StaticEmbedding)
-    one, other = (model.encode([" ".join(part) for part in half]) for half in (topics[:, :3], topics[:, 3:]))
-    cosine = model.similarity(one, other).numpy()  # (40, 40), of halves of topics that share no word
+    one, other = (
+        model.encode([" ".join(part) for part in half]) for half in (topics[:, :3], topics[:, 3:])
+    )
+    cosine = model.similarity(
+        one, other
+    ).numpy()  # (40, 40), of halves of topics that share no word
     assert (cosine.argmax(1) == np.arange(40)).mean() > 0.6  # untrained 0.02
     settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
     assert (settings["loss"], settings["train_batch_size"]) == ("dcl(0.1)", 256)
 
 
 def test_few_samples_make_a_smaller_batch_and_a_run_is_resumed_with_it(tmp_path, capsys):
-    line = ["--preset=own-text", f"--train_file={a_text(tmp_path)}", f"--output_dir={tmp_path / 'out'}", "--dim=8"]
+    line = [
+        "--preset=own-text",
+        f"--train_file={a_text(tmp_path)}",
+        f"--output_dir={tmp_path / 'out'}",
+        "--dim=8",
+    ]
     assert main(line) == 0
     assert "batches of 81, as there are no more samples" in capsys.readouterr().out
     before = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert main([*line, "--resume_from_checkpoint"]) == 0
     assert "finished; nothing was changed" in capsys.readouterr().out
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
-    assert main([*line[:3], "--model_name_or_path", str(tmp_path / "out"), "--output_dir", str(tmp_path / "2")]) == 0
+    assert (
+        main(
+            [
+                *line[:3],
+                "--model_name_or_path",
+                str(tmp_path / "out"),
+                "--output_dir",
+                str(tmp_path / "2"),
+            ]
+        )
+        == 0
+    )
     assert main([*line, "--train_batch_size=256", "--overwrite_output_dir"]) == 2
 
 
@@ -160,10 +195,18 @@ def test_a_vocabulary_of_the_text_knows_every_character(tmp_path, script):
     text = SCRIPTS[script]
     lines = [text[i:] + text[:i] for i in range(len(text))] * 3
     file = a_text(tmp_path, lines)
-    line = ["--preset=own-text", f"--train_file={file}", "--vocabulary=text", "--dim=8", "--output_dir"]
+    line = [
+        "--preset=own-text",
+        f"--train_file={file}",
+        "--vocabulary=text",
+        "--dim=8",
+        "--output_dir",
+    ]
     assert main([*line, str(tmp_path / "out")]) == 0
     assert main([*line, str(tmp_path / "again")]) == 0
-    first, again = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "again"))
+    first, again = (
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("out", "again")
+    )
     assert first == again
     tokenizer = Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
     for other in (text, "Ѫ 𐍈 ñ 龘 ក្រុម 🙂 x²"):  # characters that the text does not have
@@ -182,7 +225,11 @@ def test_a_vocabulary_of_the_text_knows_every_character(tmp_path, script):
      (["--model_name_or_path=bert-mini-wiki", "--vocabulary=text"], "--vocabulary: is of ")],
 )  # fmt: skip
 def test_what_a_table_has_not_is_one_line(tmp_path, capsys, options, said):
-    line = ["--preset=own-text", f"--train_file={a_text(tmp_path)}", f"--output_dir={tmp_path / 'out'}"]
+    line = [
+        "--preset=own-text",
+        f"--train_file={a_text(tmp_path)}",
+        f"--output_dir={tmp_path / 'out'}",
+    ]
     assert main([*line, *options]) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert f"error: {said}" in error
@@ -192,7 +239,11 @@ def test_what_a_table_has_not_is_one_line(tmp_path, capsys, options, said):
 def test_a_saved_table_keeps_its_pieces(tmp_path, capsys):
     table, tokenizer = new_static(8)
     StaticEncoder(table).save(tmp_path / "m", tokenizer)
-    line = ["--preset=own-text", f"--train_file={a_text(tmp_path)}", f"--output_dir={tmp_path / 'out'}"]
+    line = [
+        "--preset=own-text",
+        f"--train_file={a_text(tmp_path)}",
+        f"--output_dir={tmp_path / 'out'}",
+    ]
     assert main([*line, f"--model_name_or_path={tmp_path / 'm'}", "--vocabulary=text"]) == 2
     assert "--vocabulary: is of --model_name_or_path static" in capsys.readouterr().err
     assert main([*line, f"--model_name_or_path={tmp_path / 'm'}", "--dim=16"]) == 2
@@ -212,7 +263,9 @@ def test_a_model_with_more_on_top_is_refused(tmp_path):
     from sentence_transformers.models import Dense
 
     pieces = Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json"))
-    model = SentenceTransformer(modules=[StaticEmbedding(pieces, embedding_dim=8), Dense(8, 4)], device="cpu")
+    model = SentenceTransformer(
+        modules=[StaticEmbedding(pieces, embedding_dim=8), Dense(8, 4)], device="cpu"
+    )
     model.save(str(tmp_path / "m"))
     with pytest.raises((UserError, ParameterError), match="made of StaticEmbedding, Dense"):
         load_saved(tmp_path / "m")

@@ -20,7 +20,9 @@ def problem(n, dim, classes, seed=0, noise=3.0):
 def by_formula(x, y, classes, train, held_out, l2, recipe):
     """SentEval's fit in fp64 NumPy, written from the protocol and the optimisers' papers."""
     layer = initial_layer(x.shape[1], classes)
-    theta = np.concatenate([layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()[:, None]], 1)
+    theta = np.concatenate(
+        [layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()[:, None]], 1
+    )
     x = np.concatenate([x.double().numpy(), np.ones((len(x), 1))], 1)
     y = y.numpy()
     draw = np.random.RandomState(1111)
@@ -73,7 +75,9 @@ def test_fits_are_the_protocols(mode):
         for k, l2 in enumerate(grid[s]):
             accuracy, theta = by_formula(x, y, 3, subset.train, subset.held_out, l2, RECIPES[mode])
             assert fits.accuracy[s, k] == accuracy
-            np.testing.assert_allclose(fits.weight[s, k].numpy(), theta[:, :-1], rtol=1e-8, atol=1e-9)
+            np.testing.assert_allclose(
+                fits.weight[s, k].numpy(), theta[:, :-1], rtol=1e-8, atol=1e-9
+            )
             np.testing.assert_allclose(fits.bias[s, k].numpy(), theta[:, -1], rtol=1e-8, atol=1e-9)
         logits = x.double() @ fits.weight[s, 0].T + fits.bias[s, 0]
         assert torch.equal(fits.predict(x.double(), s), logits.argmax(1))

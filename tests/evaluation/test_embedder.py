@@ -36,7 +36,9 @@ def test_each_distinct_sentence_is_encoded_once_and_new_ones_by_themselves():
     assert calls == [["b", "aa"], ["c", "dd"]]
 
 
-@pytest.mark.parametrize(("value", "words"), [(float("nan"), "NaN"), (1.0, "same vector for every sentence")])
+@pytest.mark.parametrize(
+    ("value", "words"), [(float("nan"), "NaN"), (1.0, "same vector for every sentence")]
+)
 def test_vectors_without_meaning_are_refused(value, words):
     with pytest.raises(UserError, match=words):
         refusing_useless(lambda sentences: torch.full((len(sentences), 3), value))(["a", "b"])
@@ -47,7 +49,11 @@ def test_both_kinds_of_model_give_the_same_vectors_and_bf16_is_close(saved, tiny
     one, card = load_model(str(saved), None)
     other, other_card = load_model(str(tiny_bert), "avg")
     torch.testing.assert_close(one(sentences), other(sentences), rtol=0, atol=1e-6)
-    assert (card["max_seq_length"], card["pooler_type"], other_card["pooler_type"]) == (40, None, "avg")
+    assert (card["max_seq_length"], card["pooler_type"], other_card["pooler_type"]) == (
+        40,
+        None,
+        "avg",
+    )
     for model, pooler in ((saved, None), (tiny_bert, "avg")):
         rough = load_model(str(model), pooler, "bf16")[0]
         assert 0 < (one(sentences) - rough(sentences).float()).abs().max() < 0.1
@@ -62,13 +68,19 @@ def test_loading_and_saving_are_quiet_and_lost_weights_are_said(saved, tmp_path,
     name = "encoder.layer.1.output.dense.weight"
     lost = {key: tensor for key, tensor in weights.items() if key != name}
     lost["odd.weight"] = lost.pop("pooler.dense.weight")
-    save_file(weights | {"odd.weight": lost["odd.weight"].clone()}, saved / "model.safetensors", {"format": "pt"})
+    save_file(
+        weights | {"odd.weight": lost["odd.weight"].clone()},
+        saved / "model.safetensors",
+        {"format": "pt"},
+    )
     load_encoder(str(saved), "avg")
     load_model(str(saved), None)
     assert capfd.readouterr() == ("", "")
     save_file(lost, saved / "model.safetensors", {"format": "pt"})
     for load in (load_encoder, load_model):
-        with pytest.raises(UserError, match=f"lacks weights of its encoder, 1 in all, such as {name}$"):
+        with pytest.raises(
+            UserError, match=f"lacks weights of its encoder, 1 in all, such as {name}$"
+        ):
             load(str(saved), None if load is load_model else "avg")
     assert capfd.readouterr() == ("", "")
     assert logging.is_progress_bar_enabled()  # as before

@@ -1,4 +1,6 @@
-"""What a run is evaluated on: several evaluators beside each other, and a run that takes no notice of them."""
+"""What a run is evaluated on: several evaluators beside each other, and a run that takes no notice
+of them.
+"""
 
 import json
 
@@ -18,7 +20,10 @@ from dystress_text.programs.train import main
 def own(tmp_path):
     """A file of 30 scored pairs."""
     sentences = iter(make_sentences(60, seed=5))
-    rows = [f"{a},{b},{7 * i % 11 - 3.5}\n" for i, (a, b) in enumerate(zip(sentences, sentences, strict=True))]
+    rows = [
+        f"{a},{b},{7 * i % 11 - 3.5}\n"
+        for i, (a, b) in enumerate(zip(sentences, sentences, strict=True))
+    ]
     file = tmp_path / "My Pairs.csv"
     file.write_text("".join(["sentence1,sentence2,score\n", *rows]))
     return file
@@ -27,7 +32,16 @@ def own(tmp_path):
 def run(flags, folder, *more):
     """Run the program to a folder; its record and the lines of its log."""
     reset_accelerator()
-    assert main([*(f for f in flags if not f.startswith("--output_dir")), f"--output_dir={folder}", *more]) == 0
+    assert (
+        main(
+            [
+                *(f for f in flags if not f.startswith("--output_dir")),
+                f"--output_dir={folder}",
+                *more,
+            ]
+        )
+        == 0
+    )
     log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return json.loads((folder / "run.json").read_text()), log
 
@@ -46,7 +60,12 @@ def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsy
     assert list(beside["untrained"]) == list(alone["untrained"])
     sets = ("sts_b_dev", "mini_sts", "my_pairs")
     names = [f"{s}_{kind}" for s in sets for kind in ("spearman", "alignment", "uniformity")]
-    names += ["miniquestions_dev_accuracy", "miniparaphrase_dev_accuracy", "avg_transfer_dev", "avg_spearman"]
+    names += [
+        "miniquestions_dev_accuracy",
+        "miniparaphrase_dev_accuracy",
+        "avg_transfer_dev",
+        "avg_spearman",
+    ]
     assert list(beside["trained"]) == names
     assert all(set(line) == {"step", *names} for line in log if "loss" not in line)
     mean = sum(beside["trained"][f"{s}_spearman"] for s in sets) / 3
@@ -54,7 +73,8 @@ def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsy
     assert f"avg_spearman{'':29} {mean:8.2f}" in capsys.readouterr().out
     page = (tmp_path / "beside" / "report.html").read_text()
     assert all(
-        f">similar sentences, {title}: Spearman x 100" in page for title in ("STS-B dev", "mini-STS", "my pairs")
+        f">similar sentences, {title}: Spearman x 100" in page
+        for title in ("STS-B dev", "mini-STS", "my pairs")
     )
 
 
@@ -80,8 +100,12 @@ def test_unknown_metrics_and_names_of_other_evaluators(data_dir):
     assert best("eval_avg_transfer") == best("avg_transfer") == "avg_transfer_dev"
     assert best("eval_MR") == best("MR") == "mr_dev_accuracy"
     assert best("eval_own") == "eval_own"
-    with pytest.raises(UserError, match=r"known: mini_sts_spearman, sts_b_dev_spearman, avg_spearman$"):
-        build_evaluation(EvaluationSettings(eval_set=BOTH), data_dir).best_metric("eval_sickr_spearman")
+    with pytest.raises(
+        UserError, match=r"known: mini_sts_spearman, sts_b_dev_spearman, avg_spearman$"
+    ):
+        build_evaluation(EvaluationSettings(eval_set=BOTH), data_dir).best_metric(
+            "eval_sickr_spearman"
+        )
     with pytest.raises(UserError, match="evaluates nothing"):
         Evaluation([]).best_metric("avg")
 
@@ -123,7 +147,9 @@ def test_a_resumed_run_is_evaluated_on_the_same_pairs(flags, own, tmp_path, caps
     interrupt(tmp_path / "out")
     record, _ = run(flags, tmp_path / "out", "--eval_file", str(moved), "--resume_from_checkpoint")
     known = {"my_pairs_spearman", "my_pairs_alignment", "my_pairs_uniformity"}
-    assert {frozenset(metrics) for metrics in (record["trained"], *record["untrained"].values())} == {frozenset(known)}
+    assert {
+        frozenset(metrics) for metrics in (record["trained"], *record["untrained"].values())
+    } == {frozenset(known)}
     moved.write_text(moved.read_text().replace("-3.5", "-3.6"))
     interrupt(tmp_path / "out")
     reset_accelerator()

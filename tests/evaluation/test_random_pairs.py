@@ -10,9 +10,14 @@ from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_row
 def test_random_directions_have_the_beta_distributions_cosines():
     found = random_pairs(np.random.default_rng(0).standard_normal((2100, 20)) * 7)
     assert (found["sentences"], found["pairs"]) == (2000, 2000 * 1999 // 2)
-    for share, cosine in found["cosines"].items():  # (1 + cosine) / 2 is Beta((dim - 1) / 2, (dim - 1) / 2)
+    for share, cosine in found[
+        "cosines"
+    ].items():  # (1 + cosine) / 2 is Beta((dim - 1) / 2, (dim - 1) / 2)
         assert cosine == pytest.approx(2 * beta.isf(float(share), 9.5, 9.5) - 1, abs=8e-3)
-    assert random_pairs_rows({"random_pairs": found})[-1] == ("1 in 10,000", f"{found['cosines']['0.0001']:.3f}")
+    assert random_pairs_rows({"random_pairs": found})[-1] == (
+        "1 in 10,000",
+        f"{found['cosines']['0.0001']:.3f}",
+    )
 
 
 def test_what_few_pairs_cannot_tell_is_left_out():

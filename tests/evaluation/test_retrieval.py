@@ -1,4 +1,6 @@
-"""Search as a measure: its figures against scikit-learn and loops, the files it reads, and where figures go."""
+"""Search as a measure: its figures against scikit-learn and loops, the files it reads, and where
+figures go.
+"""
 
 import json
 import re
@@ -28,19 +30,33 @@ from dystress_text.report.text_runs import read_text_runs
 
 def embed(sentences):
     """Random vectors that only the text decides."""
-    return torch.stack([torch.randn(8, generator=torch.Generator().manual_seed(hash(s) % 2**40)) for s in sentences])
+    return torch.stack(
+        [
+            torch.randn(8, generator=torch.Generator().manual_seed(hash(s) % 2**40))
+            for s in sentences
+        ]
+    )
 
 
 def test_figures_are_those_of_loops_and_what_beir_ignores_is_ignored_and_counted(tmp_path):
     """q0 to q4 are documents too, of which one has another end."""
     folder = make_collection(tmp_path / "made")
     plain = read_collection(folder)
-    assert plain.summary() == "made: 150 documents, 11 queries; 1 queries without a relevant document are left out"
+    assert (
+        plain.summary()
+        == "made: 150 documents, 11 queries; 1 queries without a relevant document are left out"
+    )
     assert list(plain.documents.values())[1].startswith("t1\u2028 ")
-    with (folder / "queries.jsonl").open() as queries, (folder / "corpus.jsonl").open("a") as corpus:
+    with (
+        (folder / "queries.jsonl").open() as queries,
+        (folder / "corpus.jsonl").open("a") as corpus,
+    ):
         rows = [json.loads(line) for line in list(queries)[:5]]
         rows[4]["text"] += " and so on"
-        corpus.writelines(json.dumps({**row, "title": None if i % 2 else "title"}) + "\n" for i, row in enumerate(rows))
+        corpus.writelines(
+            json.dumps({**row, "title": None if i % 2 else "title"}) + "\n"
+            for i, row in enumerate(rows)
+        )
     with (folder / "qrels" / "test.tsv").open("a") as qrels:
         qrels.write("q0\tq0\t1\n q1 \tlost\t1\nlost\td1\t2\n q1\tq2 \t3\n")
     collection = read_collection(folder)
@@ -52,17 +68,27 @@ def test_figures_are_those_of_loops_and_what_beir_ignores_is_ignored_and_counted
     for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
         query, document, score = line.split()
         judged.setdefault(query, {})[document] = int(score)
-    units = {name: torch.nn.functional.normalize(embed([x])[0], dim=0) for name, x in collection.documents.items()}
+    units = {
+        name: torch.nn.functional.normalize(embed([x])[0], dim=0)
+        for name, x in collection.documents.items()
+    }
     expected: dict = {"nDCG@10": [], "MRR@10": [], "recall@100": [], "nDCG@10 (graded)": []}
     for query, text in collection.queries.items():
         vector = torch.nn.functional.normalize(embed([text])[0], dim=0)
-        ranked = sorted((name for name in units if name != query), key=lambda name: -float(units[name] @ vector))
+        ranked = sorted(
+            (name for name in units if name != query), key=lambda name: -float(units[name] @ vector)
+        )
         scores = {name: score for name, score in judged[query].items() if score and name in units}
         for gain, metric in ((lambda s: s, "nDCG@10 (graded)"), (lambda s: int(s > 0), "nDCG@10")):
-            top, best = ([gain(scores.get(n, 0)) for n in ranked[:10]], sorted(map(gain, scores.values()))[::-1][:10])
+            top, best = (
+                [gain(scores.get(n, 0)) for n in ranked[:10]],
+                sorted(map(gain, scores.values()))[::-1][:10],
+            )
             dcg = [sum(g / np.log2(i + 2) for i, g in enumerate(gains)) for gains in (top, best)]
             expected[metric].append(dcg[0] / dcg[1])
-        expected["MRR@10"].append(next((1 / (i + 1) for i in range(10) if ranked[i] in scores), 0.0))
+        expected["MRR@10"].append(
+            next((1 / (i + 1) for i in range(10) if ranked[i] in scores), 0.0)
+        )
         expected["recall@100"].append(sum(name in scores for name in ranked[:100]) / len(scores))
     means = {metric: 100 * np.mean(values) for metric, values in expected.items()}
     assert collection.scores(embed) == pytest.approx(means, abs=1e-6)
@@ -104,18 +130,32 @@ MODELS = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_figures_are_those_of_sentence_transformers_for_prompts_routes_and_similarities(tmp_path, kind, capsys):
+def test_figures_are_those_of_sentence_transformers_for_prompts_routes_and_similarities(
+    tmp_path, kind, capsys
+):
     collection = read_collection(make_collection(tmp_path / "made", documents=60))
     texts = [*collection.documents.values()]
-    queries = {**collection.queries, "q1": texts[7], "q2": ""}  # one text as a query and as a document, and none
+    queries = {
+        **collection.queries,
+        "q1": texts[7],
+        "q2": "",
+    }  # one text as a query and as a document, and none
     collection = replace(collection, queries=queries, documents={**collection.documents, "d9": ""}, relevant={
         query: {**found, "d9": 1} for query, found in collection.relevant.items()
     })  # fmt: skip
     model = MODELS[kind](tmp_path / "plain")
     model.save(str(tmp_path / kind), create_model_card=False)
-    ks = {"ndcg_at_k": [10], "mrr_at_k": [10], "precision_recall_at_k": [100], "accuracy_at_k": [1], "map_at_k": [1]}
+    ks = {
+        "ndcg_at_k": [10],
+        "mrr_at_k": [10],
+        "precision_recall_at_k": [100],
+        "accuracy_at_k": [1],
+        "map_at_k": [1],
+    }
     relevant = {query: set(found) for query, found in collection.relevant.items()}
-    expected = InformationRetrievalEvaluator(queries, dict(collection.documents), relevant, **ks)(model)
+    expected = InformationRetrievalEvaluator(queries, dict(collection.documents), relevant, **ks)(
+        model
+    )
     embed, about = load_model(str(tmp_path / kind), None)
     figures = collection.scores(embed)
     name = f"{model.similarity_fn_name}_{{}}".format
@@ -153,8 +193,14 @@ def test_a_collection_that_does_not_fit_together_is_one_line(tmp_path, file, con
 
 def test_metrics_have_names_of_their_own(tmp_path):
     folders = [make_collection(tmp_path / name) for name in ("trec.a", "trec.b")]
-    assert [collection.slug for collection in read_collections("retrieval", folders)] == ["trec_a", "trec_b"]
-    for name, message in (("Trec a", "two collections are named 'trec_a'"), ("---", "the name of a folder has no")):
+    assert [collection.slug for collection in read_collections("retrieval", folders)] == [
+        "trec_a",
+        "trec_b",
+    ]
+    for name, message in (
+        ("Trec a", "two collections are named 'trec_a'"),
+        ("---", "the name of a folder has no"),
+    ):
         with pytest.raises(UserError, match=message):
             read_collections("retrieval", [*folders, make_collection(tmp_path / name)])
 
@@ -164,7 +210,12 @@ def test_it_chooses_the_best_model_while_training(tmp_path):
     settings = EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)])
     evaluation = build_evaluation(settings)
     metrics = evaluation(embed)
-    assert list(metrics) == ["made_up_ndcg@10", "made_up_mrr@10", "made_up_recall@100", "made_up_ndcg@10_graded"]
+    assert list(metrics) == [
+        "made_up_ndcg@10",
+        "made_up_mrr@10",
+        "made_up_recall@100",
+        "made_up_ndcg@10_graded",
+    ]
     assert evaluation.best_metric(None) == "made_up_ndcg@10"
     assert evaluation.best_metric("Made_up_Recall@100") == "made_up_recall@100"
     before = evaluation.digest()
@@ -175,18 +226,32 @@ def test_it_chooses_the_best_model_while_training(tmp_path):
 def test_the_program_writes_figures_beside_those_of_tasks(tmp_path, capsys):
     folder, file = make_collection(tmp_path / "made"), tmp_path / "senteval-mini-test.json"
     (folder / "qrels" / "dev.tsv").write_text("q0\td1\t1\n")
-    model = [f"--model={EMBEDDED / 'bert-mini-wiki'}", "--pooler_type=avg", f"--output={file}", "--suite=mini"]
+    model = [
+        f"--model={EMBEDDED / 'bert-mini-wiki'}",
+        "--pooler_type=avg",
+        f"--output={file}",
+        "--suite=mini",
+    ]
     search = [*model, "--retrieval", str(folder)]
     assert main([*model, "--tasks", "MiniSTS", "--geometry", "none"]) == 0
     assert main(search) == main([*search, "--split", "dev"]) == 0
     content = json.loads(file.read_text())
     assert list(content["tasks"]) == ["MiniSTS"]
     made, dev = content["retrieval"]["made"], content["retrieval"]["made dev"]
-    assert made.items() >= read_collection(folder).about.items() >= {"documents": 150, "left_out": 1}.items()
+    assert (
+        made.items()
+        >= read_collection(folder).about.items()
+        >= {"documents": 150, "left_out": 1}.items()
+    )
     assert (dev["queries"], "nDCG@10 (graded)" in dev) == (1, False)
-    assert f"{made['nDCG@10 (graded)']:.2f}\n" in capsys.readouterr().out.split("made nDCG@10 (graded)")[1]
+    assert (
+        f"{made['nDCG@10 (graded)']:.2f}\n"
+        in capsys.readouterr().out.split("made nDCG@10 (graded)")[1]
+    )
     (evaluated,) = read_text_runs([file])[2]
-    expected = {f"{name} {m}": one[m] for name, one in content["retrieval"].items() for m in figures_in(one)}
+    expected = {
+        f"{name} {m}": one[m] for name, one in content["retrieval"].items() for m in figures_in(one)
+    }
     assert evaluated.figures["retrieval"] == expected
     for wrong, said in (
         ([*model, "--tasks=MiniSTS", "--split=dev"], "--split: has no effect without --retrieval"),
@@ -201,8 +266,13 @@ def test_a_run_on_crops_says_what_it_reads_and_goes_on_to_the_same_bits(flags, t
     folder, model = make_collection(tmp_path / "made"), tmp_path / "out" / "model.safetensors"
     more = ["--views=crop", "--eval_set=none", f"--eval_retrieval={folder}", "--save_steps=4"]
     assert train([*flags, *more]) == 0
-    assert f"0.2 to 0.6 of its words\n{read_collection(folder).summary()}\n" in capsys.readouterr().out
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["collections"]["made"]["left_out"] == 1
+    assert (
+        f"0.2 to 0.6 of its words\n{read_collection(folder).summary()}\n" in capsys.readouterr().out
+    )
+    assert (
+        json.loads((tmp_path / "out" / "run.json").read_text())["collections"]["made"]["left_out"]
+        == 1
+    )
     before = model.read_bytes()
     interrupt(tmp_path / "out")
     assert train([*flags, *more, "--resume_from_checkpoint"]) == 0

@@ -1,4 +1,6 @@
-"""Scored pairs from tables of one's own: every format, the score against others' libraries, every wrong row."""
+"""Scored pairs from tables of one's own: every format, the score against others' libraries, every
+wrong row.
+"""
 
 import csv
 import json
@@ -26,16 +28,25 @@ HEAD = ("sentence1", "sentence2", "score")
 def write(folder, kind, head=HEAD, rows=ROWS, name="mine"):
     path = folder / f"{name}.{kind}"
     if kind == "jsonl":
-        path.write_text("".join(json.dumps(dict(zip(head, row, strict=True))) + "\n" for row in rows))
+        path.write_text(
+            "".join(json.dumps(dict(zip(head, row, strict=True))) + "\n" for row in rows)
+        )
     else:
         with path.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, delimiter="\t" if kind == "tsv" else ",").writerows([head, *rows])
     return str(path)
 
 
-TEXTS = st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=12).filter(str.strip)
+TEXTS = st.text(
+    st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=12
+).filter(str.strip)
 SCORES = st.floats(-1e6, 1e6, allow_subnormal=False)
-HEADS = (None, ("sentence1", "sentence2", "score"), ("premise", "hypothesis", "label"), ("0", "1", "2"))
+HEADS = (
+    None,
+    ("sentence1", "sentence2", "score"),
+    ("premise", "hypothesis", "label"),
+    ("0", "1", "2"),
+)
 
 
 @inputs(60)
@@ -50,22 +61,34 @@ def test_columns_and_range_are_found_from_the_file(tmp_path_factory, rows, head,
     folder = tmp_path_factory.mktemp("pairs")
     assume(len(set(rows[0][:2])) == 2)
     cells = [dict(zip((*HEAD, "id"), (*row, i), strict=True)) for i, row in enumerate(rows)]
-    among_others = write(folder, kind, order, [tuple(row[name] for name in order) for row in cells], "others")
-    for file in (write(folder, kind, *([rows[0], rows[1:]] if head is None else [head, rows])), among_others):
+    among_others = write(
+        folder, kind, order, [tuple(row[name] for name in order) for row in cells], "others"
+    )
+    for file in (
+        write(folder, kind, *([rows[0], rows[1:]] if head is None else [head, rows])),
+        among_others,
+    ):
         pairs = read_scored_pairs(file)
         expected = [(" ".join(a.split()), " ".join(b.split()), score) for a, b, score in rows]
         assert list(zip(pairs.first, pairs.second, pairs.scores, strict=True)) == expected
         scores = [row[2] for row in rows]
-        assert pairs.positive_above == pytest.approx(min(scores) + 0.8 * (max(scores) - min(scores)))
+        assert pairs.positive_above == pytest.approx(
+            min(scores) + 0.8 * (max(scores) - min(scores))
+        )
 
 
 @inputs(60)
-@given(st.lists(st.sampled_from([*HEAD, "id", "3", "a b", "7.5"]), min_size=2, max_size=7, unique=True))
-def test_columns_that_cannot_be_found_are_one_line_that_says_what_the_file_should_be(tmp_path_factory, names):
+@given(
+    st.lists(st.sampled_from([*HEAD, "id", "3", "a b", "7.5"]), min_size=2, max_size=7, unique=True)
+)
+def test_columns_that_cannot_be_found_are_one_line_that_says_what_the_file_should_be(
+    tmp_path_factory, names
+):
     assume(len(names) != 3 and not set(HEAD) <= set(names))
     file = write(tmp_path_factory.mktemp("pairs"), "csv", names, [range(len(names))] * 3)
     with pytest.raises(
-        UserError, match=r"^eval_file: .* it should have sentence1, sentence2 and score, or three alone"
+        UserError,
+        match=r"^eval_file: .* it should have sentence1, sentence2 and score, or three alone",
     ):
         read_scored_pairs(file)
 
@@ -75,11 +98,19 @@ def test_the_score_is_sentence_transformers(tmp_path, tiny_bert):
     model = SentenceTransformer(str(tiny_bert), device="cpu")
     result = score_vectors(pairs, model.encode(pairs.sentences, convert_to_tensor=True))
     theirs = EmbeddingSimilarityEvaluator(
-        list(pairs.first), list(pairs.second), pairs.scores.tolist(), main_similarity="cosine", write_csv=False
+        list(pairs.first),
+        list(pairs.second),
+        pairs.scores.tolist(),
+        main_similarity="cosine",
+        write_csv=False,
     )
     assert result.spearman / 100 == pytest.approx(theirs(model)["spearman_cosine"], abs=1e-6)
-    alike = [model.similarity(*model.encode([pairs.first[i], pairs.second[i]])).item() for i in (2, 3)]
-    assert result.alignment == pytest.approx(2 - sum(alike), abs=1e-5)  # of those above 2 of -2 to 3
+    alike = [
+        model.similarity(*model.encode([pairs.first[i], pairs.second[i]])).item() for i in (2, 3)
+    ]
+    assert result.alignment == pytest.approx(
+        2 - sum(alike), abs=1e-5
+    )  # of those above 2 of -2 to 3
 
 
 FIRST = b"sentence1,sentence2,score\na cat,a dog,1\n"
@@ -117,6 +148,8 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
     with hub_server() as (address, files, _), with_hub(address, tmp_path / "hf"):
         files["someone/pairs"] = splits
         monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
-        assert [len(read_scored_pairs(name)) for name in ("someone/pairs", "someone/pairs:test")] == [5, 4]
+        assert [
+            len(read_scored_pairs(name)) for name in ("someone/pairs", "someone/pairs:test")
+        ] == [5, 4]
         with pytest.raises(UserError, match=r"eval_file: .*cannot read 'someone/pairs'.*nope"):
             read_scored_pairs("someone/pairs:nope")

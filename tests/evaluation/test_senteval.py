@@ -44,21 +44,38 @@ def sts_folder(tmp_path):
     draw, sentence = np.random.default_rng(0), itertools.cycle(make_sentences(301)).__next__
     (folder / "STS" / "STSBenchmark").mkdir(parents=True)
     for split, count in (("dev", 50), ("test", 1379)):
-        lines = [f"m\tx\t1\t{i}\t{draw.random() * 5:.2f}\t{sentence()}\t{sentence()}\n" for i in range(count)]
+        lines = [
+            f"m\tx\t1\t{i}\t{draw.random() * 5:.2f}\t{sentence()}\t{sentence()}\n"
+            for i in range(count)
+        ]
         (folder / "STS" / "STSBenchmark" / f"sts-{split}.csv").write_text("".join(lines))
     (folder / "SICK").mkdir()
-    lines = ["h\n", *(f"{i}\t{sentence()}\t{sentence()}\t{1 + 4 * draw.random():.1f}\tN\n" for i in range(4927))]
+    lines = [
+        "h\n",
+        *(
+            f"{i}\t{sentence()}\t{sentence()}\t{1 + 4 * draw.random():.1f}\tN\n"
+            for i in range(4927)
+        ),
+    ]
     (folder / "SICK" / "SICK_test_annotated.txt").write_text("".join(lines))
     return folder
 
 
 def test_the_mini_suite_runs_anywhere(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(classifier, "MAX_EPOCHS", 8)  # the slow loop of test_classifier.py has them all
-    arguments = [f"--model={EMBEDDED / 'bert-mini-wiki'}", "--pooler_type=avg", f"--output={tmp_path / 'results.json'}"]
+    monkeypatch.setattr(
+        classifier, "MAX_EPOCHS", 8
+    )  # the slow loop of test_classifier.py has them all
+    arguments = [
+        f"--model={EMBEDDED / 'bert-mini-wiki'}",
+        "--pooler_type=avg",
+        f"--output={tmp_path / 'results.json'}",
+    ]
     assert main([*arguments, "--suite=mini", "--mode=fast", "--tasks", *MINI]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
     assert (tuple(results["tasks"]), results["complete"], results["left_out"]) == (MINI, False, {})
-    assert results["geometry"]["spearman"] == pytest.approx(results["tasks"]["MiniSTS"]["spearman"], abs=0.006)
+    assert results["geometry"]["spearman"] == pytest.approx(
+        results["tasks"]["MiniSTS"]["spearman"], abs=0.006
+    )
     assert results["geometry"]["set"] == "mini-STS"
     assert len(results["tasks"]["MiniQuestions"]["sha256"]["MiniQuestions/train.label"]) == 64
     assert set(results["versions"]) >= {"python", "torch", "transformers", "scipy"}
@@ -91,9 +108,14 @@ def test_page_and_card_of_a_run_take_the_results_up(tiny_bert, sts_folder, tmp_p
     assert "<th>STS-B</th>" not in page.read_text()
     write_card(out, {}, encoder, 40)
     assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
-    assert f"{page} shows the run.\n{out / 'README.md'} holds the results.\n" in capsys.readouterr().out
+    assert (
+        f"{page} shows the run.\n{out / 'README.md'} holds the results.\n"
+        in capsys.readouterr().out
+    )
     (result,) = ModelCard.load(out / "README.md").data.eval_results
-    figure = json.loads((out / "senteval-senteval-test.json").read_text())["tasks"]["STS-B"]["spearman"]
+    figure = json.loads((out / "senteval-senteval-test.json").read_text())["tasks"]["STS-B"][
+        "spearman"
+    ]
     assert "<th>STS-B</th>" in page.read_text()
     assert f"<td>{figure:.2f}</td>" in page.read_text()
     assert (result.dataset_name, result.metric_value) == ("MTEB STSBenchmark", figure)
@@ -105,11 +127,16 @@ def test_results_of_other_weights_go_those_of_other_settings_stay_and_a_damaged_
     (encoder, tokenizer), out = load_encoder(str(tiny_bert), "avg"), tmp_path / "out"
     encoder.save(out, tokenizer)
     write_card(out, {}, encoder, 40)
-    file, arguments = out / "senteval-senteval-test.json", [f"--model={out}", f"--data_dir={sts_folder.parent}"]
+    file, arguments = (
+        out / "senteval-senteval-test.json",
+        [f"--model={out}", f"--data_dir={sts_folder.parent}"],
+    )
 
     def after(*tasks, more=()):
         assert main([*arguments, "--geometry=none", *more, "--tasks", *tasks]) == 0
-        names = {result.dataset_name for result in ModelCard.load(out / "README.md").data.eval_results}
+        names = {
+            result.dataset_name for result in ModelCard.load(out / "README.md").data.eval_results
+        }
         return json.loads(file.read_text()), names
 
     content, card = after("STS-B", "SICK-R")
@@ -120,7 +147,9 @@ def test_results_of_other_weights_go_those_of_other_settings_stay_and_a_damaged_
     encoder.save(out, tokenizer)
     content, card = after("STS-B")
     assert (list(content["tasks"]), card) == (["STS-B"], {"MTEB STSBenchmark"})
-    assert [other["pooler_type"] for other in content["others"]] == ["cls"]  # whose weights are others in any case
+    assert [other["pooler_type"] for other in content["others"]] == [
+        "cls"
+    ]  # whose weights are others in any case
     assert f"the results of other weights of {out} are replaced" in capsys.readouterr().err
     for damaged in ("", '{"tasks": 7}', '{"tasks": {"STS-B": {}}}', '{"a": 1}', "[]"):
         file.write_text(damaged)
@@ -138,7 +167,9 @@ EVALUATIONS = st.lists(
 
 @settings(max_examples=20)
 @given(EVALUATIONS)
-def test_in_any_order_the_newest_figure_of_each_setting_task_and_data_is_there_once(tmp_path_factory, evaluations):
+def test_in_any_order_the_newest_figure_of_each_setting_task_and_data_is_there_once(
+    tmp_path_factory, evaluations
+):
     """Two processes at the same time have each begun before the other's first result."""
     file, expected = tmp_path_factory.mktemp("evaluations") / "results.json", {}
     about = {"suite": "mini", "model": "m", "weights": "w", "data": "d", "data_variant": None}
@@ -202,7 +233,11 @@ def test_an_entry_stays_until_its_task_is_finished_again(arguments, tmp_path, mo
     assert (content["complete"], content["averages"]) == (False, {"sts": 50.0, "transfer": None})
     before = evaluated(3, "--tasks", "transfer")
     assert (before[1]["complete"], before[1]["averages"]) == (True, {"sts": 50.0, "transfer": 50.0})
-    assert evaluated(4, stop_at="MiniSTS") == evaluated(4, "--pooler_type=cls", stop_at="MiniSTS") == before
+    assert (
+        evaluated(4, stop_at="MiniSTS")
+        == evaluated(4, "--pooler_type=cls", stop_at="MiniSTS")
+        == before
+    )
     assert evaluated(5, "--pooler_type=cls", "--tasks", "MiniSTS")[0] == {"MiniSTS": 5}
 
 
@@ -211,14 +246,24 @@ def test_several_models_are_rows_of_one_table_with_a_file_each(tiny_bert, tmp_pa
     encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
     encoder.save(tmp_path / "saved", tokenizer)
     shutil.copytree(tiny_bert, tmp_path / "base")
-    models, suite = [str(tmp_path / name) for name in ("base", "saved")], ["--suite=mini", "--tasks", "MiniSTS"]
+    models, suite = (
+        [str(tmp_path / name) for name in ("base", "saved")],
+        ["--suite=mini", "--tasks", "MiniSTS"],
+    )
     assert main(["--model", *models, "--pooler_type=cls", *suite]) == 0
-    contents = [json.loads((Path(model) / "senteval-mini-test.json").read_text()) for model in models]
+    contents = [
+        json.loads((Path(model) / "senteval-mini-test.json").read_text()) for model in models
+    ]
     assert [content["pooler_type"] for content in contents] == ["cls", None]
     figures = [f"{content['tasks']['MiniSTS']['spearman']:.2f}" for content in contents]
     lines = capsys.readouterr().out.strip().split("\n")
-    assert [line.split() for line in lines[-2:]] == [[m, f, f] for m, f in zip(models, figures, strict=True)]
-    for wrong, said in ((["--output=x.json"], "--output: is the file of one model"), ([], "--model: '")):
+    assert [line.split() for line in lines[-2:]] == [
+        [m, f, f] for m, f in zip(models, figures, strict=True)
+    ]
+    for wrong, said in (
+        (["--output=x.json"], "--output: is the file of one model"),
+        ([], "--model: '"),
+    ):
         assert main(["--model", *models, *suite, *wrong]) == 2
         assert capsys.readouterr().err.startswith(f"dystress senteval: error: {said}")
 
@@ -254,14 +299,20 @@ def test_own_pairs_and_an_own_collection_from_the_command_line_and_from_python(
     (folder / "qrels.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *found]))
     modules = [Transformer(str(tiny_bert)), Pooling(16, "mean")]
     vectors = SentenceTransformer(modules=modules, device="cpu").encode(texts)
-    cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(vectors)]
+    cosines = [
+        a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(vectors)
+    ]
     expected = round(100 * stats.spearmanr(cosines, scores).statistic, 2)
 
     figures = dt.evaluate([tiny_bert, "words"], pooler_type="avg", pairs=pairs, retrieval=[folder])
     name, row = str(tiny_bert), figures["words"]
     assert figures[name]["my_pairs"] == pytest.approx(expected, abs=0.02)
     assert figures[name]["mine nDCG@10"] == 100
-    assert figures[name].keys() == row.keys() == {"my_pairs", "mine nDCG@10", "mine MRR@10", "mine recall@100"}
+    assert (
+        figures[name].keys()
+        == row.keys()
+        == {"my_pairs", "mine nDCG@10", "mine MRR@10", "mine recall@100"}
+    )
 
     file = tmp_path / "one.json"
     capsys.readouterr()
@@ -282,7 +333,12 @@ def test_own_pairs_and_an_own_collection_from_the_command_line_and_from_python(
 def test_own_pairs_are_on_the_card_and_on_the_page_of_a_run(flags, tmp_path):
     assert train([*flags, "--eval_set=none", "--pooler_type=avg"]) == 0
     pairs = tmp_path / "mine.csv"
-    pairs.write_text("The cat sat.,A cat sat.,5\nThe dog ran.,A fish swam.,1\nA bird flew.,The man ate.,0\n")
+    pairs.write_text(
+        "The cat sat.,A cat sat.,5\nThe dog ran.,A fish swam.,1\nA bird flew.,The man ate.,0\n"
+    )
     (figures,) = dt.evaluate(tmp_path / "out", pairs=pairs).values()
-    assert f"| mine | Spearman x 100 | {figures['mine']:.2f} |" in (tmp_path / "out" / "README.md").read_text()
+    assert (
+        f"| mine | Spearman x 100 | {figures['mine']:.2f} |"
+        in (tmp_path / "out" / "README.md").read_text()
+    )
     assert f"<td>{figures['mine']:.2f}</td>" in (tmp_path / "out" / "report.html").read_text()

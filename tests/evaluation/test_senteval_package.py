@@ -1,4 +1,6 @@
-"""The batched classifiers beside those of the package ``senteval``, where SimCSE's copy of it is installed."""
+"""The batched classifiers beside those of the package ``senteval``, where SimCSE's copy of it is
+installed.
+"""
 
 import inspect
 import shutil
@@ -25,7 +27,9 @@ def engine(monkeypatch):
 
     prepare_split = PyTorchClassifier.prepare_split
     monkeypatch.setattr(PyTorchClassifier, "prepare_split", on_the_cpu)
-    monkeypatch.setattr(inspect, "getargspec", inspect.getfullargspec, raising=False)  # removed in Python 3.11
+    monkeypatch.setattr(
+        inspect, "getargspec", inspect.getfullargspec, raising=False
+    )  # removed in Python 3.11
     for kind in (torch.Tensor, torch.nn.Module):
         monkeypatch.setattr(kind, "cuda", lambda self: self)
     return engine
@@ -43,7 +47,12 @@ def test_figures_are_the_packages(engine, tmp_path, ours, theirs, mode):
         "nhid": 0, "optim": recipe.optimizer, "batch_size": recipe.batch_size, "tenacity": recipe.patience,
         "epoch_size": recipe.check_every,
     }  # fmt: skip
-    parameters = {"task_path": str(tmp_path), "kfold": recipe.folds, "seed": SEED, "classifier": classifier}
+    parameters = {
+        "task_path": str(tmp_path),
+        "kfold": recipe.folds,
+        "seed": SEED,
+        "classifier": classifier,
+    }
 
     def batcher(_, batch):
         return bag_of_words([" ".join(words) for words in batch]).numpy()

@@ -13,7 +13,9 @@ from dystress_text.evaluation.readers import read_mrpc, read_trec, read_two_clas
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.simcse.paper import PUBLISHED
 
-TASKS = {task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks}
+TASKS = {
+    task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks
+}
 
 
 def test_the_average_is_over_rounded_figures_and_never_over_fewer():
@@ -29,7 +31,9 @@ def test_tasks_are_chosen_by_name_and_group():
     assert len(chosen["sts"]) == 7
     assert list(choose("mini", ["all"])) == ["sts", "transfer"]
     assert list(choose("senteval", ["STS-B"])) == ["sts"]
-    with pytest.raises(UserError, match=r"tasks: no 'STSB' \(did you mean STS-B\?\); known are all, sts, transfer,"):
+    with pytest.raises(
+        UserError, match=r"tasks: no 'STSB' \(did you mean STS-B\?\); known are all, sts, transfer,"
+    ):
         choose("senteval", ["STSB"])
 
 
@@ -58,11 +62,15 @@ def test_questions_are_latin_1_and_paraphrases_keep_quotes_and_skip_the_header(t
     split = read_trec(write(tmp_path, "trec", b"NUM:date When ?\nABBR:exp What is caf\xe9 b ?\n"))
     assert (split.columns, split.labels.tolist()) == ((("When ?", "What is caf\xe9 b ?"),), [5, 0])
     header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
-    split = read_mrpc(write(tmp_path, "mrpc", header + '1\t1\t2\ta "b c\td e\r\n0\t3\t4\tx\ty z\r\n'))
+    split = read_mrpc(
+        write(tmp_path, "mrpc", header + '1\t1\t2\ta "b c\td e\r\n0\t3\t4\tx\ty z\r\n')
+    )
     assert (split.columns, split.labels.tolist()) == ((("x", 'a "b c'), ("y z", "d e")), [0, 1])
 
 
-@pytest.mark.parametrize("name", [task.name for tasks in SUITES["senteval"].values() for task in tasks])
+@pytest.mark.parametrize(
+    "name", [task.name for tasks in SUITES["senteval"].values() for task in tasks]
+)
 def test_real_files_have_the_counts_of_the_protocol(name, shared):
     folder = shared / "data" / "senteval"
     if not all((folder / file).is_file() for file in TASKS[name].files):

@@ -16,9 +16,13 @@ from dystress_text.files.places import EMBEDDED
 
 
 def arbitrary_vectors(sentences):
-    """A deterministic embedder: each sentence has a random vector of its own, so that no two cosines tie."""
+    """A deterministic embedder: each sentence has a random vector of its own, so that no two
+    cosines tie.
+    """
     seeds = [zlib.crc32(sentence.encode()) for sentence in sentences]
-    return torch.stack([torch.randn(8, generator=torch.Generator().manual_seed(s)).double() for s in seeds])
+    return torch.stack(
+        [torch.randn(8, generator=torch.Generator().manual_seed(s)).double() for s in seeds]
+    )
 
 
 def test_scores_are_those_of_a_literal_computation():
@@ -26,7 +30,9 @@ def test_scores_are_those_of_a_literal_computation():
     result = score_vectors(pairs, arbitrary_vectors(pairs.sentences))
     a, b = arbitrary_vectors(pairs.first).numpy(), arbitrary_vectors(pairs.second).numpy()
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    assert result.spearman == pytest.approx(100 * stats.spearmanr(cosines, pairs.scores).statistic, abs=1e-6)
+    assert result.spearman == pytest.approx(
+        100 * stats.spearmanr(cosines, pairs.scores).statistic, abs=1e-6
+    )
     positive = pairs.scores > 4
     assert result.alignment == pytest.approx(np.mean(2 - 2 * cosines[positive]), abs=1e-9)
     task = evaluate_sts_task(STS_SETS["mini_sts"], EMBEDDED / "senteval", arbitrary_vectors)
@@ -35,7 +41,9 @@ def test_scores_are_those_of_a_literal_computation():
     units = distinct / np.linalg.norm(distinct, axis=1, keepdims=True)
     gram = units @ units.T
     off = ~np.eye(len(units), dtype=bool)
-    assert result.uniformity == pytest.approx(math.log(np.exp(-2 * (2 - 2 * gram[off])).mean()), abs=1e-9)
+    assert result.uniformity == pytest.approx(
+        math.log(np.exp(-2 * (2 - 2 * gram[off])).mean()), abs=1e-9
+    )
 
 
 def test_constant_or_missing_numbers_have_no_correlation():
@@ -55,7 +63,11 @@ def test_lines_are_split_at_line_feeds_and_tabs_alone_and_unscored_pairs_are_dro
     (tmp_path / "inputs").write_text("a\tb\nc\td\te\nf\tg\n")
     (tmp_path / "golds").write_text("1.5\n\n2\tx\n")
     pairs = read_sts_subset(tmp_path / "inputs", tmp_path / "golds")
-    assert (pairs.first, pairs.second, pairs.scores.tolist()) == (("a", "f"), ("b", "g"), [1.5, 2.0])
+    assert (pairs.first, pairs.second, pairs.scores.tolist()) == (
+        ("a", "f"),
+        ("b", "g"),
+        [1.5, 2.0],
+    )
 
 
 def test_a_year_is_scored_over_its_subsets(tmp_path):
@@ -69,11 +81,15 @@ def test_a_year_is_scored_over_its_subsets(tmp_path):
     result = evaluate_sts_task(task, tmp_path, arbitrary_vectors)
     scores = [pairs.scores for pairs in subsets.values()]
     cosines = [
-        torch.cosine_similarity(arbitrary_vectors(pairs.first), arbitrary_vectors(pairs.second)).numpy()
+        torch.cosine_similarity(
+            arbitrary_vectors(pairs.first), arbitrary_vectors(pairs.second)
+        ).numpy()
         for pairs in subsets.values()
     ]
     figures = [100 * stats.spearmanr(*both).statistic for both in zip(cosines, scores, strict=True)]
-    assert result["spearman"] == round(100 * stats.spearmanr(np.concatenate(cosines), np.concatenate(scores))[0], 2)
+    assert result["spearman"] == round(
+        100 * stats.spearmanr(np.concatenate(cosines), np.concatenate(scores))[0], 2
+    )
     assert result["mean"] == round(np.mean(figures), 2)
     assert result["weighted_mean"] == round(np.average(figures, weights=[30, 18]), 2)
     assert result["counts"] == {"one": 30, "two": 18}

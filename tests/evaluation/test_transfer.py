@@ -1,4 +1,6 @@
-"""Transfer tasks against a literal nested loop over scikit-learn's folds, and their dev accuracies while training."""
+"""Transfer tasks against a literal nested loop over scikit-learn's folds, and their dev accuracies
+while training.
+"""
 
 import zlib
 from dataclasses import replace
@@ -35,7 +37,9 @@ def fit_one(x, y, classes, train, held_out, l2, recipe):
 
 
 def literal_score(task, folder, mode):
-    """Accuracy, F1 and dev accuracy of one fit after another, as SentEval's validation module goes about it."""
+    """Accuracy, F1 and dev accuracy of one fit after another, as SentEval's validation module goes
+    about it.
+    """
     recipe, splits = RECIPES[mode], task.read(folder)
     fold = StratifiedKFold(n_splits=recipe.folds, shuffle=True, random_state=1111)
     x = {name: features(split, bag_of_words) for name, split in splits.items()}
@@ -70,21 +74,40 @@ def literal_score(task, folder, mode):
         right = (best.predict(x["test"], 0).numpy() == y["test"]).mean()
         return round(100 * right, 2), None, round(100 * best.accuracy[0, 0], 2)
     l2, best = choose(rows, x["train"], y["train"])
-    predicted = fit_one(x["train"], y["train"], task.classes, rows, None, l2, recipe).predict(x["test"], 0).numpy()
-    f1 = round(100 * f1_score(y["test"], predicted), 2) if len(splits["test"].columns) == 2 else None
+    predicted = (
+        fit_one(x["train"], y["train"], task.classes, rows, None, l2, recipe)
+        .predict(x["test"], 0)
+        .numpy()
+    )
+    f1 = (
+        round(100 * f1_score(y["test"], predicted), 2) if len(splits["test"].columns) == 2 else None
+    )
     return round(100 * (predicted == y["test"]).mean(), 2), f1, best
 
 
-@pytest.mark.parametrize(("name", "floor"), [("MiniSubjectivity", 60), ("MiniQuestions", 30), ("MiniParaphrase", 40)])
+@pytest.mark.parametrize(
+    ("name", "floor"), [("MiniSubjectivity", 60), ("MiniQuestions", 30), ("MiniParaphrase", 40)]
+)
 def test_tasks_equal_the_literal_loop(name, floor):
     task, asked = TASKS[name], []
     result = evaluate_transfer(task, MINI, bag_of_words, "fast")
-    assert (result["accuracy"], result["f1"], result["dev_accuracy"]) == literal_score(task, MINI, "fast")
+    assert (result["accuracy"], result["f1"], result["dev_accuracy"]) == literal_score(
+        task, MINI, "fast"
+    )
     assert result["accuracy"] > floor
     assert set(result["l2"]) <= set(L2_VALUES)
     splits = task.read(MINI)
-    assert dev_accuracy(task, splits, lambda s: asked.extend(s) or bag_of_words(s)) == result["dev_accuracy"]
-    seen = {text for split in splits if split != "test" for column in splits[split].columns for text in column}
+    assert (
+        dev_accuracy(task, splits, lambda s: asked.extend(s) or bag_of_words(s))
+        == result["dev_accuracy"]
+    )
+    seen = {
+        text
+        for split in splits
+        if split != "test"
+        for column in splits[split].columns
+        for text in column
+    }
     assert set(asked) == seen  # nothing of the test split
 
 
@@ -92,26 +115,37 @@ def test_the_dev_scheme_equals_the_literal_loop(tmp_path):
     draw, splits = np.random.default_rng(0), {}
     for split, count in (("train", 120), ("dev", 40), ("test", 60)):
         labels = draw.integers(2, size=count)
-        texts = (" ".join(f"w{word}" for word in draw.integers(10 * label, 10 * label + 25, 5)) for label in labels)
+        texts = (
+            " ".join(f"w{word}" for word in draw.integers(10 * label, 10 * label + 25, 5))
+            for label in labels
+        )
         splits[split] = Labelled((tuple(texts),), labels)
     parts = {split: (len(rows), split) for split, rows in splits.items()}
     task = replace(TASKS["SST2"], parts=parts, reader=lambda file: splits[file.name])
     result = evaluate_transfer(task, tmp_path, bag_of_words)
-    assert (result["accuracy"], None, result["dev_accuracy"]) == literal_score(task, tmp_path, "test")
+    assert (result["accuracy"], None, result["dev_accuracy"]) == literal_score(
+        task, tmp_path, "test"
+    )
     assert dev_accuracy(task, splits, bag_of_words, "test") == result["dev_accuracy"]
 
 
 def test_pairs_have_the_features_of_the_protocol():
     split = TASKS["MiniParaphrase"].read(MINI)["test"]
     u, v = bag_of_words(split.columns[0]).numpy(), bag_of_words(split.columns[1]).numpy()
-    np.testing.assert_allclose(features(split, bag_of_words).numpy(), np.concatenate([abs(u - v), u * v], 1))
+    np.testing.assert_allclose(
+        features(split, bag_of_words).numpy(), np.concatenate([abs(u - v), u * v], 1)
+    )
 
 
 def test_several_tasks_have_a_mean_and_one_has_none():
     names = ["MiniParaphrase", "MiniQuestions"]
     evaluator = transfer_evaluator(names)
     metrics = evaluator(bag_of_words)
-    assert list(metrics) == ["miniparaphrase_dev_accuracy", "miniquestions_dev_accuracy", "avg_transfer_dev"]
+    assert list(metrics) == [
+        "miniparaphrase_dev_accuracy",
+        "miniquestions_dev_accuracy",
+        "avg_transfer_dev",
+    ]
     each = [dev_accuracy(TASKS[name], TASKS[name].read(MINI), bag_of_words) for name in names]
     assert list(metrics.values()) == [*each, pytest.approx(sum(each) / 2)]
     assert evaluator.best_metrics == ["avg_transfer_dev", *list(metrics)[:2]]

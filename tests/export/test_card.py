@@ -28,7 +28,11 @@ def card(tmp_path):
 
 
 def a_record(**changes):
-    metrics = {"sts_b_dev_spearman": 71.234, "sts_b_dev_alignment": 0.25, "sts_b_dev_uniformity": -2.5}
+    metrics = {
+        "sts_b_dev_spearman": 71.234,
+        "sts_b_dev_alignment": 0.25,
+        "sts_b_dev_uniformity": -2.5,
+    }
     settings = {
         "preset": "paper", "pooler_type": "avg", "train_file": None, "eval_set": "stsb_dev", "seed": 0,
         "learning_rate": 3e-5, "train_batch_size": 64, "supervised": False,
@@ -41,7 +45,10 @@ def a_record(**changes):
         "corpus": {"sentences": 1000, "sha256": "ab" * 32},
         "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
         "base_model": {"name": "bert-base-uncased", "on_hub": True, "license": "apache-2.0"},
-        "untrained": {name: metrics | {"sts_b_dev_spearman": x} for name, x in (("avg_top2", 40.0), ("avg", 39.0))},
+        "untrained": {
+            name: metrics | {"sts_b_dev_spearman": x}
+            for name, x in (("avg_top2", 40.0), ("avg", 39.0))
+        },
         "trained": metrics,
         "steps": 250,
         **changes,
@@ -51,9 +58,19 @@ def a_record(**changes):
 def test_the_card_says_what_was_done_and_what_came_of_it(card):
     trained = a_record()["trained"] | {"mr_dev_accuracy": 61.5}
     learned, head = {"tau_min": 0.04}, {"starts": "new", "kept": True}
-    settings = {"do_mlm": True, "mlm_weight": 0.2, "lora": 8, "metric_for_best_model": "sts_b_dev_spearman"}
+    settings = {
+        "do_mlm": True,
+        "mlm_weight": 0.2,
+        "lora": 8,
+        "metric_for_best_model": "sts_b_dev_spearman",
+    }
     pairs = {"cosines": {"0.5": 0.1, "0.001": 0.531}}
-    more = {"learned_temperature": learned, "head": head, "random_pairs": pairs, "parameters": {"all": 99}}
+    more = {
+        "learned_temperature": learned,
+        "head": head,
+        "random_pairs": pairs,
+        "parameters": {"all": 99},
+    }
     settings |= {"views": "crop", "sample": "document", "crop_min": 0.2}
     text = card(a_record(trained=trained, settings=settings, **more))
     for said in (
@@ -87,14 +104,22 @@ def test_the_card_says_what_was_done_and_what_came_of_it(card):
       {"dystress"}),
      ("--loss=infonce(learned(linear(0.05,0.07)))", ["SimCSE", "InfoNCE", "DySTreSS"], {"dystress", "simcse"})],
 )  # fmt: skip
-def test_a_card_credits_what_the_run_used_and_the_paper_for_its_temperature_alone(card, options, credited, tags):
+def test_a_card_credits_what_the_run_used_and_the_paper_for_its_temperature_alone(
+    card, options, credited, tags
+):
     text = card(record_of(parse(options.split())))
     lines = re.findall(r"^- (.*)", text.partition("## Citation")[2], re.MULTILINE)
     assert len(lines) == len(credited)
     assert all(name in line for name, line in zip(credited, lines, strict=True))
     assert tags == {"dystress", "simcse"} & set(ModelCard(text).data.tags)
-    assert ("2308.01140" in text) == ("DySTreSS" in text.partition("## Citation")[2]) == ("dystress" in tags)
-    assert not re.search("fine-tuned|Citation|2308.01140", card({}))  # of a model that this package has not trained
+    assert (
+        ("2308.01140" in text)
+        == ("DySTreSS" in text.partition("## Citation")[2])
+        == ("dystress" in tags)
+    )
+    assert not re.search(
+        "fine-tuned|Citation|2308.01140", card({})
+    )  # of a model that this package has not trained
 
 
 def test_every_preset_credits_its_objective():
@@ -106,7 +131,10 @@ def test_the_hub_can_read_the_head_and_no_licence_is_made_up(card):
     head = ModelCard(card(a_record())).data.to_dict()
     assert head["license"] == "apache-2.0"
     assert head["base_model"] == "bert-base-uncased"
-    assert (head["library_name"], head["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
+    assert (head["library_name"], head["pipeline_tag"]) == (
+        "sentence-transformers",
+        "sentence-similarity",
+    )
     assert head["datasets"] == ["princeton-nlp/datasets-for-simcse"]
     assert "onnx" in ModelCard(card(a_record(), "onnx")).data.to_dict()["tags"]
     base = {"name": "mine", "on_hub": False, "license": None}
@@ -124,7 +152,9 @@ def test_the_hub_can_read_the_head_and_no_licence_is_made_up(card):
 
 def test_names_cannot_break_the_card(card):
     name = "a | b\n---\n# <script>`{{ 7 * 7 }}"
-    text = card(a_record(settings={"train_file": f"{name}.txt"}, loss=name), "native", 'x"\nimport os #')
+    text = card(
+        a_record(settings={"train_file": f"{name}.txt"}, loss=name), "native", 'x"\nimport os #'
+    )
     assert "<script>" not in text
     assert "\n# &lt;" not in text
     assert "{{ 7 * 7 }}" in text
@@ -142,7 +172,11 @@ def test_the_base_is_its_name_and_what_its_card_states(tmp_path):
     assert describe_base(f"{base}/")["license"] == "mit"
     (base / "README.md").write_text("---\nlicense: [\n---\n")
     assert describe_base(str(base))["license"] is None
-    assert describe_base("no/such-model") == {"name": "no/such-model", "on_hub": True, "license": None}
+    assert describe_base("no/such-model") == {
+        "name": "no/such-model",
+        "on_hub": True,
+        "license": None,
+    }
 
 
 @pytest.mark.parametrize("layout", ["native", "hf", "onnx"])

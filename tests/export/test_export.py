@@ -1,4 +1,6 @@
-"""Copies of a model for other tools: same vectors, readable layout, one line for every refusal, and the upload."""
+"""Copies of a model for other tools: same vectors, readable layout, one line for every refusal, and
+the upload.
+"""
 
 import json
 import os
@@ -24,7 +26,10 @@ INDEX = """model-index:
 - name: mine
   results: [{task: {type: STS}, dataset: {type: a/b, name: c}, metrics: [{type: cosine_spearman, value: 70.5}]}]
 """
-SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
+SENTENCES = [
+    *make_sentences(7),
+    " ".join(["cat"] * 100),
+]  # the last one is longer than the 40 positions
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +37,9 @@ def model(tmp_path_factory):
     """The folder of a run with a log and a record beside the model."""
     folder = tmp_path_factory.mktemp("export") / "out"
     SentenceEncoder(build_transformer("bert")).save(folder, build_tokenizer())
-    (folder / "run.json").write_text(json.dumps({"settings": {"seed": 5, "data_dir": "/home/someone"}}))
+    (folder / "run.json").write_text(
+        json.dumps({"settings": {"seed": 5, "data_dir": "/home/someone"}})
+    )
     (folder / "metrics.jsonl").write_text("{}\n")
     return folder
 
@@ -53,21 +60,31 @@ def one_line(capsys):
 )  # fmt: skip
 def test_the_code_on_the_cards_gives_the_models_vectors(family, pooler, to, blocks, tmp_path):
     """On that of the model, and of the copy."""
-    encoder, tokenizer = SentenceEncoder(build_transformer(family), pooler, False), build_tokenizer()
+    encoder, tokenizer = (
+        SentenceEncoder(build_transformer(family), pooler, False),
+        build_tokenizer(),
+    )
     encoder.save(tmp_path / "out", tokenizer)
     write_card(tmp_path / "out", {}, encoder, 40)
     card = tmp_path / "out" / "README.md"
     card.write_text(card.read_text().replace("tags:", f"{INDEX}tags:") + "My own words.\n")
     assert main([str(tmp_path / "out"), "--to", to]) == 0
     copied = ModelCard.load(tmp_path / f"out-{to}" / "README.md")
-    assert ("My own words." in copied.text, copied.data.eval_results[0].metric_value) == (to == "native", 70.5)
+    assert ("My own words." in copied.text, copied.data.eval_results[0].metric_value) == (
+        to == "native",
+        70.5,
+    )
     expected = encoder.encode(SENTENCES, tokenizer)
     for folder in (tmp_path / "out", tmp_path / f"out-{to}"):
-        for code in re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL):
+        for code in re.findall(
+            r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL
+        ):
             code = code.replace('"path/to/this/folder"', repr(str(folder)))
             found = {"given": SENTENCES}
             exec(re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE), found)
-            torch.testing.assert_close(torch.as_tensor(found["embeddings"]), expected, rtol=0, atol=1e-5)
+            torch.testing.assert_close(
+                torch.as_tensor(found["embeddings"]), expected, rtol=0, atol=1e-5
+            )
             blocks -= 1
     assert blocks == 0
     assert (to != "hf") == (folder / "modules.json").exists()
@@ -81,7 +98,9 @@ def test_the_code_on_the_cards_gives_the_models_vectors(family, pooler, to, bloc
      pytest.param("bert", "cls", "onnx", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_a_model_whose_empty_text_has_no_tokens_is_copied(family, pooler, to, tmp_path):
-    SentenceEncoder(build_transformer(family), pooler, False).save(tmp_path / "out", build_tokenizer("$A"))
+    SentenceEncoder(build_transformer(family), pooler, False).save(
+        tmp_path / "out", build_tokenizer("$A")
+    )
     assert main([str(tmp_path / "out"), "--to", to]) == 0
 
 
@@ -118,13 +137,23 @@ def test_folders_that_are_no_model_of_ours(model, tmp_path, capsys):
     for file, content, said in (
         ("config.json", "{", "cannot load"),
         ("modules.json", "[{", "modules.json or the config.json of a module is missing or damaged"),
-        ("modules.json", json.dumps([*modules, {"type": "x.Normalize", "path": "2"}]), "'x.Normalize'"),
-        ("1_Pooling/config.json", json.dumps({"word_embedding_dimension": 16, "pooling_mode": "max"}), "pooling 'max'"),
+        (
+            "modules.json",
+            json.dumps([*modules, {"type": "x.Normalize", "path": "2"}]),
+            "'x.Normalize'",
+        ),
+        (
+            "1_Pooling/config.json",
+            json.dumps({"word_embedding_dimension": 16, "pooling_mode": "max"}),
+            "pooling 'max'",
+        ),
         ("run.json", "[1]", "run.json"),
     ):
         shutil.copytree(model, tmp_path / "model")
         (tmp_path / "model" / file).write_text(content)
-        assert main([str(tmp_path / "model"), "--to", "hf", "--output", str(tmp_path / "copy")]) == 2
+        assert (
+            main([str(tmp_path / "model"), "--to", "hf", "--output", str(tmp_path / "copy")]) == 2
+        )
         assert said in one_line(capsys)
         shutil.rmtree(tmp_path / "model")
         assert os.listdir(tmp_path) == []
@@ -134,7 +163,11 @@ def test_an_output_that_is_occupied(model, tmp_path, capsys):
     (tmp_path / "full").mkdir()
     (file := tmp_path / "full" / "mine.txt").write_text("mine")
     occupied = "is not an empty folder; nothing was written"
-    for output, said in ((file.parent, occupied), (file, occupied), (file / "below", "--output: cannot write")):
+    for output, said in (
+        (file.parent, occupied),
+        (file, occupied),
+        (file / "below", "--output: cannot write"),
+    ):
         assert main([str(model), "--to", "hf", "--output", str(output)]) == 2
         assert said in one_line(capsys)
     assert file.read_text() == "mine"
@@ -159,7 +192,10 @@ def test_options_that_are_none(flags, said, model, tmp_path, capsys, monkeypatch
 @pytest.mark.parametrize("status", [None, 500])
 def test_a_copy_is_uploaded_or_one_line_says_why_not(status, model, tmp_path, capsys):
     copy = tmp_path / "copy"
-    with hub_server() as (address, files, faults), with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
+    with (
+        hub_server() as (address, files, faults),
+        with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"),
+    ):
         faults["commit"] = status
         flags = ["--to", "hf", "--output", str(copy), "--push_to_hub", "someone/model"]
         code = main([str(model), *flags])
@@ -168,23 +204,36 @@ def test_a_copy_is_uploaded_or_one_line_says_why_not(status, model, tmp_path, ca
     assert (copy / "model.safetensors").exists()
     if status:
         assert code == 2
-        assert re.fullmatch(r"dystress export: error: --push_to_hub: .* The model is in .*\n", said.err)
+        assert re.fullmatch(
+            r"dystress export: error: --push_to_hub: .* The model is in .*\n", said.err
+        )
         return
     assert (code, f"{address}/someone/model" in said.out) == (0, True), said.err
     made, uploaded = faults["made"], files["models/someone/model"]
     assert (made["organization"], made["name"]) == ("someone", "model")
     assert faults["token"] == "Bearer hf_secret"
-    assert uploaded == {str(f.relative_to(copy)): f.read_bytes() for f in copy.rglob("*") if f.is_file()}
+    assert uploaded == {
+        str(f.relative_to(copy)): f.read_bytes() for f in copy.rglob("*") if f.is_file()
+    }
     card = uploaded["README.md"].decode()
     assert 'from_pretrained("someone/model")' in card
     assert ModelCard(card).data.library_name == "transformers"
 
 
-@pytest.mark.parametrize(("pooler", "head"), [("cls", False), ("cls", True), ("last", False), ("avg", True)])
+@pytest.mark.parametrize(
+    ("pooler", "head"), [("cls", False), ("cls", True), ("last", False), ("avg", True)]
+)
 def test_each_token_of_a_graph_has_the_vector_that_is_not_the_mean_of_tokens(pooler, head):
-    """So that a client which takes another token, or one of padding, is right; means are tried elsewhere."""
-    encoder = SentenceEncoder(build_transformer("bert"), pooler, head, keep_head=head, normalize=True).eval()
-    ids, mask = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+    """So that a client which takes another token, or one of padding, is right; means are tried
+    elsewhere.
+    """
+    encoder = SentenceEncoder(
+        build_transformer("bert"), pooler, head, keep_head=head, normalize=True
+    ).eval()
+    ids, mask = (
+        torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]]),
+        torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
+    )
     with torch.no_grad():
         states, vectors = _Graph(encoder)(ids, mask)
         expected = F.normalize(encoder.forward_padded(ids, mask), dim=1)

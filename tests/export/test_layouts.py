@@ -1,4 +1,6 @@
-"""What is in the files of models and of their copies, for readers of every age: lists, lengths, places, int8."""
+"""What is in the files of models and of their copies, for readers of every age: lists, lengths,
+places, int8.
+"""
 
 import json
 import os
@@ -10,7 +12,11 @@ import numpy as np
 import pytest
 from conftest import build_tokenizer, build_transformer, make_sentences
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.losses import MultipleNegativesRankingLoss
 
 import dystress_text as dt
@@ -18,7 +24,14 @@ from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.saving import write_tokenizer
 from dystress_text.encoders.static import StaticEncoder, new_static
 from dystress_text.evaluation.embedder import load_model
-from dystress_text.export.graph import FILE, INT8_FILE, graph_vectors, int8_loss, quantize, write_graph
+from dystress_text.export.graph import (
+    FILE,
+    INT8_FILE,
+    graph_vectors,
+    int8_loss,
+    quantize,
+    write_graph,
+)
 from dystress_text.programs.export import main
 
 SENTENCES = list(dict.fromkeys(make_sentences(60)))
@@ -26,7 +39,9 @@ SENTENCES = list(dict.fromkeys(make_sentences(60)))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["transformer", "table"])
-def test_no_file_of_a_copy_has_a_path_of_the_machine(kind, tiny_bert, tmp_path, monkeypatch, capsys):
+def test_no_file_of_a_copy_has_a_path_of_the_machine(
+    kind, tiny_bert, tmp_path, monkeypatch, capsys
+):
     pytest.importorskip("onnxscript")
     monkeypatch.chdir(tmp_path)
     Path("mine.txt").write_text("".join(f"{text}\n" for text in SENTENCES))
@@ -38,11 +53,21 @@ def test_no_file_of_a_copy_has_a_path_of_the_machine(kind, tiny_bert, tmp_path, 
     layouts = ["native", "onnx", *["hf"] * (kind == "transformer")]
     for to in layouts:
         quantized = ["--quantize=int8"] * (to == "onnx")
-        assert main([str(Path("out").resolve()), "--to", to, *quantized]) == 0, capsys.readouterr().err
-    places = {str(tmp_path), str(tiny_bert), sys.prefix, os.path.expanduser("~"), str(Path(dt.__file__).parents[1])}
+        assert main([str(Path("out").resolve()), "--to", to, *quantized]) == 0, (
+            capsys.readouterr().err
+        )
+    places = {
+        str(tmp_path),
+        str(tiny_bert),
+        sys.prefix,
+        os.path.expanduser("~"),
+        str(Path(dt.__file__).parents[1]),
+    }
     files = [file for to in layouts for file in Path(f"out-{to}").rglob("*") if file.is_file()]
     assert len(files) > 10, files
-    assert [(str(f), place) for f in files for place in places if place.encode() in f.read_bytes()] == []
+    assert [
+        (str(f), place) for f in files for place in places if place.encode() in f.read_bytes()
+    ] == []
 
 
 @pytest.mark.parametrize("kind", ["word pieces", "merges"])
@@ -68,7 +93,10 @@ def test_a_tokenizer_has_the_files_that_older_readers_take(kind, tmp_path):
 @pytest.mark.slow
 def test_what_int8_loses_is_counted_as_by_hand(tmp_path):
     pytest.importorskip("onnxscript")
-    encoder, tokenizer = SentenceEncoder(build_transformer("bert"), "avg", normalize=True).eval(), build_tokenizer()
+    encoder, tokenizer = (
+        SentenceEncoder(build_transformer("bert"), "avg", normalize=True).eval(),
+        build_tokenizer(),
+    )
     write_tokenizer(tokenizer, tmp_path)
     encoder.transformer.config.save_pretrained(tmp_path)
     write_graph(encoder, tmp_path)
@@ -83,7 +111,10 @@ def test_what_int8_loses_is_counted_as_by_hand(tmp_path):
         first.append(near[0][0] == near[1][0])
     said = int8_loss(tmp_path, SENTENCES)
     assert f"cosine {cosines.mean():.4f}, at least {cosines.min():.4f}" in said
-    assert f"nearest {100 * np.mean(kept):.1f} % are kept, of the nearest {100 * np.mean(first):.1f} %" in said
+    assert (
+        f"nearest {100 * np.mean(kept):.1f} % are kept, of the nearest {100 * np.mean(first):.1f} %"
+        in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +152,9 @@ def test_what_the_other_trainer_continued_is_copied(kind, tmp_path, capsys):
         report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
     before = model.encode(SENTENCES)
-    SentenceTransformerTrainer(model, arguments, train_dataset=data, loss=MultipleNegativesRankingLoss(model)).train()
+    SentenceTransformerTrainer(
+        model, arguments, train_dataset=data, loss=MultipleNegativesRankingLoss(model)
+    ).train()
     model.save(str(tmp_path / "continued"))
     assert np.abs(model.encode(SENTENCES) - before).max() > 1e-3
     assert main([str(tmp_path / "continued"), "--to", "native"]) == 0, capsys.readouterr().err
@@ -130,7 +163,9 @@ def test_what_the_other_trainer_continued_is_copied(kind, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("normalize", [None, False])
-def test_a_new_model_ends_with_unit_length_unless_it_is_told_not_to(normalize, tiny_bert, text_file, tmp_path):
+def test_a_new_model_ends_with_unit_length_unless_it_is_told_not_to(
+    normalize, tiny_bert, text_file, tmp_path
+):
     more = {} if normalize is None else {"normalize": normalize}
     run = dt.train(
         preset="small", model_name_or_path=str(tiny_bert), train_file=str(text_file), eval_set=["none"], max_steps=1,
@@ -138,7 +173,9 @@ def test_a_new_model_ends_with_unit_length_unless_it_is_told_not_to(normalize, t
     )  # fmt: skip
     modules = json.loads((run.folder / "modules.json").read_text())
     assert ("Normalize" in modules[-1]["type"]) == (normalize is None)
-    lengths = np.linalg.norm(SentenceTransformer(str(run.folder), device="cpu").encode(SENTENCES), axis=1)
+    lengths = np.linalg.norm(
+        SentenceTransformer(str(run.folder), device="cpu").encode(SENTENCES), axis=1
+    )
     assert bool(np.allclose(lengths, 1, atol=1e-5)) == (normalize is None)
 
 
@@ -147,5 +184,7 @@ def test_transfer_is_measured_on_vectors_before_they_get_unit_length(tmp_path):
     encoder.save(tmp_path / "out", build_tokenizer())
     vectors = load_model(str(tmp_path / "out"), None)[0](SENTENCES)
     encoder.normalize = False
-    np.testing.assert_allclose(vectors, encoder.encode(SENTENCES, build_tokenizer()), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        vectors, encoder.encode(SENTENCES, build_tokenizer()), rtol=0, atol=1e-5
+    )
     assert re.search(r"Normalize", (tmp_path / "out" / "modules.json").read_text())

@@ -1,4 +1,6 @@
-"""Results on the card: MTEB's names where the sets are MTEB's, the hub's form, and a card that was edited by hand."""
+"""Results on the card: MTEB's names where the sets are MTEB's, the hub's form, and a card that was
+edited by hand.
+"""
 
 import json
 
@@ -27,15 +29,22 @@ THEIRS = """model-index:
 
 @pytest.fixture
 def evaluated(tmp_path):
-    """Leaves results beside a card, renews the card, and returns its text and its results as the hub reads them."""
+    """Leaves results beside a card, renews the card, and returns its text and its results as the
+    hub reads them.
+    """
     write_card(tmp_path, {}, SentenceEncoder(build_transformer("bert"), "avg"), 40)
 
     def after(figures, text=None, **more):
         card, suite = tmp_path / CARD, more.get("suite", "senteval")
         card.write_text(before := text or card.read_text())
         about = {"data_variant": more.pop("data_variant", None)}
-        tasks = {t: {"accuracy" if t == "MR" else "spearman": figure, **about} for t, figure in figures.items()}
-        (tmp_path / f"senteval-{suite}-test.json").write_text(json.dumps({**ABOUT, "tasks": tasks, **more}))
+        tasks = {
+            t: {"accuracy" if t == "MR" else "spearman": figure, **about}
+            for t, figure in figures.items()
+        }
+        (tmp_path / f"senteval-{suite}-test.json").write_text(
+            json.dumps({**ABOUT, "tasks": tasks, **more})
+        )
         assert (renew_results(tmp_path, suite) is None) == (card.read_text() == before)
         found = ModelCard.load(card).data.eval_results or []
         return card.read_text(), {result.dataset_name: result for result in found}
@@ -49,25 +58,46 @@ def test_a_set_has_mtebs_name_where_it_is_mtebs(evaluated):
     for (ours, count), (theirs, (data, mtebs)) in zip(pairs.items(), MTEB.items(), strict=True):
         entry = found.pop(f"MTEB {theirs}" if count == mtebs else f"SentEval {ours}")
         assert (entry.dataset_type == data) == (count == mtebs) == (ours != "SICK-R")
-        assert (entry.task_type, entry.metric_type, entry.metric_value) == ("STS", "cosine_spearman", 71.5)
+        assert (entry.task_type, entry.metric_type, entry.metric_value) == (
+            "STS",
+            "cosine_spearman",
+            71.5,
+        )
         assert (entry.dataset_split, entry.source_name) == ("test", "dystress-text")
         assert "arxiv" not in entry.source_url  # this package has measured, not the paper
     (mr,) = found.values()
-    assert (mr.dataset_name, mr.dataset_type, mr.metric_type) == ("SentEval MR", "senteval", "accuracy")
+    assert (mr.dataset_name, mr.dataset_type, mr.metric_type) == (
+        "SentEval MR",
+        "senteval",
+        "accuracy",
+    )
     assert mr.metric_value == 80.25
-    assert set(evaluated({"STS12": 1.0}, data_variant="a part")[1]) == {"SentEval STS12 (a variant: a part)"}
+    assert set(evaluated({"STS12": 1.0}, data_variant="a part")[1]) == {
+        "SentEval STS12 (a variant: a part)"
+    }
 
 
 def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path):
-    head, words = "# mine\nlanguage: no\nversion: 1.10\n", "## My words\n\nTrained with 'love'.\n\n## Licences"
-    mine = (tmp_path / CARD).read_text().replace("license: unknown\n", f"{head}{THEIRS}").replace("## Licences", words)
+    head, words = (
+        "# mine\nlanguage: no\nversion: 1.10\n",
+        "## My words\n\nTrained with 'love'.\n\n## Licences",
+    )
+    mine = (
+        (tmp_path / CARD)
+        .read_text()
+        .replace("license: unknown\n", f"{head}{THEIRS}")
+        .replace("## Licences", words)
+    )
     card, found = evaluated({"STS12": 50.0, "STS-B": 60.0}, mine)
     assert "| MTEB STS12 | Spearman x 100 | 50.00 |" in card
     assert {name: result.metric_value for name, result in found.items()} == {
         "c": 1.1, "MTEB STS12": 50.0, "MTEB STSBenchmark": 60.0
     }  # fmt: skip
     again, found = evaluated({"STS12": 51.0})
-    assert {name: result.metric_value for name, result in found.items()} == {"c": 1.1, "MTEB STS12": 51.0}
+    assert {name: result.metric_value for name, result in found.items()} == {
+        "c": 1.1,
+        "MTEB STS12": 51.0,
+    }
     assert ModelCard(again).data.model_name == "theirs"
     assert (again.count("## Evaluation"), "MTEB STSBenchmark" in again) == (1, False)
     for after in (card, again):  # all else is there to the letter, in its order
@@ -77,7 +107,10 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     card, found = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search)
     assert set(found) == {"c", "MTEB STS12", "dystress-text MiniSTS", "cisi"}
     assert "| cisi | MRR@10 x 100 | 30.50 |\n| cisi | recall@100 x 100 | 40.00 |" in card
-    assert [r.metric_type for r in ModelCard(card).data.eval_results][-2:] == ["mrr_at_10", "recall_at_100"]
+    assert [r.metric_type for r in ModelCard(card).data.eval_results][-2:] == [
+        "mrr_at_10",
+        "recall_at_100",
+    ]
     other = evaluated({"MiniSTS": 41.0}, suite="mini", weights="others")
     assert set(other[1]) == {"c", "dystress-text MiniSTS"}  # STS12 was another model's
     for more in ({"dtype": "bf16"}, {"pooler_type": "cls"}):
@@ -90,14 +123,20 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
 @pytest.mark.parametrize(("mark", "end"), [("", "\r\n"), ("\ufeff", "\n"), ("\ufeff", "\r\n")])
 def test_a_byte_order_mark_and_the_ends_of_lines_stay(evaluated, tmp_path, mark, end):
     card, copy = tmp_path / CARD, tmp_path / "copy.md"
-    plain = card.read_text().replace("license: unknown\n", f"license: mit\n{THEIRS}\n# mine\n") + "A caf\u00e9\n"
+    plain = (
+        card.read_text().replace("license: unknown\n", f"license: mit\n{THEIRS}\n# mine\n")
+        + "A caf\u00e9\n"
+    )
     expected, results = evaluated({"STS12": 51.0}, plain)
     card.write_bytes((mark + plain.replace("\n", end)).encode())
     assert renew_results(tmp_path, "senteval")
     assert card.read_bytes().decode() == mark + expected.replace("\n", end)
     copy.write_text("---\nlicense: mit\n---\n# Copy\n")
     carry_results(card, copy)
-    assert (ModelCard.load(copy).data.eval_results, b"\r" in copy.read_bytes()) == (list(results.values()), False)
+    assert (ModelCard.load(copy).data.eval_results, b"\r" in copy.read_bytes()) == (
+        list(results.values()),
+        False,
+    )
     assert describe_base(str(tmp_path))["license"] == "mit"
     card.write_bytes((mark + f"# Mine, by dystress{end}").encode())
     renew_results(tmp_path, "senteval")
@@ -105,7 +144,14 @@ def test_a_byte_order_mark_and_the_ends_of_lines_stay(evaluated, tmp_path, mark,
 
 
 @pytest.mark.parametrize(
-    "head", ["license: [", "model-index: 7", "model-index: {results: 1}", "- a list", 'notes: "a\nmodel-index: b\nc"']
+    "head",
+    [
+        "license: [",
+        "model-index: 7",
+        "model-index: {results: 1}",
+        "- a list",
+        'notes: "a\nmodel-index: b\nc"',
+    ],
 )
 def test_a_head_that_cannot_take_results_is_one_line(head, evaluated, tmp_path):
     broken = f"---\n{head}\n---\nof dystress-text\n"
@@ -115,7 +161,10 @@ def test_a_head_that_cannot_take_results_is_one_line(head, evaluated, tmp_path):
 
 
 def test_a_card_of_another_program_and_ones_without_a_head_or_in_latin_1(evaluated, tmp_path):
-    assert evaluated({"STS12": 50.0}, theirs := "---\nlicense: mit\n---\n# Theirs\n") == (theirs, {})
+    assert evaluated({"STS12": 50.0}, theirs := "---\nlicense: mit\n---\n# Theirs\n") == (
+        theirs,
+        {},
+    )
     card, found = evaluated({"STS12": 50.0}, "# Mine, by dystress\n")
     assert (set(found), card.endswith("# Mine, by dystress\n")) == ({"MTEB STS12"}, True)
     (tmp_path / CARD).write_bytes("Modèle, by dystress\n".encode("latin-1"))

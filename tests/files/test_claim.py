@@ -1,4 +1,6 @@
-"""One process alone writes a place: on one machine, in containers, and on a disk that several machines share."""
+"""One process alone writes a place: on one machine, in containers, and on a disk that several
+machines share.
+"""
 
 import errno
 import fcntl
@@ -58,7 +60,9 @@ def test_folders_that_were_made_for_it_go_while_they_are_empty(tmp_path):
 
 @pytest.mark.parametrize("flock", [True, False], ids=["locks of one machine", "no locks"])
 def test_on_a_shared_disk_the_signs_of_life_of_another_host_count(flock, tmp_path, monkeypatch):
-    """The same process id on another host, also where its clock is far off: times are those of the disk."""
+    """The same process id on another host, also where its clock is far off: times are those of the
+    disk.
+    """
     if not flock:
 
         def refused(*_):
@@ -68,7 +72,9 @@ def test_on_a_shared_disk_the_signs_of_life_of_another_host_count(flock, tmp_pat
     file = tmp_path / LOCK
     file.write_text(f"elsewhere (another boot) process {os.getpid()}")
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    with pytest.raises(UserError, match=r"in use by elsewhere .*, which lived 0 s ago; if it is gone, try again in"):
+    with pytest.raises(
+        UserError, match=r"in use by elsewhere .*, which lived 0 s ago; if it is gone, try again in"
+    ):
         claimed(file).__enter__()
     assert file.read_text().startswith("elsewhere")
     os.utime(file, (0, file.stat().st_mtime - GONE - 1))
@@ -79,7 +85,9 @@ def test_on_a_shared_disk_the_signs_of_life_of_another_host_count(flock, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_holder_gives_signs_of_life_and_ends_when_its_place_was_taken_over(tmp_path, monkeypatch, capsys):
+def test_a_holder_gives_signs_of_life_and_ends_when_its_place_was_taken_over(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(claim, "BEAT", 0.01)
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)

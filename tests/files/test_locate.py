@@ -32,7 +32,9 @@ def test_stsb_dev_comes_out_of_the_hubs_archive(hub):
     assert eval_pairs("stsb_dev").first == ("one", "three")
 
 
-@pytest.mark.parametrize("content", [None, tar_of({NAME: STSB})[:520], tar_of({NAME: STSB}, tarfile.SYMTYPE)])
+@pytest.mark.parametrize(
+    "content", [None, tar_of({NAME: STSB})[:520], tar_of({NAME: STSB}, tarfile.SYMTYPE)]
+)
 def test_a_bad_archive_is_one_line(hub, content):
     if content is not None:
         hub["senteval.tar"] = content

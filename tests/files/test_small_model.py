@@ -1,4 +1,6 @@
-"""The small encoder by its name: every program takes it, from any folder, and nothing is written into the package."""
+"""The small encoder by its name: every program takes it, from any folder, and nothing is written
+into the package.
+"""
 
 import json
 import shutil
@@ -15,7 +17,13 @@ from dystress_text.errors import UserError
 from dystress_text.files.places import EMBEDDED, PACKAGE
 
 PAIRS = "sentence1,sentence2,score\nIt rains.,It pours.,4\nIt rains.,A cat sat.,1\nA dog ran.,A cat sat.,2\n"
-TRAIN = ["--train_file=text.txt", "--max_steps=2", "--train_batch_size=8", "--eval_set=none", "--pooler_type=avg"]
+TRAIN = [
+    "--train_file=text.txt",
+    "--max_steps=2",
+    "--train_batch_size=8",
+    "--eval_set=none",
+    "--pooler_type=avg",
+]
 
 
 def files_of_the_package():
@@ -41,7 +49,10 @@ def test_programs_take_it_and_write_where_they_are_called(name, tmp_path, monkey
     assert (results["model"], [*results["pairs"]]) == ("bert-mini-wiki", ["pairs"])
     for card in ("out/README.md", "bert-mini-wiki-hf/README.md"):
         assert "license: apache-2.0" in (tmp_path / card).read_text()
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["base_model"]["name"] == "bert-mini-wiki"
+    assert (
+        json.loads((tmp_path / "out" / "run.json").read_text())["base_model"]["name"]
+        == "bert-mini-wiki"
+    )
 
 
 def test_a_folder_of_its_name_is_named_as_a_folder(tmp_path, monkeypatch, capsys):
@@ -54,8 +65,9 @@ def test_a_folder_of_its_name_is_named_as_a_folder(tmp_path, monkeypatch, capsys
     assert dystress.main([*given, "./bert-mini-wiki"]) == 0
     (tmp_path / "text.txt").write_text("\n".join(make_sentences(40)))
     assert dystress.main(["train", "--model_name_or_path=bert-mini-wiki", *TRAIN]) == 2
-    assert "--model_name_or_path: 'bert-mini-wiki' is the small encoder of the package and a folder" in (
-        capsys.readouterr().err
+    assert (
+        "--model_name_or_path: 'bert-mini-wiki' is the small encoder of the package and a folder"
+        in (capsys.readouterr().err)
     )
     with pytest.raises(UserError, match=r"\./bert-mini-wiki is the folder"):
         dt.audit("bert-mini-wiki", make_sentences(8), "infonce(0.05)", batch_size=4)
@@ -78,7 +90,10 @@ def test_a_folder_called_static_is_no_new_table_where_it_is_named(tmp_path, monk
     StaticEncoder(table).save("static", tokenizer)
     words = ["train", "--preset=own-text", "--train_file=text.txt", "--max_steps=1"]
     assert dystress.main([*words, "--model_name_or_path=static"]) == 2
-    assert "'static' is a new table of word vectors and a folder; ./static is the folder" in capsys.readouterr().err
+    assert (
+        "'static' is a new table of word vectors and a folder; ./static is the folder"
+        in capsys.readouterr().err
+    )
     assert dystress.main([*words, "--model_name_or_path=./static", "--output_dir=further"]) == 0
     assert "word pieces of './static', 8 numbers" in capsys.readouterr().out
     reset_accelerator()

@@ -56,7 +56,9 @@ def lines_of(table, column=None):
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_a_column_becomes_lines(tmp_path, kind):
-    table = write(tmp_path, kind, {"id": [1, 2, 3, 4, 5], "sentence": SENTENCES, "other": ["x"] * 5})
+    table = write(
+        tmp_path, kind, {"id": [1, 2, 3, 4, 5], "sentence": SENTENCES, "other": ["x"] * 5}
+    )
     report = CorpusReport()
     text = column_of_table(table, None)
     assert list(text.sentences(report, None)) == LINES
@@ -78,18 +80,27 @@ def test_marks_that_writers_put_around_cells_of_a_tsv_come_off(rows, quoting, by
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True):
         with (file := Path(folder, "a.tsv")).open("w", newline="") as sink:
             if by_pandas:
-                pd.DataFrame(rows, columns=["a", "text"]).to_csv(sink, sep="\t", index=False, quoting=quoting)
+                pd.DataFrame(rows, columns=["a", "text"]).to_csv(
+                    sink, sep="\t", index=False, quoting=quoting
+                )
             else:
                 csv.writer(sink, delimiter="\t", quoting=quoting).writerows([("a", "text"), *rows])
         table = load_table(str(file))
         assert list(zip(table["a"], table["text"], strict=True)) == rows
 
 
-@given(st.lists(st.tuples(CELLS, CELLS).map(lambda row: [re.sub(r"\s", " ", cell) for cell in row])), st.booleans())
+@given(
+    st.lists(st.tuples(CELLS, CELLS).map(lambda row: [re.sub(r"\s", " ", cell) for cell in row])),
+    st.booleans(),
+)
 @example([["1", '"he said" so'], ["2", '"']], False)
 @settings(deadline=None)
-def test_marks_of_a_tsv_without_any_around_cells_are_text_and_where_they_need_not_be_it_is_said(rows, marks):
-    lines = ["\t".join(row) + "\n" for row in [['"a"', '"text"'] if marks else ["a", "text"], *rows]]
+def test_marks_of_a_tsv_without_any_around_cells_are_text_and_where_they_need_not_be_it_is_said(
+    rows, marks
+):
+    lines = [
+        "\t".join(row) + "\n" for row in [['"a"', '"text"'] if marks else ["a", "text"], *rows]
+    ]
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         (file := Path(folder, "a.tsv")).write_text("".join(lines))
@@ -99,7 +110,9 @@ def test_marks_of_a_tsv_without_any_around_cells_are_text_and_where_they_need_no
         quoted = list(csv.reader(lines, delimiter="\t", strict=True))
     except csv.Error:
         quoted = []
-    others = {len(row) for row in quoted} == {2} and [line.strip("\n").split("\t") for line in lines] != quoted
+    others = {len(row) for row in quoted} == {2} and [
+        line.strip("\n").split("\t") for line in lines
+    ] != quoted
     assert [("are taken off" in str(each.message)) for each in said] == [read == quoted] * others
     assert others or "\n".join(map("\t".join, read)) + "\n" == "".join(lines)
 
@@ -116,8 +129,16 @@ def test_what_stands_around_cells_of_a_tsv(tmp_path, lines, read, said, recwarn)
 
 
 def test_what_is_a_table():
-    assert [name for name in ("a.csv", "b.TSV.xz", "c.jsonl", "d.parquet", "owner/name") if not is_table(name)] == []
-    assert [name for name in ("a.txt", "a.txt.gz", "./x", "/a/b", "x", "a/b.txt", "a/b/c") if is_table(name)] == []
+    assert [
+        name
+        for name in ("a.csv", "b.TSV.xz", "c.jsonl", "d.parquet", "owner/name")
+        if not is_table(name)
+    ] == []
+    assert [
+        name
+        for name in ("a.txt", "a.txt.gz", "./x", "/a/b", "x", "a/b.txt", "a/b/c")
+        if is_table(name)
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -157,7 +178,9 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
     assert found == [f"number {i}" for i in range(5)]
 
 
-SIGNS = st.text(st.sampled_from(" [1]*?:#%~-{a,b}!$&;'\"\u00e9\u65e5\u0301"), min_size=1, max_size=8)
+SIGNS = st.text(
+    st.sampled_from(" [1]*?:#%~-{a,b}!$&;'\"\u00e9\u65e5\u0301"), min_size=1, max_size=8
+)
 
 
 @given(SIGNS, st.sampled_from([".jsonl", ".json", ".parquet", ".csv"]))
@@ -174,12 +197,21 @@ def test_a_file_is_read_by_its_exact_name(name, ending):
         patch.setenv("DYSTRESS_CACHE", str(Path(place, "ca[1]he")))
         patch.chdir(place)
         meant = re.sub(r"\[!?(.)[^]]*\]|[*?]", r"\1", name)
-        for decoy in {meant, meant + "1", name.replace("*", "cc").replace("?", "c"), "data 1", "ab", "b"} - {name}:
+        for decoy in {
+            meant,
+            meant + "1",
+            name.replace("*", "cc").replace("?", "c"),
+            "data 1",
+            "ab",
+            "b",
+        } - {name}:
             Path(decoy + ending).write_bytes(content(ending[1:], {"text": ["a decoy"]}))
         Path(name + ending).write_bytes(content(ending[1:], {"text": [name]}))
         for source in (name + ending, str(Path(place, name + ending))):
             assert load_table(source)["text"][:] == [name]
-        assert [each for each in Path(place, "ca[1]he").rglob("*") if each.is_file()] == []  # no copy stays
+        assert [
+            each for each in Path(place, "ca[1]he").rglob("*") if each.is_file()
+        ] == []  # no copy stays
 
 
 def test_a_name_like_an_address_is_a_file_for_evaluation_too(tmp_path, monkeypatch):
@@ -211,7 +243,11 @@ def test_a_table_is_unpacked_by_its_content_under_any_name(tmp_path, name, pack)
 
 def test_a_long_cell_is_a_cell(tmp_path):
     limit, page = csv.field_size_limit(), "word " * 40_000
-    file = write(tmp_path, "csv", {"text": ["a cat", "a dog"], "page": [page, page], "x": ["a", page[:60_000]]})
+    file = write(
+        tmp_path,
+        "csv",
+        {"text": ["a cat", "a dog"], "page": [page, page], "x": ["a", page[:60_000]]},
+    )
     assert lines_of(file) == ["a cat", "a dog"]
     assert lines_of(file, "x") == ["a", page[:60_000]]
     assert list(column_of_table(file, "page").sentences(report := CorpusReport(), None)) == []
@@ -219,7 +255,11 @@ def test_a_long_cell_is_a_cell(tmp_path):
 
 
 def test_rows_of_json_may_differ(tmp_path):
-    rows = [{"text": "a", "id": 1, "m": {"x": [1, "y"]}}, {"id": "x", "text": "b"}, {"text": None, "more": [None]}]
+    rows = [
+        {"text": "a", "id": 1, "m": {"x": [1, "y"]}},
+        {"id": "x", "text": "b"},
+        {"text": None, "more": [None]},
+    ]
     for name, text in (
         ("a.jsonl", "\n".join(map(json.dumps, rows))), ("a.json", json.dumps(rows, indent=1)),
         ("b.json", "\ufeff" + "\n".join(json.dumps(row, indent=1) for row in [{"text": "a"}, rows[2]])),

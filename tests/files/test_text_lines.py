@@ -16,7 +16,9 @@ from dystress_text.simcse.texts import training_text
 
 PACK = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, "": bytes}
 UNSEEN = st.characters(categories=["Zs", "Zl", "Zp", "Cf", "Cc"], exclude_characters="\n\0")
-SEEN = st.characters(categories=["L", "N", "P", "S"], exclude_characters="\u115f\u1160\u2800\u3164\uffa0")
+SEEN = st.characters(
+    categories=["L", "N", "P", "S"], exclude_characters="\u115f\u1160\u2800\u3164\uffa0"
+)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.TXT.GZ", "a.xz", "a.gz", "a.txt.Bz2"])
@@ -33,7 +35,11 @@ def test_a_text_is_unpacked_by_its_content_under_any_name(tmp_path, name, kind):
 )
 @example(
     [("", "one", ""), ("", "two", "")],
-    ["\u00a0", "\u3000\u200b\ufeff", "\u2060\u2800\u3164\u200d\ufe0f\u115f\uffa0\u180b\u17b4\U000e0100"],
+    [
+        "\u00a0",
+        "\u3000\u200b\ufeff",
+        "\u2060\u2800\u3164\u200d\ufe0f\u115f\uffa0\u180b\u17b4\U000e0100",
+    ],
 )
 def test_a_line_without_a_character_that_shows_is_blank(lines, blanks):
     texts = ["".join(parts) for parts in lines]
@@ -69,8 +75,12 @@ TEXTS = [
 def test_a_table_that_is_called_a_text_is_refused_with_the_way_on(tmp_path, mark):
     file = tmp_path / "pairs.txt"
     file.write_text("\r\n\n".join(TABLES[mark]))
-    named = {"\t": "name it .tsv", ",": "name it .csv", "{": "name it .jsonl"}.get(mark, "put tabs there and name it")
-    with pytest.raises(UserError, match=r"train_file: .*pairs.txt' is a table, with [^\n]*\Z") as caught:
+    named = {"\t": "name it .tsv", ",": "name it .csv", "{": "name it .jsonl"}.get(
+        mark, "put tabs there and name it"
+    )
+    with pytest.raises(
+        UserError, match=r"train_file: .*pairs.txt' is a table, with [^\n]*\Z"
+    ) as caught:
         training_text(parse(["--train_file", str(file)]).text)
     assert f"{mark!r} in each line: {named}" in str(caught.value)
 
@@ -87,7 +97,9 @@ def test_cells_after_a_number_and_rows_of_several_lines_are_a_table(lines, mark)
 def test_lines_that_look_like_rows_are_sentences_by_the_way_that_the_refusal_names(tmp_path):
     lines = [f"{who}:Where is my cat?" for who in ("Tom", "Ann")] * 9
     (tmp_path / "a.txt").write_text("\n".join(lines))
-    with pytest.raises(UserError, match="if its lines are sentences, put the line 'text' before them"):
+    with pytest.raises(
+        UserError, match="if its lines are sentences, put the line 'text' before them"
+    ):
         training_text(parse(["--train_file", str(tmp_path / "a.txt")]).text)
     (tmp_path / "a.tsv").write_text("\n".join(["text", *lines]))
     text = training_text(parse(["--train_file", str(tmp_path / "a.tsv")]).text)

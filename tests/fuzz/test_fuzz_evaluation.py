@@ -1,4 +1,6 @@
-"""Evaluation files that nobody thought of: every reader takes them or says in one line of ours what is wrong."""
+"""Evaluation files that nobody thought of: every reader takes them or says in one line of ours what
+is wrong.
+"""
 
 import io
 import json
@@ -16,11 +18,19 @@ from dystress_text.evaluation.catalogue import SUITES, StsTask
 from dystress_text.evaluation.evaluators import read_scored_pairs
 
 PAIR = "a cat sat\ta dog ran"
-TASKS = {task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks}
+TASKS = {
+    task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks
+}
 ROWS = {
     "STS-B": [f"main\tx\t2026\t{i}\t{i}.5\t{PAIR}" for i in range(4)],
-    "SICK-R": ["pair_ID\ta\tb\tscore\tjudgment", *(f"{i}\t{PAIR}\t{i}.5\tNEUTRAL" for i in range(1, 5))],
-    "MRPC": ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", *(f"{i % 2}\t{i}\t{i}\t{PAIR}" for i in range(4))],
+    "SICK-R": [
+        "pair_ID\ta\tb\tscore\tjudgment",
+        *(f"{i}\t{PAIR}\t{i}.5\tNEUTRAL" for i in range(1, 5)),
+    ],
+    "MRPC": [
+        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+        *(f"{i % 2}\t{i}\t{i}\t{PAIR}" for i in range(4)),
+    ],
     "TREC": ["NUM:date When ?", "ABBR:exp What is it ?"] * 2,
     "SST2": ["a fine film\t1", "bad\t0"] * 2,
     "MR": ["one text", "another text, longer", "caf\xe9"],
@@ -59,7 +69,9 @@ def test_files_of_every_task(places, name, data):
     file = folder / data.draw(st.sampled_from(task.files))
     valid = file.read_bytes()
     odd = st.sampled_from((b"", b"\n", b"\xff", b"\t\t\t\t\t\t\t", b"\0" * 100, b"\xff\xfea\0"))
-    file.write_bytes(data.draw(st.one_of(spoiled(valid), spoiled_lines(valid), st.binary(max_size=80), odd)))
+    file.write_bytes(
+        data.draw(st.one_of(spoiled(valid), spoiled_lines(valid), st.binary(max_size=80), odd))
+    )
     before = snapshot(folder)
     for read in (accepted(task.read, folder), accepted(task.load, folder)):
         for split in (read or {}).values():
@@ -75,7 +87,12 @@ def test_files_of_every_task(places, name, data):
     assert task.read(folder)
 
 
-PAIRS = [("the  cat sat", "a dog", 1.5), ("rain again", "no é", 0.0), ("007", "y", -3.0), ("a line", "a line", 5.0)]
+PAIRS = [
+    ("the  cat sat", "a dog", 1.5),
+    ("rain again", "no é", 0.0),
+    ("007", "y", -3.0),
+    ("a line", "a line", 5.0),
+]
 SEPARATORS = {".csv": b",", ".tsv": b"\t", ".jsonl": b", ", ".json": b", ", ".parquet": b"\0"}
 
 
@@ -87,8 +104,12 @@ def table(suffix):
         pq.write_table(pa.Table.from_pylist(rows), file)
         return file.getvalue()
     if suffix.startswith(".json"):
-        return (json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows))).encode()
-    return "".join(SEPARATORS[suffix].decode().join(map(str, row)) + "\n" for row in [head, *PAIRS]).encode()
+        return (
+            json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows))
+        ).encode()
+    return "".join(
+        SEPARATORS[suffix].decode().join(map(str, row)) + "\n" for row in [head, *PAIRS]
+    ).encode()
 
 
 @pytest.mark.parametrize(("suffix", "count"), zip(SEPARATORS, (150, 50, 40, 20, 20), strict=True))
@@ -99,7 +120,10 @@ def test_scored_pairs(tmp_path, monkeypatch, suffix, count):
     pairs = read_scored_pairs(str(file))
     read = zip(pairs.first, pairs.second, pairs.scores, strict=True)
     assert list(read) == [("the cat sat", *PAIRS[0][1:]), *PAIRS[1:]]
-    far = [text.encode() for text in (deep(), "9" * 10**5, '"' * 10**5, "\n" * 10**5, "{" * 10**5, "\ufeff", "\0")]
+    far = [
+        text.encode()
+        for text in (deep(), "9" * 10**5, '"' * 10**5, "\n" * 10**5, "{" * 10**5, "\ufeff", "\0")
+    ]
 
     lines = spoiled_lines(valid, SEPARATORS[suffix])
 

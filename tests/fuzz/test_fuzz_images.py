@@ -1,4 +1,6 @@
-"""Pictures, parquet files of them and saved image encoders that nobody thought of: read, or one line of ours."""
+"""Pictures, parquet files of them and saved image encoders that nobody thought of: read, or one
+line of ours.
+"""
 
 import io
 import json
@@ -24,12 +26,19 @@ def picture(kind, mode):
     return sink.getvalue()
 
 
-PICTURES = [picture(*kind) for kind in (("PNG", "RGBA"), ("PNG", "P"), ("JPEG", "CMYK"), ("TIFF", "RGB"))]
+PICTURES = [
+    picture(*kind) for kind in (("PNG", "RGBA"), ("PNG", "P"), ("JPEG", "CMYK"), ("TIFF", "RGB"))
+]
 
 
 @inputs(400)
 @pytest.mark.filterwarnings("ignore")
-@given(st.one_of([spoiled(content) for content in PICTURES] + [st.binary(max_size=50), st.sampled_from(ODD_BYTES)]))
+@given(
+    st.one_of(
+        [spoiled(content) for content in PICTURES]
+        + [st.binary(max_size=50), st.sampled_from(ODD_BYTES)]
+    )
+)
 def test_pictures(content):
     accepted(image_size, content)
     image = accepted(decode, content)
@@ -44,7 +53,9 @@ def parquet(labels, metadata=None):
 
 
 NAMES = {"info": {"features": {"label": {"names": ["a", "b"]}}}}
-SAID = st.one_of(spoiled_value(NAMES).map(json.dumps), st.sampled_from([deep(), "{", "\0", "[]", "null"]))
+SAID = st.one_of(
+    spoiled_value(NAMES).map(json.dumps), st.sampled_from([deep(), "{", "\0", "[]", "null"])
+)
 
 
 @inputs(250)
@@ -66,7 +77,9 @@ def test_saved_encoders(tmp_path_factory, data):
     folder = tmp_path_factory.getbasetemp() / "encoder"
     if not folder.exists():
         save_encoder(build_encoder("resnet10_narrow", "cifar", "cifar", 8), folder)
-    file = folder / data.draw(st.sampled_from(["encoder.json", "model.safetensors", "projector.safetensors"]))
+    file = folder / data.draw(
+        st.sampled_from(["encoder.json", "model.safetensors", "projector.safetensors"])
+    )
     content = file.read_bytes()
     if file.suffix == ".json" and data.draw(st.booleans()):
         file.write_text(json.dumps(data.draw(spoiled_value(json.loads(content)))))

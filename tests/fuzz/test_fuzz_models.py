@@ -1,4 +1,6 @@
-"""Model folders that nobody thought of: they load, or one line of ours says why not; code in them is never run."""
+"""Model folders that nobody thought of: they load, or one line of ours says why not; code in them
+is never run.
+"""
 
 import io
 import json
@@ -20,7 +22,9 @@ from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.start import load_start
 
 # numbers of a size that an honest machine can be asked for
-ODD = tuple(value for value in ODD_VALUES if not (type(value) in (int, float) and abs(value) > 1000))
+ODD = tuple(
+    value for value in ODD_VALUES if not (type(value) in (int, float) and abs(value) > 1000)
+)
 CODE = "import os\nos.mkdir({canary!r})\nclass Model:\n    pass\nConfig = Tokenizer = Model\n"
 
 
@@ -28,7 +32,9 @@ CODE = "import os\nos.mkdir({canary!r})\nclass Model:\n    pass\nConfig = Tokeni
 def folder(tmp_path_factory):
     """A model in sentence-transformers' format, which is a Hugging Face folder too."""
     place = tmp_path_factory.mktemp("model")
-    encoder = SentenceEncoder(build_transformer("bert"), "avg", True, keep_head=True, normalize=True)
+    encoder = SentenceEncoder(
+        build_transformer("bert"), "avg", True, keep_head=True, normalize=True
+    )
     encoder.save(place, build_tokenizer())
     return place
 
@@ -79,7 +85,10 @@ def test_code_in_a_folder_is_not_run_and_nobody_is_asked(known, copied, tmp_path
     (copied / "modeling_evil.py").write_text(CODE.format(canary=str(canary)))
     auto = {"AutoConfig": "modeling_evil.Config", "AutoModel": "modeling_evil.Model"}
     change(copied / "config.json", auto_map=auto, **({} if known else {"model_type": "evil"}))
-    change(copied / "tokenizer_config.json", auto_map={"AutoTokenizer": ["modeling_evil.Tokenizer", None]})
+    change(
+        copied / "tokenizer_config.json",
+        auto_map={"AutoTokenizer": ["modeling_evil.Tokenizer", None]},
+    )
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\ny\n"))
     for load in loaders(place):

@@ -1,4 +1,6 @@
-"""Command lines that nobody thought of: what is wrong with them is one line of ours, and a token is on no line."""
+"""Command lines that nobody thought of: what is wrong with them is one line of ours, and a token is
+on no line.
+"""
 
 import json
 
@@ -19,7 +21,12 @@ LIKELY = (
     "infonce(" * 99, "x.y(1)", "a\nb", "--", "paper", "quickstart", "cifar10", "-", "=", "%s", "{}", "$(touch x)",
     "`touch x`", "; touch x", "@file", "\x1b[2J",
 )  # fmt: skip
-VALUES = st.sampled_from(LIKELY) | st.floats().map(str) | st.text(max_size=30) | st.text("-=%@", max_size=5)
+VALUES = (
+    st.sampled_from(LIKELY)
+    | st.floats().map(str)
+    | st.text(max_size=30)
+    | st.text("-=%@", max_size=5)
+)
 
 
 @st.composite
@@ -29,7 +36,9 @@ def command_lines(draw, names):
         name = draw(st.sampled_from([*names, "preset", "x", "no_supervised"]))
         value = draw(VALUES)
         shape = draw(st.integers(0, 5))
-        words += [f"--{name}={value}"] if shape < 3 else [f"--{name}", value] if shape < 5 else [value]
+        words += (
+            [f"--{name}={value}"] if shape < 3 else [f"--{name}", value] if shape < 5 else [value]
+        )
     if draw(st.integers(0, 5)) == 0:
         words.append(draw(st.sampled_from(sorted([*FLAGS, *REPLACED]))))
     return words
@@ -49,7 +58,8 @@ def test_command_lines(parser):
 
 
 @pytest.mark.parametrize(
-    "word", ["--output_dir={}", "--train_file=https://user:{}@huggingface.co/x", "--preset={}", "{}"]
+    "word",
+    ["--output_dir={}", "--train_file=https://user:{}@huggingface.co/x", "--preset={}", "{}"],
 )
 @pytest.mark.parametrize("token", ["hf_" + "aB3" * 12, "a-secret-of-mine"])
 def test_a_token_is_no_setting_and_is_not_printed(word, token, capsys, monkeypatch):

@@ -31,7 +31,10 @@ from vision import train as images
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 MODEL = str(ROOT / "dystress_text" / "embedded" / "bert-mini-wiki")
-PROGRAMS = {"text": ("dystress_text/train.py", text.main), "images": ("vision/train.py", images.main)}
+PROGRAMS = {
+    "text": ("dystress_text/train.py", text.main),
+    "images": ("vision/train.py", images.main),
+}
 VARIANTS = {
     "text": {
         "infonce": "", "ntxent": "--loss=ntxent(0.05)", "dcl": "--loss=dcl(0.05)", "dclw": "--loss=dclw(0.05)",
@@ -49,7 +52,11 @@ VARIANTS = {
 
 def words_of(options: argparse.Namespace, kind: str) -> list[str]:
     """A short run's options, without its folder."""
-    steps = [f"--max_steps={options.steps}", f"--train_batch_size={options.batch}", "--eval_steps=0"]
+    steps = [
+        f"--max_steps={options.steps}",
+        f"--train_batch_size={options.batch}",
+        "--eval_steps=0",
+    ]
     if kind == "images":
         return ["--preset=quickstart", "--knn_k=0", "--logging_steps=1", *steps]
     own = [f"--model_name_or_path={MODEL}", "--eval_set=none", f"--train_file={options.corpus}"]
@@ -58,7 +65,9 @@ def words_of(options: argparse.Namespace, kind: str) -> list[str]:
 
 def call(kind: str, words: Sequence[str]) -> None:
     """Run a training program in this process."""
-    AcceleratorState._reset_state(reset_partial_state=True)  # accelerate keeps its state for the life of a process
+    AcceleratorState._reset_state(
+        reset_partial_state=True
+    )  # accelerate keeps its state for the life of a process
     GradientState._reset_state()
     code = PROGRAMS[kind][1](list(words))
     if code:
@@ -76,23 +85,37 @@ def losses_of(folder: Path) -> list[float]:
 
 
 def dropout(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The share of attention weights that training's kernels drop beside the rate asked, with and without padding.
+    """The share of attention weights that training's kernels drop beside the rate asked, with and
+    without padding.
 
-    All queries and keys are zero, so every weight is 1 / tokens; the values are unit vectors, so that each weight shows
-    by itself in the output. cuDNN rounded rates to multiples of 1/16 (pytorch#174245).
+    All queries and keys are zero, so every weight is 1 / tokens; the values are unit vectors, so
+    that each weight shows by itself in the output. cuDNN rounded rates to multiples of 1/16
+    (pytorch#174245).
     """
     set_kernels(deterministic=False)
     heads, length, size = 12, 32, 64
     found, right = [], True
     for rate in (0.05, 0.1, 0.15, 0.25):
         for tokens in (length, 23):
-            zeros = torch.zeros(options.batch, heads, length, size, dtype=torch.bfloat16, device=DEVICE)
-            values = torch.eye(length, size, dtype=torch.bfloat16, device=DEVICE).expand_as(zeros).contiguous()
-            mask = (torch.arange(length, device=DEVICE) < tokens).expand(options.batch, 1, 1, length)
-            out = F.scaled_dot_product_attention(zeros, zeros, values, None if tokens == length else mask, rate)
+            zeros = torch.zeros(
+                options.batch, heads, length, size, dtype=torch.bfloat16, device=DEVICE
+            )
+            values = (
+                torch.eye(length, size, dtype=torch.bfloat16, device=DEVICE)
+                .expand_as(zeros)
+                .contiguous()
+            )
+            mask = (torch.arange(length, device=DEVICE) < tokens).expand(
+                options.batch, 1, 1, length
+            )
+            out = F.scaled_dot_product_attention(
+                zeros, zeros, values, None if tokens == length else mask, rate
+            )
             weights = out[..., :tokens].float()
             dropped = float((weights == 0).float().mean())
-            right &= abs(dropped - rate) < 1 / 256 + 5 * math.sqrt(rate * (1 - rate) / weights.numel())
+            right &= abs(dropped - rate) < 1 / 256 + 5 * math.sqrt(
+                rate * (1 - rate) / weights.numel()
+            )
             found.append({"asked": rate, "tokens": tokens, "dropped": round(dropped, 5)})
     return {"rates": found, "right": right}
 
@@ -102,16 +125,32 @@ def equal(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     lines = options.corpus.read_text(encoding="utf-8").replace('"', "").splitlines()
     pairs = [f'"{a}","{b}"' for a, b in zip(lines[::2], lines[1::2], strict=False)]
     (folder / "pairs.csv").write_text("\n".join(["sent0,sent1", *pairs]) + "\n", encoding="utf-8")
-    words = [*words_of(options, "text"), "--supervised", f"--train_file={folder / 'pairs.csv'}", "--dropout=0"]
+    words = [
+        *words_of(options, "text"),
+        "--supervised",
+        f"--train_file={folder / 'pairs.csv'}",
+        "--dropout=0",
+    ]
     words += ["--mixed_precision=no", "--output_dir"]
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
-    subprocess.run([sys.executable, PROGRAMS["text"][0], *words, str(folder / "cpu")], cwd=ROOT, env=env, check=True)
+    subprocess.run(
+        [sys.executable, PROGRAMS["text"][0], *words, str(folder / "cpu")],
+        cwd=ROOT,
+        env=env,
+        check=True,
+    )
     call("text", [*words, str(folder / "device")])
     cpu, device = (load_file(folder / name / "model.safetensors") for name in ("cpu", "device"))
     expected, losses = losses_of(folder / "cpu"), losses_of(folder / "device")
     off = max(abs(a / b - 1) for a, b in zip(losses, expected, strict=True))
     apart = max(float((device[name].double() - cpu[name].double()).abs().max()) for name in cpu)
-    return {"cpu": expected, "device": losses, "loss_off": off, "weights_apart": apart, "right": off < 1e-3}
+    return {
+        "cpu": expected,
+        "device": losses,
+        "loss_off": off,
+        "weights_apart": apart,
+        "right": off < 1e-3,
+    }
 
 
 def objectives(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -121,7 +160,11 @@ def objectives(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for name in options.only or VARIANTS[options.kind]:
         for precision in ("no", "bf16", "fp16") if DEVICE.type == "cuda" else ("no", "bf16"):
             out = folder / name / precision
-            more = [*VARIANTS[options.kind][name].split(), f"--mixed_precision={precision}", f"--output_dir={out}"]
+            more = [
+                *VARIANTS[options.kind][name].split(),
+                f"--mixed_precision={precision}",
+                f"--output_dir={out}",
+            ]
             try:
                 call(options.kind, [*words_of(options, options.kind), *more])
                 found[f"{name}, {precision}"] = losses = losses_of(out)
@@ -133,8 +176,15 @@ def objectives(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def killed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """A run killed with SIGKILL after its first checkpoint and resumed ends as one left alone, bit by bit."""
-    words = [*words_of(options, options.kind), f"--save_steps={options.steps // 4}", "--deterministic", "--output_dir"]
+    """A run killed with SIGKILL after its first checkpoint and resumed ends as one left alone, bit
+    by bit.
+    """
+    words = [
+        *words_of(options, options.kind),
+        f"--save_steps={options.steps // 4}",
+        "--deterministic",
+        "--output_dir",
+    ]
     command = [sys.executable, PROGRAMS[options.kind][0], *words]
     whole, torn = folder / "whole", folder / "killed"
     call(options.kind, [*words, str(whole)])
@@ -144,15 +194,24 @@ def killed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     process.send_signal(signal.SIGKILL)
     code = process.wait()
     subprocess.run([*command, str(torn), "--resume_from_checkpoint=auto"], cwd=ROOT, check=True)
-    sums = [hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest() for out in (whole, torn)]
+    sums = [
+        hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+        for out in (whole, torn)
+    ]
     same = {"weights": sums[0] == sums[1], "log": log_of(whole) == log_of(torn)}
-    return {"killed": code == -signal.SIGKILL, **same, "right": code == -signal.SIGKILL and all(same.values())}
+    return {
+        "killed": code == -signal.SIGKILL,
+        **same,
+        "right": code == -signal.SIGKILL and all(same.values()),
+    }
 
 
 def main() -> int:
     """Run one check; 1 if it does not hold."""
     checks = {"dropout": dropout, "equal": equal, "objectives": objectives, "killed": killed}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("check", choices=list(checks))
     parser.add_argument("kind", nargs="?", choices=list(PROGRAMS), default="text")
     parser.add_argument("--corpus", type=Path, required=True)

@@ -1,4 +1,6 @@
-"""The audit: the nearest constant against constants that are known, and the program on runs, models and bad input."""
+"""The audit: the nearest constant against constants that are known, and the program on runs, models
+and bad input.
+"""
 
 import json
 
@@ -39,9 +41,28 @@ def test_the_nearest_constant_of_a_constant_is_itself(loss, model):
     assert (found.negatives > 0, model.training) == (True, False)
 
 
-def test_the_audit_of_a_model_is_that_of_a_run_that_learns_nothing(tiny_run, tmp_path, text_file, capsys):
-    flags = [*tiny_run, "--pooler_type=avg", f"--loss={COSINE}", "--learning_rate=1e-12", "--train_batch_size=50"]
-    assert train([*flags, "--eval_set=none", "--max_steps=20", "--log_similarity", f"--output_dir={tmp_path}"]) == 0
+def test_the_audit_of_a_model_is_that_of_a_run_that_learns_nothing(
+    tiny_run, tmp_path, text_file, capsys
+):
+    flags = [
+        *tiny_run,
+        "--pooler_type=avg",
+        f"--loss={COSINE}",
+        "--learning_rate=1e-12",
+        "--train_batch_size=50",
+    ]
+    assert (
+        train(
+            [
+                *flags,
+                "--eval_set=none",
+                "--max_steps=20",
+                "--log_similarity",
+                f"--output_dir={tmp_path}",
+            ]
+        )
+        == 0
+    )
     assert audit.main([str(tmp_path)]) == 0
     record = json.loads((tmp_path / "audit.json").read_text())
     sentences = text_file.read_text().splitlines()
@@ -53,7 +74,10 @@ def test_the_audit_of_a_model_is_that_of_a_run_that_learns_nothing(tiny_run, tmp
 
 
 def test_what_a_model_cannot_be_audited_on_names_the_parameter(model):
-    for sentences, loss, message in ((3, COSINE, "sentences: 3 fill no"), (64, "infonce(cosine(0.03))", "tau_max")):
+    for sentences, loss, message in (
+        (3, COSINE, "sentences: 3 fill no"),
+        (64, "infonce(cosine(0.03))", "tau_max"),
+    ):
         with pytest.raises(ValueError, match=message):
             dystress_text.audit(model, make_sentences(sentences), loss)
 
@@ -64,7 +88,12 @@ def part(step, tau, batches=10, rule=(0.25, 0.75)):
         "batches": batches, "tau": TAUS.tolist(), "moved": np.abs(np.log(TAUS / tau)).tolist(), "pull": 0.9,
         "first_bin": 30, "rule": list(rule), "constants": [[0.5, 0.5]] * len(TAUS),
     }  # fmt: skip
-    return {"step": step, "negative": step / 100, "histograms": {"negatives": [20, 30]}, "comparison": comparison}
+    return {
+        "step": step,
+        "negative": step / 100,
+        "histograms": {"negatives": [20, 30]},
+        "comparison": comparison,
+    }
 
 
 def steps_of(windows):
@@ -72,7 +101,11 @@ def steps_of(windows):
 
 
 def test_windows_are_the_first_tenth_all_and_the_last_tenth_of_the_steps():
-    lines = [line for k in range(1, 21) for line in ({"step": 5 * k - 1, "negative": 0.0}, part(5 * k, 0.02 + k / 500))]
+    lines = [
+        line
+        for k in range(1, 21)
+        for line in ({"step": 5 * k - 1, "negative": 0.0}, part(5 * k, 0.02 + k / 500))
+    ]
     windows, negatives = windows_of(lines, "log")
     assert negatives == 1000
     assert steps_of(windows) == {"first": (1, 10), "all": (1, 100), "last": (91, 100)}
@@ -80,9 +113,15 @@ def test_windows_are_the_first_tenth_all_and_the_last_tenth_of_the_steps():
     assert windows["last"].tau == pytest.approx(0.059, rel=0.02)
     assert windows["last"].negative == pytest.approx((0.95 + 1.0) / 4)
     assert windows["all"].along_axis == pytest.approx(0.25)
-    assert windows["all"].rule[30:32] - windows["all"].constant[30:32] == pytest.approx([-0.25, 0.25])
+    assert windows["all"].rule[30:32] - windows["all"].constant[30:32] == pytest.approx(
+        [-0.25, 0.25]
+    )
     lines = [part(step, 0.1, batches=0 if step == 100 else 10) for step in range(10, 101, 10)]
-    assert steps_of(windows_of(lines, "log")[0]) == {"first": (1, 10), "all": (1, 90), "last": (81, 90)}
+    assert steps_of(windows_of(lines, "log")[0]) == {
+        "first": (1, 10),
+        "all": (1, 90),
+        "last": (81, 90),
+    }
     with pytest.raises(UserError, match=r"^log compares no gradient of negatives with constants"):
         windows_of([part(step, 0.1, batches=0) for step in (100, 200, 300, 400)], "log")
 
@@ -105,7 +144,9 @@ def test_words_and_verdict(moved, pull, words, equivalent):
 @pytest.fixture
 def logged(tmp_path, corpus):
     """The folder of a run of 12 steps with a log."""
-    run(make_task(corpus, 0.1), corpus, tmp_path, max_steps=12, logging_steps=2, log_similarity=True)
+    run(
+        make_task(corpus, 0.1), corpus, tmp_path, max_steps=12, logging_steps=2, log_similarity=True
+    )
     (tmp_path / "run.json").write_text(json.dumps(record_of(parse([]))))
     return tmp_path
 
@@ -115,14 +156,20 @@ def test_a_run_is_audited_into_its_folder(logged, capsys):
     out, errors = capsys.readouterr()
     assert errors == ""
     record = json.loads((logged / "audit.json").read_text())
-    assert out.startswith(f"On these sentences this rule is the constant {record['nearest_constant']:.4f} to within ")
+    assert out.startswith(
+        f"On these sentences this rule is the constant {record['nearest_constant']:.4f} to within "
+    )
     assert record["equivalent"] == (record["moved"] < 0.1 and abs(record["pull"] - 1) < 0.1)
     lines = [json.loads(line) for line in (logged / "similarity.jsonl").read_text().splitlines()]
     parts = [line["comparison"] for line in lines if "comparison" in line]
     of_all = record["windows"]["all"]
     assert of_all["taus"][20] == 0.1
-    assert of_all["moved_by_constant"][20] == pytest.approx(np.mean([p["moved"][20] for p in parts]), abs=2e-5)
-    assert of_all["negative"] == pytest.approx(np.mean([line["negative"] for line in lines]), abs=1e-5)
+    assert of_all["moved_by_constant"][20] == pytest.approx(
+        np.mean([p["moved"][20] for p in parts]), abs=2e-5
+    )
+    assert of_all["negative"] == pytest.approx(
+        np.mean([line["negative"] for line in lines]), abs=1e-5
+    )
 
 
 def test_what_cannot_be_audited_is_one_line(logged, capsys):
@@ -131,7 +178,11 @@ def test_what_cannot_be_audited_is_one_line(logged, capsys):
     for content, words, said in (
         (None, [logged / "nothing"], "no run in"),
         (None, [logged, "--no_such", "8"], "--no_such"),
-        ({**line, "histograms": {"negatives": [999]}, "comparison": {"batches": 3}}, [logged], "is damaged"),
+        (
+            {**line, "histograms": {"negatives": [999]}, "comparison": {"batches": 3}},
+            [logged],
+            "is damaged",
+        ),
         ({"step": 2, "histograms": line["histograms"]}, [logged], "--log_similarity"),
         ("", [logged], "has no similarity.jsonl: train with --log_similarity"),
     ):

@@ -27,11 +27,19 @@ def _close_figures():
 
 
 def test_the_drawn_profiles_are_the_closed_forms():
-    """The temperatures' own tests have the other forms; here each panel has its curve, and the curve its place."""
+    """The temperatures' own tests have the other forms; here each panel has its curve, and the
+    curve its place.
+    """
     assert [len(drawn(name).axes) for name in ("profiles", "shifts")] == [6, 9]
     for name, title, form in (
         ("profiles", "cosine", lambda s: 0.15 + 0.05 * torch.cos(math.pi * (1 + s))),
-        ("shifts", "2b", lambda s: torch.where(s <= 0.4, 0.15 + 0.05 * torch.cos(math.pi / 0.7 * (s - 0.4)), 0.2)),
+        (
+            "shifts",
+            "2b",
+            lambda s: torch.where(
+                s <= 0.4, 0.15 + 0.05 * torch.cos(math.pi / 0.7 * (s - 0.4)), 0.2
+            ),
+        ),
     ):
         axes = next(a for a in drawn(name).axes if a.get_title().startswith(title))
         line = next(line for line in axes.lines if line.get_color() == STYLES[0][0])
@@ -65,14 +73,17 @@ def test_the_slope_of_the_logit(temperature, falls):
 
 
 @pytest.mark.parametrize(
-    ("name", "ending"), [("default", "png"), ("profiles", "svg"), ("shifts", "pdf"), ("ode", "svg"), ("logit", "png")]
+    ("name", "ending"),
+    [("default", "png"), ("profiles", "svg"), ("shifts", "pdf"), ("ode", "svg"), ("logit", "png")],
 )
 def test_each_figure_and_format_is_written_and_the_same_twice(tmp_path, name, ending):
     files = [tmp_path / f"{again}.{ending}" for again in "ab"]
     assert [main([name, "--output", str(file)]) for file in files] == [0, 0]
     content = files[0].read_bytes()
     assert content == files[1].read_bytes()
-    assert content.startswith({"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF"}[ending])
+    assert content.startswith(
+        {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF"}[ending]
+    )
 
 
 def test_all_draws_all_and_the_list_names_them(tmp_path, capsys, monkeypatch):
@@ -87,6 +98,10 @@ def test_all_draws_all_and_the_list_names_them(tmp_path, capsys, monkeypatch):
 def test_wrong_arguments_are_one_line(capsys, monkeypatch):
     assert "name a figure: default, profiles" in error_of(capsys)
     assert "got 'profile'" in error_of(capsys, "profile")
-    assert "--output: 'ode.jpg' must end in one of .png, .svg, .pdf" in error_of(capsys, "ode", "--output", "ode.jpg")
-    monkeypatch.setattr("dystress_text.cli.extras.find_spec", lambda name: None if name == "matplotlib" else name)
+    assert "--output: 'ode.jpg' must end in one of .png, .svg, .pdf" in error_of(
+        capsys, "ode", "--output", "ode.jpg"
+    )
+    monkeypatch.setattr(
+        "dystress_text.cli.extras.find_spec", lambda name: None if name == "matplotlib" else name
+    )
     assert "a figure needs matplotlib: pip install -c " in error_of(capsys, "ode")

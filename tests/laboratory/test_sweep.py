@@ -62,14 +62,26 @@ CONSTANT = "sts-constant-0.05"
 
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
-    """Programs that stand for the real ones, and a sweep of four runs as a function of more options."""
+    """Programs that stand for the real ones, and a sweep of four runs as a function of more
+    options.
+    """
     for name, source in (("train", TRAINER), ("senteval", EVALUATOR)):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
-    monkeypatch.setattr(program, "_program", lambda name: [sys.executable, "-B", str(tmp_path / f"{name}.py"), name])
+    monkeypatch.setattr(
+        program, "_program", lambda name: [sys.executable, "-B", str(tmp_path / f"{name}.py"), name]
+    )
     monkeypatch.setenv("RECORDS", str(tmp_path / "records.json"))
 
     def run(*more, seeds=(0, 1)):
-        argv = ["--presets", CONSTANT, "paper", "--seeds", *map(str, seeds), f"--output_dir={run.folder}", *more]
+        argv = [
+            "--presets",
+            CONSTANT,
+            "paper",
+            "--seeds",
+            *map(str, seeds),
+            f"--output_dir={run.folder}",
+            *more,
+        ]
         runs = plan(make_parser().parse_args(argv), ["--max_steps=3"])
         records = {each.folder.name: record_of(program.parse(each.options)) for each in runs}
         (tmp_path / "records.json").write_text(json.dumps(records))
@@ -86,10 +98,20 @@ def read(folder, name):
 def test_a_sweep_trains_and_evaluates_each_run_once_and_says_which_is_higher(stage, capsys):
     sts = [list(TASKS["sts"])]
     both = [*sts, list(TASKS["transfer"])]
-    for options, calls in (("--jobs=2", sts), ("--jobs=1", sts), ("--tasks=transfer", both), ("--tasks=all", both)):
+    for options, calls in (
+        ("--jobs=2", sts),
+        ("--jobs=1", sts),
+        ("--tasks=transfer", both),
+        ("--tasks=all", both),
+    ):
         assert stage(options) == 0
-        found = {name: of["calls"] for name, of in read(stage.folder, "senteval-senteval-test.json").items()}
-        assert found == {f"{name}-seed-{seed}": calls for seed in (0, 1) for name in (CONSTANT, "paper")}
+        found = {
+            name: of["calls"]
+            for name, of in read(stage.folder, "senteval-senteval-test.json").items()
+        }
+        assert found == {
+            f"{name}-seed-{seed}": calls for seed in (0, 1) for name in (CONSTANT, "paper")
+        }
         printed = capsys.readouterr().out
         assert "4 done" in printed
         less = f"paper less {CONSTANT} is +2.00 in avg (STS, Spearman x 100), but 2 seeds are too few to tell"
@@ -104,7 +126,9 @@ def test_a_failed_run_is_named_the_others_go_on_and_a_dry_run_says_what_is_left(
     log = stage.folder / "logs" / "paper-seed-9.log"
     assert f"failed: paper-seed-9: exit code 1; log: {log}" in printed.err
     assert "2 done, 2 failed" in printed.out
-    trained = {name for name, record in read(stage.folder, "run.json").items() if "trained" in record}
+    trained = {
+        name for name, record in read(stage.folder, "run.json").items() if "trained" in record
+    }
     assert trained == {f"{CONSTANT}-seed-0", "paper-seed-0"}
     assert stage("--dry_run", seeds=(0, 1)) == 0
     evaluated, _, trained, _ = map(shlex.split, capsys.readouterr().out.splitlines())
@@ -145,19 +169,33 @@ def planned(words):
 
 def test_a_table_has_every_row_with_every_seed():
     names = [*planned(["--table", "sts", "--seeds", "0", "1", "2", "1"])]
-    assert names == [f"{row}-seed-{seed}" for seed in (0, 1, 2) for row in TABLES["sts"]]  # a whole table, then another
+    assert names == [
+        f"{row}-seed-{seed}" for seed in (0, 1, 2) for row in TABLES["sts"]
+    ]  # a whole table, then another
 
 
 def test_losses_are_on_top_of_the_preset_that_is_named_and_folders_have_their_names():
-    losses = ["infonce(0.05)", "infonce(shifted_cosine(0.05,0.07,-0.4))", "infonce(shifted_cosine(0.05,0.07,0.4))"]
+    losses = [
+        "infonce(0.05)",
+        "infonce(shifted_cosine(0.05,0.07,-0.4))",
+        "infonce(shifted_cosine(0.05,0.07,0.4))",
+    ]
     runs = planned(["--presets", "small", "--loss", *losses, "--seeds", "5"])
-    names = "infonce-0.05", *(f"infonce-shifted_cosine-0.05-0.07-shift={shift}" for shift in ("-0.4", "0.4"))
+    names = (
+        "infonce-0.05",
+        *(f"infonce-shifted_cosine-0.05-0.07-shift={shift}" for shift in ("-0.4", "0.4")),
+    )
     assert [*runs] == [f"{name}-seed-5" for name in names]
     first, second, third = runs.values()
-    assert (first["loss"], third["loss"]) == (losses[0], "infonce(shifted_cosine(0.05, 0.07, shift=0.4))")
+    assert (first["loss"], third["loss"]) == (
+        losses[0],
+        "infonce(shifted_cosine(0.05, 0.07, shift=0.4))",
+    )
     assert {name for name in first if first[name] != second[name]} == {"loss"}
     assert (first["preset"], first["pooler_type"]) == ("small", "avg")
-    assert len(planned(["--presets", "small", "paper", "--seeds", "0", "--different_settings"])) == 2
+    assert (
+        len(planned(["--presets", "small", "paper", "--seeds", "0", "--different_settings"])) == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,9 +208,13 @@ def test_losses_are_on_top_of_the_preset_that_is_named_and_folders_have_their_na
      ("--presets small paper --loss dcl(0.1)", "losses go on top of one preset, and 2 are named: small, paper"),
      ("--presets small paper", "small, paper differ in more than the loss (model_name_or_path, ")],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_before_anything_runs(words, message, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_is_refused_before_anything_runs(
+    words, message, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    assert error_of(capsys, *words.split(), main=main).startswith(f"dystress sweep: error: {message}")
+    assert error_of(capsys, *words.split(), main=main).startswith(
+        f"dystress sweep: error: {message}"
+    )
     assert os.listdir(tmp_path) == []
 
 
@@ -185,12 +227,20 @@ def test_a_real_run_is_known_by_its_settings(flags, tmp_path):
     (command,) = run.commands()
     assert command[-2:] == ["--tasks", "MiniSTS"]
     results = tmp_path / "out" / "senteval-mini-test.json"
-    for pooler, left in (("avg", 1), (None, 0)):  # a user's own evaluation with another pooler is not the run's
-        results.write_text(json.dumps({"pooler_type": pooler, "dtype": "fp32", "tasks": {"MiniSTS": {}}}))
+    for pooler, left in (
+        ("avg", 1),
+        (None, 0),
+    ):  # a user's own evaluation with another pooler is not the run's
+        results.write_text(
+            json.dumps({"pooler_type": pooler, "dtype": "fp32", "tasks": {"MiniSTS": {}}})
+        )
         assert len(list(run.commands())) == left
     assert replace(run, options=(*options, "--logging_steps=7")).is_trained()
     changed = replace(run, options=(*options, "--seed=1"))
-    with pytest.raises(UserError, match=r"finished run with other settings \(seed was 42, is 1\); name another folder"):
+    with pytest.raises(
+        UserError,
+        match=r"finished run with other settings \(seed was 42, is 1\); name another folder",
+    ):
         changed.is_trained()
 
 
@@ -202,13 +252,32 @@ def run_sweep(arguments, errors):
 
 @pytest.mark.slow(90)
 def test_a_sweep_that_is_killed_ends_as_if_nothing_had_happened(tiny_run, data_dir, tmp_path):
-    """At random moments of training and of evaluating; the runs that it leaves behind are waited for."""
+    """At random moments of training and of evaluating; the runs that it leaves behind are waited
+    for.
+    """
     given = [flag for flag in tiny_run if not flag.startswith("--data_dir")]
     errors, chance = tmp_path / "errors", random.Random(11)
 
     def words(folder):
-        own = ["--presets", CONSTANT, "--seeds", "1", "2", "--suite=mini", "--tasks", "MiniSTS", "MiniSentiment"]
-        return [*own, f"--data_dir={data_dir}", f"--output_dir={folder}", "--", *given, "--save_steps=2"]
+        own = [
+            "--presets",
+            CONSTANT,
+            "--seeds",
+            "1",
+            "2",
+            "--suite=mini",
+            "--tasks",
+            "MiniSTS",
+            "MiniSentiment",
+        ]
+        return [
+            *own,
+            f"--data_dir={data_dir}",
+            f"--output_dir={folder}",
+            "--",
+            *given,
+            "--save_steps=2",
+        ]
 
     begun = time.monotonic()
     assert finish(start(words(tmp_path / "whole"), errors, run_sweep), 600) == 0, errors.read_text()
@@ -218,11 +287,16 @@ def test_a_sweep_that_is_killed_ends_as_if_nothing_had_happened(tiny_run, data_d
         process.join(seconds * chance.random())
         process.kill()
         process.join()
-    assert finish(start(words(tmp_path / "killed"), errors, run_sweep), 600) == 0, errors.read_text()
+    assert finish(start(words(tmp_path / "killed"), errors, run_sweep), 600) == 0, (
+        errors.read_text()
+    )
     for name in (f"{CONSTANT}-seed-1", f"{CONSTANT}-seed-2"):
         whole, killed = (tmp_path / each / name for each in ("whole", "killed"))
         assert outcome(whole) == outcome(killed)
-        tasks, others = (json.loads((f / "senteval-mini-test.json").read_text())["tasks"] for f in (whole, killed))
+        tasks, others = (
+            json.loads((f / "senteval-mini-test.json").read_text())["tasks"]
+            for f in (whole, killed)
+        )
         assert {t: of | {"seconds": 0} for t, of in tasks.items()} == {
             t: of | {"seconds": 0} for t, of in others.items()
         }

@@ -1,4 +1,6 @@
-"""Preparing data sets from a hub on loopback and from local copies: first time, again, broken in every way."""
+"""Preparing data sets from a hub on loopback and from local copies: first time, again, broken in
+every way.
+"""
 
 import gzip
 import hashlib
@@ -34,7 +36,8 @@ def stsb_files(prefix=""):
     sizes = {"train": 20, "dev": 1500, "test": 1379}
     return {
         f"{prefix}STS/STSBenchmark/sts-{split}.csv": "".join(
-            f"m\tf\t1\t{i}\t{i % 6}\tsentence {i} of {split}\tother {i * 7 % 11}\n" for i in range(size)
+            f"m\tf\t1\t{i}\t{i % 6}\tsentence {i} of {split}\tother {i * 7 % 11}\n"
+            for i in range(size)
         ).encode()
         for split, size in sizes.items()
     }
@@ -49,12 +52,16 @@ def write_files(folder, files):
 def images_of(count, classes, label="label", magic=b"\x89PNG rest"):
     """A parquet file of the hub's layout."""
     images = pa.array([{"bytes": magic, "path": None}] * count)
-    pq.write_table(pa.table({"img": images, label: np.arange(count) % classes}), stream := io.BytesIO())
+    pq.write_table(
+        pa.table({"img": images, label: np.arange(count) % classes}), stream := io.BytesIO()
+    )
     return stream.getvalue()
 
 
 def state_of(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 @pytest.fixture
@@ -64,10 +71,16 @@ def root(tmp_path):
 
 def left_behind(root):
     """What lies in the root besides sets and locks."""
-    return [path.name for path in root.iterdir() if path.name.startswith(".") and not path.name.endswith(".lock")]
+    return [
+        path.name
+        for path in root.iterdir()
+        if path.name.startswith(".") and not path.name.endswith(".lock")
+    ]
 
 
-def test_a_variant_must_be_named_and_is_remembered_with_checksums_in_a_record(tmp_path, root, capsys):
+def test_a_variant_must_be_named_and_is_remembered_with_checksums_in_a_record(
+    tmp_path, root, capsys
+):
     (tmp_path / "wiki1m_mine.txt").write_bytes(b"my line\n" * 5)
     arguments = ["wiki1m", f"--from={tmp_path}", f"--data_dir={root}"]
     assert main(arguments) == 1
@@ -132,12 +145,16 @@ def test_archives_that_nobody_thought_of(tmp_path_factory, content):
     (folder / "a.tar").write_bytes(content)
     accepted(unpack, folder / "a.tar", folder / "out")
     inside = (folder / "out").resolve()
-    assert all(path.resolve().is_relative_to(inside) for path in folder.rglob("*") if path.name != "a.tar")
+    assert all(
+        path.resolve().is_relative_to(inside) for path in folder.rglob("*") if path.name != "a.tar"
+    )
 
 
 def cifar(folder, magic=b"\x89PNG rest", train=50_000, label="label", classes=10):
     for split, count in (("train", train), ("test", 10_000)):
-        write_files(folder, {f"{split}-00000-of-00001.parquet": images_of(count, classes, label, magic)})
+        write_files(
+            folder, {f"{split}-00000-of-00001.parquet": images_of(count, classes, label, magic)}
+        )
 
 
 def test_images_and_their_variant(tmp_path, root):
@@ -165,7 +182,10 @@ def test_imagenet_stays_where_it_is(tmp_path, root):
     with pytest.raises(DataError, match="imagenet1k must be prepared first"):
         prepare("imagenet100", Request(root, classes=classes))
     prepare("imagenet1k", Request(root, tmp_path / "in", "toy"))
-    for names, words in (("n1\nn9\n", "'n9', which is not a class"), ("n1\nn3\n", "2 classes, 100 classes expected")):
+    for names, words in (
+        ("n1\nn9\n", "'n9', which is not a class"),
+        ("n1\nn3\n", "2 classes, 100 classes expected"),
+    ):
         classes.write_text(names)
         with pytest.raises(DataError, match=words):
             prepare("imagenet100", Request(root, classes=classes))
@@ -173,7 +193,9 @@ def test_imagenet_stays_where_it_is(tmp_path, root):
     assert chosen.counts == {"train": 400, "val": 400}
 
 
-def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root, monkeypatch, capsys):
+def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(
+    tmp_path, root, monkeypatch, capsys
+):
     (tmp_path / "wiki1m.txt").write_bytes(TEXT)
     arguments = ["wiki1m", f"--from={tmp_path / 'wiki1m.txt'}", "--variant=x", f"--data_dir={root}"]
 
@@ -189,7 +211,10 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root,
     (root / ".wiki1m.replaced").mkdir()
     (root / ".wiki1m.replaced" / "old").write_text("old")
     assert main(arguments) == 0
-    assert sorted(path.name for path in (root / "wiki1m").iterdir()) == [MANIFEST, "wiki1m_for_simcse.txt"]
+    assert sorted(path.name for path in (root / "wiki1m").iterdir()) == [
+        MANIFEST,
+        "wiki1m_for_simcse.txt",
+    ]
     assert left_behind(root) == []
 
 
@@ -211,7 +236,10 @@ def hub(tmp_path):
 
 
 def test_the_first_download_is_checked_and_not_made_twice(hub, root, capsys):
-    hub[1][HUB_REPOSITORY] = {"senteval.tar": tar_of(stsb_files("./")), "wiki1m_for_simcse.txt": TEXT}
+    hub[1][HUB_REPOSITORY] = {
+        "senteval.tar": tar_of(stsb_files("./")),
+        "wiki1m_for_simcse.txt": TEXT,
+    }
     arguments = ["senteval", "wiki1m", "--variant=short", f"--data_dir={root}"]
     assert main(arguments) == 0
     assert "terms: " in capsys.readouterr().out

@@ -1,4 +1,6 @@
-"""The recipes of data/README.md for archives that the program does not sort: ImageNet's, and a set for fine-tuning."""
+"""The recipes of data/README.md for archives that the program does not sort: ImageNet's, and a set
+for fine-tuning.
+"""
 
 import csv
 import gzip
@@ -22,20 +24,29 @@ README = (Path(__file__).resolve().parents[2] / "data" / "README.md").read_text(
 
 
 def snippets(heading, kind):
-    return re.findall(rf"```{kind}\n(.*?)```", README.split(f"## {heading}\n", 1)[1].split("\n## ")[0], re.S)
+    return re.findall(
+        rf"```{kind}\n(.*?)```", README.split(f"## {heading}\n", 1)[1].split("\n## ")[0], re.S
+    )
 
 
 def test_imagenets_archives(tmp_path):
     (shell,), (python,) = snippets("ImageNet", "bash unpack"), snippets("ImageNet", "python")
     wnids = ["n01440764", "n01443537", "n15075141"]
     inner = io.BytesIO()
-    train = {f"{wnid}.tar": tar_of({f"{wnid}_{i}.JPEG": wnid.encode() for i in range(2)}) for wnid in wnids}
+    train = {
+        f"{wnid}.tar": tar_of({f"{wnid}_{i}.JPEG": wnid.encode() for i in range(2)})
+        for wnid in wnids
+    }
     (tmp_path / "ILSVRC2012_img_train.tar").write_bytes(tar_of(train))
     truth = [3, 1, 2, 1]  # numbers of synsets, in the order of the images
     numbered = ["n01443537", "n15075141", "n01440764"]  # not in the order of their names
-    images = {f"ILSVRC2012_val_{i:08}.JPEG": numbered[n - 1].encode() for i, n in enumerate(truth, 1)}
+    images = {
+        f"ILSVRC2012_val_{i:08}.JPEG": numbered[n - 1].encode() for i, n in enumerate(truth, 1)
+    }
     (tmp_path / "ILSVRC2012_img_val.tar").write_bytes(tar_of(images))
-    synsets = np.zeros(4, dtype=[("ILSVRC2012_ID", object), ("WNID", object), ("num_children", object)])
+    synsets = np.zeros(
+        4, dtype=[("ILSVRC2012_ID", object), ("WNID", object), ("num_children", object)]
+    )
     synsets[:] = [(i + 1, wnid, 0) for i, wnid in enumerate(numbered)] + [(4, "n00001740", 3)]
     savemat(inner, {"synsets": synsets})
     (tmp_path / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(gzip.compress(tar_of({
@@ -56,7 +67,12 @@ def test_imagenets_archives(tmp_path):
 
 def test_a_set_for_fine_tuning(tmp_path, monkeypatch):
     (python,) = snippets("Sets for fine-tuning", "python")
-    head = ("Image Name", "Majority Vote Label", "Number of Annotators who Selected SSA (Out of 7)", "Partition")
+    head = (
+        "Image Name",
+        "Majority Vote Label",
+        "Number of Annotators who Selected SSA (Out of 7)",
+        "Partition",
+    )
     rows = [("a.png", "SSA", 6, "train"), ("b.png", "HP", 0, "train"), ("c.png", "HP", 3, "test")]
     (tmp_path / "images").mkdir()
     for name, *_ in rows:

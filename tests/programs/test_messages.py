@@ -1,4 +1,6 @@
-"""What a program refuses, it refuses in one line that says the way on; the commands in it are run here."""
+"""What a program refuses, it refuses in one line that says the way on; the commands in it are run
+here.
+"""
 
 import gzip
 import re
@@ -72,7 +74,9 @@ def test_no_beginning_of_an_option_of_training_is_taken_for_it(name):
     [("LATIN1", "Der Bär läuft über die Straße.\n"), ("CP1252", "Sie sagt „Grüße“ für 3 €.\n"),
      ("UTF-16", "The cat sat on the mat.\n")],
 )  # fmt: skip
-def test_a_text_in_another_encoding_names_the_command_that_converts_it(encoding, text, tmp_path, monkeypatch, capsys):
+def test_a_text_in_another_encoding_names_the_command_that_converts_it(
+    encoding, text, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     lines = "".join(f"{number} {text}" for number in range(40))
     (tmp_path / "my text.txt").write_text(lines, encoding=encoding)
@@ -81,9 +85,14 @@ def test_a_text_in_another_encoding_names_the_command_that_converts_it(encoding,
     for name in ("my text.txt", "my text.csv"):
         assert dystress.main([*words, f"--train_file={name}"]) == 2
         said = capsys.readouterr().err
-        assert (said.count("\n"), f"is not in UTF-8 but probably in {encoding}" in said) == (1, True)
+        assert (said.count("\n"), f"is not in UTF-8 but probably in {encoding}" in said) == (
+            1,
+            True,
+        )
         subprocess.run(re.search("iconv .*", said)[0], shell=True, check=True)
-    assert (tmp_path / "utf8-my text.txt").read_text(encoding="utf-8").removeprefix("\ufeff") == lines
+    assert (tmp_path / "utf8-my text.txt").read_text(encoding="utf-8").removeprefix(
+        "\ufeff"
+    ) == lines
     assert column_of_table("utf8-my text.csv", "text").columns == 1
 
 
@@ -96,9 +105,13 @@ def test_a_text_in_another_encoding_names_the_command_that_converts_it(encoding,
         ("cp1255", "החתול ישב."),
     ],
 )
-def test_a_text_that_is_not_of_western_europe_is_not_called_so(encoding, text, tmp_path, monkeypatch, capsys):
+def test_a_text_that_is_not_of_western_europe_is_not_called_so(
+    encoding, text, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
-    Path("a.txt").write_bytes("".join(f"{number} {text}\n" for number in range(40)).encode(encoding))
+    Path("a.txt").write_bytes(
+        "".join(f"{number} {text}\n" for number in range(40)).encode(encoding)
+    )
     assert dystress.main(["train", "--preset=own-text", "--max_steps=1", "--train_file=a.txt"]) == 2
     assert "is not in UTF-8; save it so" in capsys.readouterr().err
 
@@ -108,8 +121,12 @@ def test_no_command_is_named_that_would_not_convert_the_file(name, tmp_path, mon
     """Packed, or with NUL bytes and no mark of UTF-16."""
     monkeypatch.chdir(tmp_path)
     content = "\n".join(f"{number} Der Bär läuft." for number in range(40)).encode("latin-1")
-    Path(name).write_bytes(gzip.compress(content) if name != "a.txt" else content.replace(b"4 ", b"4\0"))
-    assert dystress.main(["train", "--preset=own-text", "--max_steps=1", f"--train_file={name}"]) == 2
+    Path(name).write_bytes(
+        gzip.compress(content) if name != "a.txt" else content.replace(b"4 ", b"4\0")
+    )
+    assert (
+        dystress.main(["train", "--preset=own-text", "--max_steps=1", f"--train_file={name}"]) == 2
+    )
     said = capsys.readouterr().err
     assert "is not in UTF-8; save it so" in said
     assert "iconv" not in said
@@ -119,8 +136,13 @@ def test_some_damaged_lines_are_left_out_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     good = "\n".join(f"{sentence} é" for sentence in make_sentences(40))
     (tmp_path / "a.txt").write_bytes(good.encode() + b"\nbad \xff\xe9\n")
-    with pytest.warns(match=r"lines are left out: 'a.txt' has damaged bytes among its UTF-8: iconv -c "):
-        assert dystress.main(["train", "--preset=own-text", "--max_steps=1", "--train_file=a.txt"]) == 0
+    with pytest.warns(
+        match=r"lines are left out: 'a.txt' has damaged bytes among its UTF-8: iconv -c "
+    ):
+        assert (
+            dystress.main(["train", "--preset=own-text", "--max_steps=1", "--train_file=a.txt"])
+            == 0
+        )
 
 
 def test_a_table_with_semicolons_names_the_command_that_converts_it(tmp_path, monkeypatch):
@@ -130,14 +152,19 @@ def test_a_table_with_semicolons_names_the_command_that_converts_it(tmp_path, mo
         column_of_table("a.csv", "text")
     command = str(caught.value).partition("for commas: python")[2]
     subprocess.run(f"{sys.executable}{command}", shell=True, check=True)
-    assert column_of_table("commas-a.csv", "text").rows["text"][:] == ["Well, yes; no", "The cat sat."]
+    assert column_of_table("commas-a.csv", "text").rows["text"][:] == [
+        "Well, yes; no",
+        "The cat sat.",
+    ]
     (tmp_path / "packed.csv").write_bytes(gzip.compress((tmp_path / "a.csv").read_bytes()))
     with pytest.raises(UserError, match=r"a \.csv has commas between cells, a \.tsv tabs$"):
         column_of_table("packed.csv", "text")
 
 
 @pytest.mark.parametrize(("layers", "warned"), [(12, True), (11, False)])
-def test_a_deep_encoder_with_a_rate_for_a_small_one_is_warned(layers, warned, tmp_path, monkeypatch, recwarn):
+def test_a_deep_encoder_with_a_rate_for_a_small_one_is_warned(
+    layers, warned, tmp_path, monkeypatch, recwarn
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("\n".join(make_sentences(40)))
     BertModel(
@@ -153,7 +180,11 @@ def test_a_deep_encoder_with_a_rate_for_a_small_one_is_warned(layers, warned, tm
     ]
     warnings.simplefilter("always")
     assert dystress.main(["train", *words, "--max_steps=1"]) == 0
-    said = [str(each.message) for each in recwarn if "learning_rate: 0.003 is for a small encoder" in str(each.message)]
+    said = [
+        str(each.message)
+        for each in recwarn
+        if "learning_rate: 0.003 is for a small encoder" in str(each.message)
+    ]
     assert bool(said) == warned
 
 
@@ -168,5 +199,7 @@ def test_the_line_that_installs_an_extra_is_that_of_the_place(tmp_path, monkeypa
     assert said() == "-c constraints.txt -e '.[plots]'"
     monkeypatch.chdir(tmp_path)
     assert said() == f"-c {extras.ROOT}/constraints.txt -e '{extras.ROOT}[plots]'"
-    monkeypatch.setattr(extras, "ROOT", tmp_path)  # of an installed package: it has no constraints.txt
+    monkeypatch.setattr(
+        extras, "ROOT", tmp_path
+    )  # of an installed package: it has no constraints.txt
     assert said() == "'dystress-text[plots]'"

@@ -1,4 +1,6 @@
-"""``dystress_text.train`` is the command line as a function: the same run, the same errors, and nothing left behind."""
+"""``dystress_text.train`` is the command line as a function: the same run, the same errors, and
+nothing left behind.
+"""
 
 import importlib
 import json
@@ -25,7 +27,10 @@ from dystress_text.training.trainer import Trainer
 
 def state():
     """What a run may change of its process."""
-    loggers = [logging.getLogger(), *(logging.getLogger(n) for n in ("accelerate", "accelerate.utils.other", "torch"))]
+    loggers = [
+        logging.getLogger(),
+        *(logging.getLogger(n) for n in ("accelerate", "accelerate.utils.other", "torch")),
+    ]
     return {
         "warnings": warnings.formatwarning, "stdout": getattr(sys.stdout, "errors", None), "python": random.getstate(),
         "numpy": str(np.random.get_state()), "torch": torch.get_rng_state().tolist(),
@@ -38,20 +43,40 @@ def state():
 
 @pytest.fixture
 def options(tiny_bert, text_file, data_dir):
-    return {"model_name_or_path": tiny_bert, "train_file": text_file, "data_dir": data_dir, "train_batch_size": 8}
+    return {
+        "model_name_or_path": tiny_bert,
+        "train_file": text_file,
+        "data_dir": data_dir,
+        "train_batch_size": 8,
+    }
 
 
 def test_it_is_the_run_of_the_command_line(tmp_path, text_file):
-    words = ["--preset=quickstart", "--loss=infonce(0.05)", "--max_steps=2", f"--train_file={text_file}"]
+    words = [
+        "--preset=quickstart",
+        "--loss=infonce(0.05)",
+        "--max_steps=2",
+        f"--train_file={text_file}",
+    ]
     assert main([*words, f"--output_dir={tmp_path / 'line'}"]) == 0
-    given = {"preset": "quickstart", "loss": InfoNCELoss(0.05), "max_steps": 2, "train_file": text_file}
+    given = {
+        "preset": "quickstart",
+        "loss": InfoNCELoss(0.05),
+        "max_steps": 2,
+        "train_file": text_file,
+    }
     run = dystress_text.train(**given, output_dir=tmp_path / "function")
     assert outcome(tmp_path / "line") == outcome(run.folder)
-    line, function = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("line", "function"))
+    line, function = (
+        json.loads((tmp_path / name / "run.json").read_text()) for name in ("line", "function")
+    )
     assert function == run.record
     assert function["settings"] == line["settings"] | {"output_dir": str(run.folder)}
     assert run.evaluation == line["trained"]
-    assert run.model.encode(make_sentences(3)).shape == (3, run.model.get_sentence_embedding_dimension())
+    assert run.model.encode(make_sentences(3)).shape == (
+        3,
+        run.model.get_sentence_embedding_dimension(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,19 +91,31 @@ def test_what_is_wrong_is_answered_as_on_the_command_line(given, words, options,
     more = {name: value for name, value in options.items() if name not in given}
     with pytest.raises(UserError) as caught:
         dystress_text.train(**more, **given, output_dir=tmp_path / "out")
-    assert main([*(f"--{name}={value}" for name, value in more.items()), *words, f"--output_dir={tmp_path}/out"]) == 2
+    assert (
+        main(
+            [
+                *(f"--{name}={value}" for name, value in more.items()),
+                *words,
+                f"--output_dir={tmp_path}/out",
+            ]
+        )
+        == 2
+    )
     said = capsys.readouterr().err
     assert said == f"dystress train: error: --{caught.value}\n"
     assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_option_is_named_with_the_nearest():
-    with pytest.raises(UserError, match=r"^learning_rat: unknown option \(did you mean learning_rate\?\)"):
+    with pytest.raises(
+        UserError, match=r"^learning_rat: unknown option \(did you mean learning_rate\?\)"
+    ):
         dystress_text.train(learning_rat=1.0)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("learning_rate", "x"), ("max_steps", 1.5), ("do_mlm", "yes"), ("seed", True), ("loss", 0.05)]
+    ("name", "value"),
+    [("learning_rate", "x"), ("max_steps", 1.5), ("do_mlm", "yes"), ("seed", True), ("loss", 0.05)],
 )
 def test_a_value_of_another_type_names_the_option(name, value, options, tmp_path):
     with pytest.raises(UserError, match=f"^{name}: .*got {value!r}"):

@@ -12,23 +12,36 @@ def test_spread_is_the_samples():
     assert [str(spread(figures)) for figures in wanted.values()] == [*wanted]
 
 
-@pytest.mark.parametrize("differences", [[0.5, -0.7, 0.1, 0.2], [1.0, 2.0, 3.0, 4.0, 5.0], [-1.0, -2.5]])
+@pytest.mark.parametrize(
+    "differences", [[0.5, -0.7, 0.1, 0.2], [1.0, 2.0, 3.0, 4.0, 5.0], [-1.0, -2.5]]
+)
 def test_p_and_interval_are_those_of_the_paired_t_test(differences):
     baseline = {seed: 50.0 + seed for seed in range(len(differences))}
     ours = {seed: baseline[seed] + d for seed, d in enumerate(differences)}
     found, wanted = paired(ours, baseline), stats.ttest_rel([*ours.values()], [*baseline.values()])
     low, high = wanted.confidence_interval(0.95)
     assert (found.seeds, found.mean) == (len(differences), pytest.approx(np.mean(differences)))
-    assert (found.p, found.interval()) == (pytest.approx(wanted.pvalue), f"{low:+.2f} to {high:+.2f}")
+    assert (found.p, found.interval()) == (
+        pytest.approx(wanted.pvalue),
+        f"{low:+.2f} to {high:+.2f}",
+    )
 
 
 def test_only_seeds_that_both_have_are_paired_and_equal_differences_are_known_to_the_rounding_of_the_figures():
     assert paired({0: 1.0}, {1: 1.0}) is None
     one = paired({3: 2.0}, {3: 1.5})
-    assert (one.seeds, one.mean, one.p, one.told, one.interval()) == (1, 0.5, None, False, "one seed: no interval")
+    assert (one.seeds, one.mean, one.p, one.told, one.interval()) == (
+        1,
+        0.5,
+        None,
+        False,
+        "one seed: no interval",
+    )
     both = paired({0: 1.0, 1: 2.0, 2: 99.0}, {0: 1.0, 1: 2.0, 3: -99.0})
     assert (both.seeds, both.mean, both.p) == (2, 0.0, 1.0)
-    hundredths, points = (paired(dict.fromkeys(range(3), d), dict.fromkeys(range(3), 0.0)) for d in (0.01, 1.0))
+    hundredths, points = (
+        paired(dict.fromkeys(range(3), d), dict.fromkeys(range(3), 0.0)) for d in (0.01, 1.0)
+    )
     assert not holm([hundredths])[0].told  # two figures that round to neighbours
     assert holm([points])[0].told
 
@@ -40,7 +53,9 @@ def test_holm_is_his_and_the_interval_agrees_with_the_corrected_test():
         corrected = [d.corrected for d in holm(found)[:-1]]
         p = [2 * stats.t.sf(abs(d.mean), 3) for d in found[:-1]]
         order = np.argsort(p)
-        wanted = [max((6 - i) * p[order[i]] for i in range(place + 1)) for place in range(6)]  # as he defines it
+        wanted = [
+            max((6 - i) * p[order[i]] for i in range(place + 1)) for place in range(6)
+        ]  # as he defines it
         assert [corrected[place] for place in order] == pytest.approx(wanted)
         for d in holm(found)[:-1]:
             low, high = map(float, d.interval(True).split(" to "))
@@ -48,14 +63,20 @@ def test_holm_is_his_and_the_interval_agrees_with_the_corrected_test():
 
 
 def test_holm_by_hand():
-    """Four p of 0.01, 0.04, 0.03, 0.005: 4 x 0.005, 3 x 0.01, 2 x 0.03, and the last is not below the one before."""
-    found = holm([Difference(4, float(stats.t.isf(p / 2, 3)), 1.0) for p in (0.01, 0.04, 0.03, 0.005)])
+    """Four p of 0.01, 0.04, 0.03, 0.005: 4 x 0.005, 3 x 0.01, 2 x 0.03, and the last is not below
+    the one before.
+    """
+    found = holm(
+        [Difference(4, float(stats.t.isf(p / 2, 3)), 1.0) for p in (0.01, 0.04, 0.03, 0.005)]
+    )
     assert [d.corrected for d in found] == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert [d.told for d in found] == [True, False, False, True]
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
-def test_of_twenty_equal_configurations_one_is_told_from_the_baseline_in_one_of_twenty_reports(seeds):
+def test_of_twenty_equal_configurations_one_is_told_from_the_baseline_in_one_of_twenty_reports(
+    seeds,
+):
     rng, repetitions = np.random.default_rng(seeds), 300
     false = found = 0
     for _ in range(repetitions):

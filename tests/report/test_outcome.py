@@ -18,7 +18,10 @@ def record(*options, **more):
 def test_the_gain_on_held_out_texts_has_the_interval_of_a_t_test():
     gains = 100 * np.random.default_rng(0).choice([-1.0, 0.0, 1.0], 80, p=[0.1, 0.5, 0.4])
     halves = {"gain": gains.mean(), "error": stats.sem(gains), "texts": 80}
-    measured = {"untrained": {"cls": {"halves_found": 20.0}}, "trained": {"halves_found": 20 + gains.mean()}}
+    measured = {
+        "untrained": {"cls": {"halves_found": 20.0}},
+        "trained": {"halves_found": 20 + gains.mean()},
+    }
     result, kept = outcome(record(**measured, halves=halves, words={"halves_found": 61.04}))
     low, high = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
     about = "Search in your text, by its halves (second halves found x 100, higher is better): "
@@ -27,13 +30,27 @@ def test_the_gain_on_held_out_texts_has_the_interval_of_a_t_test():
     assert result == about + change + gain + "not see. One seed: no claim about another run."
     assert kept == "The last step, 20, was kept: no set chose one."
     unclear = {"gain": 1.0, "error": 0.9, "texts": 80}
-    assert "over 80 texts that training did not see: no clear change." in outcome(record(**measured, halves=unclear))[0]
+    assert (
+        "over 80 texts that training did not see: no clear change."
+        in outcome(record(**measured, halves=unclear))[0]
+    )
 
 
 def test_a_set_has_the_best_untrained_pooler_words_and_no_claim():
     untrained = {"avg": {"mini_sts_spearman": 38.7}, "cls": {"mini_sts_spearman": 30.0}}
-    trained, words = {"mini_sts_spearman": 41.0, "x_ndcg@10": 5.0}, {"mini_sts_spearman": 36.8, "x_ndcg@10": 6.0}
-    said = outcome(record(untrained=untrained, trained=trained, words=words, best_step=10, chose="mini_sts_spearman"))
+    trained, words = (
+        {"mini_sts_spearman": 41.0, "x_ndcg@10": 5.0},
+        {"mini_sts_spearman": 36.8, "x_ndcg@10": 6.0},
+    )
+    said = outcome(
+        record(
+            untrained=untrained,
+            trained=trained,
+            words=words,
+            best_step=10,
+            chose="mini_sts_spearman",
+        )
+    )
     assert said == [
         "Similar sentences, mini-STS (Spearman x 100, higher is better): 38.7 before training by the "
         "best pooler, avg, 41.0 after, 36.8 by words alone. One seed: no claim.",
@@ -42,7 +59,9 @@ def test_a_set_has_the_best_untrained_pooler_words_and_no_claim():
     ]
     assert outcome(record(trained={}))[0].startswith("Nothing was measured")
     for every in (0, 20, 125):  # the last step alone is measured
-        last = record(f"eval_steps={every}", trained=trained, best_step=20, chose="mini_sts_spearman")
+        last = record(
+            f"eval_steps={every}", trained=trained, best_step=20, chose="mini_sts_spearman"
+        )
         assert outcome(last)[-1] == "The last step, 20, was kept: no set chose one."
 
 

@@ -28,7 +28,9 @@ def page_of(run):
 
 
 def cells(page):
-    return [html.unescape(cell) for cell in re.findall(r'<t[hd](?: class="text")?>(.*?)</t[hd]>', page)]
+    return [
+        html.unescape(cell) for cell in re.findall(r'<t[hd](?: class="text")?>(.*?)</t[hd]>', page)
+    ]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -48,28 +50,51 @@ def page(tmp_path_factory):
 def test_a_page_holds_settings_tables_curves_and_similarities(page):
     found = cells(page)
     assert found[:3] == ["", "untrained", "trained"]
-    assert found[3:6] == ["similar sentences, STS-B dev: Spearman x 100, higher is better", "31.25", "75.00"]
-    assert found[6:9] == ["uniformity, STS-B dev: lower is better", "-", "-2.00"]  # not measured before training
-    assert {"STS12", "70.00", "76.37", "learning_rate", "versions: torch", "2.13"} <= set(found)  # 76.37: the paper's
+    assert found[3:6] == [
+        "similar sentences, STS-B dev: Spearman x 100, higher is better",
+        "31.25",
+        "75.00",
+    ]
+    assert found[6:9] == [
+        "uniformity, STS-B dev: lower is better",
+        "-",
+        "-2.00",
+    ]  # not measured before training
+    assert {"STS12", "70.00", "76.37", "learning_rate", "versions: torch", "2.13"} <= set(
+        found
+    )  # 76.37: the paper's
     assert "One seed: no interval" in page
     assert list(pictures(page)) == [
         "loss over the steps",
         "sts_b_dev_spearman over the steps",
         "Similarities of scored pairs before and after training",
         "Similarities of the pairs of the first and the last training batches",
-        *(f"{n} over the steps" for n in ("tau_effective", "high_gradient", "high_share", "positive", "negative")),
+        *(
+            f"{n} over the steps"
+            for n in ("tau_effective", "high_gradient", "high_share", "positive", "negative")
+        ),
     ]
 
 
 def test_the_baseline_is_the_best_pooler_on_page_card_and_console(tmp_path):
     """The run's own pooler stands beside it."""
-    measured = {"avg": {"sts_b_dev_spearman": 40.0}, "cls": {"sts_b_dev_spearman": 31.25}, "last": {}}
+    measured = {
+        "avg": {"sts_b_dev_spearman": 40.0},
+        "cls": {"sts_b_dev_spearman": 31.25},
+        "last": {},
+    }
     run = a_run(tmp_path, watched=False, similarities=False, untrained=measured)
     found = cells(page_of(run))
     assert found[1:4] == ["untrained, best pooler avg", "untrained", "trained"]
     assert [found[5:8], found[9:12]] == [["40.00", "31.25", "75.00"], ["-", "-", "-2.00"]]
-    assert list(untrained_of(json.loads((run / "run.json").read_text()))) == ["avg", "cls"]  # of console and card
-    assert (untrained_of({"untrained": {"knn20": 1.0}}), untrained_of({})) == ({"": {"knn20": 1.0}}, {})
+    assert list(untrained_of(json.loads((run / "run.json").read_text()))) == [
+        "avg",
+        "cls",
+    ]  # of console and card
+    assert (untrained_of({"untrained": {"knn20": 1.0}}), untrained_of({})) == (
+        {"": {"knn20": 1.0}},
+        {},
+    )
 
 
 def test_a_page_loads_nothing_runs_nothing_and_escapes_names_and_values(page):
@@ -87,7 +112,10 @@ def test_a_page_has_what_there_is_and_the_curve_of_a_temperature_of_the_similari
     page = page_of(a_run(tmp_path / "bare", watched=False, similarities=False))
     assert list(pictures(page)) == ["loss over the steps", "sts_b_dev_spearman over the steps"]
     assert "Similarities and temperature" not in page
-    pages = [pictures(page_of(a_run(tmp_path, name=name, watched=False))) for name in (PRESET, "sts-macl")]
+    pages = [
+        pictures(page_of(a_run(tmp_path, name=name, watched=False)))
+        for name in (PRESET, "sts-macl")
+    ]
     scored = [page["Similarities of scored pairs before and after training"] for page in pages]
     heights = [float(re.search(r'height="([0-9.]+)pt"', svg).group(1)) for svg in scored]
     assert heights[1] == pytest.approx(heights[0] - 1.25 * 72, abs=0.1)
@@ -115,21 +143,29 @@ def test_runs_side_by_side_begin_with_the_verdict_and_say_where_they_differ(tmp_
 
 
 def test_runs_whose_losses_do_not_tell_them_apart_keep_their_names(tmp_path, capsys):
-    one, two = (a_run(tmp_path, seed, watched=False, similarities=False, name="sts-macl") for seed in (0, 1))
+    one, two = (
+        a_run(tmp_path, seed, watched=False, similarities=False, name="sts-macl") for seed in (0, 1)
+    )
     other = a_run(tmp_path, watched=False, similarities=False, name="sts-constant-0.05")
     faster = other.with_name("$faster{-seed-0")  # no formula
     shutil.copytree(other, faster)
     assert main([*map(str, (one, two, other, faster)), "--format=html"]) == 0
     curves = pictures(capsys.readouterr().out)["loss over the steps"]
-    assert [curves.count(f"<!-- {name} -->") for name in ("sts-macl", "sts-constant-0.05", "$faster{")] == [1, 1, 1]
+    assert [
+        curves.count(f"<!-- {name} -->") for name in ("sts-macl", "sts-constant-0.05", "$faster{")
+    ] == [1, 1, 1]
     assert main([str(one), str(two), str(other), "--baseline=sts-macl", "--format=html"]) == 0
     page = capsys.readouterr().out
     macl = json.loads((one / "run.json").read_text())["loss"]
-    assert pictures(page)["loss over the steps"].count(f"<!-- {macl} -->") == 1  # two seeds, one name
+    assert (
+        pictures(page)["loss over the steps"].count(f"<!-- {macl} -->") == 1
+    )  # two seeds, one name
     assert {f"{macl}, seed 0", f"{macl}, seed 1", "infonce(0.05)"} <= {*cells(page)}
 
 
-def test_curves_begin_at_the_untrained_point_and_show_the_kept_step_and_words(tmp_path, monkeypatch):
+def test_curves_begin_at_the_untrained_point_and_show_the_kept_step_and_words(
+    tmp_path, monkeypatch
+):
     drawn = {}
 
     def _picture(figure):
@@ -140,9 +176,24 @@ def test_curves_begin_at_the_untrained_point_and_show_the_kept_step_and_words(tm
     monkeypatch.setattr("dystress_text.report.page_drawings.picture", _picture)
     measured = {"avg": {"sts_b_dev_spearman": 40.0}, "cls": {"sts_b_dev_spearman": 31.25}}
     more = {"untrained": measured, "words": {"sts_b_dev_spearman": 50.0}, "best_step": 10}
-    page_of(a_run(tmp_path, 0, False, False, options=["--metric_for_best_model=sts_b_dev_spearman"], **more))
-    (run, steps, values), kept, words = drawn["similar sentences, STS-B dev\nSpearman x 100, higher is better"]
-    assert (run, [*steps], [*values]) == ("this run", [0, 10, 20], [31.25, 70, 80])  # of the run's own pooler
+    page_of(
+        a_run(
+            tmp_path,
+            0,
+            False,
+            False,
+            options=["--metric_for_best_model=sts_b_dev_spearman"],
+            **more,
+        )
+    )
+    (run, steps, values), kept, words = drawn[
+        "similar sentences, STS-B dev\nSpearman x 100, higher is better"
+    ]
+    assert (run, [*steps], [*values]) == (
+        "this run",
+        [0, 10, 20],
+        [31.25, 70, 80],
+    )  # of the run's own pooler
     assert (kept[0], [*kept[1]], [*kept[2]]) == ("kept: step 10", [10], [70])
     assert (words[0], {*words[2]}) == ("words alone", {50.0})
     ((_, steps, _),) = drawn["training loss\nlower is better"]
@@ -154,7 +205,10 @@ def test_a_page_has_no_empty_table(tmp_path, capsys):
     assert "Before and after" not in page
     assert "Nothing was measured" in page
     assert not re.search(r"<tbody>\s*</tbody>", page)
-    both = [a_run(tmp_path, seed, False, False, name="sts-macl", tasks=(), trained={}) for seed in (0, 1)]
+    both = [
+        a_run(tmp_path, seed, False, False, name="sts-macl", tasks=(), trained={})
+        for seed in (0, 1)
+    ]
     assert main([*map(str, both), "--format=html"]) == 0
     assert not re.search(r"<tbody>\s*</tbody>|Before and after", capsys.readouterr().out)
 
@@ -169,7 +223,9 @@ def test_a_run_of_images_without_a_temperature_has_a_page(tmp_path):
     page = render_page([FinishedRun(tmp_path, record)])
     assert "byol(). 2 steps" in page
     assert "<h1>An image encoder (ResNet) trained on shapes</h1>" in page
-    accuracy = "class of a test image by its 20 nearest neighbours: accuracy x 100, higher is better"
+    accuracy = (
+        "class of a test image by its 20 nearest neighbours: accuracy x 100, higher is better"
+    )
     assert cells(page)[:6] == ["", "untrained", "trained", accuracy, "50.00", "60.00"]
 
 

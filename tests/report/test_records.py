@@ -43,7 +43,12 @@ def test_every_row_of_the_study_is_on_its_page():
 def test_every_row_of_the_recipes_study_is_on_its_page():
     tables = recipe.tables()
     several = [row for title, rows in tables.items() if "one seed" not in title for row in rows]
-    assert missing([row for row in several if "±" in row or "| 0 |" in row], PAGES / "own-text-encoder.md") == []
+    assert (
+        missing(
+            [row for row in several if "±" in row or "| 0 |" in row], PAGES / "own-text-encoder.md"
+        )
+        == []
+    )
     assert (len(tables), len(several)) == (7, 29)
 
 
@@ -67,8 +72,12 @@ def test_what_the_readme_and_the_page_say_of_the_encoder_on_unseen_sets():
         of = {}
         for line in recipe.read():
             if line["text"] == "paragraphs" and name in line["figures"]:
-                of.setdefault((line["arm"], line["steps"]), {})[line["seed"]] = line["figures"][name]
-        mean, *ends = interval(of["crop, first-last, DCL 0.03, rate 4e-4", 400], of["simcse, first-last", 200])
+                of.setdefault((line["arm"], line["steps"]), {})[line["seed"]] = line["figures"][
+                    name
+                ]
+        mean, *ends = interval(
+            of["crop, first-last, DCL 0.03, rate 4e-4", 400], of["simcse, first-last", 200]
+        )
         assert f"{name} {mean:+.2f} ({ends[0]:+.2f} to {ends[1]:+.2f};" in page
         low, high = sorted(map(abs, ends))
         interval_said = f"{low:.1f} to {high:.1f}; five seeds" if verb else "two seeds cannot tell"
@@ -77,7 +86,10 @@ def test_what_the_readme_and_the_page_say_of_the_encoder_on_unseen_sets():
 
 def test_what_the_readme_says_of_the_small_encoder():
     page = " ".join((PAGES / "text.md").read_text().split())
-    averages = [float(word) for word in page.partition("Averages by seed: default ")[2].split(";")[0].split()]
+    averages = [
+        float(word)
+        for word in page.partition("Averages by seed: default ")[2].split(";")[0].split()
+    ]
     mean, low, high = interval(dict(enumerate(averages)), dict.fromkeys(range(3), 48.77))
     for text in (page, " ".join((ROOT / "README.md").read_text().split())):
         assert f"{mean:+.2f}" in text
@@ -86,17 +98,24 @@ def test_what_the_readme_says_of_the_small_encoder():
 
 def test_the_order_by_halves_is_that_of_its_records():
     page = (DOCS / "did-it-help.md").read_text()
-    rows = [json.loads(line) for line in (laboratory.STUDY / "halves.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in (laboratory.STUDY / "halves.jsonl").read_text().splitlines()
+    ]
     for collection in ("cisi", "cacm"):
         of = [row for row in rows if row["collection"] == collection]
-        found = stats.spearmanr([row["found"] for row in of], [row["ndcg@10"] for row in of]).statistic
+        found = stats.spearmanr(
+            [row["found"] for row in of], [row["ndcg@10"] for row in of]
+        ).statistic
         assert f"| {found:.2f} (" in page
 
 
 def test_a_run_of_the_static_laboratory_is_the_programs(tmp_path, monkeypatch):
     monkeypatch.setattr(static_laboratory, "RUNS", tmp_path / "static.jsonl")
     monkeypatch.setattr(static_laboratory, "PASSES", 2)
-    words, rng = ["river", "stone", "cloud", "engine", "paper", "garden", "signal", "copper"], np.random.default_rng(0)
+    words, rng = (
+        ["river", "stone", "cloud", "engine", "paper", "garden", "signal", "copper"],
+        np.random.default_rng(0),
+    )
     texts = [" ".join(rng.choice(words, 24)) for _ in range(300)]
     folder = tmp_path / "retrieval" / "cisi"
     folder.mkdir(parents=True)
@@ -120,10 +139,20 @@ def test_a_run_of_the_static_laboratory_is_the_programs(tmp_path, monkeypatch):
 def test_what_is_chosen_on_one_set_is_compared_on_the_other():
     laboratory_rules, rng = static_laboratory.rules(), np.random.default_rng(0)
     every = [each for rule in laboratory_rules for each in rule.losses]
-    every += [each for title in static_laboratory.OBJECTIVES for each in static_laboratory.constants(title)]
+    every += [
+        each
+        for title in static_laboratory.OBJECTIVES
+        for each in static_laboratory.constants(title)
+    ]
     sets = [name for names in static_laboratory.TEXTS.values() for name in names]
-    figures = {name: {(each, seed): rng.normal(30, 0.5) for each in every for seed in range(8)} for name in sets}
-    raised = {"CACM": ("dcl(cosine(0.1, 0.2))", "dcl(0.15)"), "CISI": ("dcl(cosine(0.15, 0.3))", "dcl(0.3)")}
+    figures = {
+        name: {(each, seed): rng.normal(30, 0.5) for each in every for seed in range(8)}
+        for name in sets
+    }
+    raised = {
+        "CACM": ("dcl(cosine(0.1, 0.2))", "dcl(0.15)"),
+        "CISI": ("dcl(cosine(0.15, 0.3))", "dcl(0.3)"),
+    }
     for name, losses in raised.items():
         for each, seed in ((each, seed) for each in losses for seed in range(8)):
             figures[name][each, seed] += 9
@@ -131,10 +160,14 @@ def test_what_is_chosen_on_one_set_is_compared_on_the_other():
     ours, theirs = ([figures["CISI"][each, seed] for seed in range(8)] for each in raised["CACM"])
     assert difference.p == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
     assert difference.mean == pytest.approx(np.mean(ours) - np.mean(theirs))
-    against_its_own = static_laboratory.compare(figures, static_laboratory.of_set)["cosine, DCL"]["CISI"]
+    against_its_own = static_laboratory.compare(figures, static_laboratory.of_set)["cosine, DCL"][
+        "CISI"
+    ]
     assert against_its_own.mean < -8
     assert against_its_own.told
-    assert static_laboratory.compare(figures)["cosine, DCL"]["STS12"].seeds == 6  # without those of the choice
+    assert (
+        static_laboratory.compare(figures)["cosine, DCL"]["STS12"].seeds == 6
+    )  # without those of the choice
 
 
 def test_every_figure_of_own_text_is_on_its_page():
@@ -163,21 +196,37 @@ def test_the_records_are_small_and_the_audit_held_for_nine():
 
 def test_what_other_tables_take_from_the_study_is_in_its_records():
     page = plain((PAGES / "text.md").read_text())
-    lines = [json.loads(line) for line in (laboratory.STUDY / "runs.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (laboratory.STUDY / "runs.jsonl").read_text().splitlines()
+    ]
     dev = {line["name"]: line["figures"]["training"]["sts_b_dev_spearman"] for line in lines}
     default = [dev[f"sts-shifted-0.4-0.05-0.07-seed-{seed}"] for seed in range(3)]
     cells = " | ".join(f"{value:.2f}" for value in (*default, sum(default) / 3))
     assert plain(f"(the default's row above) | {cells} |") in page
     assert f"|default profile, fixed|{default[0]:.2f}|" in page
     (untrained,) = [line["untrained"] for line in lines if "untrained" in line]
-    for row, pooler in (("cls", "cls"), ("avg", "avg"), ("avg_first_last (the best)", "avg_first_last")):
+    for row, pooler in (
+        ("cls", "cls"),
+        ("avg", "avg"),
+        ("avg_first_last (the best)", "avg_first_last"),
+    ):
         found = untrained[pooler]
         assert f"|untrained, {row}|{found['sts_b_dev_spearman']:.2f}|" in page
         assert f"|{found['sts_b_dev_alignment']:.3f}|{found['sts_b_dev_uniformity']:.2f}|" in page
-    sets = {line["name"]: [*line["figures"]["senteval/sts"].values(), dev[line["name"]]] for line in lines}
+    sets = {
+        line["name"]: [*line["figures"]["senteval/sts"].values(), dev[line["name"]]]
+        for line in lines
+    }
     for shift, most in (("0.2-0.03-0.05", 0.07), ("0.4-0.03-0.05", 0.07), ("0.6-0.03-0.05", 0.22)):
-        pairs = [(f"sts-shifted-{shift}-seed-{seed}", f"sts-constant-0.05-seed-{seed}") for seed in range(5)]
-        away = max(abs(a - b) for ours, theirs in pairs for a, b in zip(sets[ours], sets[theirs], strict=True))
+        pairs = [
+            (f"sts-shifted-{shift}-seed-{seed}", f"sts-constant-0.05-seed-{seed}")
+            for seed in range(5)
+        ]
+        away = max(
+            abs(a - b)
+            for ours, theirs in pairs
+            for a, b in zip(sets[ours], sets[theirs], strict=True)
+        )
         assert away < most + 0.005
 
 

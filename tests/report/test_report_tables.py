@@ -1,4 +1,6 @@
-"""Tables of a sweep: figures against numpy and SciPy, the paper's beside them, and what is said below."""
+"""Tables of a sweep: figures against numpy and SciPy, the paper's beside them, and what is said
+below.
+"""
 
 import json
 import math
@@ -14,14 +16,25 @@ from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.evaluation.run import Results
 from dystress_text.programs.report import main
-from dystress_text.report.tables import Comparisons, groups_of, not_the_papers, paper_row, sections, verdict
+from dystress_text.report.tables import (
+    Comparisons,
+    groups_of,
+    not_the_papers,
+    paper_row,
+    sections,
+    verdict,
+)
 from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 from dystress_text.simcse.arguments import parse
 from dystress_text.training.run_folder import evaluation_file
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
-FIGURES = {CONSTANT: [70.0, 71.0, 72.5], "sts-macl": [71.0, 70.0, 73.5], SHIFTED: [70.5, 72.0, 73.0]}
+FIGURES = {
+    CONSTANT: [70.0, 71.0, 72.5],
+    "sts-macl": [71.0, 70.0, 73.5],
+    SHIFTED: [70.5, 72.0, 73.0],
+}
 
 
 @pytest.fixture
@@ -39,7 +52,10 @@ def compared(folder, *baselines):
 def tables(folder, *baselines):
     """The tables by title, each by the first cells of its lines."""
     found = sections(compared(folder, *baselines))
-    return {title: [dict(zip(lines[0], line, strict=True)) for line in lines[1:]] for title, lines in found}
+    return {
+        title: [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
+        for title, lines in found
+    }
 
 
 @pytest.fixture
@@ -60,11 +76,17 @@ def interval(*differences):
 
 def test_means_deviations_and_the_papers_figures(sweep):
     lines = tables(sweep)["STS, Spearman x 100"]
-    assert [line[""] for line in lines][::3] == [f"{name}, 3 seeds" for name in FIGURES]  # in the paper's order
+    assert [line[""] for line in lines][::3] == [
+        f"{name}, 3 seeds" for name in FIGURES
+    ]  # in the paper's order
     ours, paper, gap = lines[6:]
     figures = np.array(FIGURES[SHIFTED]) + 1
     assert ours["STS13"] == f"{figures.mean():.2f} ± {figures.std(ddof=1):.2f}"
-    assert (paper[""], paper["STS13"], paper["avg"]) == ("  paper: DySTreSS* 0.05/0.07", "80.61", "76.37")
+    assert (paper[""], paper["STS13"], paper["avg"]) == (
+        "  paper: DySTreSS* 0.05/0.07",
+        "80.61",
+        "76.37",
+    )
     assert gap["STS13"] == f"{figures.mean() - 80.61:+.2f}"
     assert ours["avg"].startswith(f"{np.mean(FIGURES[SHIFTED]) + 3:.2f} ")
     assert lines[4]["avg"] == "75.45"  # of its figures, not as printed
@@ -73,18 +95,36 @@ def test_means_deviations_and_the_papers_figures(sweep):
 def test_differences_are_paired_by_seed_tested_and_put_into_words(sweep, printed):
     title, where = "STS, Spearman x 100: differences over seeds", "avg (STS, Spearman x 100)"
     macl, shifted = (list(line.values()) for line in tables(sweep)[title])
-    p = [stats.ttest_1samp(differences, 0).pvalue for differences in ([0.5, 1.0, 0.5], [1.0, -1.0, 1.0])]
-    assert shifted == [SHIFTED, CONSTANT, "3", "+0.67", interval(0.5, 1.0, 0.5), f"{p[0]:.3f}", f"{2 * p[0]:.3f}"]
+    p = [
+        stats.ttest_1samp(differences, 0).pvalue
+        for differences in ([0.5, 1.0, 0.5], [1.0, -1.0, 1.0])
+    ]
+    assert shifted == [
+        SHIFTED,
+        CONSTANT,
+        "3",
+        "+0.67",
+        interval(0.5, 1.0, 0.5),
+        f"{p[0]:.3f}",
+        f"{2 * p[0]:.3f}",
+    ]
     assert [macl[0], *macl[5:]] == ["sts-macl", f"{p[1]:.3f}", f"{p[1]:.3f}"]
     for name, figures in (("0.07", (70.0, 70.9)), ("0.04", (9.0,)), ("0.03", (85.0, 86.1, 87.3))):
         for seed, figure in enumerate(figures):
             write_run(sweep, f"sts-constant-{name}", seed, figure)
     against = [list(line.values()) for line in tables(sweep)[title]]
-    assert [line[1:3] for line in against if line[0] == SHIFTED] == [[CONSTANT, "3"], ["sts-constant-0.07", "2"]]
-    assert [line[4:6] for line in against if line[0] == "sts-constant-0.04"] == [["one seed: no interval", "-"]]
+    assert [line[1:3] for line in against if line[0] == SHIFTED] == [
+        [CONSTANT, "3"],
+        ["sts-constant-0.07", "2"],
+    ]
+    assert [line[4:6] for line in against if line[0] == "sts-constant-0.04"] == [
+        ["one seed: no interval", "-"]
+    ]
     assert {line["baseline"] for line in tables(sweep, "sts-macl")[title]} == {"sts-macl"}
     told, merged, empty = printed(sweep).splitlines()[:3]
-    low, high = stats.ttest_1samp([15.0, 15.1, 14.8], 0).confidence_interval(1 - 0.05 / 5)  # five have two seeds
+    low, high = stats.ttest_1samp([15.0, 15.1, 14.8], 0).confidence_interval(
+        1 - 0.05 / 5
+    )  # five have two seeds
     told_from = f"sts-constant-0.03 is 14.97 above {CONSTANT} in {where}; 3 seeds can tell: the 95 % interval, "
     corrected = f"corrected for 5 comparisons (Holm), is {low:+.2f} to {high:+.2f}."
     assert (told, empty) == (told_from + corrected, "")  # the tables follow
@@ -97,7 +137,9 @@ def test_differences_are_paired_by_seed_tested_and_put_into_words(sweep, printed
      (2, f"is +0.75 in {{}}, but 2 seeds are too few to tell: the 95 % interval is {interval(0.5, 1.0)}."),
      (1, "is +0.50 in {}, with one seed: nobody can tell whether that is the temperature or the seed.")],
 )  # fmt: skip
-def test_a_verdict_says_when_seeds_cannot_tell_and_claims_nothing_then(tmp_path, printed, seeds, words):
+def test_a_verdict_says_when_seeds_cannot_tell_and_claims_nothing_then(
+    tmp_path, printed, seeds, words
+):
     for seed in range(seeds):
         for name in (CONSTANT, SHIFTED):
             write_run(tmp_path, name, seed, FIGURES[name][seed])
@@ -110,8 +152,12 @@ def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tm
     write_run(tmp_path, "small", 0, 70.0, ["--preset=small"])
     write_run(tmp_path, CONSTANT, 0, 36.0)
     differ, nothing = verdict(compared(tmp_path))
-    assert differ.startswith("The configurations differ in more than the temperature: model_name_or_path, pooler_type,")
-    assert nothing.startswith("Nothing is compared: there is no constant that differs in nothing else")
+    assert differ.startswith(
+        "The configurations differ in more than the temperature: model_name_or_path, pooler_type,"
+    )
+    assert nothing.startswith(
+        "Nothing is compared: there is no constant that differs in nothing else"
+    )
     less = f"small less {CONSTANT} is +34.00 in avg (STS, Spearman x 100), with one seed: nobody can tell whether that "
     doing = "is the temperature or the seed. It is no temperature's doing alone: they differ in model_name_or_path, "
     assert less + doing in printed(tmp_path, "--baseline", CONSTANT)
@@ -126,9 +172,18 @@ def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tm
 
 def evaluation(place, suite="senteval", tasks=(), **about):
     """The result file of an evaluation that a run or a model has."""
-    content = {"suite": suite, "mode": "test", "dtype": "fp32", "pooler_type": None, "data_variant": None, **about}
+    content = {
+        "suite": suite,
+        "mode": "test",
+        "dtype": "fp32",
+        "pooler_type": None,
+        "data_variant": None,
+        **about,
+    }
     place.mkdir(exist_ok=True)
-    (place / f"senteval-{suite}-{content['mode']}.json").write_text(json.dumps({**content, "tasks": dict(tasks)}))
+    (place / f"senteval-{suite}-{content['mode']}.json").write_text(
+        json.dumps({**content, "tasks": dict(tasks)})
+    )
 
 
 def result(figure, sums="a"):
@@ -145,7 +200,9 @@ def result(figure, sums="a"):
       {"retrieval": {"cisi": {"nDCG@10": 7.0, "MRR@10": 9.0, "recall@100": 9.0, "sha256": "b"}}},
       "other data (cisi nDCG@10)")],
 )  # fmt: skip
-def test_what_was_measured_otherwise_is_not_compared_and_a_line_says_why(tmp_path, printed, ours, theirs, why):
+def test_what_was_measured_otherwise_is_not_compared_and_a_line_says_why(
+    tmp_path, printed, ours, theirs, why
+):
     for seed in range(3):
         for name, about in ((SHIFTED, ours), (CONSTANT, theirs)):
             evaluation(write_run(tmp_path / "runs", name, seed, 0.0, tasks=()), **about)
@@ -156,19 +213,27 @@ def test_what_was_measured_otherwise_is_not_compared_and_a_line_says_why(tmp_pat
         assert f"{SHIFTED} is 10.00 above {CONSTANT}" in first
     else:
         assert re.fullmatch(
-            rf"{re.escape(SHIFTED)} and {CONSTANT} are not compared in .*: measured with {re.escape(why)}\.", first
+            rf"{re.escape(SHIFTED)} and {CONSTANT} are not compared in .*: measured with {re.escape(why)}\.",
+            first,
         )
         assert " above " not in printed(tmp_path / "runs")
 
 
-def test_tables_say_where_figures_of_one_name_are_of_other_data_modes_or_development_sets(tmp_path, printed):
+def test_tables_say_where_figures_of_one_name_are_of_other_data_modes_or_development_sets(
+    tmp_path, printed
+):
     evaluation(tmp_path / "base", model="x/base", tasks=result(60, "b"))
     both = result(60) | {"MR": {"accuracy": 80.0, "sha256": {"pos": "a"}}}
     evaluation(tmp_path / "fast", model="x/fast", tasks=both, mode="fast")
-    for name, more in (("mine", {"eval_sha256": {"sts_b_dev": "a"}}), ("yours", {"eval_sha256": {"sts_b_dev": "b"}})):
+    for name, more in (
+        ("mine", {"eval_sha256": {"sts_b_dev": "a"}}),
+        ("yours", {"eval_sha256": {"sts_b_dev": "b"}}),
+    ):
         evaluation(write_run(tmp_path, name, 0, 0.0, tasks=(), **more), tasks=both)
     of_runs = "Development set, by the model that was kept: figures of one name were measured with other data ("
-    assert f"{of_runs}sts_b_dev_spearman, sts_b_dev_uniformity), and do not compare." in printed(tmp_path)
+    assert f"{of_runs}sts_b_dev_spearman, sts_b_dev_uniformity), and do not compare." in printed(
+        tmp_path
+    )
     sts = "STS, Spearman x 100: figures of one name were measured with other data (STS-B), and do not compare."
     assert sts in printed(tmp_path / "mine-seed-0", tmp_path / "base")
     mode = "Transfer, accuracy x 100: figures of one name were measured with other mode (MR), and do not compare."
@@ -201,8 +266,13 @@ def test_a_set_that_chose_the_step_judges_nothing(tmp_path, printed, options, ab
     assert printed(tmp_path / "runs.jsonl").splitlines()[:2] == text.splitlines()[:2]
 
 
-def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypatch, printed, capsys):
-    for name, model, pooler, figure in (("base", "x/base", "cls", 30.0), ("here", "owner/of-the-hub", None, 40.0)):
+def test_a_model_that_is_no_run_stands_beside_the_runs(
+    sweep, tmp_path, monkeypatch, printed, capsys
+):
+    for name, model, pooler, figure in (
+        ("base", "x/base", "cls", 30.0),
+        ("here", "owner/of-the-hub", None, 40.0),
+    ):
         about = {"suite": "senteval", "model": model, "pooler_type": pooler}
         variant = {"data_variant": f"of {model}"}
         tasks = {task: {"spearman": figure + i, **variant} for i, task in enumerate(TASKS["sts"])}
@@ -218,18 +288,24 @@ def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypa
     assert printed(tmp_path / "runs.jsonl") == text
     assert "base, cls" in printed(tmp_path)  # of a folder of models
     assert "of-the-hub" in printed(".")
-    assert "a page shows runs, and there is none" in error_of(capsys, ".", "--format=html", main=main)
+    assert "a page shows runs, and there is none" in error_of(
+        capsys, ".", "--format=html", main=main
+    )
 
 
 def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
-    markdown, latex, text = (printed(sweep, f"--format={style}") for style in ("markdown", "latex", "text"))
+    markdown, latex, text = (
+        printed(sweep, f"--format={style}") for style in ("markdown", "latex", "text")
+    )
     assert "## STS, Spearman x 100\n\n| " in markdown
     assert "% STS, Spearman x 100\n\\begin{tabular}{lrrrrrrrr}" in latex
     assert r"71.50 $\pm$ 1.80 & " in latex  # 71, 70, 73.5
     assert "p is that of the two-sided paired t test" in text
     write_run(sweep, "sts-macl", 7, 70.0, unfinished=True)
     write_run(sweep, "short", 0, 70.0, ["--preset=sts-macl", "--max_steps=20"], tasks=("STS12",))
-    write_run(sweep, "grid-temp=0.2", 0, 70.0, ["--temp=0.2"], data_variants={"train_file": "a sample"})
+    write_run(
+        sweep, "grid-temp=0.2", 0, 70.0, ["--temp=0.2"], data_variants={"train_file": "a sample"}
+    )
     text = printed(sweep)
     for said in (
         "Not the paper's setup (num_train_epochs, max_steps): the lines 'ours - paper' are not about its claims.",
@@ -252,7 +328,9 @@ def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
      ("of-mine", "--preset=sts-macl --train_file=mine.txt", None, ["train_file"]),
      ("of-sample", "--preset=sts-macl", None, [])],
 )  # fmt: skip
-def test_a_papers_row_stands_beside_runs_of_its_loss_encoder_and_data(tmp_path, name, options, row, away):
+def test_a_papers_row_stands_beside_runs_of_its_loss_encoder_and_data(
+    tmp_path, name, options, row, away
+):
     variants = {"train_file": "a sample"} if name == "of-sample" else {}
     write_run(tmp_path, name, 0, 70.0, options.split(), data_variants=variants)
     runs, *_ = read_text_runs([tmp_path])
@@ -264,7 +342,11 @@ def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_f
     write_run(tmp_path / "a", CONSTANT, 0, 70.0)
     write_run(tmp_path / "a", CONSTANT, 1, 70.0, tasks=TASKS["sts"][:2])
     line, *_ = tables(tmp_path / "a")["STS, Spearman x 100"]
-    assert (line["STS13"], line["STS14"], line["avg"]) == ("71.00 ± 0.00", "72.00 (1 of 2)", "73.00 (1 of 2)")
+    assert (line["STS13"], line["STS14"], line["avg"]) == (
+        "71.00 ± 0.00",
+        "72.00 (1 of 2)",
+        "73.00 (1 of 2)",
+    )
     write_run(tmp_path / "b", CONSTANT, 0, 70.0, tasks=("STS12", "STS-B"))
     ours, paper, _ = tables(tmp_path / "b")["STS, Spearman x 100"]
     assert [*ours][1:] == ["STS12", "STS-B", "avg of 2"]
@@ -281,7 +363,9 @@ def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_f
      (lambda folder: folder.write_text('{"name": "a"}'), "a b.jsonl", "is not a file of runs"),
      (None, "a --baseline nobody", f"--baseline: no 'nobody'; known are {CONSTANT}")],
 )  # fmt: skip
-def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, monkeypatch, spoil, words, message, capsys):
+def test_what_cannot_be_reported_is_refused_in_a_line(
+    tmp_path, monkeypatch, spoil, words, message, capsys
+):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "a", CONSTANT, 1, 70.0)
     if spoil:
@@ -292,7 +376,11 @@ def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, monkeypatch, spo
 def test_a_figure_that_is_no_number_is_not_compared():
     figures = {0: math.nan, 1: 1.0}
     runs = [
-        TextRun(Path(f"a-seed-{seed}"), record_of(parse(["--preset=paper", f"--seed={seed}"])), {TRAINING: {"x": x}})
+        TextRun(
+            Path(f"a-seed-{seed}"),
+            record_of(parse(["--preset=paper", f"--seed={seed}"])),
+            {TRAINING: {"x": x}},
+        )
         for seed, x in figures.items()
     ]
     (group,) = groups_of(runs)

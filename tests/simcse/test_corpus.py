@@ -33,7 +33,11 @@ def load(file, tokenizer, folder, limit=None, length=9):
 
 def test_every_finding_is_counted():
     long = b"x" * (MAX_LINE_BYTES + 10)
-    data = b"one\n\n  \ntwo\r\n" + long + b"\nna\xc3\xafve\nbad \xff\nnul \0 here\none\nlast \x0b\x85 end"
+    data = (
+        b"one\n\n  \ntwo\r\n"
+        + long
+        + b"\nna\xc3\xafve\nbad \xff\nnul \0 here\none\nlast \x0b\x85 end"
+    )
     sentences, report = read(codecs.BOM_UTF8 + data)
     assert sentences == ["one", "two", "na\u00efve", "one"]  # 0x85 alone is not UTF-8
     assert (report.lines, report.sentences, report.empty, report.over_long) == (10, 4, 2, 1)
@@ -48,7 +52,10 @@ def test_any_bytes_are_accounted_for(lines):
     data = b"\n".join(lines)
     sentences, report = read(data)
     assert report.lines == data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
-    assert report.lines == report.sentences + report.empty + report.over_long + report.invalid_utf8 + report.nul
+    assert (
+        report.lines
+        == report.sentences + report.empty + report.over_long + report.invalid_utf8 + report.nul
+    )
     assert all(s.strip() and "\0" not in s and "\n" not in s for s in sentences)
     assert report.duplicates == len(sentences) - len(set(sentences))
 
@@ -71,9 +78,16 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
 
 @pytest.mark.parametrize("crops", [None, Crops(0)])
 def test_a_text_without_tokens_is_one_of_padding(crops, tmp_path):
-    """A tokenizer that adds none and drops some characters; crops of the third line have none at times."""
+    """A tokenizer that adds none and drops some characters; crops of the third line have none at
+    times.
+    """
     tokenizer, file = build_tokenizer("$A"), tmp_path / "text.txt"
-    lines = ["\ufffd \ufffd", "a cat", " ".join(["\ufffd"] * 4 + ["a"] + ["\ufffd"] * 6), *make_sentences(20)]
+    lines = [
+        "\ufffd \ufffd",
+        "a cat",
+        " ".join(["\ufffd"] * 4 + ["a"] + ["\ufffd"] * 6),
+        *make_sentences(20),
+    ]
     file.write_text("".join(f"{line}\n" for line in lines))
     corpus = load_corpus(TextFile(file), tokenizer, 9, cache_dir=tmp_path, crops=crops)
     seen = set()
@@ -87,7 +101,9 @@ def test_a_text_without_tokens_is_one_of_padding(crops, tmp_path):
 
 
 def test_of_samples_with_the_same_tokens_the_first_is_kept(tokenizer, tmp_path):
-    lines = ["the cat", "the dog", "The   cat", "cat the", "the dog"] + ["the cat sat on the mat and ran"] * 2
+    lines = ["the cat", "the dog", "The   cat", "cat the", "the dog"] + [
+        "the cat sat on the mat and ran"
+    ] * 2
     file, table = tmp_path / "text.txt", tmp_path / "rows.csv"
     file.write_text("\n".join(lines) + "\n")
     with pytest.warns(UserWarning, match=r"14.29 % of the texts equal to others"):  # 1 of 7
@@ -104,10 +120,14 @@ def test_of_samples_with_the_same_tokens_the_first_is_kept(tokenizer, tmp_path):
 def byte_level():
     """GPT-2's kind: it knows all bytes, and names its end token, which it adds, for the unknown."""
     end = "<|endoftext|>"
-    alphabet = {letter: i for i, letter in enumerate([end, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    alphabet = {
+        letter: i for i, letter in enumerate([end, *sorted(pre_tokenizers.ByteLevel.alphabet())])
+    }
     backend = Tokenizer(models.BPE(alphabet, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.post_processor = processors.TemplateProcessing(single=f"$A {end}", special_tokens=[(end, 0)])
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", special_tokens=[(end, 0)]
+    )
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=end, eos_token=end)
 
 
@@ -119,10 +139,15 @@ def pieces(kind):
         backend = Tokenizer(models.Unigram(table, unk_id=0))
         backend.pre_tokenizer = pre_tokenizers.Metaspace()
         return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({x: i for i, x in enumerate(letters)}, [])))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE({x: i for i, x in enumerate(letters)}, []))
+    )
 
 
-THAI, EMOJI = ["".join(chr(0x0E01 + i * k % 40) for k in range(8)) for i in range(1, 39)], "\U0001f600"
+THAI, EMOJI = (
+    ["".join(chr(0x0E01 + i * k % 40) for k in range(8)) for i in range(1, 39)],
+    "\U0001f600",
+)
 ENGLISH = make_sentences(100, seed=3)
 
 
@@ -134,15 +159,23 @@ ENGLISH = make_sentences(100, seed=3)
     ("unigram", THAI, "refused"), ("unigram", ENGLISH, "said"), ("leaves out", THAI, "refused"),
     ("bytes", THAI, "said"),
 ])  # fmt: skip
-def test_a_text_that_the_tokenizer_cannot_read_is_counted(tmp_path, tokenizer, kind, lines, outcome, recwarn):
+def test_a_text_that_the_tokenizer_cannot_read_is_counted(
+    tmp_path, tokenizer, kind, lines, outcome, recwarn
+):
     chosen = {"words": tokenizer, "bytes": byte_level()}.get(kind) or pieces(kind)
     length, before = 9 if kind == "words" else 100, {}
     ids = [tuple(row) for row in chosen(lines, truncation=True, max_length=length)["input_ids"]]
     added = len(chosen("")["input_ids"])
-    plain = [chosen(line, add_special_tokens=False)["input_ids"][: length - added] for line in lines]
+    plain = [
+        chosen(line, add_special_tokens=False)["input_ids"][: length - added] for line in lines
+    ]
     tokens = [token for row in plain for token in row]
-    unknown = 0.0 if kind in ("bytes", "leaves out") else tokens.count(chosen.unk_token_id) / len(tokens)
-    equal = sum(before.setdefault(row, line) != line for row, line in zip(ids, lines, strict=True)) / len(lines)
+    unknown = (
+        0.0 if kind in ("bytes", "leaves out") else tokens.count(chosen.unk_token_id) / len(tokens)
+    )
+    equal = sum(
+        before.setdefault(row, line) != line for row, line in zip(ids, lines, strict=True)
+    ) / len(lines)
     (file := tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     warnings.simplefilter("always")
     for _ in range(2):  # read, and from the cache
@@ -171,7 +204,9 @@ def test_of_a_table_the_worst_column_counts(tmp_path, tokenizer):
     file = tmp_path / "rows.csv"
     rows = zip(ENGLISH, reversed(ENGLISH), THAI, strict=False)
     file.write_text("one,two,three\n" + "".join(",".join(row) + "\n" for row in rows))
-    with pytest.raises(UserError, match=r"; .* % unknown tokens, 97.37 % of the texts equal"):  # 37 of 38
+    with pytest.raises(
+        UserError, match=r"; .* % unknown tokens, 97.37 % of the texts equal"
+    ):  # 37 of 38
         load_corpus(rows_of_table(str(file), None), tokenizer, 16, cache_dir=tmp_path)
     load_corpus(rows_of_table(str(file), ["two", "one"]), tokenizer, 16, cache_dir=tmp_path)
 
@@ -183,8 +218,12 @@ def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer
     made = [load(file, tokenizer, tmp_path, limit, length) for file, limit, length in variants]
     assert [len(corpus) for corpus in made] == [200, 200, 50, 201]
     monkeypatch.setattr(TextFile, "sentences", lambda *_: pytest.fail("read again"))
-    monkeypatch.setattr("dystress_text.simcse.corpus._write", lambda *_: pytest.fail("tokenised again"))
-    monkeypatch.setattr("dystress_text.simcse.corpus._compare", lambda *_: pytest.fail("compared again"))
+    monkeypatch.setattr(
+        "dystress_text.simcse.corpus._write", lambda *_: pytest.fail("tokenised again")
+    )
+    monkeypatch.setattr(
+        "dystress_text.simcse.corpus._compare", lambda *_: pytest.fail("compared again")
+    )
     again = load(text_file, tokenizer, tmp_path)
     assert isinstance(again.tokens, np.memmap)
     assert np.array_equal(made[0].tokens, again.tokens)
@@ -218,8 +257,13 @@ def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, size
     whole = load(text_file, tokenizer, tmp_path).batch(np.arange(200))
     (file,) = (tmp_path / "corpus").glob(f"*/{name}")
     content = file.read_bytes()
-    flipped = content[:150] + bytes([content[150] ^ 1]) + content[151:]  # a bit, a short file, an empty one
+    flipped = (
+        content[:150] + bytes([content[150] ^ 1]) + content[151:]
+    )  # a bit, a short file, an empty one
     file.write_bytes(flipped if size < 0 else content[: len(content) // 2] if size else b"")
     with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made again"):
         again = load(text_file, tokenizer, tmp_path)
-    assert all(torch.equal(again.batch(np.arange(200))[name], whole[name]) for name in ("token_ids", "lengths"))
+    assert all(
+        torch.equal(again.batch(np.arange(200))[name], whole[name])
+        for name in ("token_ids", "lengths")
+    )

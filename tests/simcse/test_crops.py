@@ -1,4 +1,6 @@
-"""Crops of a sample: what is drawn, from which random numbers, and the batches of a text that is cropped."""
+"""Crops of a sample: what is drawn, from which random numbers, and the batches of a text that is
+cropped.
+"""
 
 import numpy as np
 import pytest
@@ -28,15 +30,21 @@ def test_a_crop_is_a_span_of_words_and_every_span_of_its_length_is_as_likely():
     inner = np.bincount(lengths, minlength=31)[11:30]  # of 10 and 30 words there are half as many
     assert (min(lengths), max(lengths)) == (10, 30)
     assert stats.chisquare(inner).pvalue > 1e-4
-    of_twenty = np.bincount([s for s, n in zip(starts, lengths, strict=True) if n == 20], minlength=31)
+    of_twenty = np.bincount(
+        [s for s, n in zip(starts, lengths, strict=True) if n == 20], minlength=31
+    )
     assert len(of_twenty) == 31
     assert stats.chisquare(of_twenty).pvalue > 1e-4
-    assert abs(stats.pearsonr(starts[::2], starts[1::2]).statistic) < 0.06  # of the two crops of a sample
+    assert (
+        abs(stats.pearsonr(starts[::2], starts[1::2]).statistic) < 0.06
+    )  # of the two crops of a sample
     assert abs(stats.pearsonr(lengths[::2], lengths[1::2]).statistic) < 0.06
 
 
 def test_a_crop_has_no_more_words_than_the_encoder_reads_and_every_place_is_as_likely():
-    found = [crop.split() for step in range(4000) for crop in Crops(seed=3, most=15).views(TEXT, step, 7)]
+    found = [
+        crop.split() for step in range(4000) for crop in Crops(seed=3, most=15).views(TEXT, step, 7)
+    ]
     starts = [WORDS.index(words[0]) for words in found if len(words) == 15]
     assert (max(map(len, found)), max(starts)) == (15, 35)
     assert stats.chisquare(np.bincount(starts)).pvalue > 1e-4
@@ -91,22 +99,36 @@ def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
         views = [views[k] for k in (0, 1) for views in drawn]
         expected = tokenizer(views, truncation=True, max_length=8)["input_ids"]
         batch = corpus.batch(np.array([2, 1]), step)
-        assert [ids.tolist() for ids in batch["token_ids"].split(batch["lengths"].tolist())] == expected
+        assert [
+            ids.tolist() for ids in batch["token_ids"].split(batch["lengths"].tolist())
+        ] == expected
         assert batch["longest"] == batch["lengths"].max()
     assert corpus.distinct().chosen.tolist() == [0, 1, 2]
-    again = load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5))  # from the cache
+    again = load_corpus(
+        TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5)
+    )  # from the cache
     assert (again.crops.seed, again.report) == (5, corpus.report)
 
 
 def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
     file = tmp_path / "text.txt"
-    file.write_text("\n\none two\nthree\n \n\nfour five\r\n" + "a lot of words\n" * 5000 + "\n\nsix")
-    documents = list(TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None))
+    file.write_text(
+        "\n\none two\nthree\n \n\nfour five\r\n" + "a lot of words\n" * 5000 + "\n\nsix"
+    )
+    documents = list(
+        TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None)
+    )
     assert (documents[0], documents[-1]) == ("one two three", "six")
-    assert " ".join(documents[1:-1]) == "four five" + " a lot of words" * 5000  # a long one is several
+    assert (
+        " ".join(documents[1:-1]) == "four five" + " a lot of words" * 5000
+    )  # a long one is several
     assert (len(documents), report.summary()) == (4, "4 documents")
-    file.write_text("one\n" + "x" * 65_536 + "\n" + "y" * 65_536 + " z\nthree\n")  # a blank is the last byte read
-    documents = list(TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None))
+    file.write_text(
+        "one\n" + "x" * 65_536 + "\n" + "y" * 65_536 + " z\nthree\n"
+    )  # a blank is the last byte read
+    documents = list(
+        TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None)
+    )
     assert (documents, report.over_long) == (["one", "x" * 65_536, "three"], 1)
     with pytest.raises(UserError, match="sample: a cell of a table"):
         training_text(parse(["--train_file", "x.csv", "--sample", "document"]).text)

@@ -43,33 +43,57 @@ def test_each_option_of_training_is_in_the_table_and_does_what_it_says():
     in_files = {"--use_fast_tokenizer", "--remove_unused_columns"}  # as texts in the table
     assert {f"--{option}" for option in refused} | in_files == REPLACED.keys()
     for words in (["--debug", "1"], ["--debug=1"]):
-        with pytest.raises(UserError, match=r"^--debug: this option of SimCSE is not available: .*from-simcse.md.$"):
+        with pytest.raises(
+            UserError, match=r"^--debug: this option of SimCSE is not available: .*from-simcse.md.$"
+        ):
             parse(words)
 
 
 def test_the_table_of_defaults_is_the_programs():
-    rows = {line.split("`")[1].removeprefix("--"): line.strip("| ").split(" | ")[2] for line in section("Defaults")}
+    rows = {
+        line.split("`")[1].removeprefix("--"): line.strip("| ").split(" | ")[2]
+        for line in section("Defaults")
+    }
     settings = parse([]).options()
     assert settings["output_dir"] == rows["output_dir"].strip("`")
-    for name in ("num_train_epochs", "learning_rate", "train_batch_size", "eval_steps", "logging_steps", "save_steps"):
+    for name in (
+        "num_train_epochs",
+        "learning_rate",
+        "train_batch_size",
+        "eval_steps",
+        "logging_steps",
+        "save_steps",
+    ):
         assert settings[name] == float(re.match(r"[\de.-]+", rows[name])[0]), name
 
 
 COMMAND = PAGE.split("\npython train.py ")[1].split("\n```")[0].replace("\\\n", " ").split()
-# what run_unsup_example.sh and run_sup_example.sh have otherwise than the page's line, and what each makes of it
+# what run_unsup_example.sh and run_sup_example.sh have otherwise than the page's line, and what
+# each makes of it
 PUBLISHED = [
     (1, 512, "--per_device_train_batch_size 512 --learning_rate 5e-5"),
-    (4, 512, "--per_device_train_batch_size 128 --learning_rate 5e-5 --num_train_epochs 3 --train_file nli.csv"),
+    (
+        4,
+        512,
+        "--per_device_train_batch_size 128 --learning_rate 5e-5 --num_train_epochs 3 --train_file nli.csv",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("processes", "batch", "own"), PUBLISHED)
 def test_its_published_scripts_are_taken_as_they_are(processes, batch, own, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", str(processes))
-    for words in ([*COMMAND, *own.split()], [*COMMAND, *own.replace(" -", "|-").replace(" ", "=").split("|")]):
+    for words in (
+        [*COMMAND, *own.split()],
+        [*COMMAND, *own.replace(" -", "|-").replace(" ", "=").split("|")],
+    ):
         settings = parse(words)
         engine = settings.engine
-        assert (engine.train_batch_size, engine.learning_rate, engine.mixed_precision) == (batch, 5e-5, "fp16")
+        assert (engine.train_batch_size, engine.learning_rate, engine.mixed_precision) == (
+            batch,
+            5e-5,
+            "fp16",
+        )
         assert (engine.num_train_epochs, engine.max_steps) == (3 if "nli" in own else 1, -1)
         assert (str(settings.loss), settings.text.mlp_only_train) == ("infonce(0.05)", True)
         assert (engine.eval_steps, engine.metric_for_best_model) == (125, "stsb_spearman")
@@ -78,12 +102,17 @@ def test_its_published_scripts_are_taken_as_they_are(processes, batch, own, monk
 def test_options_with_another_name_or_a_value_here():
     assert parse(["--evaluation_strategy", "no", "--eval_steps=9"]).engine.eval_steps == 0
     for words, said in (
-        ("--hard_negative_weight 1", r"is part of the loss: --loss \"infonce\(0.05, hard_negative_weight=W\)\""),
+        (
+            "--hard_negative_weight 1",
+            r"is part of the loss: --loss \"infonce\(0.05, hard_negative_weight=W\)\"",
+        ),
         ("--evaluation_strategy=epoch", "--eval_steps N, with the steps of an epoch"),
         ("--do_train false", "dystress senteval --model NAME"),
         ("--do_train --temp=0.05 --warmup_steps=10", "use --warmup_ratio"),
     ):
-        with pytest.raises(UserError, match=rf"this option of SimCSE is not available: .*{said}.*from-simcse.md"):
+        with pytest.raises(
+            UserError, match=rf"this option of SimCSE is not available: .*{said}.*from-simcse.md"
+        ):
             parse(words.split())
 
 
@@ -91,7 +120,11 @@ def test_flags_may_have_a_value(capsys):
     for on in (["--fp16", "True", "--do_train", "yes"], ["--fp16=1", "--load_best_model_at_end=t"]):
         assert parse(on).engine.mixed_precision == "fp16"
     assert parse(["--fp16", "False"]).engine.mixed_precision == "no"
-    for words, tasks in ((["true"], ["all"]), (["0"], None), (["MR", "TREC", "--fp16"], ["MR", "TREC"])):
+    for words, tasks in (
+        (["true"], ["all"]),
+        (["0"], None),
+        (["MR", "TREC", "--fp16"], ["MR", "TREC"]),
+    ):
         assert parse(["--eval_transfer", *words]).evaluation.eval_transfer == tasks
     assert main(["--fp16", "maybe"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -102,6 +135,14 @@ def test_the_pages_code_makes_both_models_of_a_checkpoint(raw, tmp_path, monkeyp
     transformer, mlp = simcse_folder(tmp_path / "checkpoint", raw=raw)
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(code.replace("princeton-nlp/sup-simcse-bert-base-uncased", str(tmp_path / "checkpoint")), {})
-    for folder, expected in (("out", by_hand(transformer, mlp)), ("out-unsup", by_hand(transformer))):
-        close(SentenceTransformer(folder, device="cpu").encode(SENTENCES, convert_to_tensor=True), expected)
+    exec(
+        code.replace("princeton-nlp/sup-simcse-bert-base-uncased", str(tmp_path / "checkpoint")), {}
+    )
+    for folder, expected in (
+        ("out", by_hand(transformer, mlp)),
+        ("out-unsup", by_hand(transformer)),
+    ):
+        close(
+            SentenceTransformer(folder, device="cpu").encode(SENTENCES, convert_to_tensor=True),
+            expected,
+        )

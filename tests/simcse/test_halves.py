@@ -1,4 +1,6 @@
-"""Held-out texts and their halves: which, where they are cut, the figures against loops, what a run says."""
+"""Held-out texts and their halves: which, where they are cut, the figures against loops, what a run
+says.
+"""
 
 import json
 import re
@@ -16,7 +18,16 @@ from dystress_text.files.text_lines import CorpusReport
 from dystress_text.programs.train import main
 from dystress_text.simcse import halves
 from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.halves import LEAST, METRIC, by_words, compared, halves_of, hold_out, measure, outcome
+from dystress_text.simcse.halves import (
+    LEAST,
+    METRIC,
+    by_words,
+    compared,
+    halves_of,
+    hold_out,
+    measure,
+    outcome,
+)
 from dystress_text.simcse.texts import TextFile
 from dystress_text.training.trainer import Trainer
 
@@ -30,7 +41,9 @@ def corpus_of(tmp_path, lines):
     file = tmp_path / "mine.txt"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     text = TextFile(file)
-    return load_corpus(text, new_static(4)[1], 99, cache_dir=tmp_path), text.sentences(CorpusReport(), None)
+    return load_corpus(text, new_static(4)[1], 99, cache_dir=tmp_path), text.sentences(
+        CorpusReport(), None
+    )
 
 
 @pytest.mark.parametrize(("text", "first", "second"), [
@@ -41,7 +54,9 @@ def corpus_of(tmp_path, lines):
 ])  # fmt: skip
 def test_a_text_is_cut_at_the_middle_word(text, first, second):
     found = [half.strip() for half in halves_of(text)]
-    assert found == [first.strip(), second.strip()] or (text[0] == "猫" and found == ["猫は古い橋の", "近くで眠る。"])
+    assert found == [first.strip(), second.strip()] or (
+        text[0] == "猫" and found == ["猫は古い橋の", "近くで眠る。"]
+    )
 
 
 def test_texts_are_held_out_at_even_distances_with_their_copies_and_never_short_ones(tmp_path):
@@ -56,14 +71,20 @@ def test_texts_are_held_out_at_even_distances_with_their_copies_and_never_short_
     assert {lines[i] for i in numbers} == {*held}
     places = [lines.index(text) for text in held]
     assert min(np.diff(places)) > 0
-    assert set(np.diff([place for place in places if 70 < place < 700])) <= {10, 11, 12}  # 800 lines / 72 texts
+    assert set(np.diff([place for place in places if 70 < place < 700])) <= {
+        10,
+        11,
+        12,
+    }  # 800 lines / 72 texts
     assert not set(places) & set(range(30, 60))
     again, few = hold_out(corpus, list(lines), 500), hold_out(corpus, list(lines), 60)
     assert again[0] == held
     assert LEAST < len(few[0]) <= 60
 
 
-@pytest.mark.parametrize("lines", [TEXTS[:499], [f"word{i}" for i in range(700)], ["stone"] * 9, TEXTS[:9] * 90])
+@pytest.mark.parametrize(
+    "lines", [TEXTS[:499], [f"word{i}" for i in range(700)], ["stone"] * 9, TEXTS[:9] * 90]
+)
 def test_of_a_small_text_or_of_single_words_nothing_is_held_out(lines, tmp_path):
     held, numbers = hold_out(*corpus_of(tmp_path, lines), 500)
     assert (held, len(numbers)) == ([], 0)
@@ -80,7 +101,10 @@ def test_the_figure_of_an_encoder_is_that_of_a_loop(tmp_path):
         return torch.tensor(np.array([table[s] for s in sentences]))
 
     found, nearest = measure(texts, encode)
-    cut = [(" ".join(t.split()[: len(t.split()) // 2]), " ".join(t.split()[len(t.split()) // 2 :])) for t in texts]
+    cut = [
+        (" ".join(t.split()[: len(t.split()) // 2]), " ".join(t.split()[len(t.split()) // 2 :]))
+        for t in texts
+    ]
     expected = []
     for first, own in cut:
         cosines = [cosine_similarity([table[first]], [table[second]])[0, 0] for _, second in cut]
@@ -88,7 +112,9 @@ def test_the_figure_of_an_encoder_is_that_of_a_loop(tmp_path):
         expected.append(float(sum(c >= mine - 1e-9 for c in cosines) == 1))
     assert found.tolist() == expected
     assert 0 < sum(expected) < len(texts) / 2
-    near = cosine_similarity([table[t] for t in texts], [table[t] for t in texts]) - 3 * np.eye(len(texts))
+    near = cosine_similarity([table[t] for t in texts], [table[t] for t in texts]) - 3 * np.eye(
+        len(texts)
+    )
     assert nearest == near.argmax(1).tolist()
     texts[60] = "x" * 300
     record = compared(texts, (found, [60] * 80), (found[::-1], [7] * 80))
@@ -124,7 +150,9 @@ def test_words_have_the_ranks_of_a_loop_over_bm25():
 
 
 def test_a_model_that_gives_one_vector_for_all_finds_none():
-    assert halves._found(np.array([[0.5, 0.5 - 1e-8, 0.1], [0.2, 0.3, 0.2], [1, 0, 0.9]])).tolist() == [0, 1, 0]
+    assert halves._found(
+        np.array([[0.5, 0.5 - 1e-8, 0.1], [0.2, 0.3, 0.2], [1, 0, 0.9]])
+    ).tolist() == [0, 1, 0]
     assert measure(TEXTS[:50], lambda texts: torch.ones(len(texts), 3))[0].tolist() == [0] * 50
 
 
@@ -132,27 +160,48 @@ def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one
     tmp_path, capsys, monkeypatch
 ):
     corpus_of(tmp_path, TEXTS)
-    line = ["--preset=own-text", f"--train_file={tmp_path / 'mine.txt'}", "--dim=16", "--num_train_epochs=3"]
+    line = [
+        "--preset=own-text",
+        f"--train_file={tmp_path / 'mine.txt'}",
+        "--dim=16",
+        "--num_train_epochs=3",
+    ]
     assert main([*line, f"--output_dir={tmp_path / 'out'}"]) == 0
     record, out = json.loads((tmp_path / "out" / "run.json").read_text()), capsys.readouterr().out
     (said,) = outcome(record)
     assert f"\n{said}\n" in out
-    figures = [record["untrained"]["avg"][METRIC], record["trained"][METRIC], record["words"][METRIC]]
+    figures = [
+        record["untrained"]["avg"][METRIC],
+        record["trained"][METRIC],
+        record["words"][METRIC],
+    ]
     assert [float(x) for x in re.findall(r"[\d.]+(?= % before,| % after,| % by words)", said)] == [
         round(x, 1) for x in figures
     ]
-    assert (record["halves"]["texts"], "630 samples: " in out, "\n70 texts are held out\n" in out) == (70, True, True)
+    assert (
+        record["halves"]["texts"],
+        "630 samples: " in out,
+        "\n70 texts are held out\n" in out,
+    ) == (70, True, True)
     assert record["halves"]["gain"] == pytest.approx(figures[1] - figures[0], abs=0.01)
     page = (tmp_path / "out" / "report.html").read_text()
-    change = f"{figures[0]:.1f} before training, {figures[1]:.1f} after, {figures[2]:.1f} by words alone"
-    assert f"<p>Search in your text, by its halves (second halves found x 100, higher is better): {change}. " in page
+    change = (
+        f"{figures[0]:.1f} before training, {figures[1]:.1f} after, {figures[2]:.1f} by words alone"
+    )
+    assert (
+        f"<p>Search in your text, by its halves (second halves found x 100, higher is better): {change}. "
+        in page
+    )
     rows = [cell for row in record["halves"]["neighbours"] for cell in row]
     assert len(rows) == 15
     assert all(f'<td class="text">{cell}</td>' in page for cell in rows)
     assert "It favours crops" in page
     card = (tmp_path / "out" / "README.md").read_text()
     assert f"| {METRIC} | {figures[0]:.2f} | {figures[1]:.2f} |" in card
-    assert f" {METRIC}: the share of texts that were not trained on, cut into two, whose first half" in card
+    assert (
+        f" {METRIC}: the share of texts that were not trained on, cut into two, whose first half"
+        in card
+    )
 
     step, resumed = Trainer._step, [*line, f"--output_dir={tmp_path / 'two'}", "--save_steps=2"]
 
@@ -175,7 +224,12 @@ def test_a_text_without_spaces_is_held_out_and_measured_by_its_characters(tmp_pa
     kana = [chr(0x3042 + 2 * i) for i in range(30)]
     corpus_of_kana = ["".join(RNG.choice(RNG.choice(kana, 6), 16)) for _ in range(600)]
     (tmp_path / "mine.txt").write_text("\n".join(corpus_of_kana) + "\n", encoding="utf-8")
-    line = ["--preset=own-text", f"--train_file={tmp_path / 'mine.txt'}", "--vocabulary=text", "--dim=64"]
+    line = [
+        "--preset=own-text",
+        f"--train_file={tmp_path / 'mine.txt'}",
+        "--vocabulary=text",
+        "--dim=64",
+    ]
     assert main([*line, "--max_steps=2", f"--output_dir={tmp_path / 'out'}"]) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["halves"]["texts"] == 60
@@ -185,11 +239,19 @@ def test_a_text_without_spaces_is_held_out_and_measured_by_its_characters(tmp_pa
 
 def test_who_has_few_texts_or_scored_pairs_or_says_no_has_none_held_out(tmp_path, capsys):
     corpus_of(tmp_path, TEXTS)
-    line = [f"--train_file={tmp_path / 'mine.txt'}", "--dim=4", "--max_steps=1", f"--output_dir={tmp_path / 'out'}"]
+    line = [
+        f"--train_file={tmp_path / 'mine.txt'}",
+        "--dim=4",
+        "--max_steps=1",
+        f"--output_dir={tmp_path / 'out'}",
+    ]
     line += ["--preset=own-text", "--overwrite_output_dir"]
     for more in (["--held_out=0"], ["--eval_set=mini_sts"], ["--max_train_samples=400"]):
         assert main([*line, *more]) == 0
-        record, out = json.loads((tmp_path / "out" / "run.json").read_text()), capsys.readouterr().out
+        record, out = (
+            json.loads((tmp_path / "out" / "run.json").read_text()),
+            capsys.readouterr().out,
+        )
         assert "halves" not in record
         assert outcome(record) == []
         assert ("no text is held out: " in out) == ("400" in more[0])

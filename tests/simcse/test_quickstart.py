@@ -9,9 +9,16 @@ from dystress_text.simcse.quickstart import split_sentences, write_documentation
 
 def test_paragraphs_become_sentences():
     paragraph = "Return the *first* item.  It may be\n    empty if nothing is there (see foo()).\nRaises `Error` if so!"
-    expected = ["Return the first item.", "It may be empty if nothing is there (see foo()).", "Raises Error if so!"]
+    expected = [
+        "Return the first item.",
+        "It may be empty if nothing is there (see foo()).",
+        "Raises Error if so!",
+    ]
     assert split_sentences(paragraph) == expected
-    assert split_sentences("lower case start is no sentence. Too short. x = [1, 2, 3] + y ** 2 == z.") == []
+    assert (
+        split_sentences("lower case start is no sentence. Too short. x = [1, 2, 3] + y ** 2 == z.")
+        == []
+    )
 
 
 def test_the_corpus_is_cached_by_its_format(tmp_path, monkeypatch):

@@ -11,7 +11,13 @@ from hub_server import hub_server, with_hub
 from search_cases import make_collection
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
-from sentence_transformers.models import Dense, Normalize, Pooling, Transformer, WeightedLayerPooling
+from sentence_transformers.models import (
+    Dense,
+    Normalize,
+    Pooling,
+    Transformer,
+    WeightedLayerPooling,
+)
 from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 from torch.nn.functional import normalize
 
@@ -31,7 +37,9 @@ APART = (
 )
 
 
-@pytest.mark.parametrize(("family", "raw", "suffix"), [("bert", True, "bin"), ("roberta", False, "safetensors")])
+@pytest.mark.parametrize(
+    ("family", "raw", "suffix"), [("bert", True, "bin"), ("roberta", False, "safetensors")]
+)
 def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix, tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "m", family, raw, suffix)
     embed, _ = load_model(str(tmp_path / "m"), "pooler")
@@ -59,14 +67,20 @@ def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tm
     head = start.model.head
     assert (head is None) == (source is None)
     if head is not None:
-        assert torch.equal(head.weight, mlp.weight) == torch.equal(head.bias, mlp.bias) == (source == "mlp")
+        assert (
+            torch.equal(head.weight, mlp.weight)
+            == torch.equal(head.bias, mlp.bias)
+            == (source == "mlp")
+        )
     if "pooler_type" not in options:
         vectors = start.model.encode(SENTENCES, start.tokenizer, raw=True)
         close(vectors, by_hand(transformer, mlp if source == "mlp" else None))
 
 
 def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, tmp_path, capsys):
-    """A default prompt is for sentences, the one for queries for a collection's; the text itself is read without."""
+    """A default prompt is for sentences, the one for queries for a collection's; the text itself is
+    read without.
+    """
     kept = {
         "prompts": {"query": "the cat saw ", "document": "", "mine": "red house "}, "default_prompt_name": "mine",
         "similarity_fn_name": "dot",
@@ -76,7 +90,11 @@ def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, 
     start = SentenceTransformer(str(tmp_path / "plain"), device="cpu", **kept)
     start.save(str(tmp_path / "start"))
     collection, out = make_collection(tmp_path / "made"), tmp_path / "out"
-    more = [f"--model_name_or_path={tmp_path / 'start'}", f"--eval_retrieval={collection}", "--eval_set=mini_sts"]
+    more = [
+        f"--model_name_or_path={tmp_path / 'start'}",
+        f"--eval_retrieval={collection}",
+        "--eval_set=mini_sts",
+    ]
     assert main([*(f for f in flags if not f.startswith(("--model", "--pooler"))), *more]) == 0
     assert "prompts: query, mine; training reads plain texts" in capsys.readouterr().out
     assert export([str(out), "--to", "native"]) == export([str(out), "--to", "hf"]) == 0
@@ -84,33 +102,49 @@ def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, 
         config = json.loads((folder / "config_sentence_transformers.json").read_text())
         assert {name: config[name] for name in kept} == kept
         assert "sentence_transformers" not in json.loads((folder / "config.json").read_text())
-    assert json.loads((tmp_path / "out-hf" / "config.json").read_text())["sentence_transformers"] == kept
+    assert (
+        json.loads((tmp_path / "out-hf" / "config.json").read_text())["sentence_transformers"]
+        == kept
+    )
     trained = json.loads((out / "run.json").read_text())["trained"]
     model, found = SentenceTransformer(str(out), device="cpu"), read_collection(collection)
     relevant = {query: set(scores) for query, scores in found.relevant.items()}
-    truth = InformationRetrievalEvaluator(dict(found.queries), dict(found.documents), relevant)(model)
+    truth = InformationRetrievalEvaluator(dict(found.queries), dict(found.documents), relevant)(
+        model
+    )
     assert trained["made_ndcg@10"] == pytest.approx(100 * truth["dot_ndcg@10"], abs=1e-4)
-    units = torch.nn.functional.normalize(torch.from_numpy(model.encode(list(eval_pairs("mini_sts").sentences))))
+    units = torch.nn.functional.normalize(
+        torch.from_numpy(model.encode(list(eval_pairs("mini_sts").sentences)))
+    )
     uniformity = torch.pdist(units).square().mul(-2).exp().mean().log()
     assert trained["mini_sts_uniformity"] == pytest.approx(float(uniformity), abs=1e-5)
     (tmp_path / "start" / "1_Pooling" / "config.json").write_text(
-        json.dumps({"word_embedding_dimension": 16, "pooling_mode": "mean", "include_prompt": False})
+        json.dumps(
+            {"word_embedding_dimension": 16, "pooling_mode": "mean", "include_prompt": False}
+        )
     )
-    with pytest.raises(UserError, match=r"its vectors are not those of a Transformer, Pooling \(of prompts too\)"):
+    with pytest.raises(
+        UserError, match=r"its vectors are not those of a Transformer, Pooling \(of prompts too\)"
+    ):
         load_start(TextSettings(str(tmp_path / "start")))
 
 
 def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "sup", raw=False)
     st = tmp_path / "st"
-    SentenceEncoder(build_transformer("bert"), "avg", True, keep_head=True, normalize=True).save(st, build_tokenizer())
+    SentenceEncoder(build_transformer("bert"), "avg", True, keep_head=True, normalize=True).save(
+        st, build_tokenizer()
+    )
     expected = torch.as_tensor(SentenceTransformer(str(st), device="cpu").encode(SENTENCES))
     with hub_server() as (address, files, _):
         for folder in (tmp_path / "sup", st):
             files[f"models/someone/{folder.name}"] = {
                 str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()
             }
-        for offline, said in (("0", "no sentence-tr"), ("1", "no folder and, with the hub out of reach, not in its c")):
+        for offline, said in (
+            ("0", "no sentence-tr"),
+            ("1", "no folder and, with the hub out of reach, not in its c"),
+        ):
             with with_hub(address, tmp_path / "home", HF_HUB_OFFLINE=offline):
                 close(load_model("someone/sup", "pooler")[0](SENTENCES), by_hand(transformer, mlp))
                 start = load_start(TextSettings("someone/st"))
@@ -118,11 +152,14 @@ def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
                 close(normalize(load_model("someone/st", None)[0](SENTENCES)), expected)
                 with pytest.raises(UserError, match=f"model: 'someone/sup' is {said}"):
                     load_model("someone/sup", None)
-                with pytest.raises(UserError, match="model_name_or_path: no folder 'someone/none' here, and "):
+                with pytest.raises(
+                    UserError, match="model_name_or_path: no folder 'someone/none' here, and "
+                ):
                     load_start(TextSettings("someone/none"))
 
 
-# ---- sentence-transformers models ------------------------------------------------------------------------------------
+# ---- sentence-transformers models
+# ------------------------------------------------------------------------------------
 
 
 def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, **settings):
@@ -150,11 +187,15 @@ def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, 
         ("mean", (-2, -1), (), 9, "avg_top2"),
     ],
 )
-def test_a_model_is_trained_further_as_it_is(pooling, layers, more, limit, pooler, tiny_bert, tmp_path):
+def test_a_model_is_trained_further_as_it_is(
+    pooling, layers, more, limit, pooler, tiny_bert, tmp_path
+):
     expected = st_model(tmp_path / "m", tiny_bert, pooling, layers, more, limit)
     start = load_start(TextSettings(str(tmp_path / "m"), max_seq_length=9))
     assert start.model.pooler_type == pooler
-    assert any("only sentence-transformers" in note for note in start.notes) == bool(layers or Dense in more)
+    assert any("only sentence-transformers" in note for note in start.notes) == bool(
+        layers or Dense in more
+    )
     assert (start.model.keep_head, start.model.normalize) == (Dense in more, Normalize in more)
     close(start.model.encode(SENTENCES, start.tokenizer), expected)
     start.model.save(tmp_path / "again", start.tokenizer)
@@ -168,14 +209,19 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
     given = [*flags, f"--model_name_or_path={tmp_path / 'm'}", "--max_seq_length=16"]
     assert main([*given, "--learning_rate=1e-30"]) == 0
     printed = capsys.readouterr().out
-    assert "sentence-transformers model: pooling avg, a head, normalised vectors, at most 20 tokens" in printed
+    assert (
+        "sentence-transformers model: pooling avg, a head, normalised vectors, at most 20 tokens"
+        in printed
+    )
     assert "head: the model's own, kept" in printed
     out = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     close(torch.as_tensor(out.encode(SENTENCES)), expected)
     assert out.max_seq_length == 20
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["settings"]["pooler_type"] == "avg"
-    assert record["untrained"]["avg"] == pytest.approx(record["trained"], abs=1e-3)  # what it was is behind its head
+    assert record["untrained"]["avg"] == pytest.approx(
+        record["trained"], abs=1e-3
+    )  # what it was is behind its head
     before, after = (record["similarities"][when] for when in ("before", "after"))
     assert np.abs(np.subtract(before["random"], after["random"])).max() < 1
 
@@ -190,10 +236,16 @@ def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
 
     refused("pooling 'max' is that of no pooler", pooling="max")
     refused("it is made of Transformer, Pooling, Dense, Dense;", more=(Dense, Dense))
-    refused("its vectors are not those", more=(lambda: Dense(16, 16, activation_function=torch.nn.Sigmoid()),))
+    refused(
+        "its vectors are not those",
+        more=(lambda: Dense(16, 16, activation_function=torch.nn.Sigmoid()),),
+    )
     refused("mlp_head: this model has a head", {"mlp_head": False}, more=(Dense,))
     refused("mlp_only_train: there is no head", {"mlp_only_train": False})
-    refused("pooler_type: cls was given, but this sentence-transformers model has avg", {"pooler_type": "cls"})
+    refused(
+        "pooler_type: cls was given, but this sentence-transformers model has avg",
+        {"pooler_type": "cls"},
+    )
     st_model(tmp_path / "first", tiny_bert, "cls")
     for name in ("cls", "cls_before_pooler"):  # saved as one
         start = load_start(TextSettings(str(tmp_path / "first"), pooler_type=name), {"pooler_type"})

@@ -17,8 +17,13 @@ from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import rows_of_table
 
-WORDS = zip(("cat", "dog", "bird", "fish", "man", "woman") * 4, ("dog", "bird", "fish") * 8, strict=True)
-ROWS = [(f"the {a} sat", f"a {a} was on the mat", f"the {b} ran", f"the {b} saw a {a}") for a, b in WORDS]
+WORDS = zip(
+    ("cat", "dog", "bird", "fish", "man", "woman") * 4, ("dog", "bird", "fish") * 8, strict=True
+)
+ROWS = [
+    (f"the {a} sat", f"a {a} was on the mat", f"the {b} ran", f"the {b} saw a {a}")
+    for a, b in WORDS
+]
 NAMES = ("sent0", "sent1", "hard_neg", "more")
 
 
@@ -34,8 +39,12 @@ def sentences_of(text):
 
 
 @pytest.mark.parametrize(("columns", "packing"), [(2, True), (4, False), (4, True)])
-def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(tiny_bert, tmp_path, columns, packing):
-    objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4), hard_negative_weight=0.5)
+def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(
+    tiny_bert, tmp_path, columns, packing
+):
+    objective = InfoNCELoss(
+        ShiftedCosineTemperature(0.05, 0.07, shift=-0.4), hard_negative_weight=0.5
+    )
     encoder, tokenizer = load_encoder(str(tiny_bert), "avg", mlp_head=False)
     set_dropout(encoder, 0.0)
     corpus = load_corpus(rows_of_table(table(tmp_path, columns), None), tokenizer, 32)
@@ -58,14 +67,32 @@ def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(tiny_bert, 
 )  # fmt: skip
 def test_the_program_trains_on_rows(flags, tmp_path, columns, more, capsys):
     given = [flag for flag in flags if not flag.startswith("--train_file")]
-    assert main([*given, "--supervised", f"--train_file={table(tmp_path)}", "--max_train_samples=20", *more]) == 0
+    assert (
+        main(
+            [
+                *given,
+                "--supervised",
+                f"--train_file={table(tmp_path)}",
+                "--max_train_samples=20",
+                *more,
+            ]
+        )
+        == 0
+    )
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     dropped = 20 - len(set(ROWS[:20])) if "--drop_duplicates" in more else 0
-    assert (record["corpus"]["sentences"], record["corpus"]["dropped"], record["steps"]) == (20 * columns, dropped, 6)
+    assert (record["corpus"]["sentences"], record["corpus"]["dropped"], record["steps"]) == (
+        20 * columns,
+        dropped,
+        6,
+    )
     printed = capsys.readouterr().out
     assert (f"{dropped} samples with the tokens of an earlier" in printed) == (dropped > 0)
     per_epoch = (20 - dropped) // record["settings"]["train_batch_size"]
-    assert f"{20 - dropped} rows of {columns} sentences: {6 / per_epoch:.4g} epochs, 6 steps of " in printed
+    assert (
+        f"{20 - dropped} rows of {columns} sentences: {6 / per_epoch:.4g} epochs, 6 steps of "
+        in printed
+    )
     assert f"rows.csv: {', '.join(NAMES[:columns])})" in printed
 
 
@@ -75,7 +102,9 @@ def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_ar
     assert sentences_of(text)[:2] == [ROWS[0][1], ROWS[0][0]]
     text = rows_of_table(table(tmp_path, 2, [("NA", "None"), ("null", "nan\nx")]), None)
     assert sentences_of(text) == ["NA", "None", "null", "nan x"]
-    assert text.checksum() == hashlib.sha256(b"NA\nNone\nnull\nnan x\n").hexdigest()  # as lines of a file
+    assert (
+        text.checksum() == hashlib.sha256(b"NA\nNone\nnull\nnan x\n").hexdigest()
+    )  # as lines of a file
 
 
 @pytest.mark.parametrize(
@@ -91,7 +120,9 @@ def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_ar
         (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: takes one name without --supervised"),
     ],
 )  # fmt: skip
-def test_rows_that_do_not_fit_are_one_line(flags, tmp_path, capsys, columns, rows, options, message):
+def test_rows_that_do_not_fit_are_one_line(
+    flags, tmp_path, capsys, columns, rows, options, message
+):
     given = [flag for flag in flags if not flag.startswith(("--train_file", "--loss"))]
     assert main([*given, f"--train_file={table(tmp_path, columns, rows)}", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -1,4 +1,6 @@
-"""Presets have options that fit, what their scripts and papers say, and a line each; the paper's misprints are said."""
+"""Presets have options that fit, what their scripts and papers say, and a line each; the paper's
+misprints are said.
+"""
 
 import re
 import warnings

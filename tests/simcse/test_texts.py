@@ -11,7 +11,20 @@ from dystress_text.errors import UserError
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.texts import column_of_table, rows_of_table
 
-WORDS = ("ran", "sat", "slept", "jumped", "saw", "fell", "sang", "left", "stayed", "spoke", "read", "wrote")
+WORDS = (
+    "ran",
+    "sat",
+    "slept",
+    "jumped",
+    "saw",
+    "fell",
+    "sang",
+    "left",
+    "stayed",
+    "spoke",
+    "read",
+    "wrote",
+)
 PAIRS = [(f"The {a} cat {b}.", f"A cat that {b} was {a}.") for a in ("old", "big") for b in WORDS]
 NO_SENTENCES = {
     "labels": ["entailment", "neutral", "contradiction"], "answers": ["yes", "No"], "truth": ["True", "False"],
@@ -49,13 +62,20 @@ def table(folder, columns, kind="csv"):
 
 def among_pairs(cells):
     firsts, seconds = zip(*PAIRS, strict=True)
-    return {"premise": firsts, "hypothesis": seconds, "third": [cells[i % len(cells)] for i in range(len(PAIRS))]}
+    return {
+        "premise": firsts,
+        "hypothesis": seconds,
+        "third": [cells[i % len(cells)] for i in range(len(PAIRS))],
+    }
 
 
 @pytest.mark.parametrize("kind", NO_SENTENCES)
 def test_a_column_of_labels_ids_or_one_source_is_refused_unless_it_is_named(tmp_path, kind):
     file = table(tmp_path, among_pairs(NO_SENTENCES[kind]))
-    with pytest.raises(UserError, match=r"^text_columns: column 'third' of .* has [^\n]+; name columns of sentences\Z"):
+    with pytest.raises(
+        UserError,
+        match=r"^text_columns: column 'third' of .* has [^\n]+; name columns of sentences\Z",
+    ):
         rows_of_table(file, None)
     assert rows_of_table(file, ["premise", "hypothesis"]).columns == 2
     if kind != "dates":  # which have no letter
@@ -74,10 +94,14 @@ def test_few_rows_cannot_be_judged_and_numbers_of_json_are_named(tmp_path):
     assert rows_of_table(table(tmp_path, {"a": ["yes"] * 4, "b": ["no"] * 4}), None).columns == 2
     one_query = {"query": ["how to cook rice"] * 12, "positive": [first for first, _ in PAIRS[:12]]}
     assert rows_of_table(table(tmp_path, one_query), None).columns == 2
-    with pytest.raises(UserError, match=r"^text_columns: column 'id' of .*name columns of sentences"):
+    with pytest.raises(
+        UserError, match=r"^text_columns: column 'id' of .*name columns of sentences"
+    ):
         rows_of_table(table(tmp_path, {"id": range(4), "a": "abcd", "b": "efgh"}, "jsonl"), None)
     mixed = table(tmp_path, {"a": [["x"], "y"], "b": ["z", "w"]}, "jsonl")
-    with pytest.raises(UserError, match=r"row 1 of .*column 'a' is not a text to train on: it holds \['x'\]; name"):
+    with pytest.raises(
+        UserError, match=r"row 1 of .*column 'a' is not a text to train on: it holds \['x'\]; name"
+    ):
         list(rows_of_table(mixed, None).sentences(CorpusReport(), None))
 
 

@@ -26,66 +26,121 @@ from dystress_text.simcse.run import TextRun
 
 @pytest.mark.usefixtures("with_pictures")
 def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, capsys):
-    # the mean, as first tokens all but agree in this encoder: their cosines differ by less than fp32 rounds
+    # the mean, as first tokens all but agree in this encoder: their cosines differ by less than
+    # fp32 rounds
     assert main([*flags, "--pooler_type=avg"]) == 0
     out = tmp_path / "out"
     record = json.loads((out / "run.json").read_text())
     printed = capsys.readouterr().out
-    assert (record["steps"], record["corpus"]["sentences"], record["random_pairs"]["sentences"]) == (6, 200, 200)
-    assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "last"}
+    assert (
+        record["steps"],
+        record["corpus"]["sentences"],
+        record["random_pairs"]["sentences"],
+    ) == (6, 200, 200)
+    assert set(record["untrained"]) == {
+        "cls",
+        "cls_before_pooler",
+        "avg",
+        "avg_top2",
+        "avg_first_last",
+        "last",
+    }
     assert 0 < record["padding_share"] < 1 < record["sentences_per_second"]
-    assert record["settings"]["loss"] == record["loss"] == "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
-    for said in (f"loss: {record['loss']}", f"{record['trained']['sts_b_dev_spearman']:.2f}", "similarity reached by"):
+    assert (
+        record["settings"]["loss"]
+        == record["loss"]
+        == "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
+    )
+    for said in (
+        f"loss: {record['loss']}",
+        f"{record['trained']['sts_b_dev_spearman']:.2f}",
+        "similarity reached by",
+    ):
         assert said in printed
-    assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [3, 3, 6, 6]
+    assert [
+        json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()
+    ] == [3, 3, 6, 6]
     assert "<h2>Similarities and temperature</h2>" in (out / "report.html").read_text()
     card = (out / "README.md").read_text()
     assert all(said in card for said in ("| steps | 6 |", "sentences.txt, the user's own"))
     assert str(tmp_path) not in card
-    assert len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1  # others may read the model
+    assert (
+        len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1
+    )  # others may read the model
 
     pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
     encoder, tokenizer = load_encoder(str(out), "avg")
     vectors = encoder.encode(pairs.sentences, tokenizer)
-    theirs = SentenceTransformer(str(out), device="cpu").encode(pairs.sentences, convert_to_tensor=True)
+    theirs = SentenceTransformer(str(out), device="cpu").encode(
+        pairs.sentences, convert_to_tensor=True
+    )
     torch.testing.assert_close(torch.nn.functional.normalize(vectors), theirs, rtol=0, atol=1e-6)
-    assert score_vectors(pairs, vectors).spearman == pytest.approx(record["trained"]["sts_b_dev_spearman"], abs=1e-9)
-    assert (record["similarities"]["set"], record["similarities"]["positive_above"]) == ("STS-B dev", 4)
+    assert score_vectors(pairs, vectors).spearman == pytest.approx(
+        record["trained"]["sts_b_dev_spearman"], abs=1e-9
+    )
+    assert (record["similarities"]["set"], record["similarities"]["positive_above"]) == (
+        "STS-B dev",
+        4,
+    )
     row = dict(zip(pairs.sentences, vectors.double(), strict=True))
     scored = zip(pairs.first, pairs.second, pairs.scores, strict=True)
-    alike = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4]
+    alike = [
+        torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4
+    ]
     counts = np.histogram(alike, BINS, (-1, 1))[0]
-    assert np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2  # one may lie on an edge
+    assert (
+        np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2
+    )  # one may lie on an edge
 
 
 @pytest.mark.parametrize(("family", "options"), [
     ("xlm-roberta", ["--pooler_type=avg"]), ("mpnet", []), ("deberta-v2", ["--pooler_type=avg"]), ("electra", []),
     ("modernbert", ["--views=crop", "--dropout=0"]), ("llama", ["--pooler_type=last"]),
 ])  # fmt: skip
-def test_encoders_of_many_kinds_train_and_are_read_by_sentence_transformers(family, options, flags, tmp_path, data_dir):
+def test_encoders_of_many_kinds_train_and_are_read_by_sentence_transformers(
+    family, options, flags, tmp_path, data_dir
+):
     folder = tmp_path / family
     build_transformer(family).save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
-    more = ["--max_steps=5", "--eval_steps=0", f"--model_name_or_path={folder}", "--learning_rate=1e-2"]
+    more = [
+        "--max_steps=5",
+        "--eval_steps=0",
+        f"--model_name_or_path={folder}",
+        "--learning_rate=1e-2",
+    ]
     assert main([*flags, *more, *options]) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    sentences = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv").sentences
+    sentences = read_sts_benchmark(
+        data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv"
+    ).sentences
     encoder, tokenizer = load_encoder(str(tmp_path / "out"), record["settings"]["pooler_type"])
     encoder.normalize = True  # new models end with it
-    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(sentences, convert_to_tensor=True)
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(
+        sentences, convert_to_tensor=True
+    )
     torch.testing.assert_close(encoder.encode(sentences, tokenizer), theirs, rtol=0, atol=1e-5)
-    assert (record["steps"], "cls" in record["untrained"]) == (5, family != "llama")  # whose first token sees no other
+    assert (record["steps"], "cls" in record["untrained"]) == (
+        5,
+        family != "llama",
+    )  # whose first token sees no other
     trained, before = encoder.transformer.state_dict(), build_transformer(family).state_dict()
     moved = [name for name, weights in before.items() if not torch.equal(weights, trained[name])]
     assert len(moved) >= 0.8 * sum("pooler" not in name for name in before)
 
 
 @pytest.mark.parametrize(
-    ("step", "status", "left"), [("", 0, ""), ("create", 401, "Nothing"), ("commit", 403, "The model")]
+    ("step", "status", "left"),
+    [("", 0, ""), ("create", 401, "Nothing"), ("commit", 403, "The model")],
 )
-def test_the_model_is_uploaded_at_the_end_and_rights_are_asked_for_first(step, status, left, flags, tmp_path, capsys):
+def test_the_model_is_uploaded_at_the_end_and_rights_are_asked_for_first(
+    step, status, left, flags, tmp_path, capsys
+):
     out, push = tmp_path / "out", ["--eval_set=none", "--max_steps=1", "--push_to_hub=me/mine"]
-    with hub_server() as (address, files, known), with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
+    with (
+        hub_server() as (address, files, known),
+        with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"),
+    ):
         known[step] = status
         assert main([*flags, *push]) == (2 if step else 0)
     assert out.exists() == (step != "create")
@@ -112,7 +167,11 @@ def test_a_signal_after_the_last_step_waits_for_the_page(flags, tmp_path, monkey
 
 def test_a_changed_text_or_tokenizer_is_another_run(flags, tmp_path, tiny_bert, text_file, capsys):
     model = shutil.copytree(tiny_bert, tmp_path / "model")
-    mine = [*(flag for flag in flags if "_file" not in flag), f"--model_name_or_path={model}", "--save_steps=4"]
+    mine = [
+        *(flag for flag in flags if "_file" not in flag),
+        f"--model_name_or_path={model}",
+        "--save_steps=4",
+    ]
     resume = [*mine, "--resume_from_checkpoint"]
     other, copy, file = tmp_path / "other.txt", tmp_path / "copy.txt", model / "tokenizer.json"
     other.write_text(text_file.read_text() + "one more sentence\n")
@@ -125,7 +184,9 @@ def test_a_changed_text_or_tokenizer_is_another_run(flags, tmp_path, tiny_bert, 
     interrupt(tmp_path / "out")
     file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
     assert main([*resume, f"--train_file={copy}"]) == 2
-    assert re.search(r"training data was (\w+), tokenizer \w+, is \1, tokenizer", capsys.readouterr().err)
+    assert re.search(
+        r"training data was (\w+), tokenizer \w+, is \1, tokenizer", capsys.readouterr().err
+    )
 
 
 def test_an_encoder_without_dropout_is_refused_unless_given_some(flags, tmp_path, capsys):
@@ -152,7 +213,9 @@ BAD = [  # one of each kind
 ]
 
 
-@pytest.mark.parametrize(("wrong", "words"), BAD, ids=lambda x: " ".join(x) if x[0].startswith(("-", "/")) else "")
+@pytest.mark.parametrize(
+    ("wrong", "words"), BAD, ids=lambda x: " ".join(x) if x[0].startswith(("-", "/")) else ""
+)
 def test_bad_input_is_one_line_and_leaves_no_model(flags, wrong, words, tmp_path, capsys):
     given = {flag.split("=")[0] for flag in wrong}
     assert main([*wrong, *(flag for flag in flags if flag.split("=")[0] not in given)]) == 2
@@ -163,12 +226,16 @@ def test_bad_input_is_one_line_and_leaves_no_model(flags, wrong, words, tmp_path
 
 
 def test_what_cannot_be_kept_is_refused_before_the_first_step(flags, tmp_path, capsys):
-    """MarkupLM needs a file beside its tokenizer, which sentence-transformers asks for when it loads the model."""
+    """MarkupLM needs a file beside its tokenizer, which sentence-transformers asks for when it
+    loads the model.
+    """
     build_transformer("markuplm").save_pretrained(tmp_path / "markup")
     build_tokenizer().save_pretrained(tmp_path / "markup")
     assert main([*flags, f"--model_name_or_path={tmp_path / 'markup'}"]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert re.search("error: the model of '.*markup', saved before the first step and loaded again, is not", line)
+    assert re.search(
+        "error: the model of '.*markup', saved before the first step and loaded again, is not", line
+    )
     assert "take another encoder" in line
     assert not (tmp_path / "out").exists()
 
@@ -179,13 +246,22 @@ def test_a_decoder_trains_on_and_is_evaluated_with_texts_without_tokens(flags, t
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
     build_transformer("gpt2").save_pretrained(tmp_path / "gpt2")
     tokenizer.save_pretrained(tmp_path / "gpt2")
-    (tmp_path / "text.txt").write_text("\ufffd \ufffd\n" + "".join(f"{sentence}\n" for sentence in make_sentences(15)))
+    (tmp_path / "text.txt").write_text(
+        "\ufffd \ufffd\n" + "".join(f"{sentence}\n" for sentence in make_sentences(15))
+    )
     rows = "".join(
-        f"{a}\t{b}\t{i % 5}\n" for i, (a, b) in enumerate(pairwise(["\ufffd", *make_sentences(20), "\ufffd \ufffd"]))
+        f"{a}\t{b}\t{i % 5}\n"
+        for i, (a, b) in enumerate(pairwise(["\ufffd", *make_sentences(20), "\ufffd \ufffd"]))
     )
     (tmp_path / "pairs.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
-    more = [f"--model_name_or_path={tmp_path / 'gpt2'}", f"--train_file={tmp_path / 'text.txt'}", "--pooler_type=last"]
-    assert main([*flags, *more, f"--eval_file={tmp_path / 'pairs.tsv'}", "--train_batch_size=16"]) == 0
+    more = [
+        f"--model_name_or_path={tmp_path / 'gpt2'}",
+        f"--train_file={tmp_path / 'text.txt'}",
+        "--pooler_type=last",
+    ]
+    assert (
+        main([*flags, *more, f"--eval_file={tmp_path / 'pairs.tsv'}", "--train_batch_size=16"]) == 0
+    )
     log = (tmp_path / "out" / "metrics.jsonl").read_text()
     assert "null" not in log
     assert (tmp_path / "out" / "model.safetensors").is_file()

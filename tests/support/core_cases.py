@@ -24,12 +24,27 @@ PROFILES = [  # all that take tau_min and tau_max
 TEMPERATURES = {  # built once: none of them has state
     "constant": (core.ConstantTemperature(0.1), lambda s: 0.1 + 0 * s),
     "cosine": (core.CosineTemperature(0.07, 0.2), lambda s: spec.cosine_tau(s, 0.07, 0.2)),
-    "shifted": (core.ShiftedCosineTemperature(0.1, 0.14, -0.4), lambda s: spec.shifted_tau(s, 0.1, 0.14, -0.4, 0.7)),
-    "other side": (core.ShiftedCosineTemperature(0.1, 0.15, 0.2), lambda s: spec.shifted_tau(s, 0.1, 0.15, 0.2, 0.6)),
-    "one side": (core.OneSidedCosineTemperature(0.1, 0.14, 0.2), lambda s: spec.one_sided_tau(s, 0.1, 0.14, -0.2)),
+    "shifted": (
+        core.ShiftedCosineTemperature(0.1, 0.14, -0.4),
+        lambda s: spec.shifted_tau(s, 0.1, 0.14, -0.4, 0.7),
+    ),
+    "other side": (
+        core.ShiftedCosineTemperature(0.1, 0.15, 0.2),
+        lambda s: spec.shifted_tau(s, 0.1, 0.15, 0.2, 0.6),
+    ),
+    "one side": (
+        core.OneSidedCosineTemperature(0.1, 0.14, 0.2),
+        lambda s: spec.one_sided_tau(s, 0.1, 0.14, -0.2),
+    ),
     "linear": (core.LinearTemperature(0.1, 0.3), lambda s: spec.linear_tau(s, 0.1, 0.3)),
-    "exponential": (core.ExponentialTemperature(0.1, 0.3), lambda s: spec.exponential_tau(s, 0.1, 0.3, 3.5)),
-    "monotonic": (core.MonotonicCosineTemperature(0.1, 0.3), lambda s: spec.monotonic_tau(s, 0.1, 0.3)),
+    "exponential": (
+        core.ExponentialTemperature(0.1, 0.3),
+        lambda s: spec.exponential_tau(s, 0.1, 0.3, 3.5),
+    ),
+    "monotonic": (
+        core.MonotonicCosineTemperature(0.1, 0.3),
+        lambda s: spec.monotonic_tau(s, 0.1, 0.3),
+    ),
     "even ODE": (core.EvenODETemperature(0.1, 0.3), lambda s: spec.even_ode_tau(s, 0.1, 0.3)),
     "TeMo": (core.TeMoTemperature(0.1, 0.2), lambda s: spec.temo_tau(s, 0.1, 0.2)),
 }
@@ -52,38 +67,59 @@ info_nce = each(spec.info_nce)
 
 def dclw(rows, logits):
     positives = [s for s, _ in rows[: len(rows) // 2]]  # of one direction; the other has the same
-    return [spec.decoupled(*row, spec.dclw_weight(s, positives)) for (s, _), row in zip(rows, logits, strict=True)]
+    return [
+        spec.decoupled(*row, spec.dclw_weight(s, positives))
+        for (s, _), row in zip(rows, logits, strict=True)
+    ]
 
 
 def per_view(rows, logits, of_rows):
-    """The decoupled loss of each view's negatives; the positive is counted once, hard negatives in its view."""
+    """The decoupled loss of each view's negatives; the positive is counted once, hard negatives in
+    its view.
+    """
     n = len(rows) // 2
-    view1, view2 = ([(p, x[: n - 1]) for p, x in logits], [(p, x[n - 1 : 2 * n - 2]) for p, x in logits])
+    view1, view2 = (
+        [(p, x[: n - 1]) for p, x in logits],
+        [(p, x[n - 1 : 2 * n - 2]) for p, x in logits],
+    )
     own = [(0 * p, x) for p, x in view1[:n] + view2[n:]]
-    across = [(p, [*x, *every[2 * n - 2 :]]) for (p, x), (_, every) in zip(view2[:n] + view1[n:], logits, strict=True)]
+    across = [
+        (p, [*x, *every[2 * n - 2 :]])
+        for (p, x), (_, every) in zip(view2[:n] + view1[n:], logits, strict=True)
+    ]
     return [a + b for a, b in zip(of_rows(rows, own), of_rows(rows, across), strict=True)]
 
 
 @dataclass(frozen=True)
 class Objective:
     build: Callable[..., core.ContrastiveLoss]  # from a temperature and options
-    rows_of: Callable[[Tensor, Tensor], list[Row]] = spec.simcse_rows  # similarities of each anchor's pairs
+    rows_of: Callable[[Tensor, Tensor], list[Row]] = (
+        spec.simcse_rows
+    )  # similarities of each anchor's pairs
     losses: Callable[[list[Row], list[Row]], list[Tensor]] = info_nce  # of similarities and logits
 
     def rows(self, z1, z2, *hard):
-        """Rows of similarities; hard negatives are candidates of all anchors but those of the backward direction."""
+        """Rows of similarities; hard negatives are candidates of all anchors but those of the
+        backward direction.
+        """
         rows = self.rows_of(z1, z2)
         anchors = [*z1, *([] if self.rows_of is both_directions else z2)]
         more = [[spec.similarity(a, h) for view in hard for h in view] for a in anchors]
         more += [[] for _ in rows[len(anchors) :]]
-        return [(p, [*negatives, *others]) for (p, negatives), others in zip(rows, more, strict=False)]
+        return [
+            (p, [*negatives, *others]) for (p, negatives), others in zip(rows, more, strict=False)
+        ]
 
     def loss(self, rows, tau, detach=True, samples=0, hard=0, bonus=0.0):
-        """Of rows of similarities; ``bonus`` goes to an anchor's own of the ``samples`` in each of ``hard`` views."""
+        """Of rows of similarities; ``bonus`` goes to an anchor's own of the ``samples`` in each of
+        ``hard`` views.
+        """
         logits = spec.logits_of(rows, tau, detach)
         for row, (_, negatives) in enumerate(logits):
             if hard and not (self.rows_of is both_directions and row >= samples):
-                for place in range(len(negatives) - hard * samples + row % samples, len(negatives), samples):
+                for place in range(
+                    len(negatives) - hard * samples + row % samples, len(negatives), samples
+                ):
                     negatives[place] = negatives[place] + bonus
         return spec.mean(self.losses(rows, logits))
 
@@ -101,7 +137,9 @@ OBJECTIVES = {
     "DCL": Objective(core.DCLLoss, spec.simclr_rows, each(spec.decoupled)),
     "DCLW": Objective(core.DCLWLoss, spec.simclr_rows, dclw),
     "DCL, per view": Objective(
-        partial(core.DCLLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=each(spec.decoupled))
+        partial(core.DCLLoss, per_view=True),
+        spec.simclr_rows,
+        partial(per_view, of_rows=each(spec.decoupled)),
     ),
     "DCLW, per view": Objective(
         partial(core.DCLWLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=dclw)
@@ -117,7 +155,10 @@ def views(n, dim, count=2, alike=0.7, seed=0):
     generator = torch.Generator().manual_seed(100 * n + dim + seed)
     base = torch.randn(n, dim, generator=generator, dtype=torch.float64)
     lengths = torch.logspace(-0.5, 0.5, n, dtype=torch.float64).unsqueeze(1)
-    drawn = [base + alike * torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(count)]
+    drawn = [
+        base + alike * torch.randn(n, dim, generator=generator, dtype=torch.float64)
+        for _ in range(count)
+    ]
     return [(lengths * z).requires_grad_() for z in drawn]
 
 

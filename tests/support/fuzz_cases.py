@@ -30,7 +30,9 @@ ODD_BYTES = (
 
 
 def inputs(count):
-    """So many inputs for a test, or as many as the environment asks for; one takes 20 seconds at most."""
+    """So many inputs for a test, or as many as the environment asks for; one takes 20 seconds at
+    most.
+    """
     return settings(
         max_examples=EXAMPLES or count,
         derandomize=not EXAMPLES,
@@ -42,7 +44,9 @@ def inputs(count):
 
 
 def accepted(work, *arguments, **options):
-    """The result of some work, or None after an error of our own that says something; others come through."""
+    """The result of some work, or None after an error of our own that says something; others come
+    through.
+    """
     try:
         return work(*arguments, **options)
     except UserError as error:
@@ -54,7 +58,9 @@ def accepted(work, *arguments, **options):
 def snapshot(folder):
     """Every path in a folder, with what tells whether it was changed."""
     found = {path: path.lstat() for path in folder.rglob("*")}
-    return {path: (status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found.items()}
+    return {
+        path: (status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found.items()
+    }
 
 
 class Harm:

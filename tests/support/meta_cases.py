@@ -1,4 +1,6 @@
-"""A training step whose tensors are all on the meta device: it fails where devices mix, or where the host reads one."""
+"""A training step whose tensors are all on the meta device: it fails where devices mix, or where
+the host reads one.
+"""
 
 import contextlib
 
@@ -12,7 +14,9 @@ META = torch.device("meta")
 
 
 class MetaAccelerator:
-    """What gradient caching asks of an accelerator; the random state is the CPU's, as meta has none."""
+    """What gradient caching asks of an accelerator; the random state is the CPU's, as meta has
+    none.
+    """
 
     device = torch.device("cpu")
 

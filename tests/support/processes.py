@@ -27,10 +27,14 @@ def forkserver():
 
 
 def spawn(world_size, work, *arguments):
-    """Call ``work(*arguments)`` in each of so many processes, which form a gloo group where the work makes one."""
+    """Call ``work(*arguments)`` in each of so many processes, which form a gloo group where the
+    work makes one.
+    """
     forkserver()
     passed = (world_size, free_port(), work, *arguments)
-    started = mp.start_processes(_process, passed, nprocs=world_size, join=False, start_method="forkserver")
+    started = mp.start_processes(
+        _process, passed, nprocs=world_size, join=False, start_method="forkserver"
+    )
     deadline = time.monotonic() + PATIENCE
     while not started.join(timeout=1):
         if time.monotonic() > deadline:
@@ -59,7 +63,8 @@ def free_port():
 
 
 def in_threads(world_size, work):
-    """What ``work(gather)`` returns in each of so many simulated processes: threads that meet at every gather.
+    """What ``work(gather)`` returns in each of so many simulated processes: threads that meet at
+    every gather.
 
     Autograd sees the rows of all of them at once.
     """

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,14 +19,35 @@ TEXT_FLOORS = (
     ("errors",), ("core", "cli"), ("files",), ("training",), ("encoders",), ("evaluation",), ("simcse",),
     ("preparation", "export", "report"), ("laboratory",), ("programs",),
 )  # fmt: skip
-VISION_FLOORS = (("vision.resnet",), ("vision.data",), ("vision.evaluation",), ("vision.pretraining",), ("vision",))
-FLOOR = {room: i for floors in (TEXT_FLOORS, VISION_FLOORS) for i, rooms in enumerate(floors) for room in rooms}
-NOT_FOR_VISION = {"encoders", "evaluation", "simcse", "preparation", "export", "laboratory", "programs"}
+VISION_FLOORS = (
+    ("vision.resnet",),
+    ("vision.data",),
+    ("vision.evaluation",),
+    ("vision.pretraining",),
+    ("vision",),
+)
+FLOOR = {
+    room: i
+    for floors in (TEXT_FLOORS, VISION_FLOORS)
+    for i, rooms in enumerate(floors)
+    for room in rooms
+}
+NOT_FOR_VISION = {
+    "encoders",
+    "evaluation",
+    "simcse",
+    "preparation",
+    "export",
+    "laboratory",
+    "programs",
+}
 FOR_CORE = {"torch"} | sys.stdlib_module_names
 
 
 def tree_of(root: Path = ROOT) -> dict[str, str]:
-    """All modules of the packages and programs of a checkout; a package has its ``__init__`` under its own name."""
+    """All modules of the packages and programs of a checkout; a package has its ``__init__`` under
+    its own name.
+    """
     found = {}
     for file in sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py")):
         name = ".".join(file.relative_to(root).with_suffix("").parts)
@@ -50,8 +70,8 @@ parse = cache(ast.parse)
 def imports_of(module: str, tree: Mapping[str, str]) -> list[str]:
     """What a module imports: modules of the tree, and other packages as they stand.
 
-    Those inside functions and for the type checker are among them, and strings that are a module's name, but for what
-    is started with ``-m``.
+    Those inside functions and for the type checker are among them, and strings that are a module's
+    name, but for what is started with ``-m``.
     """
     return list(dict.fromkeys(_imports(parse(tree[module]), module, tree)))
 
@@ -62,12 +82,18 @@ def _imports(node: ast.AST, module: str, tree: Mapping[str, str]) -> Iterator[st
     elif isinstance(node, ast.ImportFrom):
         assert not node.level, f"{module} has a relative import"
         whole = [f"{node.module}.{alias.name}" for alias in node.names]
-        yield from (name if name in tree else str(node.module) for name in whole if not name.endswith(".__version__"))
+        yield from (
+            name if name in tree else str(node.module)
+            for name in whole
+            if not name.endswith(".__version__")
+        )
     elif isinstance(node, ast.Constant) and "." in str(node.value):
         name = str(node.value).partition(":")[0]
         if name in tree:
             yield name
-    if not (isinstance(node, ast.List) and any(getattr(each, "value", "") == "-m" for each in node.elts)):
+    if not (
+        isinstance(node, ast.List) and any(getattr(each, "value", "") == "-m" for each in node.elts)
+    ):
         for child in ast.iter_child_nodes(node):
             yield from _imports(child, module, tree)
 
@@ -75,7 +101,11 @@ def _imports(node: ast.AST, module: str, tree: Mapping[str, str]) -> Iterator[st
 def wrong_imports(tree: Mapping[str, str]) -> list[str]:
     """Every import that does not go down, a line each."""
     pairs = ((module, imported) for module in tree for imported in imports_of(module, tree))
-    return [f"{module} imports {imported}" for module, imported in pairs if not _allowed(module, imported)]
+    return [
+        f"{module} imports {imported}"
+        for module, imported in pairs
+        if not _allowed(module, imported)
+    ]
 
 
 def _allowed(module: str, imported: str) -> bool:
@@ -91,35 +121,34 @@ def _allowed(module: str, imported: str) -> bool:
     return from_vision and there not in NOT_FOR_VISION
 
 
-def too_long(tree: Mapping[str, str]) -> list[str]:
-    """Modules of over 400 lines, functions of over 60, and folders with over 16 modules."""
-    folders = Counter(name.rpartition(".")[0] for name in tree if not any(n.startswith(f"{name}.") for n in tree))
-    found = [f"{folder}: {count} modules" for folder, count in sorted(folders.items()) if count > 16]
-    for module, source in tree.items():
-        lines = {module: source.count("\n")} if source.count("\n") > 400 else {}
-        functions = (node for node in ast.walk(parse(source)) if isinstance(node, ast.FunctionDef))
-        lines |= {f"{module}.{f.name}": length for f in functions if (length := f.end_lineno - f.lineno + 1) > 60}
-        found += [f"{name}: {count} lines" for name, count in lines.items()]
-    return found
-
-
 BEGIN, END = "<!-- rooms: drawn by .ci/draw_rooms -->", "<!-- end of rooms -->"
 
 
 def picture(tree: Mapping[str, str]) -> str:
-    """The rooms and who imports whom, for Mermaid: a line a room, without arrows that follow from the others."""
+    """The rooms and who imports whom, for Mermaid: a line a room, without arrows that follow from
+    the others.
+    """
     arrows: dict[str, set[str]] = {room: set() for room in FLOOR}
     for module in tree:
         near = [name for name in imports_of(module, tree) if name.partition(".")[0] in FOLDERS]
         arrows[room_of(module)] |= {room_of(name) for name in near} - {room_of(module)}
     reached = {room: set(direct) for room, direct in arrows.items()}
     for _ in FLOOR:
-        reached = {room: found.union(*(reached[other] for other in found)) for room, found in reached.items()}
+        reached = {
+            room: found.union(*(reached[other] for other in found))
+            for room, found in reached.items()
+        }
     lines = ["```mermaid", "flowchart TD"]
     for room in reversed(list(FLOOR)):
-        direct = [other for other in arrows[room] if not any(other in reached[each] for each in arrows[room])]
+        direct = [
+            other
+            for other in arrows[room]
+            if not any(other in reached[each] for each in arrows[room])
+        ]
         if direct:
-            lines.append(f"    {_shown(room)} --> {' & '.join(map(_shown, sorted(direct, key=list(FLOOR).index)))}")
+            lines.append(
+                f"    {_shown(room)} --> {' & '.join(map(_shown, sorted(direct, key=list(FLOOR).index)))}"
+            )
     return "\n".join([*lines, "```"])
 
 

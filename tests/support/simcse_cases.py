@@ -6,22 +6,34 @@ import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from safetensors.torch import save_file
 
-SENTENCES = [*make_sentences(9), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
+SENTENCES = [
+    *make_sentences(9),
+    " ".join(["cat"] * 100),
+]  # the last one is longer than the 40 positions
 ARCHITECTURE = {"bert": "BertForCL", "roberta": "RobertaForCL"}
 
 
 def simcse_folder(folder, family="bert", raw=True, suffix="bin"):
-    """A checkpoint as SimCSE's training leaves it, or as its conversion script makes it; returns its parts."""
+    """A checkpoint as SimCSE's training leaves it, or as its conversion script makes it; returns
+    its parts.
+    """
     transformer = build_transformer(family)
     torch.manual_seed(5)
     mlp = torch.nn.Linear(16, 16)
-    states = {name: t for name, t in transformer.state_dict().items() if not name.startswith("pooler.")}
+    states = {
+        name: t for name, t in transformer.state_dict().items() if not name.startswith("pooler.")
+    }
     if raw:
         states = {f"{family}.{name}": tensor for name, tensor in states.items()}
         states |= {f"mlp.dense.{name}": tensor.detach() for name, tensor in mlp.named_parameters()}
-        states |= {f"{family}.embeddings.position_ids": torch.arange(40)[None], "lm_head.bias": torch.zeros(3)}
+        states |= {
+            f"{family}.embeddings.position_ids": torch.arange(40)[None],
+            "lm_head.bias": torch.zeros(3),
+        }
     else:
-        states |= {f"pooler.dense.{name}": tensor.detach() for name, tensor in mlp.named_parameters()}
+        states |= {
+            f"pooler.dense.{name}": tensor.detach() for name, tensor in mlp.named_parameters()
+        }
     folder.mkdir()
     config = transformer.config.to_dict()
     config["architectures"] = [ARCHITECTURE[family] if raw else type(transformer).__name__]
@@ -37,7 +49,9 @@ def simcse_folder(folder, family="bert", raw=True, suffix="bin"):
 @torch.no_grad()
 def by_hand(transformer, mlp=None):
     """The first token of plain transformers, through the MLP if there is one."""
-    batch = build_tokenizer()(SENTENCES, padding=True, truncation=True, max_length=40, return_tensors="pt")
+    batch = build_tokenizer()(
+        SENTENCES, padding=True, truncation=True, max_length=40, return_tensors="pt"
+    )
     first = transformer(**batch).last_hidden_state[:, 0]
     return first if mlp is None else torch.tanh(first @ mlp.weight.T + mlp.bias)
 

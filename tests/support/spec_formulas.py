@@ -1,8 +1,9 @@
-"""The formulas of the specification and of other papers' rules as loops over scalars of torch in fp64.
+"""The formulas of the specification and of other papers' rules as loops over scalars of torch in
+fp64.
 
-The tests hold the code to them. `.detach()` or `.item()` stands where the authors detach, so that autograd through a
-loop gives their gradient. A row is an anchor's value for its positive and the list of those for its negatives:
-similarities, or logits. Nothing here uses the package under test.
+The tests hold the code to them. `.detach()` or `.item()` stands where the authors detach, so that
+autograd through a loop gives their gradient. A row is an anchor's value for its positive and the
+list of those for its negatives: similarities, or logits. Nothing here uses the package under test.
 """
 
 import math
@@ -15,7 +16,8 @@ Row = tuple[Tensor, list[Tensor]]
 Profile = Callable[[Tensor], Tensor]
 
 
-# ---- temperatures ---------------------------------------------------------------------------------------------------
+# ---- temperatures
+# ---------------------------------------------------------------------------------------------------
 
 
 def cosine_tau(s: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
@@ -25,7 +27,11 @@ def cosine_tau(s: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
 def shifted_tau(s: Tensor, low: float, high: float, shift: float, k: float) -> Tensor:
     """Alg. 2; at shift 0 the branch with the plateau on s > 0."""
     in_dip = s <= -shift if shift <= 0 else s >= -shift
-    return low + (high - low) / 2 * (1 + torch.cos(math.pi / k * (shift + s))) if in_dip else high + 0 * s
+    return (
+        low + (high - low) / 2 * (1 + torch.cos(math.pi / k * (shift + s)))
+        if in_dip
+        else high + 0 * s
+    )
 
 
 def one_sided_tau(s: Tensor, low: float, high: float, plateau: float) -> Tensor:
@@ -59,10 +65,13 @@ def temo_tau(s: Tensor, tau_0: float, alpha: float) -> Tensor:
 
 def adaptive_tau(z1: Tensor, z2: Tensor, tau_0: float, alpha: float, a_0: float) -> float:
     """MACL's temperature of this batch."""
-    return tau_0 * (1 + alpha * (mean([similarity(x, y) for x, y in zip(z1, z2, strict=True)]).item() - a_0))
+    return tau_0 * (
+        1 + alpha * (mean([similarity(x, y) for x, y in zip(z1, z2, strict=True)]).item() - a_0)
+    )
 
 
-# ---- rows -----------------------------------------------------------------------------------------------------------
+# ---- rows
+# -----------------------------------------------------------------------------------------------------------
 
 
 def similarity(x: Tensor, y: Tensor) -> Tensor:
@@ -70,18 +79,30 @@ def similarity(x: Tensor, y: Tensor) -> Tensor:
 
 
 def simcse_rows(z1: Tensor, z2: Tensor) -> list[Row]:
-    """N anchors: z1_i with z2_i as its positive, all other z2_j as its negatives, in the order of j."""
+    """N anchors: z1_i with z2_i as its positive, all other z2_j as its negatives, in the order of
+    j.
+    """
     n = len(z1)
-    return [(similarity(z1[i], z2[i]), [similarity(z1[i], z2[j]) for j in range(n) if j != i]) for i in range(n)]
+    return [
+        (similarity(z1[i], z2[i]), [similarity(z1[i], z2[j]) for j in range(n) if j != i])
+        for i in range(n)
+    ]
 
 
 def simclr_rows(z1: Tensor, z2: Tensor) -> list[Row]:
-    """2N anchors: both views, each with the other view as its positive and the 2N - 2 views of others as negatives."""
+    """2N anchors: both views, each with the other view as its positive and the 2N - 2 views of
+    others as negatives.
+    """
     n, z = len(z1), [*z1, *z2]
     rows = []
     for a in range(2 * n):
         twin = (a + n) % (2 * n)
-        rows.append((similarity(z[a], z[twin]), [similarity(z[a], z[b]) for b in range(2 * n) if b not in (a, twin)]))
+        rows.append(
+            (
+                similarity(z[a], z[twin]),
+                [similarity(z[a], z[b]) for b in range(2 * n) if b not in (a, twin)],
+            )
+        )
     return rows
 
 
@@ -102,11 +123,14 @@ def mean(values: Sequence[Tensor]) -> Tensor:
     return total(values) / len(values)
 
 
-# ---- losses of a row of logits --------------------------------------------------------------------------------------
+# ---- losses of a row of logits
+# --------------------------------------------------------------------------------------
 
 
 def info_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """-log P = log(1 + sum over the negatives of exp(negative - positive)), exact for P close to 1 too."""
+    """-log P = log(1 + sum over the negatives of exp(negative - positive)), exact for P close to 1
+    too.
+    """
     return torch.log1p(total([(v - positive).exp() for v in negatives]))
 
 
@@ -126,7 +150,8 @@ def macl(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     return loss / -torch.expm1(-loss.detach())
 
 
-# ---- rules of other papers: losses of a row of similarities ---------------------------------------------------------
+# ---- rules of other papers: losses of a row of similarities
+# ---------------------------------------------------------
 
 
 def against(positive_logit: Tensor, effective_negatives: Tensor) -> Tensor:
@@ -135,12 +160,16 @@ def against(positive_logit: Tensor, effective_negatives: Tensor) -> Tensor:
 
 
 def hcl(pos: Tensor, negs: list[Tensor], tau: float, tau_plus: float, beta: float = 0.0) -> Tensor:
-    """Robinson et al., ICLR 2021; with beta 0 the debiased loss of Chuang et al., NeurIPS 2020. Nothing is detached.
+    """Robinson et al., ICLR 2021; with beta 0 the debiased loss of Chuang et al., NeurIPS 2020.
+    Nothing is detached.
 
-    What is left of the negatives' weighted sum without its false negatives; at least its value at similarity -1.
+    What is left of the negatives' weighted sum without its false negatives; at least its value at
+    similarity -1.
     """
     weights = [(beta * s / tau).exp() for s in negs]
-    weighted = total([w * (s / tau).exp() for w, s in zip(weights, negs, strict=True)]) / mean(weights)
+    weighted = total([w * (s / tau).exp() for w, s in zip(weights, negs, strict=True)]) / mean(
+        weights
+    )
     estimate = (weighted - tau_plus * len(negs) * (pos / tau).exp()) / (1 - tau_plus)
     least = torch.tensor(len(negs) * math.exp(-1 / tau), dtype=torch.float64)
     return against(pos / tau, estimate if estimate > least else least)
@@ -151,31 +180,49 @@ def focal(pos: Tensor, negs: list[Tensor], tau: float, margin: float) -> Tensor:
     return against(pos * pos / tau, total([(s * (s + margin) / tau).exp() for s in negs]))
 
 
-def adnce(pos: Tensor, negs: list[Tensor], tau: float, mu: float, sigma: float, weigh_positive: bool = False) -> Tensor:
+def adnce(
+    pos: Tensor,
+    negs: list[Tensor],
+    tau: float,
+    mu: float,
+    sigma: float,
+    weigh_positive: bool = False,
+) -> Tensor:
     """Wu et al., NeurIPS 2023. The weights are detached and have a mean of 1 over the negatives.
 
-    In the form for sentences the positive is one of them, and the loss is -log of its share without a weight.
+    In the form for sentences the positive is one of them, and the loss is -log of its share without
+    a weight.
     """
     weighed = [pos, *negs] if weigh_positive else negs
     heights = [math.exp(-((s.item() - mu) ** 2) / (2 * sigma**2)) for s in weighed]
     average = math.fsum(heights) / len(heights)
-    weighted = total([height / average * (s / tau).exp() for height, s in zip(heights, weighed, strict=True)])
+    weighted = total(
+        [height / average * (s / tau).exp() for height, s in zip(heights, weighed, strict=True)]
+    )
     return weighted.log() - pos / tau if weigh_positive else against(pos / tau, weighted)
 
 
 def hardness(pos: Tensor, negs: list[Tensor], tau: float, hardness_strength: float) -> Tensor:
-    """sentence-transformers' hardness weights, after Lan et al. 2025, eq. 5: detached, not divided by tau."""
-    return against(pos / tau, total([(s / tau + hardness_strength * s.detach()).exp() for s in negs]))
+    """sentence-transformers' hardness weights, after Lan et al. 2025, eq. 5: detached, not divided
+    by tau.
+    """
+    return against(
+        pos / tau, total([(s / tau + hardness_strength * s.detach()).exp() for s in negs])
+    )
 
 
 def rince(pos: Tensor, negs: list[Tensor], tau: float, q: float, lam: float) -> Tensor:
-    """Chuang et al., Robust contrastive learning against noisy views, CVPR 2022. Nothing is detached."""
+    """Chuang et al., Robust contrastive learning against noisy views, CVPR 2022. Nothing is
+    detached.
+    """
     everything = total([(s / tau).exp() for s in [pos, *negs]])
     return -((pos / tau).exp() ** q) / q + (lam * everything) ** q / q
 
 
 def siglip(pos: Tensor, negs: list[Tensor], scale: Tensor | float, bias: Tensor | float) -> Tensor:
-    """Zhai et al., Sigmoid loss for language image pre-training, ICCV 2023: the sum over the row's pairs."""
+    """Zhai et al., Sigmoid loss for language image pre-training, ICCV 2023: the sum over the row's
+    pairs.
+    """
 
     def cost(agreement: Tensor) -> Tensor:  # -log sigmoid
         return torch.log1p((-agreement).exp())

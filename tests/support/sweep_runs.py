@@ -12,7 +12,15 @@ from dystress_text.simcse.arguments import parse
 
 PRESET = "sts-shifted-0.4-0.05-0.07"
 HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20
-NAMES = ("positive", "negative", "tau_positive", "tau_negative", "tau_effective", "high_share", "high_gradient")
+NAMES = (
+    "positive",
+    "negative",
+    "tau_positive",
+    "tau_negative",
+    "tau_effective",
+    "high_share",
+    "high_gradient",
+)
 
 
 def record_of(settings):
@@ -42,7 +50,11 @@ def write_run(folder, name, seed, figure, options=(), unfinished=False, tasks=TA
 def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
     """A finished run with all that a page shows."""
     kinds = dict.fromkeys(("alike", "others", "random"), HISTOGRAM)
-    record = {"train_seconds": 12.5, "untrained": {"cls": {"sts_b_dev_spearman": 31.25}}, "versions": {"torch": "2.13"}}
+    record = {
+        "train_seconds": 12.5,
+        "untrained": {"cls": {"sts_b_dev_spearman": 31.25}},
+        "versions": {"torch": "2.13"},
+    }
     if similarities:
         record["similarities"] = {"set": "STS-B dev", "before": kinds, "after": kinds}
     run = write_run(folder, name, seed, 70.0, **record | more)

@@ -44,13 +44,25 @@ def make_task(corpus, dropout=0.0, objective=None):
 
 
 def run(task, corpus, folder, scaler=None, **options):
-    """Train; returns the final state and the trainer. A scaler trains in fp16, which accelerate refuses on a CPU."""
+    """Train; returns the final state and the trainer. A scaler trains in fp16, which accelerate
+    refuses on a CPU.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
+    defaults = {
+        "train_batch_size": 8,
+        "learning_rate": 1e-2,
+        "mixed_precision": "no",
+        "max_steps": 6,
+        "eval_steps": 0,
+    }
     settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
     accelerator = make_accelerator(settings)
     if scaler is not None:
-        accelerator.native_amp, accelerator.state._mixed_precision, accelerator.scaler = True, "fp16", scaler
+        accelerator.native_amp, accelerator.state._mixed_precision, accelerator.scaler = (
+            True,
+            "fp16",
+            scaler,
+        )
     best = settings.metric_for_best_model
     started = Run(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
     trainer = Trainer(started, settings, accelerator)
@@ -85,7 +97,10 @@ def outcome(folder):
     """The model's bytes, and the log and the record without timings."""
     log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     record = json.loads((folder / "run.json").read_text())
-    kept = {name: record[name] for name in ("untrained", "trained", "best_step", "steps", "skipped_steps")}
+    kept = {
+        name: record[name]
+        for name in ("untrained", "trained", "best_step", "steps", "skipped_steps")
+    }
     lines = [{name: value for name, value in line.items() if name not in TIMINGS} for line in log]
     return (folder / "model.safetensors").read_bytes(), lines, kept
 

@@ -15,7 +15,10 @@ from vision.resnet import ImageInput, build_encoder
 
 # what the settings ask of an accelerator
 ONE_PROCESS = SimpleNamespace(
-    num_processes=1, process_index=0, distributed_type=DistributedType.NO, device=torch.device("cpu")
+    num_processes=1,
+    process_index=0,
+    distributed_type=DistributedType.NO,
+    device=torch.device("cpu"),
 )
 
 
@@ -41,15 +44,24 @@ def write_folder(root, classes, side=8):
 def write_parquet(path, grays, labels, names=None, side=8):
     """Squares in the hub's layout."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    table = pa.table({"img": [{"bytes": square(gray, side), "path": None} for gray in grays], "label": labels})
+    table = pa.table(
+        {"img": [{"bytes": square(gray, side), "path": None} for gray in grays], "label": labels}
+    )
     if names:
-        features = {"features": {"img": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}}
+        features = {
+            "features": {
+                "img": {"_type": "Image"},
+                "label": {"names": names, "_type": "ClassLabel"},
+            }
+        }
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": features})})
     pq.write_table(table, path)
 
 
 def clouds(n, m, dim=12, classes=5, seed=0):
-    """Features around the centres of their classes: n of them and their labels, and m others with theirs."""
+    """Features around the centres of their classes: n of them and their labels, and m others with
+    theirs.
+    """
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(classes, dim, generator=generator)
     labels = torch.randint(classes, (n + m,), generator=generator)

@@ -23,19 +23,25 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
     whole, broken = make_task(corpus, dropout=0.1), make_task(corpus, dropout=0.1)
     run(whole, corpus, tmp_path / "whole", **options)
     inner, calls = broken.loss, []
-    broken.loss = lambda z: calls.append(1) or inner(z) * (float("nan") if len(calls) == 27 else 1.0)  # in epoch 2
+    broken.loss = lambda z: (
+        calls.append(1) or inner(z) * (float("nan") if len(calls) == 27 else 1.0)
+    )  # in epoch 2
     with pytest.raises(TrainingError):
         run(broken, corpus, tmp_path / "broken", **options)
     make_task(corpus, dropout=0.5)  # other weights and random state than at the interruption
     resumed = make_task(corpus, dropout=0.1)
-    summary, trainer = run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint="yes", **options)
+    summary, trainer = run(
+        resumed, corpus, tmp_path / "broken", resume_from_checkpoint="yes", **options
+    )
     assert summary.step == 30
     assert equal(weights(whole), weights(resumed))
     for key in ("loss", "learning_rate"):
         assert log_of(tmp_path / "broken", key) == log_of(tmp_path / "whole", key)
     assert trainer.scheduler.last_epoch == 30
     if precision == "no":
-        one, other = ((tmp_path / name / "similarity.jsonl").read_text() for name in ("whole", "broken"))
+        one, other = (
+            (tmp_path / name / "similarity.jsonl").read_text() for name in ("whole", "broken")
+        )
         assert one == other
 
 
@@ -57,7 +63,11 @@ def test_the_newest_is_found_by_its_step_and_only_the_newest_are_kept(tmp_path, 
         (tmp_path / f"checkpoint-{step}").mkdir()
     (tmp_path / "checkpoint-mine").mkdir()
     (tmp_path / "checkpoint-500").write_text("a file")
-    assert [path.name for path in checkpoint_folders(tmp_path)] == ["checkpoint-100", "checkpoint-20", "checkpoint-9"]
+    assert [path.name for path in checkpoint_folders(tmp_path)] == [
+        "checkpoint-100",
+        "checkpoint-20",
+        "checkpoint-9",
+    ]
     run(make_task(corpus), corpus, tmp_path, save_steps=4)
     kept = sorted(path.name for path in tmp_path.glob("checkpoint-*"))
     assert kept == ["checkpoint-100", "checkpoint-20", "checkpoint-500", "checkpoint-mine"]
@@ -96,15 +106,24 @@ def refused(flags, capsys):
 
 
 def test_bytes_of_any_kind_end_in_a_line_and_a_pickle_is_never_run(interrupted, tmp_path, capsys):
-    """Each file cut, emptied, or replaced by random bytes or one that would do harm; and one that is gone."""
+    """Each file cut, emptied, or replaced by random bytes or one that would do harm; and one that
+    is gone.
+    """
     chance, canary, damaged = random.Random(5), tmp_path / "canary", tmp_path / "damaged"
     harm = Harm(canary)
     pickle.loads(pickle.dumps(harm))  # which would do harm, if anybody did this
     canary.rmdir()
     torch.save({"state": {}, "param_groups": [harm], "torch_manual_seed": harm}, damaged)
     contents = (b"", chance.randbytes(300), None, pickle.dumps(harm), damaged.read_bytes())
-    names = {path.name for path in checkpoint_folders(interrupted[0])[0].iterdir()} - {"scheduler.bin"}
-    assert {"optimizer.bin", "random_states_0.pkl", "task.safetensors", "training_state.json"} < names
+    names = {path.name for path in checkpoint_folders(interrupted[0])[0].iterdir()} - {
+        "scheduler.bin"
+    }
+    assert {
+        "optimizer.bin",
+        "random_states_0.pkl",
+        "task.safetensors",
+        "training_state.json",
+    } < names
     for name in sorted(names | {"pytorch_model.bin", "custom_checkpoint_0.pkl"}):
         for content in contents:
             shutil.rmtree(tmp_path / "out", ignore_errors=True)
@@ -116,7 +135,14 @@ def test_bytes_of_any_kind_end_in_a_line_and_a_pickle_is_never_run(interrupted, 
             if content is not None:
                 file.write_bytes(content)
             if content is not None or name != "custom_checkpoint_0.pkl":
-                refused([*interrupted[1], f"--output_dir={tmp_path / 'out'}", "--resume_from_checkpoint"], capsys)
+                refused(
+                    [
+                        *interrupted[1],
+                        f"--output_dir={tmp_path / 'out'}",
+                        "--resume_from_checkpoint",
+                    ],
+                    capsys,
+                )
     assert not canary.exists()
 
 

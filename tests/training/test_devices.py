@@ -1,4 +1,6 @@
-"""What holds on a GPU, as far as a machine without one can tell: seeds, kernels, precision, checkpoints, failures."""
+"""What holds on a GPU, as far as a machine without one can tell: seeds, kernels, precision,
+checkpoints, failures.
+"""
 
 import os
 
@@ -15,7 +17,11 @@ from dystress_text.training.surroundings import left_as_they_were
 
 @pytest.fixture(autouse=True)
 def _kernels_as_before():
-    before = torch.backends.cuda.cudnn_sdp_enabled(), torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    before = (
+        torch.backends.cuda.cudnn_sdp_enabled(),
+        torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.allow_tf32,
+    )
     yield
     torch.backends.cuda.enable_cudnn_sdp(before[0])
     _, torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before
@@ -70,7 +76,9 @@ FAILED = getattr(torch, "AcceleratorError", RuntimeError)  # before 2.8
          ": the device has failed (CUDA error: unspecified launch failure CUDA kernel errors might)."),
     ],
 )  # fmt: skip
-def test_a_device_that_fails_is_one_line_and_checkpoints_stay(error, said, tiny_run, tmp_path, monkeypatch, capsys):
+def test_a_device_that_fails_is_one_line_and_checkpoints_stay(
+    error, said, tiny_run, tmp_path, monkeypatch, capsys
+):
     embed, calls = SimcseTask.embed, []
 
     def failing(self, model, batch):
@@ -80,10 +88,23 @@ def test_a_device_that_fails_is_one_line_and_checkpoints_stay(error, said, tiny_
         return embed(self, model, batch)
 
     monkeypatch.setattr(SimcseTask, "embed", failing)
-    assert main([*tiny_run, f"--output_dir={tmp_path}", "--max_steps=8", "--save_steps=2", "--eval_steps=0"]) == 2
+    assert (
+        main(
+            [
+                *tiny_run,
+                f"--output_dir={tmp_path}",
+                "--max_steps=8",
+                "--save_steps=2",
+                "--eval_steps=0",
+            ]
+        )
+        == 2
+    )
     line = capsys.readouterr().err.strip().split("\n")[-1]
     assert said in line
-    assert line.startswith(f"dystress train: error: after step 5 of 8, batch of 8, in {str(tmp_path)!r}: ")
+    assert line.startswith(
+        f"dystress train: error: after step 5 of 8, batch of 8, in {str(tmp_path)!r}: "
+    )
     assert line.endswith("complete checkpoints stay as they are")
     assert ("--grad_cache_chunk" in line) == isinstance(error, torch.OutOfMemoryError)
     assert (tmp_path / "checkpoint-4").is_dir()
@@ -93,4 +114,7 @@ def test_caches_of_kernels_are_bounded_and_a_bound_of_the_user_stays(monkeypatch
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
     monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
     keep_few_kernels()
-    assert (os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], os.environ["LRU_CACHE_CAPACITY"]) == ("7", "32")
+    assert (os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], os.environ["LRU_CACHE_CAPACITY"]) == (
+        "7",
+        "32",
+    )

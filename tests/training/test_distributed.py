@@ -25,11 +25,20 @@ from dystress_text.errors import UserError
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.texts import TextFile
-from dystress_text.training.accelerator import StopSignals, _check_launch, make_accelerator, on_main_process
+from dystress_text.training.accelerator import (
+    StopSignals,
+    _check_launch,
+    make_accelerator,
+    on_main_process,
+)
 from dystress_text.training.run import run as run_engine
 from dystress_text.training.settings import EngineSettings
 
-STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
+STEPS, BATCH, SENTENCES = (
+    20,
+    8,
+    67,
+)  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
 
 OBJECTIVES = {
     "InfoNCE, shifted cosine": lambda gather: core.InfoNCELoss(SHIFTED, gather=gather),
@@ -38,7 +47,8 @@ OBJECTIVES = {
     ),
     "MACL": lambda gather: core.MACLLoss(0.1, alpha=0.5, a_0=0.8, gather=gather),
     "learned temperature": lambda gather: core.InfoNCELoss(
-        core.LearnableTemperature(core.CosineTemperature(0.05, 0.1), learning_rate=0.05).double(), gather=gather
+        core.LearnableTemperature(core.CosineTemperature(0.05, 0.1), learning_rate=0.05).double(),
+        gather=gather,
     ),
     "DCL-W": lambda gather: core.DCLWLoss(0.1, gather=gather),
 }
@@ -51,16 +61,29 @@ CASES["crops"] = ("MACL", {"grad_cache_chunk": 1})
 def train(folder, text, case, **options):
     """One run of a case in fp64; leaves metrics.jsonl and weights.pt in the folder."""
     objective, own = CASES[case]
-    defaults = {"max_steps": STEPS, "train_batch_size": BATCH, "learning_rate": 1e-3, "max_grad_norm": 0.5}
+    defaults = {
+        "max_steps": STEPS,
+        "train_batch_size": BATCH,
+        "learning_rate": 1e-3,
+        "max_grad_norm": 0.5,
+    }
     defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     gather = core.ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
-    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES, crops=Crops(1) if case == "crops" else None)
+    corpus = load_corpus(
+        TextFile(text),
+        build_tokenizer(),
+        16,
+        SENTENCES,
+        crops=Crops(1) if case == "crops" else None,
+    )
     task = make_task(corpus)
     task.model.double()
     task.objective = OBJECTIVES[objective](gather)
     task.evaluate = lambda: {"norm": float(task.encode(["the cat sat", "a dog ran"]).norm())}
-    task.save = lambda folder: torch.save(task.model.state_dict(), folder / "weights.pt")  # as in memory
+    task.save = lambda folder: torch.save(
+        task.model.state_dict(), folder / "weights.pt"
+    )  # as in memory
     _, trainer = run(task, corpus, folder, **defaults | own | options)
     types = {type(module).__name__ for module in trainer.model.modules()}
     trainer.model = task.model
@@ -90,8 +113,14 @@ def alone(tmp_path_factory, text_file):
 
 
 def results(folder):
-    losses, norms = (torch.tensor(log_of(folder, key), dtype=torch.float64) for key in ("loss", "norm"))
-    return losses, norms, torch.cat([w.flatten() for w in torch.load(folder / "weights.pt").values()])
+    losses, norms = (
+        torch.tensor(log_of(folder, key), dtype=torch.float64) for key in ("loss", "norm")
+    )
+    return (
+        losses,
+        norms,
+        torch.cat([w.flatten() for w in torch.load(folder / "weights.pt").values()]),
+    )
 
 
 def similarities(folder):
@@ -109,7 +138,9 @@ def compare(folder, reference):
     losses, norms, weights = results(folder)
     expected_losses, expected_norms, expected_weights = results(reference)
     assert len(losses) == len(expected_losses) == STEPS
-    assert float(expected_losses[-5:].mean() / expected_losses[:5].mean()) < 0.95  # it learns something
+    assert (
+        float(expected_losses[-5:].mean() / expected_losses[:5].mean()) < 0.95
+    )  # it learns something
     assert weights.dtype == torch.float64
     assert apart(losses, expected_losses) < 1e-10
     assert apart(weights, expected_weights) < 1e-10
@@ -119,7 +150,9 @@ def compare(folder, reference):
 
 @pytest.mark.slow(30)
 def test_several_processes_equal_one(alone, tmp_path, text_file):
-    """20 steps over two and a half epochs of 67 sentences in batches of 8: 3 sit out each epoch, in any number."""
+    """20 steps over two and a half epochs of 67 sentences in batches of 8: 3 sit out each epoch, in
+    any number.
+    """
     spawn(2, train_all, tmp_path, text_file)
     for case in CASES:
         compare(tmp_path / case, alone / case)
@@ -145,7 +178,10 @@ def build_alone(accelerator):
 def end_early(folder):
     with pytest.raises(UserError) as caught:
         run_engine(EngineSettings(output_dir=str(folder)), build_alone)
-    said = "no data", "before the first step: another process of this run is gone; its last output says why"
+    said = (
+        "no data",
+        "before the first step: another process of this run is gone; its last output says why",
+    )
     assert str(caught.value) == said[int(os.environ["RANK"])]
     os._exit(0)
 
@@ -173,7 +209,9 @@ def stop_one(folder):
 
 def test_a_signal_is_agreed_on_soon_and_without_a_word_after_each_step(tmp_path):
     spawn(2, stop_one, tmp_path)
-    (step, asked, _), (last, _, waited) = (json.loads((tmp_path / name).read_text()) for name in "01")
+    (step, asked, _), (last, _, waited) = (
+        json.loads((tmp_path / name).read_text()) for name in "01"
+    )
     assert 300 <= step == last < 999
     assert asked < step / 10
     assert waited < 5
@@ -213,6 +251,8 @@ def test_what_a_launcher_asks_for_and_the_loop_does_not_do_is_told(variables, me
 
 
 def test_shards_are_refused():
-    accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP, num_processes=2, device=torch.device("cpu"))
+    accelerator = SimpleNamespace(
+        distributed_type=DistributedType.FSDP, num_processes=2, device=torch.device("cpu")
+    )
     with pytest.raises(UserError, match="FSDP is not supported"):
         _check_launch(accelerator, EngineSettings())

@@ -15,7 +15,13 @@ def train(corpus, folder, chunk, dropout=0.0, objective=None, **options):
     task.model.double()
     if objective is not None:
         task.objective = objective
-    options = {"train_batch_size": 12, "max_steps": 5, "logging_steps": 1, "grad_cache_chunk": chunk, **options}
+    options = {
+        "train_batch_size": 12,
+        "max_steps": 5,
+        "logging_steps": 1,
+        "grad_cache_chunk": chunk,
+        **options,
+    }
     run(task, corpus, folder, **options)
     return weights(task), log_of(folder, "loss")
 
@@ -34,7 +40,9 @@ def test_chunks_train_as_the_whole_batch(chunk, accumulation, objective, tmp_pat
 
 
 def test_dropout_is_replayed(tmp_path, corpus):
-    """With one chunk's random numbers as seen by a plain pass over the same chunks, the gradient is the plain one."""
+    """With one chunk's random numbers as seen by a plain pass over the same chunks, the gradient is
+    the plain one.
+    """
     task = make_task(corpus, dropout=0.3)
     task.model.double().train()
     chunks = [task.load(torch.arange(i, i + 4).numpy(), 0) for i in range(0, 12, 4)]
@@ -43,7 +51,9 @@ def test_dropout_is_replayed(tmp_path, corpus):
     whole = zip(*(found.views for found in views), strict=True)
     loss = task.loss(Embeddings(tuple(torch.cat(chunks) for chunks in whole)))
     loss.backward()
-    expected = {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
+    expected = {
+        name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None
+    }
     task.model.zero_grad()
 
     accelerator = make_accelerator(EngineSettings(output_dir=str(tmp_path), mixed_precision="no"))

@@ -15,8 +15,13 @@ SUPERVISED = "premise,hypothesis,negative\n" + "the cat sat,the cat is on the ma
 @pytest.fixture(autouse=True)
 def _left_out(monkeypatch):
     leave_autocast_out(monkeypatch)
-    # without packing, transformers reads once a forward pass whether a batch has padding, to do without a mask
-    monkeypatch.setattr("transformers.masking_utils._ignore_bidirectional_mask_sdpa", lambda *_: False, raising=False)
+    # without packing, transformers reads once a forward pass whether a batch has padding, to do
+    # without a mask
+    monkeypatch.setattr(
+        "transformers.masking_utils._ignore_bidirectional_mask_sdpa",
+        lambda *_: False,
+        raising=False,
+    )
 
 
 def meta_run(tiny_run, folder, *more):

@@ -1,4 +1,6 @@
-"""What docs/reliability.md promises, on real processes: killed, told to stop, left by their launcher, out of space."""
+"""What docs/reliability.md promises, on real processes: killed, told to stop, left by their
+launcher, out of space.
+"""
 
 import contextlib
 import os
@@ -68,7 +70,14 @@ def test_a_signal_saves_and_the_run_goes_on_from_there(number, code, flags, tmp_
     )
     assert finish(start([*endless, "--resume_from_checkpoint"], errors)) == 0, errors.read_text()
     assert f"going on after step {step}" in errors.read_text()
-    assert finish(start(with_output(flags, tmp_path / "whole", "--save_steps=0", "--eval_steps=7"), errors)) == 0
+    assert (
+        finish(
+            start(
+                with_output(flags, tmp_path / "whole", "--save_steps=0", "--eval_steps=7"), errors
+            )
+        )
+        == 0
+    )
     assert outcome(out) == outcome(tmp_path / "whole")
 
 
@@ -87,7 +96,10 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     wait_for(ready.exists, process)
     os.kill(process.pid, signal.SIGINT)
     wait_for(lambda: "Ctrl-C once more stops at once" in errors.read_text(), process)
-    for number, seconds in ((signal.SIGINT, 1.1), (signal.SIGTERM, 0.2)):  # the first is a launcher's echo
+    for number, seconds in (
+        (signal.SIGINT, 1.1),
+        (signal.SIGTERM, 0.2),
+    ):  # the first is a launcher's echo
         os.kill(process.pid, number)
         time.sleep(seconds)
         assert process.is_alive()
@@ -124,13 +136,17 @@ TORCHRUN = ("torch.distributed.run", "--nproc_per_node=2")
 @pytest.mark.slow(20)
 def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
     arguments = with_output(flags, tmp_path / "out", *ENDLESS)
-    with launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=300") as process:
+    with launched(
+        arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=300"
+    ) as process:
         wait_for(lambda: logged(tmp_path / "out") >= 2)
         first, second = workers(process)
         victim = second if second.environ()["RANK"] == "1" else first
         other = first if victim is second else second
         victim.kill()
-        wait_for(lambda: other.status() == psutil.STATUS_ZOMBIE)  # by itself: the launcher looks every five minutes
+        wait_for(
+            lambda: other.status() == psutil.STATUS_ZOMBIE
+        )  # by itself: the launcher looks every five minutes
         process.kill()
         said = process.stdout.read()
     assert "another process of this run is gone" in said

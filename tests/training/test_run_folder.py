@@ -1,4 +1,6 @@
-"""The state of a run: who may write its folder, and what a finished run and one that replaces it leave."""
+"""The state of a run: who may write its folder, and what a finished run and one that replaces it
+leave.
+"""
 
 import json
 import shutil
@@ -20,7 +22,9 @@ from dystress_text.training.trainer import Trainer, spread_of
 
 
 def content(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +51,11 @@ def test_a_finished_run_stays_as_it_is_unless_it_is_to_be_replaced(finished, out
     for resume in ("auto", "yes"):
         assert main([*flags, "--resume_from_checkpoint", resume]) == 0
         assert capsys.readouterr().out.count("\n") == 1
-    for words in ([], ["--resume_from_checkpoint=auto", "--seed=7"], ["--resume_from_checkpoint", "--max_steps=9"]):
+    for words in (
+        [],
+        ["--resume_from_checkpoint=auto", "--seed=7"],
+        ["--resume_from_checkpoint", "--max_steps=9"],
+    ):
         assert main([*flags, *words]) == 2
     said = capsys.readouterr().err
     assert "holds a run, which is finished; name another folder, or add" in said
@@ -70,27 +78,44 @@ def interrupted(monkeypatch, words, step):
         assert main(words) == 130
 
 
-def test_the_old_run_stands_until_the_new_one_is_trained(finished, out, tmp_path, monkeypatch, capsys):
-    before, replace = content(out), [*finished[1], f"--output_dir={out}", "--seed=3", "--overwrite_output_dir"]
-    interrupted(monkeypatch, [*replace, "--save_steps=2"], 5)  # after a checkpoint and a better model
-    assert {name: data for name, data in content(out).items() if name.parts[0] != REPLACING} == before
+def test_the_old_run_stands_until_the_new_one_is_trained(
+    finished, out, tmp_path, monkeypatch, capsys
+):
+    before, replace = (
+        content(out),
+        [*finished[1], f"--output_dir={out}", "--seed=3", "--overwrite_output_dir"],
+    )
+    interrupted(
+        monkeypatch, [*replace, "--save_steps=2"], 5
+    )  # after a checkpoint and a better model
+    assert {
+        name: data for name, data in content(out).items() if name.parts[0] != REPLACING
+    } == before
     SentenceTransformer(str(out))
-    assert main([*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto"]) == 0  # the old one's line
+    assert (
+        main([*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto"]) == 0
+    )  # the old one's line
     assert "holds this run, finished" in capsys.readouterr().out
     resume = [word for word in replace if word != "--overwrite_output_dir"]
     interrupted(monkeypatch, [*resume, "--save_steps=2", "--resume_from_checkpoint"], 2)
     assert "going on after step 4" in capsys.readouterr().out
     assert main([*resume, "--save_steps=2", "--resume_from_checkpoint"]) == 0
     assert main([*finished[1], f"--output_dir={tmp_path / 'new'}", "--seed=3"]) == 0
-    assert (out / "model.safetensors").read_bytes() == (tmp_path / "new" / "model.safetensors").read_bytes()
+    assert (out / "model.safetensors").read_bytes() == (
+        tmp_path / "new" / "model.safetensors"
+    ).read_bytes()
     assert (out / "mine.txt").read_text() == "mine"
     assert not (out / "senteval-mini-test.json").exists()  # of the old model
     assert not (out / REPLACING).exists()
     assert state_of(json.loads((out / "run.json").read_text())) == "finished"
 
 
-def test_a_replacement_that_was_given_up_does_not_touch_the_finished_run(finished, out, monkeypatch, capsys):
-    """The line of the finished run does not go on with one of other settings, and needs no lock alone."""
+def test_a_replacement_that_was_given_up_does_not_touch_the_finished_run(
+    finished, out, monkeypatch, capsys
+):
+    """The line of the finished run does not go on with one of other settings, and needs no lock
+    alone.
+    """
     flags = [*finished[1], f"--output_dir={out}"]
     interrupted(monkeypatch, [*flags, "--seed=3", "--overwrite_output_dir"], 3)
     before = content(out)
@@ -103,7 +128,9 @@ def test_a_replacement_that_was_given_up_does_not_touch_the_finished_run(finishe
     assert main([*flags, "--resume_from_checkpoint=auto"]) == 0
 
 
-def test_a_model_stands_while_its_run_without_checkpoints_begins_main(finished, tmp_path, monkeypatch, capsys):
+def test_a_model_stands_while_its_run_without_checkpoints_begins_main(
+    finished, tmp_path, monkeypatch, capsys
+):
     out = tmp_path / "out"
     flags = [*finished[1], f"--output_dir={out}", "--eval_steps=2", "--resume_from_checkpoint=auto"]
     interrupted(monkeypatch, flags, 4)
@@ -115,19 +142,28 @@ def test_a_model_stands_while_its_run_without_checkpoints_begins_main(finished, 
     assert (out / "model.safetensors").read_bytes() == model
     assert main(flags) == 0
     assert main([*finished[1], "--eval_steps=2", f"--output_dir={tmp_path / 'new'}"]) == 0
-    assert (out / "model.safetensors").read_bytes() == (tmp_path / "new" / "model.safetensors").read_bytes()
+    assert (out / "model.safetensors").read_bytes() == (
+        tmp_path / "new" / "model.safetensors"
+    ).read_bytes()
     assert not (out / REPLACING).exists()
 
 
 def test_a_finished_run_says_that_it_was_not_uploaded(finished, out, monkeypatch, capsys):
     monkeypatch.setattr("dystress_text.export.copies.check_push", lambda *_: None)
-    flags = [*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto", "--push_to_hub=me/it"]
+    flags = [
+        *finished[1],
+        f"--output_dir={out}",
+        "--resume_from_checkpoint=auto",
+        "--push_to_hub=me/it",
+    ]
     assert main(flags) == 0
     assert "not uploaded; dystress export" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("moved", [0, 1, 3])
-def test_a_replacement_killed_while_it_takes_its_place_does_so_later(moved, finished, out, monkeypatch):
+def test_a_replacement_killed_while_it_takes_its_place_does_so_later(
+    moved, finished, out, monkeypatch
+):
     """After so many of its files were moved, of which the record is the first."""
     new = out / REPLACING
     shutil.copytree(finished[0], new)
@@ -153,7 +189,9 @@ def test_a_replacement_killed_while_it_takes_its_place_does_so_later(moved, fini
 
 
 def test_two_processes_in_one_folder(flags, tmp_path, capsys):
-    """Of train, sweep and prepare the second one is refused, and the first one ends as if it were alone."""
+    """Of train, sweep and prepare the second one is refused, and the first one ends as if it were
+    alone.
+    """
     out = tmp_path / "out"
     with claimed(out / LOCK):
         for program, words in (
@@ -180,14 +218,23 @@ def test_without_evaluation_the_model_is_written_once(tiny_run, tmp_path, monkey
     from dystress_text.simcse.task import SimcseTask
 
     saved, save = [], SimcseTask.save
-    monkeypatch.setattr(SimcseTask, "save", lambda self, folder: saved.append(folder) or save(self, folder))
+    monkeypatch.setattr(
+        SimcseTask, "save", lambda self, folder: saved.append(folder) or save(self, folder)
+    )
     assert main([*tiny_run, f"--output_dir={tmp_path}", "--eval_set=none", "--eval_steps=2"]) == 0
     assert saved == [tmp_path]
 
 
 def test_a_collapse_is_said_when_it_happens_and_ends_the_run(tiny_run, tmp_path, recwarn, capsys):
     """A rate of 1 makes all vectors of this encoder one; the model of a step before stays."""
-    flags = [*tiny_run, "--pooler_type=avg", "--learning_rate=1", "--max_steps=40", "--save_steps=5", "--eval_steps=1"]
+    flags = [
+        *tiny_run,
+        "--pooler_type=avg",
+        "--learning_rate=1",
+        "--max_steps=40",
+        "--save_steps=5",
+        "--eval_steps=1",
+    ]
     flags += ["--warmup_ratio=0.9"]
     for evaluation in ("stsb_dev", "none"):
         out = tmp_path / evaluation
@@ -201,7 +248,9 @@ def test_a_collapse_is_said_when_it_happens_and_ends_the_run(tiny_run, tmp_path,
 
 def test_vectors_that_are_one_or_one_of_two_have_no_spread():
     rows = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
-    cosines = np.corrcoef(np.hstack([rows, -rows]))[np.triu_indices(40, 1)]  # rows of mean 0 have the same cosines
+    cosines = np.corrcoef(np.hstack([rows, -rows]))[
+        np.triu_indices(40, 1)
+    ]  # rows of mean 0 have the same cosines
     assert spread_of(rows) == pytest.approx(np.sort(1 - cosines)[311], rel=1e-4)
     two = torch.where(torch.arange(40)[:, None] % 2 == 0, rows[:1], rows[1:2])
     assert spread_of(two * torch.rand(40, 1)) < 1e-9

@@ -1,4 +1,6 @@
-"""The training loop against plain loops, and what it promises: order, seeds, best model, resume, a clear stop."""
+"""The training loop against plain loops, and what it promises: order, seeds, best model, resume, a
+clear stop.
+"""
 
 import copy
 import json
@@ -35,23 +37,40 @@ def test_impossible_batches_name_the_option(tmp_path, corpus):
         run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)
 
 
-@pytest.mark.parametrize(("accumulation", "schedule"), [(1, "cosine"), (3, "linear"), (1, "constant")])
+@pytest.mark.parametrize(
+    ("accumulation", "schedule"), [(1, "cosine"), (3, "linear"), (1, "constant")]
+)
 def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, schedule):
     task = make_task(corpus)
     plain, untouched = copy.deepcopy(task.model), copy.deepcopy(task.model)
-    options = {"gradient_accumulation_steps": accumulation, "lr_scheduler_type": schedule, "weight_decay": 0.1}
-    options |= {"logging_steps": 1, "warmup_ratio": 0.3, "max_grad_norm": 0.5, "learning_rate": 1e-3}
+    options = {
+        "gradient_accumulation_steps": accumulation,
+        "lr_scheduler_type": schedule,
+        "weight_decay": 0.1,
+    }
+    options |= {
+        "logging_steps": 1,
+        "warmup_ratio": 0.3,
+        "max_grad_norm": 0.5,
+        "learning_rate": 1e-3,
+    }
     run(task, corpus, tmp_path, **options)
 
     decayed = [p for p in plain.parameters() if p.requires_grad and p.ndim > 1]
     others = [p for p in plain.parameters() if p.requires_grad and p.ndim <= 1]
-    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0}])
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0}]
+    )
     batches = BatchOrder(len(corpus), 8, 42).epoch(0)
     losses = []
     for step in range(6):
         warm = math.ceil(0.3 * 6)
         through = (step - warm) / (6 - warm)
-        fall = {"linear": 1 - through, "cosine": 0.5 * (1 + math.cos(math.pi * through)), "constant": 1.0}[schedule]
+        fall = {
+            "linear": 1 - through,
+            "cosine": 0.5 * (1 + math.cos(math.pi * through)),
+            "constant": 1.0,
+        }[schedule]
         for group in optimizer.param_groups:
             group["lr"] = 1e-3 * (step / warm if step < warm else fall)
         optimizer.zero_grad()
@@ -67,14 +86,18 @@ def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, s
         optimizer.step()
         losses.append(total)
     assert log_of(tmp_path, "loss") == pytest.approx(losses, rel=1e-4)
-    reached, expected, start = (parameters_to_vector(model.parameters()) for model in (task.model, plain, untouched))
+    reached, expected, start = (
+        parameters_to_vector(model.parameters()) for model in (task.model, plain, untouched)
+    )
     assert (reached - expected).norm() < 0.01 * (start - expected).norm()
 
 
 def test_the_schedule_of_a_temperature_advances_in_epochs(tmp_path, corpus):
     temperature = ScheduledTemperature(0.1, 1.0, half_period=2)
     run(make_task(corpus, objective=InfoNCELoss(temperature)), corpus, tmp_path, max_steps=30)
-    assert float(temperature.time) == pytest.approx(29 / 25)  # 200 sentences in batches of 8: 25 steps an epoch
+    assert float(temperature.time) == pytest.approx(
+        29 / 25
+    )  # 200 sentences in batches of 8: 25 steps an epoch
 
 
 def test_one_seed_one_result_and_evaluation_does_not_disturb_it(tmp_path, corpus):
@@ -105,7 +128,9 @@ def test_bf16_trains_with_fp32_weights_and_loss(tmp_path, corpus):
     seen = []
     inner = task.loss
     task.loss = lambda z: seen.append((z.views[0].dtype, inner(z).dtype)) or inner(z)
-    _, trainer = run(task, corpus, tmp_path, mixed_precision="bf16", logging_steps=1, learning_rate=1e-3)
+    _, trainer = run(
+        task, corpus, tmp_path, mixed_precision="bf16", logging_steps=1, learning_rate=1e-3
+    )
     assert trainer.accelerator.mixed_precision == "bf16"
     assert {dtype for _, dtype in seen} == {torch.float32}
     assert {p.dtype for p in task.model.parameters()} == {torch.float32}
@@ -117,7 +142,9 @@ def test_bf16_trains_with_fp32_weights_and_loss(tmp_path, corpus):
 
 
 @pytest.mark.parametrize(("launcher", "expected"), [("no", "fp16"), ("bf16", "bf16")])
-def test_auto_fp16_is_fp16_on_cuda_unless_the_launcher_says_otherwise(launcher, expected, monkeypatch):
+def test_auto_fp16_is_fp16_on_cuda_unless_the_launcher_says_otherwise(
+    launcher, expected, monkeypatch
+):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert resolve_precision("auto_fp16") == expected
@@ -133,11 +160,18 @@ def test_a_loss_or_a_gradient_that_is_no_number_stops_the_run(gradient, tmp_path
     def loss(z):
         calls.append(1)
         found = inner(z) * (float("nan") if not gradient and len(calls) == 10 else 1.0)
-        rooted = torch.sqrt(0 * z.views[0].sum()) if gradient and len(calls) == 10 else 0  # an infinite slope
+        rooted = (
+            torch.sqrt(0 * z.views[0].sum()) if gradient and len(calls) == 10 else 0
+        )  # an infinite slope
         return found + rooted
 
     task.loss = loss
-    options = {"gradient_accumulation_steps": 2, "logging_steps": 3, "learning_rate": 1e-3, "max_steps": 20}
+    options = {
+        "gradient_accumulation_steps": 2,
+        "logging_steps": 3,
+        "learning_rate": 1e-3,
+        "max_steps": 20,
+    }
     what = "the gradient's norm" if gradient else "the loss"
     told = rf"{what} is nan at step 5 of 20 \(epoch 0, batch 4, learning rate 0\.0008\); lower --learning_rate"
     with pytest.raises(TrainingError, match=told):
@@ -148,7 +182,9 @@ def test_a_loss_or_a_gradient_that_is_no_number_stops_the_run(gradient, tmp_path
 
 def scaled(corpus, folder, scale, backoff=0.5, **options):
     """A run in fp16 at a scale of one's own."""
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale, backoff_factor=backoff, growth_interval=10**6)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=scale, backoff_factor=backoff, growth_interval=10**6
+    )
     state, _ = run(make_task(corpus), corpus, folder, scaler=scaler, learning_rate=1e-3, **options)
     reset_accelerator()
     return state
@@ -179,7 +215,10 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
     task.loss = lambda z: batches.append([view.detach().clone() for view in z.views]) or inner(z)
     run(task, corpus, tmp_path / "out", max_steps=5, logging_steps=2, log_similarity=True)
     assert equal(weights(plain), weights(task))
-    lines = [json.loads(line) for line in (tmp_path / "out" / "similarity.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "similarity.jsonl").read_text().splitlines()
+    ]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     counts = [sum(line["histograms"]["negatives"]) for line in lines if "histograms" in line]
     assert counts == [2 * 8 * 7, 2 * 8 * 7, 8 * 7]  # steps 1 and 2, 3 and 4, 5
@@ -208,7 +247,8 @@ def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path
     assert summary.step == evaluated[-1]
 
 
-# ---- what a loss learns ---------------------------------------------------------------------------------------------
+# ---- what a loss learns
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -222,10 +262,16 @@ def test_what_is_learned_moves_and_is_recorded(tiny_run, tmp_path, loss, names):
     record = json.loads((tmp_path / "run.json").read_text())
     learned = record["learned_temperature"]
     assert set(learned) == names
-    before, after = (FinishedRun(tmp_path, record | more).temperature for more in ({"learned_temperature": {}}, {}))
+    before, after = (
+        FinishedRun(tmp_path, record | more).temperature
+        for more in ({"learned_temperature": {}}, {})
+    )
     s = torch.linspace(-1, 1, 9)
     assert (before(s) - after(s)).abs().max() > 1e-4
-    assert names == {"logit_scale", "logit_bias"} or {name: getattr(after, name) for name in names} == learned
+    assert (
+        names == {"logit_scale", "logit_bias"}
+        or {name: getattr(after, name) for name in names} == learned
+    )
 
 
 class OwnTemperature(CosineTemperature):
@@ -239,13 +285,19 @@ class OwnTemperature(CosineTemperature):
 
     def forward(self, similarity):
         tau = super().forward(similarity)
-        return tau * self.factor * self.frozen if hasattr(self, "frozen") else tau  # its base looks at it first
+        return (
+            tau * self.factor * self.frozen if hasattr(self, "frozen") else tau
+        )  # its base looks at it first
 
 
 @pytest.mark.parametrize("rule", [None, HardNegativeRule])
 def test_only_what_can_learn_in_a_temperature_of_ones_own_does(rule, corpus, tmp_path):
     temperature = OwnTemperature(0.05, 0.06)
-    run(make_task(corpus, objective=InfoNCELoss(rule(temperature) if rule else temperature)), corpus, tmp_path)
+    run(
+        make_task(corpus, objective=InfoNCELoss(rule(temperature) if rule else temperature)),
+        corpus,
+        tmp_path,
+    )
     assert abs(float(temperature.factor) - 1) > 1e-4
     assert float(temperature.frozen) == 1
 
@@ -275,4 +327,6 @@ def test_its_step_is_that_of_adam_alone(corpus, tmp_path):
     options = {"max_steps": 1, "weight_decay": 0.5, "max_grad_norm": 1e-6, "learning_rate": 1e-9}
     _, before, after = trained(corpus, tmp_path, **options)
     moved = (after.temperature.free.detach() - before).abs()
-    torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=0)  # Adam's first step is its rate
+    torch.testing.assert_close(
+        moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=0
+    )  # Adam's first step is its rate

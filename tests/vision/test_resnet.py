@@ -1,4 +1,6 @@
-"""Encoders: their shapes and weights, saving and loading, and equality with a ResNet written plainly."""
+"""Encoders: their shapes and weights, saving and loading, and equality with a ResNet written
+plainly.
+"""
 
 import pytest
 import torch
@@ -18,13 +20,17 @@ def plain_resnet(x, state, cifar):
     def layer(x, convolution, norm, stride, relu=True):
         weight = state[f"{convolution}.weight"]
         x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
-        statistics = (state[f"{norm}.{name}"] for name in ("running_mean", "running_var", "weight", "bias"))
+        statistics = (
+            state[f"{norm}.{name}"] for name in ("running_mean", "running_var", "weight", "bias")
+        )
         x = F.batch_norm(x, *statistics)
         return F.relu(x) if relu else x
 
     x = layer(x, "conv1", "bn1", 1 if cifar else 2)
     x = x if cifar else F.max_pool2d(x, 3, 2, 1)
-    for block in dict.fromkeys(".".join(name.split(".")[:2]) for name in state if name.startswith("layer")):
+    for block in dict.fromkeys(
+        ".".join(name.split(".")[:2]) for name in state if name.startswith("layer")
+    ):
         depth = sum(name.startswith(f"{block}.conv") for name in state)
         stride = 2 if block.endswith(".0") and block != "layer1.0" else 1
         out = x
@@ -32,7 +38,11 @@ def plain_resnet(x, state, cifar):
             strided = stride if i == (2 if depth == 3 else 1) else 1
             out = layer(out, f"{block}.conv{i}", f"{block}.bn{i}", strided, relu=i < depth)
         shortcut = f"{block}.downsample"
-        short = layer(x, f"{shortcut}.0", f"{shortcut}.1", stride, False) if f"{shortcut}.0.weight" in state else x
+        short = (
+            layer(x, f"{shortcut}.0", f"{shortcut}.1", stride, False)
+            if f"{shortcut}.0.weight" in state
+            else x
+        )
         x = F.relu(out + short)
     return x.mean((2, 3))
 
@@ -50,7 +60,9 @@ def randomise(encoder):
 
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-@pytest.mark.parametrize(("architecture", "blocks"), [("resnet10_narrow", 4), ("resnet18", 8), ("resnet50", 16)])
+@pytest.mark.parametrize(
+    ("architecture", "blocks"), [("resnet10_narrow", 4), ("resnet18", 8), ("resnet50", 16)]
+)
 def test_forward_equals_a_plain_resnet(architecture, blocks, stem):
     encoder = randomise(build_encoder(architecture, stem)).eval()
     state = torchvision_names(encoder)
@@ -58,7 +70,9 @@ def test_forward_equals_a_plain_resnet(architecture, blocks, stem):
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         expected = plain_resnet(images, state, stem == "cifar")
-        torch.testing.assert_close(encoder.features(images), expected, rtol=1e-4, atol=1e-4 * expected.abs().max())
+        torch.testing.assert_close(
+            encoder.features(images), expected, rtol=1e-4, atol=1e-4 * expected.abs().max()
+        )
 
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
@@ -76,16 +90,27 @@ def test_saved_encoders_load_and_export(tmp_path, stem, capsys):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "README.md", "config.json", "encoder.json", "log.jsonl", "model.safetensors", "projector.safetensors",
     ]  # fmt: skip
-    flags = ["--model", str(tmp_path / "out"), "--output", str(tmp_path / "out" / "names.safetensors")]
+    flags = [
+        "--model",
+        str(tmp_path / "out"),
+        "--output",
+        str(tmp_path / "out" / "names.safetensors"),
+    ]
     assert [export(flags), export(flags)] == [0, 2]
     assert "exists; name a new file" in capsys.readouterr().err
     found, expected = load_file(flags[-1]), torchvision_names(encoder)
-    assert {"conv1.weight", "bn1.running_var", "layer4.0.downsample.0.weight"} < set(found) == set(expected)
+    assert (
+        {"conv1.weight", "bn1.running_var", "layer4.0.downsample.0.weight"}
+        < set(found)
+        == set(expected)
+    )
     assert all(torch.equal(found[name], expected[name]) for name in found)
     if stem == "imagenet":
         model = AutoModel.from_pretrained(tmp_path / "out").eval()
         with torch.no_grad():
-            torch.testing.assert_close(model(images).pooler_output.flatten(1), encoder.features(images))
+            torch.testing.assert_close(
+                model(images).pooler_output.flatten(1), encoder.features(images)
+            )
 
 
 def test_an_unknown_part_is_named():

@@ -1,11 +1,12 @@
 """SimCLR's augmentation of a batch on its device, and the plain transform of evaluation.
 
-Crop, bilinear resize and flip are one ``grid_sample``, clamped to each sample's crop box: the same pixels as cropping
-at whole pixels, resizing and flipping. Colours are changed by kornia's operations, which are torchvision's and Pillow's
-(hue in fewer passes). Their parameters are drawn here, as kornia's modules spend more time on drawing and checks than
-on CIFAR's pixels (tests/benchmarks/augmentation.py). Each sample has its parameters; the order of the four colour
-operations is the same for a batch of views. Random numbers come from torch's generator of the images' device; the
-order comes from the CPU's.
+Crop, bilinear resize and flip are one ``grid_sample``, clamped to each sample's crop box: the same
+pixels as cropping at whole pixels, resizing and flipping. Colours are changed by kornia's
+operations, which are torchvision's and Pillow's (hue in fewer passes). Their parameters are drawn
+here, as kornia's modules spend more time on drawing and checks than on CIFAR's pixels
+(tests/benchmarks/augmentation.py). Each sample has its parameters; the order of the four colour
+operations is the same for a batch of views. Random numbers come from torch's generator of the
+images' device; the order comes from the CPU's.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """Random resized crop and flip; then normalisation by mean and deviation of the channels, as parts of 1."""
+    """Random resized crop and flip; then normalisation by mean and deviation of the channels, as
+    parts of 1.
+    """
 
     crop: RandomCrop
     mean: tuple[float, ...]
@@ -44,10 +47,14 @@ class CropAndFlip:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, count: int = 1) -> Tensor:
-        """Views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size), the first of all images first."""
+        """Views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size), the first of all
+        images first.
+        """
         images = images.repeat(count, 1, 1, 1)
         number, _, height, width = images.shape
-        views = crop_resize_flip(images, draw_crops(number, height, width, self.crop, images.device), self.crop.size)
+        views = crop_resize_flip(
+            images, draw_crops(number, height, width, self.crop, images.device), self.crop.size
+        )
         return _normalised(self.recoloured(views, count), self.mean, self.std)
 
     @torch.no_grad()
@@ -66,14 +73,20 @@ class CropAndFlip:
 class SimclrAugment(CropAndFlip):
     """Random resized crop, flip, colour jitter, grayscale, optionally blur; then normalisation."""
 
-    jitter: float = 1.0  # strength, times JITTER: 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1
-    blur: bool = False  # for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side
+    jitter: float = (
+        1.0  # strength, times JITTER: 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1
+    )
+    blur: bool = (
+        False  # for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side
+    )
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
         spread, neutral = _constant((JITTER, (1.0, 1.0, 1.0, 0.0)), views.device)
         jittered = torch.rand(len(views), device=views.device) < JITTER_RATE
         offsets = (2 * torch.rand(4, len(views), device=views.device) - 1) * jittered
-        factors = torch.addcmul(neutral[:, None], offsets, self.jitter * spread[:, None])  # (4, count n)
+        factors = torch.addcmul(
+            neutral[:, None], offsets, self.jitter * spread[:, None]
+        )  # (4, count n)
         parts = list(views.chunk(count))
         for part, of_part in enumerate(factors.chunk(count, dim=1)):
             for operation in torch.randperm(4).tolist():
@@ -84,7 +97,9 @@ class SimclrAugment(CropAndFlip):
         if not self.blur:
             return views
         sigma = SIGMA[0] + (SIGMA[1] - SIGMA[0]) * torch.rand(len(views), device=views.device)
-        sigma = torch.where(torch.rand(len(views), device=views.device) < BLUR_RATE, sigma, _NO_BLUR)
+        sigma = torch.where(
+            torch.rand(len(views), device=views.device) < BLUR_RATE, sigma, _NO_BLUR
+        )
         # the authors' kernel: a tenth of the image's side, odd, at least 3
         return blur(views, sigma, max(3, self.crop.size // 10 | 1))
 
@@ -96,7 +111,10 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     ``2 - |h - 2|`` and ``2 - |h - 4|``: saturation is never needed.
     """
     red, green, blue = torch.split(images, 1, dim=1)
-    top, low = torch.maximum(torch.maximum(red, green), blue), torch.minimum(torch.minimum(red, green), blue)
+    top, low = (
+        torch.maximum(torch.maximum(red, green), blue),
+        torch.minimum(torch.minimum(red, green), blue),
+    )
     chroma = top - low
     divisor = chroma.clamp_min(torch.finfo(images.dtype).tiny)  # gray has no hue: 0 / divisor
     sixths = torch.where(
@@ -105,7 +123,9 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
         torch.where(green == top, (blue - red) / divisor + 2, (red - green) / divisor + 4),
     )
     sixths = sixths + _column(6 * turns)
-    sixths = sixths - 6 * (sixths / 6).floor()  # these passes are vectorised; torch.remainder is not
+    sixths = (
+        sixths - 6 * (sixths / 6).floor()
+    )  # these passes are vectorised; torch.remainder is not
     middles, signs, offsets = (row.view(3, 1, 1) for row in _constant(_SECTORS, images.device))
     part = (offsets + signs * (sixths - middles).abs()).clamp(0, 1)  # (n, 3, h, w)
     return torch.addcmul(low, chroma, part)
@@ -120,22 +140,29 @@ OPERATIONS = (  # of the jitter, on images in [0, 1] and a factor of each
 
 
 def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """Gaussian blur, (n, 3, h, w) and (n,); kornia's ``gaussian_blur2d`` without its check, which reads the widths."""
+    """Gaussian blur, (n, 3, h, w) and (n,); kornia's ``gaussian_blur2d`` without its check, which
+    reads the widths.
+    """
     weights = get_gaussian_kernel1d(kernel, sigma[:, None])
     blurred: Tensor = filter2d_separable(images, weights, weights, "reflect")
     return blurred
 
 
 def crop_of(side: int, view: int) -> float:
-    """Share of an image's shorter side that evaluation keeps: all if the image has the size of the view."""
+    """Share of an image's shorter side that evaluation keeps: all if the image has the size of the
+    view.
+    """
     return 1.0 if side == view else EVALUATION_CROP
 
 
-def evaluation_transform(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Images as evaluation sees them, uint8 (n, 3, h, w) -> float32 (n, 3, size, size), normalised, channels_last.
+def evaluation_transform(
+    images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]
+) -> Tensor:
+    """Images as evaluation sees them, uint8 (n, 3, h, w) -> float32 (n, 3, size, size), normalised,
+    channels_last.
 
-    Images of that size are not resized. The shorter side of others is resized to 8/7 of the size (bilinear, filtered),
-    and the middle is cut out: 224 of 256.
+    Images of that size are not resized. The shorter side of others is resized to 8/7 of the size
+    (bilinear, filtered), and the middle is cut out: 224 of 256.
     """
     values = images.float() / 255
     if images.shape[-2:] != (size, size):

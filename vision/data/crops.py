@@ -1,4 +1,6 @@
-"""Random resized crops, drawn on the device for a batch of images of one size, and one by one for whole pictures."""
+"""Random resized crops, drawn on the device for a batch of images of one size, and one by one for
+whole pictures.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ ASPECT = (3 / 4, 4 / 3)
 FLIP_RATE = 0.5
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
 STRONGEST_JITTER = 1 / max(JITTER[:3])  # beyond it, factors would be negative
-AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True}  # of SimclrAugment beside the crops; SimCLR's
+AT_IMAGENET_SCALE: dict[str, Any] = {
+    "jitter": 2.0,
+    "blur": True,
+}  # of SimclrAugment beside the crops; SimCLR's
 _ATTEMPTS = 10
 
 
@@ -28,7 +33,9 @@ class RandomCrop:
     max_scale: float = 1.0
 
 
-def draw_box(height: int, width: int, crop: RandomCrop, random: np.random.Generator) -> tuple[int, int, int, int]:
+def draw_box(
+    height: int, width: int, crop: RandomCrop, random: np.random.Generator
+) -> tuple[int, int, int, int]:
     """A crop of one picture by the rule of :func:`draw_crops`: left, top, right, bottom."""
     areas = height * width * random.uniform(crop.min_scale, crop.max_scale, _ATTEMPTS)
     aspects = np.exp(random.uniform(math.log(ASPECT[0]), math.log(ASPECT[1]), _ATTEMPTS))
@@ -60,11 +67,14 @@ class Crops:
     flip: Tensor
 
 
-def draw_crops(count: int, height: int, width: int, crop: RandomCrop, device: torch.device) -> Crops:
+def draw_crops(
+    count: int, height: int, width: int, crop: RandomCrop, device: torch.device
+) -> Crops:
     """Crops of torchvision's ``RandomResizedCrop``, and flips.
 
-    The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in [3/4, 4/3]. Both are drawn
-    again while the box does not fit; after ten times it is the largest box in the middle that has an allowed aspect.
+    The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in [3/4,
+    4/3]. Both are drawn again while the box does not fit; after ten times it is the largest box in
+    the middle that has an allowed aspect.
     """
     low, high = crop.min_scale, crop.max_scale
     area = height * width * (low + (high - low) * torch.rand(count, _ATTEMPTS, device=device))
@@ -88,19 +98,26 @@ def draw_crops(count: int, height: int, width: int, crop: RandomCrop, device: to
 def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
     """Crop, resize (bilinear) and mirror, uint8 (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
 
-    There is no filter against aliasing, as views are mostly enlarged. A crop of more than twice their side would alias.
+    There is no filter against aliasing, as views are mostly enlarged. A crop of more than twice
+    their side would alias.
     """
     height, width = images.shape[-2:]
-    steps = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) middles of the view's pixels
+    steps = (
+        torch.arange(size, device=images.device) + 0.5
+    ) / size  # (size,) middles of the view's pixels
     mirrored = torch.where(crops.flip[:, None], 1 - steps, steps)  # (n, size)
     x = _places(crops.left, crops.width, mirrored, width)
     y = _places(crops.top, crops.height, steps[None], height)
-    grid = torch.stack((x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)), dim=3)
+    grid = torch.stack(
+        (x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)), dim=3
+    )
     return F.grid_sample(images.float() / 255, grid, "bilinear", "border", align_corners=False)
 
 
 def _places(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
-    """Places of the view's pixels in the image, clamped to the crop's outer pixels; -1 and 1 are the image's edges."""
+    """Places of the view's pixels in the image, clamped to the crop's outer pixels; -1 and 1 are
+    the image's edges.
+    """
     start, length = start[:, None], length[:, None]
     middles = (steps * length).clamp(min=0.5)
     middles = start + torch.minimum(middles, length - 0.5)

@@ -23,10 +23,11 @@ _DEPTHS = {2**bits - 1: bits for bits in range(8, 17)}
 def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
     """The picture as RGB.
 
-    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, and of 16 bits, or of the fewer
-    that a TIFF names, the upper 8 remain (numbers of 32 bits are read as those of 16, or refused if they are out of
-    that range). Transparent pixels lie on white. A camera's orientation tag is ignored, as in torchvision's folders.
-    ``origin`` is the content's name in errors.
+    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, and of 16
+    bits, or of the fewer that a TIFF names, the upper 8 remain (numbers of 32 bits are read as
+    those of 16, or refused if they are out of that range). Transparent pixels lie on white. A
+    camera's orientation tag is ignored, as in torchvision's folders. ``origin`` is the content's
+    name in errors.
     """
     with _opened(source, origin) as image:
         image.load()
@@ -39,7 +40,9 @@ def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
 
 
 def check(source: bytes | Path, origin: str = "an image") -> None:
-    """Decode a picture to find damage; a JPEG at an eighth of its size, which takes half of the time."""
+    """Decode a picture to find damage; a JPEG at an eighth of its size, which takes half of the
+    time.
+    """
     with _opened(source, origin) as image:
         image.draft("RGB", (1, 1))
         image.load()
@@ -48,7 +51,9 @@ def check(source: bytes | Path, origin: str = "an image") -> None:
 
 
 def brightest(source: bytes | Path, origin: str = "an image") -> int | None:
-    """The largest value (of 255) in a picture whose file has more than 8 bits a channel; None for other files."""
+    """The largest value (of 255) in a picture whose file has more than 8 bits a channel; None for
+    other files.
+    """
     with _opened(source, origin) as image:
         deep = ";16" in str(getattr(image, "tile", "")) or image.mode in _DEEP
     return int(np.asarray(decode(source, origin)).max()) if deep else None
@@ -61,10 +66,11 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
 
 
 def resized(image: Image.Image, size: int, box: tuple[int, int, int, int] | None = None) -> Tensor:
-    """A box of the picture, or its middle square, as a square, uint8 (3, size, size), bilinear and filtered.
+    """A box of the picture, or its middle square, as a square, uint8 (3, size, size), bilinear and
+    filtered.
 
-    Boxes are left, top, right, bottom. As in torchvision, a box is cut out before it is resized, while the middle is
-    cut out of the resized picture: there the filter sees what lies next to it.
+    Boxes are left, top, right, bottom. As in torchvision, a box is cut out before it is resized,
+    while the middle is cut out of the resized picture: there the filter sees what lies next to it.
     """
     if box is not None:
         middle, image = None, image.crop(box)
@@ -78,12 +84,17 @@ def resized(image: Image.Image, size: int, box: tuple[int, int, int, int] | None
 
 @contextmanager
 def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
-    """The picture, of which the header is read; what goes wrong inside the context is a fault of the file."""
+    """The picture, of which the header is read; what goes wrong inside the context is a fault of
+    the file.
+    """
     name = str(source) if isinstance(source, Path) else origin
     try:
         with Image.open(source if isinstance(source, Path) else io.BytesIO(source)) as image:
             # Pillow's own warning can only be caught for all threads at once
-            if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+            if (
+                Image.MAX_IMAGE_PIXELS is not None
+                and image.width * image.height > Image.MAX_IMAGE_PIXELS
+            ):
                 raise Image.DecompressionBombError
             yield image
     except Image.DecompressionBombError as error:
@@ -91,12 +102,18 @@ def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
             f"{name} has more pixels than Pillow's limit of {Image.MAX_IMAGE_PIXELS:,} (a decompression bomb?)"
         ) from error
     except Exception as error:  # each format's reader raises other errors for damage
-        reason = "not an image, or of an unknown format" if "cannot identify" in str(error) else reason_of(error)
+        reason = (
+            "not an image, or of an unknown format"
+            if "cannot identify" in str(error)
+            else reason_of(error)
+        )
         raise DataError(f"{name} cannot be decoded: {reason}") from error
 
 
 def _of_16_bits(image: Image.Image) -> Image.Image:
-    """The upper 8 of 16 bits, or of those that a TIFF names; other numbers are refused, as nobody knows their range."""
+    """The upper 8 of 16 bits, or of those that a TIFF names; other numbers are refused, as nobody
+    knows their range.
+    """
     numbers = np.asarray(image)
     if image.mode in ("I", "F") and not (numbers.min() >= 0 and 255 < numbers.max() < 2**16):
         raise ValueError(
@@ -104,5 +121,7 @@ def _of_16_bits(image: Image.Image) -> Image.Image:
         )
     tags = getattr(image, "tag_v2", {})
     bits, largest = (np.ravel(tags.get(tag, 16))[0] for tag in (_BITS, _LARGEST))
-    depth = _DEPTHS.get(largest, min(int(bits), 16))  # a picture's own maximum, which some programs write, says nothing
+    depth = _DEPTHS.get(
+        largest, min(int(bits), 16)
+    )  # a picture's own maximum, which some programs write, says nothing
     return Image.fromarray((numbers.astype(np.int64) >> (depth - 8)).clip(0, 255).astype(np.uint8))

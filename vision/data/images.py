@@ -1,4 +1,6 @@
-"""An image set, with or without labels: small images in memory as one tensor, or pictures to be decoded."""
+"""An image set, with or without labels: small images in memory as one tensor, or pictures to be
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ KNOWN_MEAN_STD: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet1k": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 _SAMPLE = 1000
-_DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start with the first picture
+_DECODERS = ThreadPoolExecutor(
+    thread_name_prefix="decode"
+)  # its threads start with the first picture
 T = TypeVar("T")
 
 
@@ -42,10 +46,16 @@ class ImageSet:
     labels: Tensor | None  # (n,) int64
     classes: tuple[str, ...]  # their names, by label
     name: str
-    variant: str | None  # how the images differ from the published set, such as "JPEG copy"; stands beside any number
-    size: int = 0  # side of the images; of pictures, that of the middle squares which evaluation sees
+    variant: (
+        str | None
+    )  # how the images differ from the published set, such as "JPEG copy"; stands beside any number
+    size: int = (
+        0  # side of the images; of pictures, that of the middle squares which evaluation sees
+    )
     corrupt: int = 0  # how many damaged images were left out or replaced
-    listed: Pictures | None = None  # before damaged ones were replaced or all were decoded; they tell the set
+    listed: Pictures | None = (
+        None  # before damaged ones were replaced or all were decoded; they tell the set
+    )
 
     def __len__(self) -> int:
         return len(self.encoded) if self.images is None else len(self.images)
@@ -68,10 +78,14 @@ class ImageSet:
         )
 
     def sample(self, count: int | None, seed: int) -> ImageSet:
-        """``count`` images drawn with the seed; the whole set if ``count`` is None or not below its size."""
+        """``count`` images drawn with the seed; the whole set if ``count`` is None or not below its
+        size.
+        """
         if count is None or count >= len(self):
             return self
-        return self.subset(torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:count])
+        return self.subset(
+            torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:count]
+        )
 
     @property
     def title(self) -> str:
@@ -83,7 +97,9 @@ class ImageSet:
         return replace(self, variant=f"{self.variant}, {words}" if self.variant else words)
 
     def checksum(self, pixels: bool = True) -> str:
-        """A hash of labels and pixels; for pictures, or without ``pixels``, of their names in place of pixels."""
+        """A hash of labels and pixels; for pictures, or without ``pixels``, of their names in place
+        of pixels.
+        """
         digest = hashlib.sha256()
         listed = self.listed or self.pictures
         if self.images is not None and pixels:
@@ -96,7 +112,9 @@ class ImageSet:
         return digest.hexdigest()[:16]
 
     def image(self, row: int) -> Tensor:
-        """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side was resized."""
+        """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side
+        was resized.
+        """
         if self.images is not None:
             return self.images[row]
         return resized(self.read(row, decode), self.size)
@@ -109,7 +127,9 @@ class ImageSet:
             raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
-        """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures."""
+        """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode
+        pictures.
+        """
         if self.images is not None:
             return self.images[torch.from_numpy(rows)]
         return torch.stack(list(_DECODERS.map(self.image, rows.tolist())))
@@ -117,9 +137,11 @@ class ImageSet:
     def crops(
         self, rows: NDArray[np.int64], kinds: Sequence[tuple[RandomCrop, int]], key: tuple[int, ...]
     ) -> list[Tensor]:
-        """Random crops of the whole pictures at ``rows``: for each kind, uint8 (b, count, 3, size, size) on the CPU.
+        """Random crops of the whole pictures at ``rows``: for each kind, uint8 (b, count, 3, size,
+        size) on the CPU.
 
-        ``key`` seeds the draws, together with the row: the same key gives the same crops, in any batch and process.
+        ``key`` seeds the draws, together with the row: the same key gives the same crops, in any
+        batch and process.
         """
 
         def crops_of(row: int) -> list[Tensor]:
@@ -127,31 +149,49 @@ class ImageSet:
             image = self.read(row, decode)
             return [
                 torch.stack(
-                    [resized(image, crop.size, draw_box(image.height, image.width, crop, random)) for _ in range(count)]
+                    [
+                        resized(image, crop.size, draw_box(image.height, image.width, crop, random))
+                        for _ in range(count)
+                    ]
                 )
                 for crop, count in kinds
             ]
 
-        return [torch.stack(of_kind) for of_kind in zip(*_DECODERS.map(crops_of, rows.tolist()), strict=True)]
+        return [
+            torch.stack(of_kind)
+            for of_kind in zip(*_DECODERS.map(crops_of, rows.tolist()), strict=True)
+        ]
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[Tensor]:
         """All images in order, (b, 3, size, size) on the device; the last batch may have fewer."""
         rows = np.split(np.arange(len(self)), range(batch_size, len(self), batch_size))
-        return (batch["images"] for batch in load_ahead(lambda rows: {"images": self.batch(rows)}, rows, device))
+        return (
+            batch["images"]
+            for batch in load_ahead(lambda rows: {"images": self.batch(rows)}, rows, device)
+        )
 
 
 def mean_std(images: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of a training split's pixels, by channel, of values from 0 to 1.
 
-    CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers of the full set.
-    For other sets they are computed, from at most 1,000 evenly spaced images if these are decoded one by one.
+    CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers
+    of the full set. For other sets they are computed, from at most 1,000 evenly spaced images if
+    these are decoded one by one.
     """
     known = images.name.replace("_", "-").removesuffix("-lt")
     if known in KNOWN_MEAN_STD:
         return KNOWN_MEAN_STD[known]
-    total, squares, count = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), 0
+    total, squares, count = (
+        torch.zeros(3, dtype=torch.float64),
+        torch.zeros(3, dtype=torch.float64),
+        0,
+    )
     rows = range(0, len(images), math.ceil(len(images) / _SAMPLE))
-    chunks = torch.split(images.images, _SAMPLE) if images.images is not None else (images.image(k)[None] for k in rows)
+    chunks = (
+        torch.split(images.images, _SAMPLE)
+        if images.images is not None
+        else (images.image(k)[None] for k in rows)
+    )
     for chunk in chunks:
         values = chunk.float() / 255  # (n, 3, h, w)
         total += values.sum((0, 2, 3), dtype=torch.float64)

@@ -39,22 +39,27 @@ def load_images(
 ) -> ImageSet:
     """A split of a data set.
 
-    Images of up to 96 pixels are small: they are loaded as they are, and cropped on the device. Others, and those that
-    are more than twice as large as the encoder's input, so that crops on the device, which have no filter, would alias,
-    stay encoded. Their random crops are taken from the whole picture; evaluation sees the middle square, after their
-    shorter side became 8/7 of the input: 256 for 224.
+    Images of up to 96 pixels are small: they are loaded as they are, and cropped on the device.
+    Others, and those that are more than twice as large as the encoder's input, so that crops on the
+    device, which have no filter, would alias, stay encoded. Their random crops are taken from the
+    whole picture; evaluation sees the middle square, after their shorter side became 8/7 of the
+    input: 256 for 224.
 
     Args:
-        name_or_path: one of ``SET_NAMES``, as ``data/prepare.py`` has prepared it; ``shapes``, drawn at run time; a
-            folder of images, in class folders or without labels, divided into ``train`` and ``test`` (or ``val``) or
-            not; or a folder of parquet files in the hub's layout.
+        name_or_path: one of ``SET_NAMES``, as ``data/prepare.py`` has prepared it; ``shapes``,
+            drawn at run time; a folder of images, in class folders or without labels, divided into
+            ``train`` and ``test`` (or ``val``) or not; or a folder of parquet files in the hub's
+            layout.
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.files.places.data_root`.
         size: side of the images, or of the middle squares of pictures; None for what is said above.
-        skip_corrupt: count damaged images and leave them out, with one warning; this decodes every picture once.
+        skip_corrupt: count damaged images and leave them out, with one warning; this decodes every
+            picture once.
         view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
-        train_list: file that chooses the training images: a path a line, for image files, or an array of positions.
-        keep_count: replace damaged images by the next whole one of their class, so that a run goes on in its order.
+        train_list: file that chooses the training images: a path a line, for image files, or an
+            array of positions.
+        keep_count: replace damaged images by the next whole one of their class, so that a run goes
+            on in its order.
     """
     if name_or_path == SHAPES:
         if train_list is not None:
@@ -82,8 +87,12 @@ def usual_view(side: int) -> int:
 
 
 def _check_depth(found: ImageSet) -> None:
-    """Refuse pictures of 16 bits that would come out nearly black, since their numbers have fewer; name a half."""
-    values = {row: value for row in _sampled(found) if (value := found.read(row, brightest)) is not None}
+    """Refuse pictures of 16 bits that would come out nearly black, since their numbers have fewer;
+    name a half.
+    """
+    values = {
+        row: value for row in _sampled(found) if (value := found.read(row, brightest)) is not None
+    }
     dark = {row: value for row, value in values.items() if value < DARK}
     if 2 * len(dark) < len(values) or not dark:
         return
@@ -112,7 +121,11 @@ def _decoded(found: ImageSet) -> ImageSet:
     first, _ = found.encoded[0]
     copied = found.size == 32 and isinstance(first, bytes) and first.startswith(b"\xff\xd8\xff")
     found = replace(found, images=images, pictures=None, listed=found.listed or found.pictures)
-    return found.with_variant(JPEG_COPY) if copied and JPEG_COPY not in (found.variant or "") else found
+    return (
+        found.with_variant(JPEG_COPY)
+        if copied and JPEG_COPY not in (found.variant or "")
+        else found
+    )
 
 
 def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
@@ -128,9 +141,15 @@ def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
     count = len(found)
     faults: dict[int, str] = {}
     with ThreadPoolExecutor() as pool:
-        for start in progress_bar(range(0, count, _CHUNK), desc="checking", unit=f" x {_CHUNK} images"):
+        for start in progress_bar(
+            range(0, count, _CHUNK), desc="checking", unit=f" x {_CHUNK} images"
+        ):
             rows = range(start, min(start + _CHUNK, count))
-            faults |= {row: fault for row, fault in zip(rows, pool.map(fault_of, rows), strict=True) if fault}
+            faults |= {
+                row: fault
+                for row, fault in zip(rows, pool.map(fault_of, rows), strict=True)
+                if fault
+            }
     if not faults:
         return found
     message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
@@ -144,11 +163,15 @@ def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
     what = "replaced" if keep_count else "left out"
     warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
     if not keep_count:
-        return replace(found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults))
+        return replace(
+            found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults)
+        )
     labels = [0] * count if found.labels is None else found.labels.tolist()
     replaced = list(range(count))
     for row in faults:
-        others = (other for other in chain(range(row + 1, count), range(row)) if other not in faults)
+        others = (
+            other for other in chain(range(row + 1, count), range(row)) if other not in faults
+        )
         replaced[row] = next((other for other in others if labels[other] == labels[row]), -1)
         if replaced[row] < 0:
             raise DataError(f"{message}, all of class {found.classes[labels[row]]}: {faults[row]}")

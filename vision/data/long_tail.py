@@ -1,7 +1,7 @@
 """Exponential long-tailed subsets of a balanced data set.
 
-The choice is made by SHA-256 in counter mode: the key of image i is ``sha256("0:i")``, 0 being the seed, and a class
-keeps the images with the smallest keys. A hash is the same on every machine.
+The choice is made by SHA-256 in counter mode: the key of image i is ``sha256("0:i")``, 0 being the
+seed, and a class keeps the images with the smallest keys. A hash is the same on every machine.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ def long_tail_counts(n_max: int, classes: int) -> list[int]:
 
     Floats may make 28.999... of 29, so the product is first rounded to nine decimals.
     """
-    counts = [math.floor(round(n_max * RATIO ** (i / max(1, classes - 1)), 9)) for i in range(classes)]
+    counts = [
+        math.floor(round(n_max * RATIO ** (i / max(1, classes - 1)), 9)) for i in range(classes)
+    ]
     if min(counts) < 1:
-        raise DataError(f"a long tail of ratio {RATIO} leaves no image of the last class: the first has only {n_max}")
+        raise DataError(
+            f"a long tail of ratio {RATIO} leaves no image of the last class: the first has only {n_max}"
+        )
     return counts
 
 
 def long_tail_indices(labels: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Positions of the images that a long-tailed subset keeps, ascending, of labels (images,) from 0.
+    """Positions of the images that a long-tailed subset keeps, ascending, of labels (images,) from
+    0.
 
     The size of the smallest class is n_max, so that every class has enough.
     """
@@ -37,5 +42,7 @@ def long_tail_indices(labels: NDArray[np.integer]) -> NDArray[np.int64]:
     chosen: list[int] = []
     for label, count in enumerate(long_tail_counts(int(sizes.min()), len(sizes))):
         images = np.flatnonzero(labels == label).tolist()
-        chosen += sorted(images, key=lambda image: hashlib.sha256(f"0:{image}".encode()).digest())[:count]
+        chosen += sorted(images, key=lambda image: hashlib.sha256(f"0:{image}".encode()).digest())[
+            :count
+        ]
     return np.array(sorted(chosen), dtype=np.int64)

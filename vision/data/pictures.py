@@ -1,4 +1,6 @@
-"""Encoded pictures of a split, which are read when they are asked for: files, or rows of parquet files."""
+"""Encoded pictures of a split, which are read when they are asked for: files, or rows of parquet
+files.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
 class Pictures:
     """Encoded pictures by their row."""
 
-    contents: Sequence[Path] | pa.ChunkedArray  # paths of image files, or a column of their bytes, perhaps mapped
+    contents: (
+        Sequence[Path] | pa.ChunkedArray
+    )  # paths of image files, or a column of their bytes, perhaps mapped
     rows: NDArray[np.int64]  # those of the contents that are chosen, in order
     place: str = ""  # where the column comes from, for errors
 
@@ -47,7 +51,9 @@ class Pictures:
         return replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
 
     def fingerprint(self) -> Iterable[bytes]:
-        """Names of the files, of which one may be mended, or the column's rows and the lengths of their content."""
+        """Names of the files, of which one may be mended, or the column's rows and the lengths of
+        their content.
+        """
         if isinstance(self.contents, pa.ChunkedArray):
             lengths = pc.binary_length(self.contents).to_numpy().astype(np.int64)
             return self.rows.tobytes(), lengths[self.rows].tobytes()
@@ -56,10 +62,13 @@ class Pictures:
 
 
 def _links(files: Sequence[Path]) -> tuple[list[str], str]:
-    """Names without signs that datasets takes for patterns, in a cache of these very files: a change has a new one."""
+    """Names without signs that datasets takes for patterns, in a cache of these very files: a
+    change has a new one.
+    """
     stats = [path.stat() for path in files]  # st_ctime, since st_mtime can be set
     about = [
-        (str(path.resolve()), it.st_ino, it.st_size, it.st_ctime_ns) for path, it in zip(files, stats, strict=True)
+        (str(path.resolve()), it.st_ino, it.st_size, it.st_ctime_ns)
+        for path, it in zip(files, stats, strict=True)
     ]
     folder = cache_root() / "datasets" / hashlib.sha256(repr(about).encode()).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,10 +80,12 @@ def _links(files: Sequence[Path]) -> tuple[list[str], str]:
 
 
 def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
-    """Pictures, their labels or None, and the names of the classes (numbers where the files do not name them).
+    """Pictures, their labels or None, and the names of the classes (numbers where the files do not
+    name them).
 
-    A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the files once to a
-    cache, from where they are mapped into memory. The column's field ``bytes`` holds image files.
+    A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the
+    files once to a cache, from where they are mapped into memory. The column's field ``bytes``
+    holds image files.
     """
     import datasets  # slow to import
 
@@ -90,10 +101,14 @@ def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
         columns = [image] if label is None else [image, label]
         links, cache = _links(files)
-        stored = datasets.Dataset.from_parquet([escape(link) for link in links], columns=columns, cache_dir=cache)
+        stored = datasets.Dataset.from_parquet(
+            [escape(link) for link in links], columns=columns, cache_dir=cache
+        )
         contents = pc.struct_field(stored.data.table[image], "bytes")
     except Exception as error:  # the libraries that read tables have many kinds
-        raise DataError(f"{file} is damaged or of another layout: {reason_of(error.__cause__ or error)}") from error
+        raise DataError(
+            f"{file} is damaged or of another layout: {reason_of(error.__cause__ or error)}"
+        ) from error
     pictures = Pictures(contents, np.arange(len(contents)), place)
     if contents.null_count:
         raise DataError(f"{place} has rows without an image")

@@ -1,8 +1,10 @@
-"""A labelled image set drawn at run time: ten shapes and textures in varying colours, places and sizes.
+"""A labelled image set drawn at run time: ten shapes and textures in varying colours, places and
+sizes.
 
-Images of a class differ in what SimCLR's augmentation varies (colour, brightness, place, size, noise). The test split
-has other hues than the training split, and its figures lie farther from the middle. The features of an untrained
-network follow the colours, so that pre-training makes a difference.
+Images of a class differ in what SimCLR's augmentation varies (colour, brightness, place, size,
+noise). The test split has other hues than the training split, and its figures lie farther from the
+middle. The features of an untrained network follow the colours, so that pre-training makes a
+difference.
 """
 
 from __future__ import annotations
@@ -38,13 +40,19 @@ def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Te
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(count, 1, 1, generator=generator)
 
-    distance, direction, tilt = uniform(*DISTANCES[split]), uniform(0, 2 * math.pi), uniform(-TILT, TILT)
+    distance, direction, tilt = (
+        uniform(*DISTANCES[split]),
+        uniform(0, 2 * math.pi),
+        uniform(-TILT, TILT),
+    )
     unit = uniform(*UNITS)
     steps = torch.arange(SIDE) - (SIDE - 1) / 2
     x = steps[None, None, :] - distance * direction.cos()
     y = steps[None, :, None] - distance * direction.sin()
     u, v = (x * tilt.cos() + y * tilt.sin()) / unit, (y * tilt.cos() - x * tilt.sin()) / unit
-    mask = (0.5 - _FIGURES[figure](u, v) * unit).clamp(0, 1)[:, None]  # (count, 1, SIDE, SIDE), edges a pixel wide
+    mask = (0.5 - _FIGURES[figure](u, v) * unit).clamp(0, 1)[
+        :, None
+    ]  # (count, 1, SIDE, SIDE), edges a pixel wide
 
     hue = uniform(*HUES[split])
     dark, light = uniform(0.15, 0.4), uniform(0.6, 1.0)
@@ -58,7 +66,9 @@ def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Te
 
 def _colour(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     """HSV to RGB, (count, 1, 1) each -> (count, 3, 1, 1)."""
-    k = torch.remainder(torch.tensor((5.0, 3.0, 1.0)).view(3, 1, 1) + 6 * hue[:, None], 6)  # (count, 3, 1, 1)
+    k = torch.remainder(
+        torch.tensor((5.0, 3.0, 1.0)).view(3, 1, 1) + 6 * hue[:, None], 6
+    )  # (count, 3, 1, 1)
     return value[:, None] * (1 - saturation[:, None] * torch.minimum(k, 4 - k).clamp(0, 1))
 
 
@@ -77,7 +87,8 @@ def _cross(u: Tensor, v: Tensor) -> Tensor:
     return torch.maximum(torch.minimum(a, b) - 0.28, torch.maximum(a, b) - 0.95)
 
 
-# a figure maps places, in units of its size, to the distance from its edge, which is negative inside
+# a figure maps places, in units of its size, to the distance from its edge, which is negative
+# inside
 _FIGURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "disc": lambda u, v: torch.hypot(u, v) - 0.9,
     "ring": lambda u, v: (torch.hypot(u, v) - 0.75).abs() - 0.22,

@@ -37,8 +37,12 @@ class NoSuchSplitError(ParameterError):
     """The data set exists, but does not have the split."""
 
 
-def find_images(name_or_path: str, split: str, data_dir: str | None = None, train_list: str | None = None) -> ImageSet:
-    """The images of a set by its name, or of a folder of images or of parquet files; none of them is read."""
+def find_images(
+    name_or_path: str, split: str, data_dir: str | None = None, train_list: str | None = None
+) -> ImageSet:
+    """The images of a set by its name, or of a folder of images or of parquet files; none of them
+    is read.
+    """
     known = name_or_path.replace("-", "_")
     name = known if known in SET_NAMES else None
     folder = _folder_of(name_or_path, name, data_root(data_dir))
@@ -65,7 +69,9 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None, trai
 
 
 def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
-    """Where a known set has been prepared, or the user's folder or that of prepared data under this name."""
+    """Where a known set has been prepared, or the user's folder or that of prepared data under this
+    name.
+    """
     if name is not None:
         folder = root / name.removesuffix("_lt").replace("_", "-")
         problem = (
@@ -82,10 +88,16 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
 
 
 def _listed(found: ImageSet, file: Path) -> ImageSet:
-    """The images that a list chooses; the variant says how many a class has, which a list in another order changes."""
+    """The images that a list chooses; the variant says how many a class has, which a list in
+    another order changes.
+    """
     rows = _positions(found, file) if file.suffix == ".npy" else _named(found, file)
     chosen = found.subset(sorted(set(rows)))
-    sizes = [] if chosen.labels is None else torch.bincount(chosen.labels, minlength=len(found.classes)).tolist()
+    sizes = (
+        []
+        if chosen.labels is None
+        else torch.bincount(chosen.labels, minlength=len(found.classes)).tolist()
+    )
     a_class = f", {min(sizes):,} to {max(sizes):,} a class" if sizes else ""
     return chosen.with_variant(f"listed in {file.name}, {len(chosen):,} images{a_class}")
 
@@ -110,12 +122,15 @@ def _named(found: ImageSet, file: Path) -> list[int]:
     paths = found.encoded.contents
     if not isinstance(paths, list):
         raise ParameterError(
-            "train_list", f"{found.name} is of parquet files; an array of positions, FILE.npy, chooses there"
+            "train_list",
+            f"{found.name} is of parquet files; an array of positions, FILE.npy, chooses there",
         )
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
-        raise ParameterError("train_list", f"{str(file)!r} cannot be read: {reason_of(error)}") from error
+        raise ParameterError(
+            "train_list", f"{str(file)!r} cannot be read: {reason_of(error)}"
+        ) from error
     # published lists have a number of the class after each path, in an order of their own
     names = [re.sub(r"\s+\d+$", "", line.strip()) for line in lines if line.strip()]
     folder = paths[0].parents[1 if found.classes else 0]
@@ -123,7 +138,11 @@ def _named(found: ImageSet, file: Path) -> list[int]:
     rows = [row_of.get(folder / name, row_of.get(folder.parent / name)) for name in names]
     missing = [name for name, row in zip(names, rows, strict=True) if row is None]
     if missing or not names:
-        problem = f"{len(missing):,} files that {folder} does not have; the first: {missing[0]}" if missing else "none"
+        problem = (
+            f"{len(missing):,} files that {folder} does not have; the first: {missing[0]}"
+            if missing
+            else "none"
+        )
         raise ParameterError("train_list", f"files that {str(file)!r} names: {problem}")
     return [row for row in rows if row is not None]
 
@@ -133,12 +152,18 @@ def _parquet_files(folder: Path) -> list[Path]:
     return [path for path in found if not any(map(is_hidden, path.relative_to(folder).parts))]
 
 
-def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
-    named = ([path for path in tables if path.name.casefold().startswith(word)] for word in _SPLITS[split])
+def _from_parquet(
+    folder: Path, tables: Sequence[Path], split: str
+) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
+    named = (
+        [path for path in tables if path.name.casefold().startswith(word)]
+        for word in _SPLITS[split]
+    )
     files = next((paths for paths in named if paths), [])  # never test and validation together
     if not files:
         raise NoSuchSplitError(
-            "dataset", f"{str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)"
+            "dataset",
+            f"{str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)",
         )
     return read_parquet(files)
 
@@ -149,7 +174,8 @@ def _from_folder(
     """Class folders, or images without classes. ``classes`` selects and orders the class folders."""
     folder = _split_folder(root, split)
     if not classes:
-        # the training split numbers the classes, so that a test split without one of them agrees with it
+        # the training split numbers the classes, so that a test split without one of them agrees
+        # with it
         numbered = next((root / name for _, name in _named_for(root, "train")), folder)
         classes = folder_names(numbered)
         if unknown := {*folder_names(folder)} - {*classes}:
@@ -160,7 +186,9 @@ def _from_folder(
     for label, place in enumerate((folder, *(folder / name for name in classes)), -1):
         images, more = image_and_other_names(place) if place.is_dir() else ([], [])
         if label < 0 and images and classes:
-            raise DataError(f"{folder} has images next to class folders, such as {images[0]}; move them into a class")
+            raise DataError(
+                f"{folder} has images next to class folders, such as {images[0]}; move them into a class"
+            )
         if label >= 0 and not images and (place.is_dir() or split == "train"):
             raise DataError(f"{place} is a class without images")
         files += [place / name for name in images]
@@ -169,26 +197,44 @@ def _from_folder(
     if others:
         message = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
         warnings.warn(f"{message}; the first: {others[0]}", stacklevel=3)
-    return Pictures(files, np.arange(len(files))), torch.tensor(labels) if classes else None, tuple(classes)
+    return (
+        Pictures(files, np.arange(len(files))),
+        torch.tensor(labels) if classes else None,
+        tuple(classes),
+    )
 
 
 def _split_folder(root: Path, split: str) -> Path:
     """``root/train`` and the like. A folder without such folders is a training split as a whole."""
     found, tests = _named_for(root, split), _named_for(root, "test")
     if len({rank for rank, _ in found[:2]}) < len(found[:2]):
-        raise DataError(f"{root} has both {found[0][1]} and {found[1][1]}; keep one for the {split} split")
+        raise DataError(
+            f"{root} has both {found[0][1]} and {found[1][1]}; keep one for the {split} split"
+        )
     splits = {name for each in _SPLITS for _, name in _named_for(root, each)}
     if found and (others := [name for name in folder_names(root) if name not in splits]):
         message = f"{len(others):,} folders beside {root / found[0][1]} are passed over; the first: {others[0]}"
-        warnings.warn(f"{message}. If {found[0][1]} is a class, give the folder another name", stacklevel=4)
+        warnings.warn(
+            f"{message}. If {found[0][1]} is a class, give the folder another name", stacklevel=4
+        )
     if found or (split == "train" and not tests):
         return root / found[0][1] if found else root
-    has = f"{tests[0][1]} alone; move the other images, or class folders, into train" if tests else "none of them"
+    has = (
+        f"{tests[0][1]} alone; move the other images, or class folders, into train"
+        if tests
+        else "none of them"
+    )
     wanted = " or ".join(_SPLITS[split])
-    raise NoSuchSplitError("dataset", f"{str(root)!r} has no {split} split (a folder {wanted}); it has {has}")
+    raise NoSuchSplitError(
+        "dataset", f"{str(root)!r} has no {split} split (a folder {wanted}); it has {has}"
+    )
 
 
 def _named_for(root: Path, split: str) -> list[tuple[int, str]]:
-    """The folders that are a split's by their name in any case, the preferred one first, and their ranks."""
+    """The folders that are a split's by their name in any case, the preferred one first, and their
+    ranks.
+    """
     words = {name: _AFTER_A_SPLIT.sub("", name.casefold()) for name in folder_names(root)}
-    return sorted((_SPLITS[split].index(word), name) for name, word in words.items() if word in _SPLITS[split])
+    return sorted(
+        (_SPLITS[split].index(word), name) for name, word in words.items() if word in _SPLITS[split]
+    )

@@ -1,4 +1,6 @@
-"""Random views of an image set: small images are cropped on the device, pictures while they are decoded."""
+"""Random views of an image set: small images are cropped on the device, pictures while they are
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -19,41 +21,61 @@ from vision.data.images import ImageSet
 class RandomViews:
     """Random views of the images of a set.
 
-    A picture is decoded once for all its views, and each is a crop of the whole picture at its own resolution. The
-    crops depend on the seed, the step and the image alone, so a resumed run sees the same. What is drawn on the device,
-    such as flips and colours, comes from torch's generator.
+    A picture is decoded once for all its views, and each is a crop of the whole picture at its own
+    resolution. The crops depend on the seed, the step and the image alone, so a resumed run sees
+    the same. What is drawn on the device, such as flips and colours, comes from torch's generator.
     """
 
     images: ImageSet
     augment: CropAndFlip
     count: int = 2  # views of each image
     seed: int = 0  # of the crops of pictures
-    others: tuple[tuple[CropAndFlip, int], ...] = ()  # further kinds, such as smaller ones, and how many of them
+    others: tuple[
+        tuple[CropAndFlip, int], ...
+    ] = ()  # further kinds, such as smaller ones, and how many of them
 
     @property
     def kinds(self) -> tuple[tuple[CropAndFlip, int], ...]:
         return (self.augment, self.count), *self.others  # in the order of the views
 
     def load(self, rows: NDArray[np.int64], step: int) -> Batch:
-        """What :meth:`on_device` needs of the images at ``rows``, on the CPU; another step gives other crops."""
+        """What :meth:`on_device` needs of the images at ``rows``, on the CPU; another step gives
+        other crops.
+        """
         if self.images.pictures is None:
             return {"images": self.images.batch(rows)}
         wanted = [(augment.crop, count) for augment, count in self.kinds]
-        return {f"crops{k}": crops for k, crops in enumerate(self.images.crops(rows, wanted, (self.seed, step)))}
+        return {
+            f"crops{k}": crops
+            for k, crops in enumerate(self.images.crops(rows, wanted, (self.seed, step)))
+        }
 
     def on_device(self, batch: Batch) -> list[Tensor]:
-        """The views of a batch from :meth:`load`, on its device: each (b, 3, size, size), normalised."""
+        """The views of a batch from :meth:`load`, on its device: each (b, 3, size, size),
+        normalised.
+        """
         if "images" in batch:
             views = [augment(batch["images"], count) for augment, count in self.kinds]
         else:
-            views = [augment.of_crops(crops) for (augment, _), crops in zip(self.kinds, batch.values(), strict=True)]
-        return [view for of_kind, (_, count) in zip(views, self.kinds, strict=True) for view in of_kind.chunk(count)]
+            views = [
+                augment.of_crops(crops)
+                for (augment, _), crops in zip(self.kinds, batch.values(), strict=True)
+            ]
+        return [
+            view
+            for of_kind, (_, count) in zip(views, self.kinds, strict=True)
+            for view in of_kind.chunk(count)
+        ]
 
     def batches(
         self, batch_size: int, device: torch.device, step: int, order: Tensor
     ) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Batches of rows (b,) in their order on the CPU and their views on the device, loaded ahead by a thread."""
+        """Batches of rows (b,) in their order on the CPU and their views on the device, loaded
+        ahead by a thread.
+        """
         split = torch.split(order, batch_size)
-        loaded = load_ahead(lambda rows: self.load(rows, step), (rows.numpy() for rows in split), device)
+        loaded = load_ahead(
+            lambda rows: self.load(rows, step), (rows.numpy() for rows in split), device
+        )
         for rows, batch in zip(split, loaded, strict=True):
             yield rows, self.on_device(batch)

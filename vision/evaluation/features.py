@@ -37,20 +37,27 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def image_features(encoder: ImageEncoder, images: ImageSet, image_input: ImageInput, batch_size: int = 256) -> Tensor:
-    """Features of all images, without augmentation: (n, feature_dim) in fp32, on the encoder's device.
+def image_features(
+    encoder: ImageEncoder, images: ImageSet, image_input: ImageInput, batch_size: int = 256
+) -> Tensor:
+    """Features of all images, without augmentation: (n, feature_dim) in fp32, on the encoder's
+    device.
 
     Features that are not finite are refused.
     """
     size, mean, std = image_input.image_size, image_input.mean, image_input.std
     batches = images.batches(batch_size, next(encoder.parameters()).device)
-    shown = progress_bar(batches, total=math.ceil(len(images) / batch_size), desc="features", unit=" batches")
+    shown = progress_bar(
+        batches, total=math.ceil(len(images) / batch_size), desc="features", unit=" batches"
+    )
     inputs = (evaluation_transform(batch, size, mean, std) for batch in shown)
     return torch.cat(_features(encoder, inputs))
 
 
 def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 256) -> list[Tensor]:
-    """Features of each random view of all images, as :func:`image_features`: ``views.count`` times (n, feature_dim)."""
+    """Features of each random view of all images, as :func:`image_features`: ``views.count`` times
+    (n, feature_dim).
+    """
     device = next(encoder.parameters()).device
     rows = torch.arange(len(views.images))
     inputs = (torch.cat(seen) for _, seen in views.batches(batch_size, device, 0, rows))
@@ -65,5 +72,7 @@ def _features(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]:
     with evaluating(encoder), torch.autocast(device.type, enabled=False):
         found = [encoder.features(batch).float() for batch in inputs]
     if not torch.stack([features.isfinite().all() for features in found]).all():  # one read for all
-        raise ParameterError("model", "its features have NaN or infinite entries, so no score can be computed")
+        raise ParameterError(
+            "model", "its features have NaN or infinite entries, so no score can be computed"
+        )
     return found

@@ -1,4 +1,6 @@
-"""Fine-tuning of a whole encoder on a labelled image set, with class weights where classes are unbalanced."""
+"""Fine-tuning of a whole encoder on a labelled image set, with class weights where classes are
+unbalanced.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ from vision.evaluation.settings import NAMED_WEIGHTS
 from vision.resnet import ImageEncoder, ImageInput
 
 BATCH_SIZE = 128  # the paper's
-_DROPS = (0.6, 0.8)  # shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
+_DROPS = (
+    0.6,
+    0.8,
+)  # shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
 
 
 def rate_of(epoch: int, epochs: int, classes: int, start: float | None = None) -> float:
@@ -33,7 +38,9 @@ def rate_of(epoch: int, epochs: int, classes: int, start: float | None = None) -
 
 
 def new_classifier(encoder: ImageEncoder, classes: int, seed: int) -> ImageEncoder:
-    """A copy of an encoder with a new linear layer as its projector; for two classes one output, the second's logit."""
+    """A copy of an encoder with a new linear layer as its projector; for two classes one output,
+    the second's logit.
+    """
     model = copy.deepcopy(encoder)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU too
@@ -49,10 +56,11 @@ def fine_tune(
     learning_rate: float | None = None,
     seed: int = 0,
 ) -> tuple[ImageEncoder, float]:
-    """A classifier trained from a copy of an encoder by plain SGD, and its mean loss in the last epoch.
+    """A classifier trained from a copy of an encoder by plain SGD, and its mean loss in the last
+    epoch.
 
-    Of one view of each labelled image. ``weights`` (classes,) are from :func:`weights_of`, ``learning_rate`` is that at
-    the start. Only the views draw from the caller's random state.
+    Of one view of each labelled image. ``weights`` (classes,) are from :func:`weights_of`,
+    ``learning_rate`` is that at the start. Only the views draw from the caller's random state.
     """
     train, device = views.images, next(encoder.parameters()).device
     assert train.labels is not None
@@ -83,17 +91,22 @@ def fine_tune(
 
 
 @torch.no_grad()
-def score_classifier(model: ImageEncoder, test: ImageSet, image_input: ImageInput, batch_size: int) -> dict[str, Any]:
+def score_classifier(
+    model: ImageEncoder, test: ImageSet, image_input: ImageInput, batch_size: int
+) -> dict[str, Any]:
     """The figures of a fine-tuned classifier on test images, x 100.
 
-    Top-1 and top-5; where the test images are of both of two classes the balanced accuracy, the mean of the classes'
-    accuracies, and the area under the ROC curve, the same whichever is called positive.
+    Top-1 and top-5; where the test images are of both of two classes the balanced accuracy, the
+    mean of the classes' accuracies, and the area under the ROC curve, the same whichever is called
+    positive.
     """
     assert test.labels is not None
     labels = test.labels
     logits = model.projector(image_features(model, test, image_input, batch_size)).cpu()
     binary = logits.shape[1] == 1
-    scores = torch.cat([torch.zeros_like(logits), logits], dim=1) if binary else logits  # the first class's logit is 0
+    scores = (
+        torch.cat([torch.zeros_like(logits), logits], dim=1) if binary else logits
+    )  # the first class's logit is 0
     found: dict[str, Any] = {"accuracy": asdict(Accuracy.of(scores, labels))}
     if binary and 0 < int(labels.count_nonzero()) < len(labels):
         found["balanced_accuracy"] = 100 * float(balanced_accuracy_score(labels, scores.argmax(1)))
@@ -114,24 +127,34 @@ def parse_class_weights(words: Sequence[str]) -> dict[str, float]:
             name = ""
         if not name or not 0 < weights[name] < float("inf"):
             known = ", ".join(NAMED_WEIGHTS)
-            raise ParameterError("class_weights", f"{word!r} is neither CLASS=WEIGHT, above 0, nor one of {known}")
+            raise ParameterError(
+                "class_weights", f"{word!r} is neither CLASS=WEIGHT, above 0, nor one of {known}"
+            )
     return weights
 
 
 def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Tensor:
-    """The weight of each class, float32 (classes,); 1 for those that are not named, and no others may be named."""
+    """The weight of each class, float32 (classes,); 1 for those that are not named, and no others
+    may be named.
+    """
     for name in class_weights:
         if name not in classes:
             known = textwrap.shorten(", ".join(classes), 300, placeholder=" ...")
-            raise ParameterError("class_weights", f"no class {name!r}; the {len(classes):,} are {known}")
+            raise ParameterError(
+                "class_weights", f"no class {name!r}; the {len(classes):,} are {known}"
+            )
     return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 
 
 def classification_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Cross-entropy of (n, classes), or for two classes (n, 1), the logit of the second; weights (classes,).
+    """Cross-entropy of (n, classes), or for two classes (n, 1), the logit of the second; weights
+    (classes,).
 
-    The mean is divided by the images' weights; for two classes by the number of images, as torch's ``pos_weight``.
+    The mean is divided by the images' weights; for two classes by the number of images, as torch's
+    ``pos_weight``.
     """
     if logits.shape[1] == 1:
-        return F.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits), weight=weights[labels])
+        return F.binary_cross_entropy_with_logits(
+            logits[:, 0], labels.to(logits), weight=weights[labels]
+        )
     return F.cross_entropy(logits, labels, weight=weights)

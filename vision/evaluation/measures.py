@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dystress_text.core.geometry import alignment, interclass_uniformity, similarity_histograms, tolerance, uniformity
+from dystress_text.core.geometry import (
+    alignment,
+    interclass_uniformity,
+    similarity_histograms,
+    tolerance,
+    uniformity,
+)
 from dystress_text.core.vectors import unit_vectors
 from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
@@ -28,7 +34,9 @@ L2_NEIGHBOURS = (1, 10)  # of the paper's long-tailed rows
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoder and the labelled images that it is evaluated on. Features are computed on first use."""
+    """An encoder and the labelled images that it is evaluated on. Features are computed on first
+    use.
+    """
 
     encoder: ImageEncoder  # on the device where the work is done
     train: ImageSet  # the bank of the nearest neighbours, and the training images of classifiers
@@ -40,9 +48,15 @@ class Subject:
     def knn(self) -> dict[str, Any]:
         """Accuracies on normalised features, by the name of the classifier."""
         bank, queries, k = unit_vectors(self.bank), unit_vectors(self.queries), self.settings.k
-        labels, truth, classes = self._labels(self.train), self._labels(self.test), len(self.train.classes)
+        labels, truth, classes = (
+            self._labels(self.train),
+            self._labels(self.test),
+            len(self.train.classes),
+        )
         found = {(f"{k}-NN", k): cosine_votes(bank, labels, queries, classes, k)}
-        by_distance = l2_votes(bank, labels, queries, classes, [n for n in L2_NEIGHBOURS if n <= len(bank)])
+        by_distance = l2_votes(
+            bank, labels, queries, classes, [n for n in L2_NEIGHBOURS if n <= len(bank)]
+        )
         found |= {(f"{n}-NN L2", n): votes for n, votes in by_distance.items()}
         return {  # fewer than five classes have a vote of fewer neighbours
             name: asdict(Accuracy.of(votes, truth, above=0)) | ({} if n >= 5 else {"top5": None})
@@ -50,14 +64,24 @@ class Subject:
         }
 
     def linear(self) -> dict[str, Any]:
-        """The linear probe: by default the published one for pictures and the fast one for small images."""
-        classes, epochs, seed = len(self.train.classes), self.settings.probe_epochs, self.settings.seed
+        """The linear probe: by default the published one for pictures and the fast one for small
+        images.
+        """
+        classes, epochs, seed = (
+            len(self.train.classes),
+            self.settings.probe_epochs,
+            self.settings.seed,
+        )
         probe = self.settings.probe or ("fixed" if self.train.pictures is None else "augmented")
         if probe == "fixed":
-            scores = linear_probe(self.bank, self._labels(self.train), self.queries, classes, epochs, seed)
+            scores = linear_probe(
+                self.bank, self._labels(self.train), self.queries, classes, epochs, seed
+            )
         else:
             with seeded(seed, self.device):
-                scores = augmented_probe(self.encoder, self.crop_and_flip, self.queries, epochs, seed)
+                scores = augmented_probe(
+                    self.encoder, self.crop_and_flip, self.queries, epochs, seed
+                )
         return {**asdict(Accuracy.of(scores, self._labels(self.test))), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
@@ -76,12 +100,17 @@ class Subject:
         return geometry_of(self.queries, view1, view2, self._labels(self.test))
 
     def transfer(self) -> dict[str, Any]:
-        """Fine-tune on the training images, cropped and flipped at random, and score the test images."""
+        """Fine-tune on the training images, cropped and flipped at random, and score the test
+        images.
+        """
         settings, views = self.settings, self.crop_and_flip
         epochs, rate, seed = settings.transfer_epochs, settings.transfer_lr, settings.seed
         with seeded(seed, self.device):
             model, loss = fine_tune(self.encoder, views, self.weights, epochs, rate, seed=seed)
-        return {**score_classifier(model, self.test, self.input, settings.batch_size), "last_loss": loss}
+        return {
+            **score_classifier(model, self.test, self.input, settings.batch_size),
+            "last_loss": loss,
+        }
 
     @property
     def device(self) -> torch.device:
@@ -110,7 +139,8 @@ class Subject:
 
 
 def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Geometry of n images, of whose features and two views are given, (n, dim) each, and labels (n,).
+    """Geometry of n images, of whose features and two views are given, (n, dim) each, and labels
+    (n,).
 
     Definitions are in :mod:`dystress_text.core.geometry`. What they do not define is left out.
     """
@@ -122,5 +152,7 @@ def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) 
         found["interclass_uniformity"] = interclass_uniformity(features, labels)
     if of_class.max() > 1:
         found["tolerance"] = tolerance(features, labels)
-    pairs = similarity_histograms(view1, view2, labels, bins=100)  # edges, and counts by kind of pair
+    pairs = similarity_histograms(
+        view1, view2, labels, bins=100
+    )  # edges, and counts by kind of pair
     return {name: figure.tolist() for name, figure in (found | pairs._asdict()).items()}

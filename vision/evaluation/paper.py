@@ -1,4 +1,5 @@
-"""The figures of the paper's tables of images, for presets, evaluation and pages; simcse/paper.py has those of text.
+"""The figures of the paper's tables of images, for presets, evaluation and pages; simcse/paper.py
+has those of text.
 
 All but the geometry of features are accuracies x 100. The paper has one run for each row.
 """
@@ -10,13 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Place = tuple[str, ...]  # of a figure in the results of an evaluation, such as ("knn", "200-NN", "top1")
+Place = tuple[
+    str, ...
+]  # of a figure in the results of an evaluation, such as ("knn", "200-NN", "top1")
 Values = tuple[float | None, ...]
 
 LINEAR1, LINEAR5 = ("linear", "top1"), ("linear", "top5")
 NN1, NN10, NN200 = (("knn", name, "top1") for name in ("1-NN L2", "10-NN L2", "200-NN"))
 NN20, NN20_TOP5 = ("knn", "20-NN", "top1"), ("knn", "20-NN", "top5")
-UNIFORMITY, ALIGNMENT, INTERCLASS = (("geometry", f) for f in ("uniformity", "alignment", "interclass_uniformity"))
+UNIFORMITY, ALIGNMENT, INTERCLASS = (
+    ("geometry", f) for f in ("uniformity", "alignment", "interclass_uniformity")
+)
 FINE_TUNED = ("transfer", "accuracy", "top1")
 UNNAMED = ("unnamed", "top1")  # the paper does not say how it measured
 
@@ -25,7 +30,9 @@ UNNAMED = ("unnamed", "top1")  # the paper does not say how it measured
 class Table:
     """A table of the paper."""
 
-    columns: tuple[tuple[str, Place], ...]  # of each figure of a row, the data set and its place in the results
+    columns: tuple[
+        tuple[str, Place], ...
+    ]  # of each figure of a row, the data set and its place in the results
     rows: Mapping[str, Values]  # figures by the name of the row; None where the paper has none
 
 
@@ -121,11 +128,19 @@ def row_of(table: str, name: str) -> str:
 
 
 def figures_of(row: str, dataset: str) -> dict[Place, float]:
-    """The figures of a row on a data set, by their place in an evaluation's results; none of an unknown row."""
+    """The figures of a row on a data set, by their place in an evaluation's results; none of an
+    unknown row.
+    """
     label, _, name = row.removeprefix("Table ").partition(", row ")
     table = TABLES.get(label, Table((), {}))
-    columns = zip(table.columns, table.rows.get(name, ()), strict=False)  # an unknown row has columns alone
-    return {place: value for (data, place), value in columns if data == name_of(dataset) and value is not None}
+    columns = zip(
+        table.columns, table.rows.get(name, ()), strict=False
+    )  # an unknown row has columns alone
+    return {
+        place: value
+        for (data, place), value in columns
+        if data == name_of(dataset) and value is not None
+    }
 
 
 def name_of(dataset: str) -> str:
@@ -133,8 +148,11 @@ def name_of(dataset: str) -> str:
     return Path(dataset).name.lower()
 
 
-def results_of(rows: Iterable[str], dataset: str, tasks: Container[str] | None = None) -> dict[str, dict[str, Any]]:
-    """The figures of rows that have some, by row, in the shape of an evaluation's results; ``tasks`` None for all.
+def results_of(
+    rows: Iterable[str], dataset: str, tasks: Container[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """The figures of rows that have some, by row, in the shape of an evaluation's results;
+    ``tasks`` None for all.
 
     The linear probe is taken to be the published form.
     """
@@ -154,7 +172,9 @@ def told(row: str, dataset: str) -> str:
     figures = []
     for place, value in figures_of(row, dataset).items():
         measure = " ".join(_WORDS.get(key, key) for key in place if key not in _UNSAID)
-        figures.append(f"{measure} {value:g}" if place[0] == "geometry" else f"{measure} {value:.2f}")
+        figures.append(
+            f"{measure} {value:g}" if place[0] == "geometry" else f"{measure} {value:.2f}"
+        )
     return f"{row}: {', '.join(figures)}"
 
 

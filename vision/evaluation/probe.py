@@ -1,7 +1,8 @@
-"""The linear probe: one layer on frozen features, by the schedule of the paper's ImageNet comparison.
+"""The linear probe: one layer on frozen features, by the schedule of the paper's ImageNet
+comparison.
 
-On augmented images, as published figures have it, each epoch sees other crops and the encoder runs in each step. On
-fixed features, the fast choice, the features of each image are computed once.
+On augmented images, as published figures have it, each epoch sees other crops and the encoder runs
+in each step. On fixed features, the fast choice, the features of each image are computed once.
 """
 
 from __future__ import annotations
@@ -26,13 +27,17 @@ LEARNING_RATE = 0.1  # for 256 images a step; proportional to that number
 MOMENTUM = 0.9
 
 
-def linear_probe(train: Tensor, labels: Tensor, queries: Tensor, classes: int, epochs: int, seed: int) -> Tensor:
-    """Scores (m, classes) of a linear classifier on fixed features by SGD with momentum, cosine schedule and no decay.
+def linear_probe(
+    train: Tensor, labels: Tensor, queries: Tensor, classes: int, epochs: int, seed: int
+) -> Tensor:
+    """Scores (m, classes) of a linear classifier on fixed features by SGD with momentum, cosine
+    schedule and no decay.
 
-    Of training features (n, dim) with labels (n,), on queries (m, dim). Features are first shifted by their mean and
-    divided by one number, so that their entries have a mean square of 1 over the training images. This does not change
-    what a linear classifier can express, but one learning rate then suits all encoders, also those whose features
-    differ little from their mean, such as untrained ones. The caller's random state does not change.
+    Of training features (n, dim) with labels (n,), on queries (m, dim). Features are first shifted
+    by their mean and divided by one number, so that their entries have a mean square of 1 over the
+    training images. This does not change what a linear classifier can express, but one learning
+    rate then suits all encoders, also those whose features differ little from their mean, such as
+    untrained ones. The caller's random state does not change.
     """
     mean = train.mean(0)
     x, y = train - mean, labels.to(train.device)
@@ -44,7 +49,9 @@ def linear_probe(train: Tensor, labels: Tensor, queries: Tensor, classes: int, e
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(epochs):
-            for rows in torch.split(torch.randperm(len(x), generator=generator).to(x.device), BATCH_SIZE):
+            for rows in torch.split(
+                torch.randperm(len(x), generator=generator).to(x.device), BATCH_SIZE
+            ):
                 yield x[rows], y[rows]
 
     steps = epochs * math.ceil(len(x) / BATCH_SIZE)
@@ -52,25 +59,37 @@ def linear_probe(train: Tensor, labels: Tensor, queries: Tensor, classes: int, e
     return F.linear((queries - mean) * scale, weight, bias)
 
 
-def balanced_svm(train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int) -> dict[str, float]:
-    """FS of Kukleva et al.: accuracy of a linear SVM that sees as many images of each class as the rarest has.
+def balanced_svm(
+    train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int
+) -> dict[str, float]:
+    """FS of Kukleva et al.: accuracy of a linear SVM that sees as many images of each class as the
+    rarest has.
 
     Of features (n, dim) with labels (n,) on queries (m, dim) with labels (m,), all at unit length.
     """
-    x, asked, y = unit_vectors(train).cpu().numpy(), unit_vectors(queries).cpu().numpy(), labels.cpu().numpy()
+    x, asked, y = (
+        unit_vectors(train).cpu().numpy(),
+        unit_vectors(queries).cpu().numpy(),
+        labels.cpu().numpy(),
+    )
     found, counts = np.unique(y, return_counts=True)
     random = np.random.default_rng(seed)
-    rows = np.concatenate([random.permutation(np.flatnonzero(y == label))[: counts.min()] for label in found])
+    rows = np.concatenate(
+        [random.permutation(np.flatnonzero(y == label))[: counts.min()] for label in found]
+    )
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
     return {"top1": 100 * float(svm.score(asked, truth.cpu().numpy())), "images": len(rows)}
 
 
-def augmented_probe(encoder: ImageEncoder, views: RandomViews, queries: Tensor, epochs: int, seed: int) -> Tensor:
-    """Scores (m, classes) of a linear classifier trained on random views, as in the linear evaluation of SimCLR.
+def augmented_probe(
+    encoder: ImageEncoder, views: RandomViews, queries: Tensor, epochs: int, seed: int
+) -> Tensor:
+    """Scores (m, classes) of a linear classifier trained on random views, as in the linear
+    evaluation of SimCLR.
 
-    The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode. Features enter as they
-    are, and images that do not fill the last batch of an epoch are left out of it. What the views draw on the device
-    comes from the caller's random state.
+    The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode.
+    Features enter as they are, and images that do not fill the last batch of an epoch are left out
+    of it. What the views draw on the device comes from the caller's random state.
     """
     labels, device = views.images.labels, queries.device
     assert labels is not None
@@ -94,9 +113,15 @@ def augmented_probe(encoder: ImageEncoder, views: RandomViews, queries: Tensor, 
 
 
 def _train(
-    batches: Iterable[tuple[Tensor, Tensor]], steps: int, classes: int, batch_size: int, like: Tensor
+    batches: Iterable[tuple[Tensor, Tensor]],
+    steps: int,
+    classes: int,
+    batch_size: int,
+    like: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Weight (classes, dim) and bias (classes,) from 0, trained on batches of features such as ``like``, and labels."""
+    """Weight (classes, dim) and bias (classes,) from 0, trained on batches of features such as
+    ``like``, and labels.
+    """
     weight = like.new_zeros(classes, like.shape[1], requires_grad=True)
     bias = like.new_zeros(classes, requires_grad=True)
     rate = LEARNING_RATE * batch_size / 256

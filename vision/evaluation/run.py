@@ -36,13 +36,19 @@ def run(settings: EvaluationSettings) -> bool:
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
-    train, test, image_input = load_splits(settings, dataset, data_dir, train_list, view_of(encoders))
+    train, test, image_input = load_splits(
+        settings, dataset, data_dir, train_list, view_of(encoders)
+    )
     if "knn" in settings.tasks and settings.k > len(train):  # refused before any encoder runs
         bank = f"{len(train):,}"
-        raise ParameterError("k", f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}")
+        raise ParameterError(
+            "k", f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"
+        )
     weights = weights_of(class_weights, train.classes)
     inputs = {  # normalised as in training; where that is not known, by the mean and deviation of these images
-        name: replace(image_input, mean=encoder.input.mean, std=encoder.input.std) if encoder.input else image_input
+        name: replace(image_input, mean=encoder.input.mean, std=encoder.input.std)
+        if encoder.input
+        else image_input
         for name, encoder in encoders.items()
     }
     papers = papers_of(settings, encoders, dataset)
@@ -51,10 +57,12 @@ def run(settings: EvaluationSettings) -> bool:
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
     seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
     content: dict[str, Any] = {
-        "settings": asdict(settings) | {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights},
+        "settings": asdict(settings)
+        | {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights},
         "data": about(train, test, image_input),
         "encoders": {
-            name: {**asdict(encoder.description), "input": asdict(inputs[name])} for name, encoder in encoders.items()
+            name: {**asdict(encoder.description), "input": asdict(inputs[name])}
+            for name, encoder in encoders.items()
         },
         "weights": {name: fingerprint(encoder) for name, encoder in encoders.items()},
         "device": str(device),
@@ -65,7 +73,9 @@ def run(settings: EvaluationSettings) -> bool:
     }
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.json"
     before = read_json(file) if file.is_file() else {}
-    write_evaluation(file, beside(before, content))  # shows now, not at the end, that the place cannot be written
+    write_evaluation(
+        file, beside(before, content)
+    )  # shows now, not at the end, that the place cannot be written
     for name, encoder in encoders.items():
         subject = Subject(encoder.to(device), train, test, inputs[name], settings, weights)
         for task in settings.tasks:
@@ -83,12 +93,25 @@ def run(settings: EvaluationSettings) -> bool:
 
 
 def beside(before: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """New results with those that a file had: of the same images and weights together, all others under ``others``."""
+    """New results with those that a file had: of the same images and weights together, all others
+    under ``others``.
+    """
     merged, others = json.loads(to_json(content)), []
-    for block in ({name: part for name, part in before.items() if name != "others"}, *before.get("others", [])):
+    for block in (
+        {name: part for name, part in before.items() if name != "others"},
+        *before.get("others", []),
+    ):
         then, now = block.get("weights"), merged["weights"]
-        if then and block["data"] == merged["data"] and all(then.get(name, now[name]) == now[name] for name in now):
-            merged |= {part: _merged(block[part], merged.get(part, {})) for part in _MERGED if part in block}
+        if (
+            then
+            and block["data"] == merged["data"]
+            and all(then.get(name, now[name]) == now[name] for name in now)
+        ):
+            merged |= {
+                part: _merged(block[part], merged.get(part, {}))
+                for part in _MERGED
+                if part in block
+            }
         elif block:
             others.append(block)
     return {**merged, "others": others}
@@ -101,9 +124,15 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def load_splits(
-    settings: EvaluationSettings, dataset: str, data_dir: str | None, train_list: str | None, view: int | None
+    settings: EvaluationSettings,
+    dataset: str,
+    data_dir: str | None,
+    train_list: str | None,
+    view: int | None,
 ) -> tuple[ImageSet, ImageSet, ImageInput]:
-    """Labelled images for training and test, and the input of an encoder that has not been trained on others."""
+    """Labelled images for training and test, and the input of an encoder that has not been trained
+    on others.
+    """
     train = load_images(dataset, "train", data_dir, None, settings.skip_corrupt, view, train_list)
     test = load_images(dataset, "test", data_dir, train.size, settings.skip_corrupt)
     view = view or usual_view(train.size)
@@ -111,7 +140,9 @@ def load_splits(
     train, test = (images.sample(settings.limit, settings.seed) for images in (train, test))
     if train.labels is None or test.labels is None:
         split = "training" if train.labels is None else "test"
-        raise ParameterError("dataset", f"the {split} images of {train.name} have no labels (class folders)")
+        raise ParameterError(
+            "dataset", f"the {split} images of {train.name} have no labels (class folders)"
+        )
     if train.classes != test.classes:
         raise ParameterError(
             "dataset",
@@ -119,7 +150,10 @@ def load_splits(
             "their names differ; they must be the same",
         )
     if len(torch.unique(train.labels)) < 2:
-        raise ParameterError("dataset", f"the training images of {train.name} are of one class; a classifier needs two")
+        raise ParameterError(
+            "dataset",
+            f"the training images of {train.name} are of one class; a classifier needs two",
+        )
     return train, test, image_input
 
 
@@ -136,22 +170,37 @@ def about(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str,
 
 
 def report(
-    results: Mapping[str, Mapping[str, Any]], train: ImageSet, tested: int, papers: Mapping[str, Mapping[str, Any]]
+    results: Mapping[str, Mapping[str, Any]],
+    train: ImageSet,
+    tested: int,
+    papers: Mapping[str, Mapping[str, Any]],
 ) -> None:
     """Print the table, and what a reader of the paper's columns must know."""
-    columns = {**results, **{row: found for of in papers.values() for row, found in of["rows"].items()}}
+    columns = {
+        **results,
+        **{row: found for of in papers.values() for row, found in of["rows"].items()},
+    }
     print(f"\n{train.title}, {tested:,} test images\n{lay_out(cells(columns, train.variant))}\n")
     for name, paper in papers.items():
         if paper["differs"]:
             print(f"{name} differs from the row in {paper['differs']}")
     if papers and train.variant is not None:
         print("the paper's figures are of the published data")
-    if any("alignment" in found.get("geometry", {}) for of in papers.values() for found in of["rows"].values()):
-        print("the paper's alignment cannot be that of two views of an image (docs/reproduction.md)")
+    if any(
+        "alignment" in found.get("geometry", {})
+        for of in papers.values()
+        for found in of["rows"].values()
+    ):
+        print(
+            "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)"
+        )
 
 
-def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: str) -> dict[str, dict[str, Any]]:
-    """By encoder, the figures of the paper's rows that its preset stands for, and in which options the run differs.
+def papers_of(
+    settings: EvaluationSettings, encoders: Iterable[str], dataset: str
+) -> dict[str, dict[str, Any]]:
+    """By encoder, the figures of the paper's rows that its preset stands for, and in which options
+    the run differs.
 
     Of a row on other images than in training, only fine-tuning is comparable.
     """
@@ -166,7 +215,9 @@ def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: st
 
 
 def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
-    """The model and the encoder to compare it with, by their names in the table. The random state is unchanged."""
+    """The model and the encoder to compare it with, by their names in the table. The random state
+    is unchanged.
+    """
     encoders: dict[str, ImageEncoder] = {}
     with torch.random.fork_rng(devices=[]):  # weights are drawn before they are read
         model = load_encoder(settings.model)
@@ -180,13 +231,19 @@ def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
 
 
 def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None]:
-    """Data set, folder of prepared data and list of training images: of the settings, else of the model's training."""
+    """Data set, folder of prepared data and list of training images: of the settings, else of the
+    model's training.
+    """
     if settings.dataset is not None:
         return settings.dataset, settings.data_dir, None
     file = Path(settings.model) / RECORD
     try:
         trained = read_record(file.parent)["settings"]
-        return str(trained["dataset"]), settings.data_dir or trained["data_dir"], trained.get("train_list")
+        return (
+            str(trained["dataset"]),
+            settings.data_dir or trained["data_dir"],
+            trained.get("train_list"),
+        )
     except (KeyError, TypeError) as error:
         said = f"{str(file)!r} does not say what the encoder was trained on; name images"
         raise ParameterError("dataset", said) from error
@@ -197,5 +254,7 @@ def view_of(encoders: Mapping[str, ImageEncoder]) -> int | None:
     sides = {encoder.input.image_size for encoder in encoders.values() if encoder.input is not None}
     if len(sides) > 1:
         said = " and ".join(str(side) for side in sorted(sides))
-        raise ParameterError("compare", f"the encoders were trained on images of {said} pixels a side")
+        raise ParameterError(
+            "compare", f"the encoders were trained on images of {said} pixels a side"
+        )
     return next(iter(sides), None)

@@ -27,7 +27,8 @@ class EvaluationSettings:
 
     model: str = field(metadata={"help": "Folder that vision/train.py wrote."})
     dataset: str | None = option(
-        None, "Name of an image set, or a folder of class folders; default: what the model was trained on."
+        None,
+        "Name of an image set, or a folder of class folders; default: what the model was trained on.",
     )
     data_dir: str | None = option(
         None, "Folder of prepared data; default: as in training, $DYSTRESS_DATA, or data/prepared."
@@ -40,9 +41,17 @@ class EvaluationSettings:
         nargs="+",
     )
     compare: str | None = option(
-        None, "Another encoder; without FOLDER, an untrained one.", nargs="?", const=UNTRAINED, metavar="FOLDER"
+        None,
+        "Another encoder; without FOLDER, an untrained one.",
+        nargs="?",
+        const=UNTRAINED,
+        metavar="FOLDER",
     )
-    k: int = option(200, "knn: neighbours by cosine; default 200. Those by L2 are 1 and 10.", interval="[1, inf)")
+    k: int = option(
+        200,
+        "knn: neighbours by cosine; default 200. Those by L2 are 1 and 10.",
+        interval="[1, inf)",
+    )
     probe: str | None = option(
         None,
         "linear: train on augmented images, as published figures have it, or on fixed features, which is faster; "
@@ -61,11 +70,17 @@ class EvaluationSettings:
     transfer_lr: float | None = option(
         None, "transfer: learning rate; default 0.1, with two classes 1.0.", interval="(0, inf)"
     )
-    limit: int | None = option(None, "Images of each split, drawn with the seed; default all.", interval="[1, inf)")
-    batch_size: int = option(256, "Images at a time in evaluation; default 256.", interval="[1, inf)")
+    limit: int | None = option(
+        None, "Images of each split, drawn with the seed; default all.", interval="[1, inf)"
+    )
+    batch_size: int = option(
+        256, "Images at a time in evaluation; default 256.", interval="[1, inf)"
+    )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
     seed: int = option(0, "Of everything that is drawn; default 0.")
-    output: Path | None = option(None, "Results; default vision-DATA.json beside the model.", metavar="FILE.json")
+    output: Path | None = option(
+        None, "Results; default vision-DATA.json beside the model.", metavar="FILE.json"
+    )
 
     def __post_init__(self) -> None:
         check_options(self)

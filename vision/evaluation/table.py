@@ -1,4 +1,6 @@
-"""The table of an evaluation: a line for each figure, a column for each encoder and for each row of the paper."""
+"""The table of an evaluation: a line for each figure, a column for each encoder and for each row of
+the paper.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,21 @@ SHOWN = {  # figures: what they are called, digits after the point, and what is 
     "auc": ("auc", 2, ""),
 }
 
-PREFIXES = {"svm": "linear SVM on balanced classes,", "transfer": "fine-tuned", "unnamed": "unnamed measure"}  # by task
-PROBES = {"augmented": "augmented images", "fixed": "fixed features"}  # how a linear probe was trained
+PREFIXES = {
+    "svm": "linear SVM on balanced classes,",
+    "transfer": "fine-tuned",
+    "unnamed": "unnamed measure",
+}  # by task
+PROBES = {
+    "augmented": "augmented images",
+    "fixed": "fixed features",
+}  # how a linear probe was trained
 
 
 def cells(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None) -> list[list[str]]:
-    """The table's cells, the header first, of figures by task by encoder or row; the variant of the data is named."""
+    """The table's cells, the header first, of figures by task by encoder or row; the variant of the
+    data is named.
+    """
     columns = {name: _figures(tasks) for name, tasks in encoders.items()}
     labels = list(dict.fromkeys(label for column in columns.values() for label in column))
     lines = [["", *columns]]
@@ -35,13 +46,22 @@ def cells(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None)
 
 
 def page_tables(record: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
-    """For the page of a run of images: what was measured while training beside the figures of the preset's rows."""
+    """For the page of a run of images: what was measured while training beside the figures of the
+    preset's rows.
+    """
     rows = results_of(rows_of(record), record["settings"]["dataset"])
     if not rows:
         return []
-    online = {f"{name.removeprefix('knn')}-NN": {"top1": value} for name, value in record["trained"].items()}
+    online = {
+        f"{name.removeprefix('knn')}-NN": {"top1": value}
+        for name, value in record["trained"].items()
+    }
     queries = record["data"].get("knn_queries")  # on a CPU not all of them
-    mine = f"this run, while training, {queries:,} test images" if queries else "this run, while training"
+    mine = (
+        f"this run, while training, {queries:,} test images"
+        if queries
+        else "this run, while training"
+    )
     return [("The paper's figures", cells({mine: {"knn": online}, **rows}))]
 
 

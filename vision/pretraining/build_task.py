@@ -21,15 +21,25 @@ from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.negative_free import DINOLoss
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
-from vision.pretraining.task import PREDICTOR_HIDDEN, PretrainTask, Prototypes, QueueTask, TeacherTask
+from vision.pretraining.task import (
+    PREDICTOR_HIDDEN,
+    PretrainTask,
+    Prototypes,
+    QueueTask,
+    TeacherTask,
+)
 from vision.resnet import ImageEncoder, mlp
 
 
 def prepared(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> nn.Module:
-    """The module itself, on the device, with batch statistics of all processes where the settings say so."""
+    """The module itself, on the device, with batch statistics of all processes where the settings
+    say so.
+    """
     if vision.sync_batchnorm and accelerator.num_processes > 1:
         if accelerator.device.type == "cpu":
-            raise ParameterError("sync_batchnorm", "torch has it for GPUs alone, and these processes are on CPUs")
+            raise ParameterError(
+                "sync_batchnorm", "torch has it for GPUs alone, and these processes are on CPUs"
+            )
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     return module.to(accelerator.device)
 
@@ -40,9 +50,14 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> Object
     if isinstance(objective, QueueInfoNCELoss):
         if accelerator.num_processes > 1 and not vision.sync_batchnorm:
             reason = "with batch statistics of its own, a process can tell its keys from those of the others"
-            raise ParameterError("loss", f"queue on several processes needs --sync_batchnorm; {reason}")
+            raise ParameterError(
+                "loss", f"queue on several processes needs --sync_batchnorm; {reason}"
+            )
         if objective.dim not in (None, vision.out_dim):
-            raise ParameterError("loss", f"queue: dim {objective.dim} is not --out_dim {vision.out_dim}; leave it out")
+            raise ParameterError(
+                "loss",
+                f"queue: dim {objective.dim} is not --out_dim {vision.out_dim}; leave it out",
+            )
         objective.start(vision.out_dim)
     objective.gather = gather_of(accelerator)
     return objective.to(accelerator.device)
@@ -56,7 +71,9 @@ def task_of(
     online: OnlineKnn | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
-    """The task that the settings describe; encoder, views and objective are on the accelerator's device."""
+    """The task that the settings describe; encoder, views and objective are on the accelerator's
+    device.
+    """
     vision, dim = settings.vision, settings.vision.out_dim
     card = f"Pre-trained on {views.images.name} with {settings.loss}."
     common = (encoder, views, objective, vision.one_pass, online, card)
@@ -66,8 +83,14 @@ def task_of(
     if isinstance(objective, QueueInfoNCELoss):
         return QueueTask(*common, **following)
     dino = isinstance(objective, DINOLoss)
-    head = Prototypes(dim, objective.prototypes) if isinstance(objective, DINOLoss) else mlp(dim, PREDICTOR_HIDDEN, dim)
-    return TeacherTask(*common, **following, head=prepared(head, vision, accelerator), head_in_teacher=dino)
+    head = (
+        Prototypes(dim, objective.prototypes)
+        if isinstance(objective, DINOLoss)
+        else mlp(dim, PREDICTOR_HIDDEN, dim)
+    )
+    return TeacherTask(
+        *common, **following, head=prepared(head, vision, accelerator), head_in_teacher=dino
+    )
 
 
 def make_optimizer(
@@ -75,14 +98,16 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser that the settings name.
 
-    SGD decays all weights, as in the CIFAR recipes. LARS and AdamW do not decay biases and normalisation layers, and
-    LARS adapts the rate of matrices and kernels only (You et al., 2017).
+    SGD decays all weights, as in the CIFAR recipes. LARS and AdamW do not decay biases and
+    normalisation layers, and LARS adapts the rate of matrices and kernels only (You et al., 2017).
     """
     scales = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}
     rate = engine.learning_rate * scales[vision.lr_scaling]
     if vision.optimizer == "sgd":
         trainable = [p for p in network.parameters() if p.requires_grad]
-        return torch.optim.SGD(trainable, lr=rate, momentum=0.9, weight_decay=engine.weight_decay, fused=True)
+        return torch.optim.SGD(
+            trainable, lr=rate, momentum=0.9, weight_decay=engine.weight_decay, fused=True
+        )
     groups = parameter_groups(network, engine.weight_decay)
     if vision.optimizer == "lars":
         groups[1]["lr"] = rate * vision.bias_lr_ratio

@@ -1,12 +1,13 @@
 """Objectives without negatives and without a temperature.
 
-Each takes unnormalised embeddings (batch, dim), the i-th rows of image i, and computes in fp32 (fp64 for fp64
-embeddings), under autocast too. Statistics of the batch keep the embeddings apart; in BYOL and DINO, a teacher that
-follows the student slowly does.
+Each takes unnormalised embeddings (batch, dim), the i-th rows of image i, and computes in fp32
+(fp64 for fp64 embeddings), under autocast too. Statistics of the batch keep the embeddings apart;
+in BYOL and DINO, a teacher that follows the student slowly does.
 
-On several processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. Statistics are then those of the global
-batch. The mean of the losses over the processes, and after DistributedDataParallel's averaging every gradient, equals
-that of one process with the global batch.
+On several processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. Statistics are then
+those of the global batch. The mean of the losses over the processes, and after
+DistributedDataParallel's averaging every gradient, equals that of one process with the global
+batch.
 """
 
 from __future__ import annotations
@@ -50,17 +51,20 @@ class GlobalBatchLoss(NegativeFreeLoss):
     def of_views(self, *views: Tensor) -> Tensor:
         both = self.gather(torch.cat(views, dim=1))  # (N, 2 dim)
         if len(both) < 2:
-            raise ValueError("a batch of 1 image has no statistics: the batch size must be at least 2")
+            raise ValueError(
+                "a batch of 1 image has no statistics: the batch size must be at least 2"
+            )
         return self.formula(*both.chunk(2, dim=1))
 
 
 @register("barlow_twins")
 class BarlowTwinsLoss(GlobalBatchLoss):
-    """Barlow Twins (Zbontar et al., ICML 2021, Eqs. 1 and 2): make the views' cross-correlation the identity.
+    """Barlow Twins (Zbontar et al., ICML 2021, Eqs. 1 and 2): make the views' cross-correlation the
+    identity.
 
-    ``sum_i (1 - C_ii)^2 + off_diagonal * sum_{i != j} C_ij^2`` with ``C = z1' z2 / N`` of dimensions that have mean 0
-    and variance 1 over the batch. This is the loss as the paper prints it, with its lambda; libraries scale it
-    (solo-learn by 0.1).
+    ``sum_i (1 - C_ii)^2 + off_diagonal * sum_{i != j} C_ij^2`` with ``C = z1' z2 / N`` of
+    dimensions that have mean 0 and variance 1 over the batch. This is the loss as the paper prints
+    it, with its lambda; libraries scale it (solo-learn by 0.1).
     """
 
     def __init__(self, off_diagonal: float = 0.0051, *, gather: Gather | None = None) -> None:
@@ -70,20 +74,29 @@ class BarlowTwinsLoss(GlobalBatchLoss):
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         correlation = _standardised(z1, dim=0).T @ _standardised(z2, dim=0) / len(z1)  # (dim, dim)
-        return (1 - correlation.diagonal()).square().sum() + self.off_diagonal * _off_diagonal_squares(correlation)
+        return (
+            1 - correlation.diagonal()
+        ).square().sum() + self.off_diagonal * _off_diagonal_squares(correlation)
 
 
 @register("vicreg")
 class VICRegLoss(GlobalBatchLoss):
-    """VICReg (Bardes et al., ICLR 2022, Algorithm 1): invariance, a hinge on each variance, no covariance.
+    """VICReg (Bardes et al., ICLR 2022, Algorithm 1): invariance, a hinge on each variance, no
+    covariance.
 
-    ``invariance * mean (z1 - z2)^2 + sum over views of (variance * mean_j max(0, 1 - std_j) + covariance *
-    sum_{i != j} Cov_ij^2 / dim)``, with ``std_j`` the root of the unbiased variance plus 1e-4. The mean of the first
-    term is over rows and dimensions, as in the paper's algorithm; its Eq. 5 sums over dimensions.
+    ``invariance * mean (z1 - z2)^2 + sum over views of (variance * mean_j max(0, 1 - std_j) +
+    covariance * sum_{i != j} Cov_ij^2 / dim)``, with ``std_j`` the root of the unbiased variance
+    plus 1e-4. The mean of the first term is over rows and dimensions, as in the paper's algorithm;
+    its Eq. 5 sums over dimensions.
     """
 
     def __init__(
-        self, invariance: float = 25, variance: float = 25, covariance: float = 1, *, gather: Gather | None = None
+        self,
+        invariance: float = 25,
+        variance: float = 25,
+        covariance: float = 1,
+        *,
+        gather: Gather | None = None,
     ) -> None:
         super().__init__(gather)
         self.invariance, self.variance, self.covariance = invariance, variance, covariance
@@ -101,31 +114,38 @@ class VICRegLoss(GlobalBatchLoss):
 
 @register("w_mse")
 class WMSELoss(GlobalBatchLoss):
-    """W-MSE (Ermolov et al., ICML 2021, Eqs. 5 and 6): the distance of the views once each is white and normalised.
+    """W-MSE (Ermolov et al., ICML 2021, Eqs. 5 and 6): the distance of the views once each is white
+    and normalised.
 
     ``mean_i |v1_i - v2_i|^2``, where v is ``L^-1 (z - mean z)`` at unit length and L the Cholesky factor of z's
-    covariance. Each view is whitened in slices of the batch, as many as leave a slice at least 2 dim rows, the paper's
-    ratio. Batches are shuffled, so slices are consecutive rows, where the paper draws them at random. The batch must
-    have more rows than dimensions.
+    covariance. Each view is whitened in slices of the batch, as many as leave a slice at least 2
+    dim rows, the paper's ratio. Batches are shuffled, so slices are consecutive rows, where the
+    paper draws them at random. The batch must have more rows than dimensions.
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         n, dim = z1.shape
         slices = max(1, n // (2 * dim))
-        first, second = (torch.cat([_white(part) for part in z.tensor_split(slices)]) for z in (z1, z2))
+        first, second = (
+            torch.cat([_white(part) for part in z.tensor_split(slices)]) for z in (z1, z2)
+        )
         return (first - second).square().sum(1).mean()
 
 
 @register("zero_icl")
 class ZeroICLLoss(GlobalBatchLoss):
-    """Zero-ICL (Zhang et al., ICLR 2022): agreement of the views where the instances are decorrelated.
+    """Zero-ICL (Zhang et al., ICLR 2022): agreement of the views where the instances are
+    decorrelated.
 
-    It standardises each row, whitens the rows and takes ``sum_i (1 - h1_i . h2_i / dim)^2``; the ridge of the whitening
-    is 0.01, as in the authors' program for ImageNet100 (theirs for CIFAR shrinks by 0.1).
+    It standardises each row, whitens the rows and takes ``sum_i (1 - h1_i . h2_i / dim)^2``; the
+    ridge of the whitening is 0.01, as in the authors' program for ImageNet100 (theirs for CIFAR
+    shrinks by 0.1).
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
-        first, second = (_decorrelated(_standardised(z, dim=1), ridge=0.01) for z in (z1, z2))  # (N, dim)
+        first, second = (
+            _decorrelated(_standardised(z, dim=1), ridge=0.01) for z in (z1, z2)
+        )  # (N, dim)
         return (1 - (first * second).mean(1)).square().sum()
 
 
@@ -147,12 +167,14 @@ class ZeroCLLoss(ZeroICLLoss):
 
 @register("arb")
 class ARBLoss(GlobalBatchLoss):
-    """ARB (Zhang et al., CVPR 2022): align each view with the orthonormal base that is nearest to the other.
+    """ARB (Zhang et al., CVPR 2022): align each view with the orthonormal base that is nearest to
+    the other.
 
-    ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are standardised over the
-    batch; the base b is the whitened view, with the ridge 1e-5, and carries no gradient. All features are one group, as
-    by default in the authors' programs. They also permute the features before they group them, which keeps copies of a
-    feature apart from each other's groups; in one group the order has no part.
+    ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are
+    standardised over the batch; the base b is the whitened view, with the ridge 1e-5, and carries
+    no gradient. All features are one group, as by default in the authors' programs. They also
+    permute the features before they group them, which keeps copies of a feature apart from each
+    other's groups; in one group the order has no part.
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
@@ -164,7 +186,8 @@ class ARBLoss(GlobalBatchLoss):
 
 @register("byol")
 class BYOLLoss(NegativeFreeLoss):
-    """BYOL (Grill et al., NeurIPS 2020, Eq. 2 on both views): the distance of predictions and targets as unit vectors.
+    """BYOL (Grill et al., NeurIPS 2020, Eq. 2 on both views): the distance of predictions and
+    targets as unit vectors.
 
     ``mean |p1 - t2|^2 + mean |p2 - t1|^2`` over the images, of the student's predictions p and the teacher's outputs t.
     """
@@ -177,16 +200,17 @@ class BYOLLoss(NegativeFreeLoss):
 
 @register("dino")
 class DINOLoss(NegativeFreeLoss):
-    """DINO (Caron et al., ICCV 2021, Eqs. 3 and 4): match the teacher's choice of prototypes for another crop.
+    """DINO (Caron et al., ICCV 2021, Eqs. 3 and 4): match the teacher's choice of prototypes for
+    another crop.
 
-    The mean of ``H(P_t(x), P_s(y))`` over the images, the teacher's two large crops x and the student's other crops y,
-    large and small, with the cross-entropy H, ``P_s = softmax(s / student_temperature)`` and
-    ``P_t = softmax((t - centre) / teacher_temperature)``. In training mode the centre then follows the mean of the
-    teacher's outputs over all processes. The warm-up of the teacher's temperature and the first epoch with fixed
-    prototypes are left out.
+    The mean of ``H(P_t(x), P_s(y))`` over the images, the teacher's two large crops x and the
+    student's other crops y, large and small, with the cross-entropy H, ``P_s = softmax(s /
+    student_temperature)`` and ``P_t = softmax((t - centre) / teacher_temperature)``. In training
+    mode the centre then follows the mean of the teacher's outputs over all processes. The warm-up
+    of the teacher's temperature and the first epoch with fixed prototypes are left out.
 
-    It takes the student's outputs for the two large crops and for any number of small ones, then the teacher's for the
-    two large ones, all (batch, prototypes).
+    It takes the student's outputs for the two large crops and for any number of small ones, then
+    the teacher's for the two large ones, all (batch, prototypes).
     """
 
     centre: Tensor
@@ -202,8 +226,12 @@ class DINOLoss(NegativeFreeLoss):
     def of_views(self, *views: Tensor) -> Tensor:
         student = [F.log_softmax(s / self.student_temperature, dim=1) for s in views[:-2]]
         outputs = [t.detach() for t in views[-2:]]
-        teacher = [torch.softmax((t - self.centre) / self.teacher_temperature, dim=1) for t in outputs]
-        terms = [-(t * s).sum(1) for i, t in enumerate(teacher) for j, s in enumerate(student) if i != j]
+        teacher = [
+            torch.softmax((t - self.centre) / self.teacher_temperature, dim=1) for t in outputs
+        ]
+        terms = [
+            -(t * s).sum(1) for i, t in enumerate(teacher) for j, s in enumerate(student) if i != j
+        ]
         if self.training:
             mean = self.gather(torch.cat(outputs).mean(0, keepdim=True)).mean(0)  # (prototypes,)
             self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
@@ -213,14 +241,16 @@ class DINOLoss(NegativeFreeLoss):
 def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
     """Unit vectors (rows, dim) of whitened rows.
 
-    The shrinkage, a share of the covariance that is replaced by its mean variance times the identity so that fp32 can
-    factor it, is ours; the paper has none.
+    The shrinkage, a share of the covariance that is replaced by its mean variance times the
+    identity so that fp32 can factor it, is ours; the paper has none.
     """
     covariance = _covariance(z)  # (dim, dim)
     scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
     identity = torch.eye(len(covariance), dtype=z.dtype, device=z.device)
     factor = torch.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * scale * identity)
-    white: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False)  # (dim, rows)
+    white: Tensor = torch.linalg.solve_triangular(
+        factor, (z - z.mean(0)).T, upper=False
+    )  # (dim, rows)
     return F.normalize(white.T, dim=1)
 
 
@@ -233,8 +263,8 @@ def _standardised(z: Tensor, dim: int) -> Tensor:
 def _decorrelated(x: Tensor, ridge: float) -> Tensor:
     """``(x x' / m + ridge I)^(-1/2) x`` of x (k, m); the factor is a constant to the gradient.
 
-    Its values differ from ``ridge^(-1/2)`` along the min(k, m) singular vectors of x alone, so that no matrix of
-    (k, k) is needed where there are more rows than columns.
+    Its values differ from ``ridge^(-1/2)`` along the min(k, m) singular vectors of x alone, so that
+    no matrix of (k, k) is needed where there are more rows than columns.
     """
     with torch.no_grad():
         vectors, values, _ = torch.linalg.svd(x, full_matrices=False)  # (k, r), (r,)

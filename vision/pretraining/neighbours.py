@@ -1,4 +1,6 @@
-"""What training did, to be seen: test images of several classes beside their nearest training images."""
+"""What training did, to be seen: test images of several classes beside their nearest training
+images.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from vision.evaluation.features import image_features
 from vision.evaluation.knn import OnlineKnn
 from vision.resnet import ImageEncoder
 
-SHOWN, NEAREST, SEARCHED = 6, 5, 2_000  # classes, neighbours of an image, training images that are looked through
+SHOWN, NEAREST, SEARCHED = (
+    6,
+    5,
+    2_000,
+)  # classes, neighbours of an image, training images that are looked through
 SIDE, GAP = 64, 2  # pixels: of an image on the page at most, and between two
 HEADING = "Test images (left) and the training images nearest to them: before training (above) and after it"
 Rows = list[list[int]]  # for each test image those of its neighbours
@@ -32,12 +38,23 @@ def gallery(knn: OnlineKnn, found: Mapping[str, Rows]) -> tuple[str, Pictures]:
     searched, shown = _sets(knn)
     pictures = []
     for row, label in enumerate(_labels(shown)):
-        names = {when: ", ".join(_labels(searched.subset(rows[row]))) for when, rows in found.items()}
+        names = {
+            when: ", ".join(_labels(searched.subset(rows[row]))) for when, rows in found.items()
+        }
         strips = [[shown.image(row), *map(searched.image, rows[row])] for rows in found.values()]
-        tiles = [torch.cat([F.pad(tile, (GAP,) * 4, value=255) for tile in strip], dim=2) for strip in strips]
+        tiles = [
+            torch.cat([F.pad(tile, (GAP,) * 4, value=255) for tile in strip], dim=2)
+            for strip in strips
+        ]
         said = f"{label}. Nearest before training: {names['before']}; after it: {names['after']}."
         pixels = torch.cat(tiles, dim=1).permute(1, 2, 0).numpy()  # (height, width, 3)
-        pictures.append((f"a test image of {label}, and its neighbours", said, raster(pixels, SIDE * len(strips[0]))))
+        pictures.append(
+            (
+                f"a test image of {label}, and its neighbours",
+                said,
+                raster(pixels, SIDE * len(strips[0])),
+            )
+        )
     return HEADING, pictures
 
 

@@ -1,6 +1,7 @@
 """Named recipes of pre-training, each with its table and row of the paper.
 
-A line says in brackets what neither the paper nor, for its figures, lightly's benchmark has: what is ours.
+A line says in brackets what neither the paper nor, for its figures, lightly's benchmark has: what
+is ours.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def _shifted(low: float, high: float, shift: float) -> Options:
 
 
 def _preset(settings: Options, note: str, *rows: tuple[str, str]) -> Preset:
-    """A preset of the rows (table and name); its line has the figures of the first one and the note."""
+    """A preset of the rows (table and name); its line has the figures of the first one and the
+    note.
+    """
     known = tuple(row_of(*row) for row in rows)
     first = told(known[0], settings["dataset"])
     further = f"; also of {', '.join(table for table, _ in rows[1:])}" if rows[1:] else ""
@@ -109,7 +112,9 @@ def _cifar_rows() -> dict[str, Preset]:
 
 def _cifar_ablations() -> dict[str, Preset]:
     """What the paper shows as figures alone: ranges, shifts and learning rates on CIFAR."""
-    ranges = [(low, high) for low in (0.05, 0.07, 0.1, 0.2) for high in (0.1, 0.2, 0.5) if low <= high]
+    ranges = [
+        (low, high) for low in (0.05, 0.07, 0.1, 0.2) for high in (0.1, 0.2, 0.5) if low <= high
+    ]
     named = {f"range-{low}-{high}": ("range", _cosine(low, high)) for low, high in ranges}
     for letter, shift in (("a", 0.2), ("b", 0.4)):  # the paper's versions of the shifted minimum
         named[f"shift-v1-{shift}"] = f"shift, version 1{letter}", _shifted(0.07, 0.2, shift)
@@ -142,7 +147,9 @@ def _long_tailed_rows() -> dict[str, Preset]:
     }
     return {
         f"{data}{suffix}": _preset(
-            {**_CIFAR, "dataset": data, "num_train_epochs": 500, "eval_steps": 0, **options}, note, (table or own, row)
+            {**_CIFAR, "dataset": data, "num_train_epochs": 500, "eval_steps": 0, **options},
+            note,
+            (table or own, row),
         )
         for data, own in (("cifar10_lt", "cifar10lt"), ("cifar100_lt", "cifar100lt"))
         for suffix, (options, note, table, row) in rows.items()
@@ -153,8 +160,9 @@ _BARLOW_TWINS = "barlow_twins(off_diagonal=0.0051)"
 _VICREG = "vicreg(invariance=25, variance=25, covariance=1)"
 _EXPANDER: Options = {"projector": "expander", "out_dim": 8192}
 _AS_LIGHTLY = "the paper says no more than its rate; as lightly's on ImageNet: "
-# lightly's ImageNet benchmark of ResNet-50, whose figures the paper prints for ImageNet-1K: the row, lightly's options,
-# its rate and decay at batch 256 where they are not SimCLR's, and what the line says
+# lightly's ImageNet benchmark of ResNet-50, whose figures the paper prints for ImageNet-1K: the
+# row, lightly's options, its rate and decay at batch 256 where they are not SimCLR's, and what the
+# line says
 _PEERS: dict[str, tuple[str, Options, Options, str]] = {
     "-simclr": ("SimCLR", _ntxent("0.1"), {}, "temperature 0.1"),
     "-dcl": ("DCL", _DCL, {}, "temperature 0.1"),
@@ -180,25 +188,38 @@ _PEERS: dict[str, tuple[str, Options, Options, str]] = {
 def _imagenet_tables() -> dict[str, Preset]:
     """The tables of ImageNet100 and ImageNet-1K: linear top-1 and top-5."""
     small, large = "in100_bal_bs256_lars_200eps", "in1k_bal_bs256_lars_100eps"
-    elsewhere = {"-simclr": (_GEOMETRY, _TRANSFER), "-dcl": (_GEOMETRY, _TRANSFER), "-dclw": (_GEOMETRY,)}
+    elsewhere = {
+        "-simclr": (_GEOMETRY, _TRANSFER),
+        "-dcl": (_GEOMETRY, _TRANSFER),
+        "-dclw": (_GEOMETRY,),
+    }
     presets = {
         "imagenet100": _preset({**_IMAGENET100, **_cosine(0.1, 0.2)}, "", (small, "DySTreSS")),
         "imagenet1k": _preset(
-            {**_IMAGENET1K, **_cosine(0.1, 0.2)}, "", *((table, "DySTreSS") for table in (large, _GEOMETRY, _TRANSFER))
+            {**_IMAGENET1K, **_cosine(0.1, 0.2)},
+            "",
+            *((table, "DySTreSS") for table in (large, _GEOMETRY, _TRANSFER)),
         ),
         "imagenet100-macl": _preset({**_IMAGENET100, **_MACL}, _MACL_NOTE, (small, "MACL")),
         "imagenet1k-macl": _preset({**_IMAGENET1K, **_MACL}, _MACL_NOTE, (large, "MACL")),
         "imagenet100-dcl-cosine": Preset(
             "the text's DySTreSS on SimCLR+DCL: linear top-1 0.14 above a row of Table in100_bal_bs256_lars_200eps, "
             "which it does not name",
-            {**_IMAGENET100, "loss": "dcl(cosine(0.1, 0.2), per_view=True, detach_temperature=False)"},
+            {
+                **_IMAGENET100,
+                "loss": "dcl(cosine(0.1, 0.2), per_view=True, detach_temperature=False)",
+            },
         ),
     }
     for suffix, (row, options, rate, in_words) in _PEERS.items():
         if suffix != "-dclw":  # the text has one rate for all methods
-            presets[f"imagenet100{suffix}"] = _preset({**_IMAGENET100, **options}, _AS_LIGHTLY + in_words, (small, row))
+            presets[f"imagenet100{suffix}"] = _preset(
+                {**_IMAGENET100, **options}, _AS_LIGHTLY + in_words, (small, row)
+            )
         words = {"learning_rate": "rate {} at batch 256, ", "weight_decay": "decay {}, "}
-        rate_in_words = "".join(text.format(rate[option]) for option, text in words.items() if option in rate)
+        rate_in_words = "".join(
+            text.format(rate[option]) for option, text in words.items() if option in rate
+        )
         presets[f"imagenet1k{suffix}"] = _preset(
             {**_IMAGENET1K, **options, **rate},
             f"as lightly's, whose figure it is: {rate_in_words}{in_words}",
@@ -247,7 +268,9 @@ _WITHOUT_NEGATIVES: dict[str, tuple[str, Options, str]] = {
 
 
 def _imagenet_ablations() -> dict[str, Preset]:
-    """Tiny-ImageNet, the methods without negatives, the long tail, and the tables of temperature ranges and shifts."""
+    """Tiny-ImageNet, the methods without negatives, the long tail, and the tables of temperature
+    ranges and shifts.
+    """
     lt = {**_IMAGENET100, "dataset": "imagenet100_lt", "num_train_epochs": 2000, "warmup_ratio": 0.005, "eval_steps": 0,
           "jitter": 1.0}  # fmt: skip
     about_lt = (
@@ -256,7 +279,9 @@ def _imagenet_ablations() -> dict[str, Preset]:
     )
     presets = {
         f"imagenet100-400{suffix}": _preset(
-            {**_LONG, **options}, "; ".join(filter(None, (note, _NOT_THEIRS))), ("otherframein100", name)
+            {**_LONG, **options},
+            "; ".join(filter(None, (note, _NOT_THEIRS))),
+            ("otherframein100", name),
         )
         for suffix, (name, options, note) in _WITHOUT_NEGATIVES.items()
     }
@@ -265,7 +290,9 @@ def _imagenet_ablations() -> dict[str, Preset]:
             "the Tiny-ImageNet recipe of the appendix, 200-NN; the paper has no table of it",
             {**_TINY, **_cosine(0.07, 0.2)},
         ),
-        "imagenet100-lt": _preset({**lt, **_cosine(0.1, 0.2)}, about_lt, ("compkuklevain100lt", "DySTreSS")),
+        "imagenet100-lt": _preset(
+            {**lt, **_cosine(0.1, 0.2)}, about_lt, ("compkuklevain100lt", "DySTreSS")
+        ),
         "imagenet100-lt-schedule": _preset(
             {**lt, **_SCHEDULE}, about_lt, ("compkuklevain100lt", "Kukleva et al. (repro.)")
         ),
@@ -277,7 +304,10 @@ def _imagenet_ablations() -> dict[str, Preset]:
     for shift, scale in ((0.0, 0.5), (0.2, 0.6), (0.4, 0.7), (-0.2, 0.6), (-0.4, 0.7)):
         starred = (("in100_bal_bs256_lars_200eps", "DySTreSS*"),) if shift == -0.4 else ()
         presets[f"imagenet100-shift{shift:+}"] = _preset(
-            {**_IMAGENET100, **_shifted(0.1, 0.2, shift)}, "", ("tempprof_abl", f"{shift}/{scale}"), *starred
+            {**_IMAGENET100, **_shifted(0.1, 0.2, shift)},
+            "",
+            ("tempprof_abl", f"{shift}/{scale}"),
+            *starred,
         )
     return presets
 

@@ -1,4 +1,6 @@
-"""A run of pre-training: what is loaded, what it says and measures before the first step, and its results."""
+"""A run of pre-training: what is loaded, what it says and measures before the first step, and its
+results.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ from vision.pretraining.settings import PROGRAM, SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput, build_encoder, load_encoder
 
-CPU_BANK, CPU_QUERIES = 10_000, 3_000  # images that a CPU's evaluation while training takes: all would take minutes
+CPU_BANK, CPU_QUERIES = (
+    10_000,
+    3_000,
+)  # images that a CPU's evaluation while training takes: all would take minutes
 
 
 class VisionRun(Run):
@@ -58,15 +63,24 @@ class VisionRun(Run):
             vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list,
             keep_count=True,
         )  # fmt: skip
-        encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), *mean_std(images))
+        encoder.input = ImageInput(
+            vision.image_size, crop_of(images.size, vision.image_size), *mean_std(images)
+        )
         images = images.sample(vision.max_train_samples, engine.seed)
         knn = _online_knn(settings, images, encoder.input, accelerator)
         if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
-            reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
-            raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
+            reason = (
+                f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
+            )
+            raise ParameterError(
+                "metric_for_best_model",
+                f"{engine.metric_for_best_model!r} is not measured; {reason}",
+            )
         views = _views(settings, images, encoder.input)
         self.task = task_of(settings, encoder, views, objective, knn, accelerator)
-        self.make_optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=engine.train_batch_size)
+        self.make_optimizer = partial(
+            make_optimizer, engine=engine, vision=vision, batch_size=engine.train_batch_size
+        )
         self.samples, self.options = len(images), settings.options()
         self.best_metric = engine.metric_for_best_model
         identity = _identity(images, settings)
@@ -87,8 +101,14 @@ class VisionRun(Run):
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         images, knn = self.task.views.images, self.task.online
-        place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
-        lines = [f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"]
+        place = (
+            f"at {images.size} x {images.size}"
+            if images.pictures is None
+            else "cropped from the whole picture"
+        )
+        lines = [
+            f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"
+        ]
         if knn is not None:
             voters = f"{len(knn.bank):,} training images vote on {len(knn.queries):,} test images"
             lines.append(f"kNN while training: {voters}")
@@ -100,7 +120,9 @@ class VisionRun(Run):
         print(*lines, sep="\n", flush=True)
         self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
         if knn is not None:
-            self.record["neighbours"] = before.get("neighbours") or {"before": nearest(self.task.encoder, knn)}
+            self.record["neighbours"] = before.get("neighbours") or {
+                "before": nearest(self.task.encoder, knn)
+            }
 
     def finish(self, samples_per_second: float, output: Path) -> None:
         record, knn = self.record, self.task.online
@@ -121,7 +143,9 @@ class VisionRun(Run):
         ]
         note = "" if (variant := record["data"]["variant"]) is None else f"  ({variant})"
         for metric, value in record["trained"].items():
-            lines.append(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
+            lines.append(
+                f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}"
+            )
         lines.append(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
         print(*lines, leave_report(output, page), sep="\n", flush=True)
 
@@ -129,7 +153,8 @@ class VisionRun(Run):
 def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
     """What tells the images: ``files`` by name, and ``id``, which has the pixels of small ones too.
 
-    Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files keeps its id.
+    Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
+    keeps its id.
     """
     output, files = Path(settings.engine.output_dir), images.checksum(pixels=False)
     then = (read_record(output / REPLACING) or read_record(output)).get("data", {})
@@ -140,10 +165,15 @@ def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
     """Two views of each image, and the small ones of DINO."""
-    vision, crop = settings.vision, RandomCrop(settings.vision.image_size, settings.vision.min_scale)
+    vision, crop = (
+        settings.vision,
+        RandomCrop(settings.vision.image_size, settings.vision.min_scale),
+    )
     augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
     # coloured as the others, with areas up to where the large ones begin
-    small = replace(augment, crop=RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale))
+    small = replace(
+        augment, crop=RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    )
     others = ((small, vision.small_crops),) if vision.small_crops else ()
     return RandomViews(images, augment, 2, settings.engine.seed, others)
 
@@ -156,7 +186,9 @@ def _online_knn(
     if vision.knn_k == 0 or images.labels is None:
         return None
     try:
-        queries = load_images(vision.dataset, "test", vision.data_dir, images.size, vision.skip_corrupt)
+        queries = load_images(
+            vision.dataset, "test", vision.data_dir, images.size, vision.skip_corrupt
+        )
     except NoSuchSplitError:  # there are training images only
         return None
     if queries.labels is None:
@@ -180,4 +212,6 @@ def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
         raise ParameterError("train_batch_size", reason)
     if isinstance(settings.loss, WMSELoss) and batch <= vision.out_dim:
         reason = f"the loss w_mse() whitens {vision.out_dim} dimensions, so the batch must have more images than that"
-        raise ParameterError("out_dim", f"{reason}, but it has {batch}; {max(1, batch // 2)} is the usual half")
+        raise ParameterError(
+            "out_dim", f"{reason}, but it has {batch}; {max(1, batch // 2)} is the usual half"
+        )

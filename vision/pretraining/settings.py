@@ -20,7 +20,11 @@ from vision.pretraining.negative_free import BYOLLoss, DINOLoss
 from vision.pretraining.presets import PRESETS
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
-WITH_FOLLOWER = (QueueInfoNCELoss, BYOLLoss, DINOLoss)  # a second encoder follows the trained one by --key_momentum
+WITH_FOLLOWER = (
+    QueueInfoNCELoss,
+    BYOLLoss,
+    DINOLoss,
+)  # a second encoder follows the trained one by --key_momentum
 SMALLEST_CROP = 0.05  # share of an image's area; DINO's
 _LOSSES_WITH = {"key_momentum": WITH_FOLLOWER, "small_crops": (DINOLoss,)}
 
@@ -34,11 +38,16 @@ class VisionSettings:
         f"{', '.join(SET_NAMES)}, shapes (drawn at run time), or a folder of images (all together, or "
         "train/CLASS/ and test/CLASS/) or parquet files.",
     )
-    data_dir: str | None = option(None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared.")
-    train_list: str | None = option(
-        None, "The training images to take, such as a published long tail: a path a line, or positions in FILE.npy."
+    data_dir: str | None = option(
+        None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared."
     )
-    max_train_samples: int | None = option(None, "Use this many images, drawn with the seed.", interval="[2, inf)")
+    train_list: str | None = option(
+        None,
+        "The training images to take, such as a published long tail: a path a line, or positions in FILE.npy.",
+    )
+    max_train_samples: int | None = option(
+        None, "Use this many images, drawn with the seed.", interval="[2, inf)"
+    )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
     loss: str = option(
         "ntxent(cosine(0.07, 0.2))",
@@ -46,13 +55,17 @@ class VisionSettings:
         "have barlow_twins, vicreg, w_mse, zero_icl, zero_fcl, zero_cl, arb, byol and dino.",
     )
     architecture: str = option("resnet18", "The network.", choices=list(ARCHITECTURES))
-    stem: str = option("cifar", "First layers: cifar (3 x 3, no pooling) or imagenet.", choices=STEMS)
+    stem: str = option(
+        "cifar", "First layers: cifar (3 x 3, no pooling) or imagenet.", choices=STEMS
+    )
     projector: str = option(
         "cifar",
         "Head while pre-training: cifar or simclr (2 layers), expander (3), byol (2 wide ones).",
         choices=PROJECTORS,
     )
-    out_dim: int = option(128, "Dimensions of the projector's output.", interval=f"[1, {LARGEST_OUT_DIM}]")
+    out_dim: int = option(
+        128, "Dimensions of the projector's output.", interval=f"[1, {LARGEST_OUT_DIM}]"
+    )
     image_size: int = option(
         32, "Side of the crops, in pixels; they come from the whole picture.", interval="[1, 4096]"
     )
@@ -62,17 +75,27 @@ class VisionSettings:
         interval=f"[0, {STRONGEST_JITTER}]",
     )
     blur: bool = option(False, "Gaussian blur, as on ImageNet.")
-    min_scale: float = option(0.08, "Smallest share of an image's area that a crop has.", interval="(0, 1]")
+    min_scale: float = option(
+        0.08, "Smallest share of an image's area that a crop has.", interval="(0, 1]"
+    )
     optimizer: str = option("sgd", "The optimiser.", choices=("sgd", "lars", "adamw"))
     lr_scaling: str = option(
-        "none", "learning_rate as it is, times sqrt(batch), or times batch / 256.", choices=("none", "sqrt", "linear")
+        "none",
+        "learning_rate as it is, times sqrt(batch), or times batch / 256.",
+        choices=("none", "sqrt", "linear"),
     )
-    trust_coefficient: float = option(0.001, "lars: eta, the rate of a matrix by its norm.", interval="(0, inf)")
+    trust_coefficient: float = option(
+        0.001, "lars: eta, the rate of a matrix by its norm.", interval="(0, inf)"
+    )
     bias_lr_ratio: float = option(
-        1.0, "lars: the rate of biases and normalisation layers, times learning_rate.", interval="(0, inf)"
+        1.0,
+        "lars: the rate of biases and normalisation layers, times learning_rate.",
+        interval="(0, inf)",
     )
     key_momentum: float = option(
-        0.99, "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.", interval="[0, 1)"
+        0.99,
+        "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.",
+        interval="[0, 1)",
     )
     small_crops: int = option(
         0,
@@ -87,13 +110,19 @@ class VisionSettings:
         False,
         "Both views go through the network in one pass, which is faster, and share its batch statistics; not of queue.",
     )
-    sync_batchnorm: bool = option(False, "On GPUs: compute batch statistics over all processes, not in each one.")
-    knn_k: int = option(200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)")
+    sync_batchnorm: bool = option(
+        False, "On GPUs: compute batch statistics over all processes, not in each one."
+    )
+    knn_k: int = option(
+        200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)"
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.small_crops and self.min_scale <= SMALLEST_CROP:
-            raise ParameterError("min_scale", f"must be above {SMALLEST_CROP}, where the areas of small crops begin")
+            raise ParameterError(
+                "min_scale", f"must be above {SMALLEST_CROP}, where the areas of small crops begin"
+            )
 
 
 @dataclass(frozen=True)
@@ -101,7 +130,9 @@ class VisionEngineSettings(EngineSettings):
     """The training loop."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
-    learning_rate: float = reworded(EngineSettings, "learning_rate", "Peak learning rate, before --lr_scaling.")
+    learning_rate: float = reworded(
+        EngineSettings, "learning_rate", "Peak learning rate, before --lr_scaling."
+    )
     weight_decay: float = reworded(
         EngineSettings,
         "weight_decay",
@@ -116,7 +147,12 @@ PROGRAM = Program(
     PRESETS,
     default="cifar10",
     of_loss=("key_momentum", "small_crops", "small_crop_size"),
-    not_of_a_row=("skip_corrupt", "sync_batchnorm", "knn_k", "eval_steps"),  # the last two are for a best model alone
+    not_of_a_row=(
+        "skip_corrupt",
+        "sync_batchnorm",
+        "knn_k",
+        "eval_steps",
+    ),  # the last two are for a best model alone
 )
 
 
@@ -137,14 +173,20 @@ class PretrainSettings:
 
     def __post_init__(self) -> None:
         for unused, owners in _LOSSES_WITH.items():
-            if not isinstance(self.loss, owners) and getattr(self.vision, unused) != getattr(VisionSettings, unused):
+            if not isinstance(self.loss, owners) and getattr(self.vision, unused) != getattr(
+                VisionSettings, unused
+            ):
                 names = ", ".join(map(name_of, owners))
                 raise ParameterError(unused, f"the loss {self.loss} has none; it is for {names}")
         if self.engine.grad_cache_chunk is not None:
-            reason = "batch normalisation uses the statistics of its batch, which a chunk does not have"
+            reason = (
+                "batch normalisation uses the statistics of its batch, which a chunk does not have"
+            )
             raise ParameterError("grad_cache_chunk", f"{reason}; leave the option out")
         if self.engine.log_similarity and not isinstance(self.loss, ContrastiveLoss):
-            raise ParameterError("log_similarity", f"the loss {self.loss} has no negatives to look at")
+            raise ParameterError(
+                "log_similarity", f"the loss {self.loss} has no negatives to look at"
+            )
 
     def options(self) -> dict[str, Any]:
         """Every option by its name."""

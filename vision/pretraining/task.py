@@ -1,4 +1,6 @@
-"""Pre-training of an image encoder as a task for the trainer: two views, MoCo's queue, and students with a teacher."""
+"""Pre-training of an image encoder as a task for the trainer: two views, MoCo's queue, and students
+with a teacher.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class PretrainTask:
     encoder: ImageEncoder  # on the device it trains on
     views: RandomViews
     objective: Objective
-    one_pass: bool = False  # whether all views of a side share a forward pass, and with it the batch statistics
+    one_pass: bool = (
+        False  # whether all views of a side share a forward pass, and with it the batch statistics
+    )
     online: OnlineKnn | None = None  # metrics of the encoder while it trains
     card: str = "Pre-trained."  # text for the saved folder's card
 
@@ -55,13 +59,17 @@ class PretrainTask:
         self.follow(run_fraction)
 
     def follow(self, run_fraction: float) -> None:
-        """Move a second network towards the trained one, after this fraction of the run; here there is none."""
+        """Move a second network towards the trained one, after this fraction of the run; here there
+        is none.
+        """
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
         return self.views.load(indices, step)
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        return Embeddings(model(*self.passes(self.views.on_device(batch))).chunk(2))  # each (n, dim)
+        return Embeddings(
+            model(*self.passes(self.views.on_device(batch))).chunk(2)
+        )  # each (n, dim)
 
     def passes(self, views: Sequence[Tensor]) -> Sequence[Tensor]:
         """The forward passes of views of one side, each (n, 3, side, side)."""
@@ -72,7 +80,9 @@ class PretrainTask:
             loss: Tensor = self.objective(*embeddings.views)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not declare it
             reason = " ".join(str(error).split())
-            raise TrainingError(f"the embeddings cannot be whitened; lower --learning_rate ({reason})") from error
+            raise TrainingError(
+                f"the embeddings cannot be whitened; lower --learning_rate ({reason})"
+            ) from error
         return loss
 
     @torch.no_grad()
@@ -84,9 +94,13 @@ class PretrainTask:
         images = self.views.images.batch(indices).to(next(self.encoder.parameters()).device)
         encoder = copy.deepcopy(self.encoder).eval()
         for module in encoder.modules():
-            if isinstance(module, _BatchNorm):  # this batch's statistics: the gathered ones lag at first
+            if isinstance(
+                module, _BatchNorm
+            ):  # this batch's statistics: the gathered ones lag at first
                 module.running_mean = module.running_var = None
-        return encoder.features(evaluation_transform(images, given.image_size, given.mean, given.std))
+        return encoder.features(
+            evaluation_transform(images, given.image_size, given.mean, given.std)
+        )
 
     def evaluate(self) -> Mapping[str, float]:
         return {} if self.online is None else self.online(self.encoder)
@@ -97,10 +111,14 @@ class PretrainTask:
 
 @dataclass(eq=False, kw_only=True)
 class MomentumTask(PretrainTask):
-    """A task with a second network, which takes no gradient and follows the trained one: MoCo's, BYOL's, DINO's."""
+    """A task with a second network, which takes no gradient and follows the trained one: MoCo's,
+    BYOL's, DINO's.
+    """
 
     momentum: float  # of the follower's weights
-    autocast: Callable[[], AbstractContextManager[Any]]  # the follower's precision, such as accelerate's ``autocast``
+    autocast: Callable[
+        [], AbstractContextManager[Any]
+    ]  # the follower's precision, such as accelerate's ``autocast``
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,10 +153,12 @@ class MomentumTask(PretrainTask):
 
 @dataclass(eq=False, kw_only=True)
 class QueueTask(MomentumTask):
-    """MoCo v2: one view is the query, a momentum encoder makes the other's key, past keys are the negatives.
+    """MoCo v2: one view is the query, a momentum encoder makes the other's key, past keys are the
+    negatives.
 
-    Keys and queries go through batch normalisation in separate passes. On several processes, synchronised statistics
-    replace MoCo's shuffling. The usual momentum is 0.999 on ImageNet and 0.99 on CIFAR.
+    Keys and queries go through batch normalisation in separate passes. On several processes,
+    synchronised statistics replace MoCo's shuffling. The usual momentum is 0.999 on ImageNet and
+    0.99 on CIFAR.
     """
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
@@ -160,14 +180,17 @@ class HeadedEncoder(nn.Module):
 
 @dataclass(eq=False, kw_only=True)
 class TeacherTask(MomentumTask):
-    """A student with a further head, and a teacher that sees the first two views alone and takes no gradient.
+    """A student with a further head, and a teacher that sees the first two views alone and takes no
+    gradient.
 
-    The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020). The
-    objective takes the views of the student, then of the teacher.
+    The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et
+    al., 2020). The objective takes the views of the student, then of the teacher.
     """
 
     head: nn.Module  # of the student, after the encoder
-    head_in_teacher: bool  # whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor)
+    head_in_teacher: (
+        bool  # whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor)
+    )
 
     def __post_init__(self) -> None:
         self.headed = HeadedEncoder(self.encoder, self.head)
@@ -185,7 +208,9 @@ class TeacherTask(MomentumTask):
         views = self.views.on_device(batch)
         large = self.passes(views[:2])
         student = model(*large, *self.passes(views[2:])).chunk(len(views))
-        return Embeddings((*student, *self._follow(*large).chunk(2)))  # each (n, the head's or the projector's width)
+        return Embeddings(
+            (*student, *self._follow(*large).chunk(2))
+        )  # each (n, the head's or the projector's width)
 
 
 class Prototypes(nn.Module):
@@ -196,5 +221,7 @@ class Prototypes(nn.Module):
         self.weight = nn.Parameter(torch.randn(count, dim))
 
     def forward(self, z: Tensor) -> Tensor:
-        with torch.autocast(device_type=z.device.type, enabled=False):  # the loss divides cosines by 0.04
+        with torch.autocast(
+            device_type=z.device.type, enabled=False
+        ):  # the loss divides cosines by 0.04
             return F.linear(F.normalize(at_least_fp32(z), dim=1), F.normalize(self.weight, dim=1))

@@ -57,13 +57,20 @@ def test_crop_resize_and_flip(box, flip):
 
 
 def test_the_four_operations_by_their_order():
-    """Hue is kornia's; of Pillow, which cuts fractions off, also of gray and mean, the others are within 1.5 of 255."""
-    for operation, enhancer in enumerate((ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)):
+    """Hue is kornia's; of Pillow, which cuts fractions off, also of gray and mean, the others are
+    within 1.5 of 255.
+    """
+    for operation, enhancer in enumerate(
+        (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    ):
         ours = augment.OPERATIONS[operation](tensor(picture()) / 255, torch.tensor([1.4]))
         theirs = np.asarray(enhancer(Image.fromarray(picture())).enhance(1.4), dtype=float)
         assert np.abs(pixels_of(ours) - theirs).max() <= 1.5
     for turns in (-0.5, -0.1, 0.0, 0.03, 0.45):
-        ours, theirs = augment.OPERATIONS[3](tensor(picture()) / 255, torch.tensor([turns])), tensor(picture()) / 255
+        ours, theirs = (
+            augment.OPERATIONS[3](tensor(picture()) / 255, torch.tensor([turns])),
+            tensor(picture()) / 255,
+        )
         torch.testing.assert_close(ours, adjust_hue(theirs, turns * 2 * math.pi), rtol=0, atol=1e-5)
 
 
@@ -71,7 +78,9 @@ def test_the_four_operations_by_their_order():
 def test_blur(sigma):
     """Within 4 of 255 and 1 on average: Pillow's blur is three box blurs."""
     ours = augment.blur(tensor(picture(64)) / 255, torch.tensor([sigma]), 23)
-    theirs = np.asarray(Image.fromarray(picture(64)).filter(ImageFilter.GaussianBlur(sigma)), dtype=float)
+    theirs = np.asarray(
+        Image.fromarray(picture(64)).filter(ImageFilter.GaussianBlur(sigma)), dtype=float
+    )
     difference = np.abs(pixels_of(ours) - theirs)[8:-8, 8:-8]  # edges are continued otherwise
     assert difference.max() <= 4
     assert difference.mean() <= 1
@@ -87,10 +96,15 @@ def drawn_by_the_rule(count, height, width, low, high):
     boxes = []
     while len(boxes) < count:
         for _ in range(10):
-            area, aspect = height * width * chance.uniform(low, high), math.exp(chance.uniform(-1, 1) * math.log(4 / 3))
+            area, aspect = (
+                height * width * chance.uniform(low, high),
+                math.exp(chance.uniform(-1, 1) * math.log(4 / 3)),
+            )
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if 0 < w <= width and 0 < h <= height:
-                boxes.append((chance.integers(0, width - w + 1), chance.integers(0, height - h + 1), w, h))
+                boxes.append(
+                    (chance.integers(0, width - w + 1), chance.integers(0, height - h + 1), w, h)
+                )
                 break
         else:
             h, w = min(height, round(width * 4 / 3)), min(width, round(height * 4 / 3))
@@ -106,13 +120,16 @@ def on_the_device(height, width, crop):
 
 def picture_by_picture(height, width, crop):
     chance = np.random.default_rng(2)
-    left, top, right, bottom = np.array([draw_box(height, width, crop, chance) for _ in range(40_000)]).T
+    left, top, right, bottom = np.array(
+        [draw_box(height, width, crop, chance) for _ in range(40_000)]
+    ).T
     return np.stack([left, top, right - left, bottom - top])
 
 
 @pytest.mark.parametrize("draw", [on_the_device, picture_by_picture])
 @pytest.mark.parametrize(
-    ("height", "width", "low", "high"), [(32, 32, 0.08, 1.0), (60, 200, 0.2, 1.0), (375, 500, 0.05, 0.14)]
+    ("height", "width", "low", "high"),
+    [(32, 32, 0.08, 1.0), (60, 200, 0.2, 1.0), (375, 500, 0.05, 0.14)],
 )
 def test_crops_follow_torchvisions_rule(draw, height, width, low, high):
     ours = draw(height, width, RandomCrop(16, low, high))
@@ -134,9 +151,13 @@ def test_crops_follow_torchvisions_rule(draw, height, width, low, high):
 @pytest.mark.parametrize("side", [48, 100])
 def test_evaluation_resizes_and_crops_as_pillow(side):
     """Within 1.5 of 255."""
-    seen = pixels_of(evaluation_transform(tensor(picture(side)[:, : side - 10]), 28, (0.0,) * 3, (1.0,) * 3))
+    seen = pixels_of(
+        evaluation_transform(tensor(picture(side)[:, : side - 10]), 28, (0.0,) * 3, (1.0,) * 3)
+    )
     height, width = round(side * 32 / (side - 10)), 32
-    image = Image.fromarray(picture(side)[:, : side - 10]).resize((width, height), Image.Resampling.BILINEAR)
+    image = Image.fromarray(picture(side)[:, : side - 10]).resize(
+        (width, height), Image.Resampling.BILINEAR
+    )
     top = (height - 28) // 2
     theirs = np.asarray(image, dtype=float)[top : top + 28, 2:30]
     assert np.abs(seen - theirs).max() <= 1.5

@@ -1,4 +1,6 @@
-"""Image sets by name and path: images, labels, variants, long tails; and what is said where there are none."""
+"""Image sets by name and path: images, labels, variants, long tails; and what is said where there
+are none.
+"""
 
 import hashlib
 import io
@@ -22,7 +24,12 @@ from vision.data.shapes import make_shapes
 def test_class_folders(tmp_path):
     write_folder(tmp_path, {"cat": [10, 20], "dog": [30]}, side=16)
     images = load_images(str(tmp_path))
-    assert (images.name, images.classes, images.size, images.variant) == (tmp_path.name, ("cat", "dog"), 16, None)
+    assert (images.name, images.classes, images.size, images.variant) == (
+        tmp_path.name,
+        ("cat", "dog"),
+        16,
+        None,
+    )
     assert (images.images[:, 0, 0, 0].tolist(), images.labels.tolist()) == ([10, 20, 30], [0, 0, 1])
     part = images.subset([2, 0])
     assert (part.images[:, 0, 0, 0].tolist(), part.labels.tolist()) == ([30, 10], [1, 0])
@@ -35,7 +42,13 @@ JUNK = (".ipynb_checkpoints", ".Trash-1000", "@eaDir", "__MACOSX", "#recycle", "
 def test_what_systems_leave_is_no_class_and_no_image(tmp_path, recwarn):
     folder = tmp_path / ".cache" / "set"  # what lies above the folder says nothing
     files = ["._0.png", ".0.png", ".DS_Store", "Thumbs.db", "desktop.ini"]
-    write_folder(folder, {f"train/{name}": [10] for name in ("cat", "dog", *JUNK, *(f"cat/{junk}" for junk in JUNK))})
+    write_folder(
+        folder,
+        {
+            f"train/{name}": [10]
+            for name in ("cat", "dog", *JUNK, *(f"cat/{junk}" for junk in JUNK))
+        },
+    )
     for name in files:
         (folder / "train" / "dog" / name).write_bytes(b"\0\5\x16\7")
         (folder / "train" / name).write_bytes(b"\0\5\x16\7")
@@ -55,7 +68,9 @@ def test_what_systems_leave_is_no_class_and_no_image(tmp_path, recwarn):
      ("train", "dev"), ("train", "test_set")],
 )  # fmt: skip
 def test_splits_are_found_by_their_name_in_any_case(train, test, tmp_path):
-    write_folder(tmp_path / "classes", {f"{train}/b": [10, 20], f"{train}/a": [30], f"{test}/b": [40]})
+    write_folder(
+        tmp_path / "classes", {f"{train}/b": [10, 20], f"{train}/a": [30], f"{test}/b": [40]}
+    )
     write_folder(tmp_path / "flat", {train: [30, 10, 20], test: [40]})
     for layout, labels in (("classes", [[0, 1, 1], [1]]), ("flat", None)):
         splits = [load_images(str(tmp_path / layout), split) for split in ("train", "test")]
@@ -66,7 +81,9 @@ def test_splits_are_found_by_their_name_in_any_case(train, test, tmp_path):
 @pytest.mark.parametrize("test", ["Test", "val2017"])
 def test_a_test_split_beside_classes_is_not_trained_on(test, tmp_path):
     write_folder(tmp_path, {"cat": [1, 2], "dog": [3], f"{test}/cat": [4]})
-    with pytest.raises(ParameterError, match=rf"no train split .* it has {test} alone; move .* into train"):
+    with pytest.raises(
+        ParameterError, match=rf"no train split .* it has {test} alone; move .* into train"
+    ):
         load_images(str(tmp_path))
     write_folder(tmp_path / "two", {"Train/a": [1, 2], "train/a": [3], "test": [4]})
     with pytest.raises(DataError, match="has both Train and train"):
@@ -77,7 +94,9 @@ def test_prepared_sets_and_their_long_tail(tmp_path):
     """Ten classes of a hundred grays each, prepared as CIFAR-10."""
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
     root, folder = tmp_path, tmp_path / "cifar10"
-    write_parquet(folder / "train-00000-of-00001.parquet", [k % 250 for k in range(1000)], labels.tolist())
+    write_parquet(
+        folder / "train-00000-of-00001.parquet", [k % 250 for k in range(1000)], labels.tolist()
+    )
     write_parquet(folder / "test-00000-of-00001.parquet", [1] * 10, list(range(10)))
     write_manifest(folder, Manifest("cifar10", "here", "tiny copy"))
     found = load_images("cifar10", data_dir=str(root))
@@ -93,11 +112,18 @@ def test_prepared_sets_and_their_long_tail(tmp_path):
 
 def test_a_list_chooses_the_training_images(tmp_path):
     """Prepared as ImageNet100 in a folder elsewhere, with lines as published lists have them."""
-    squares = {"train/n02": [10, 20, 30], "train/n01": [40, 50, 60], "val/n01": [70], "val/n02": [80]}
+    squares = {
+        "train/n02": [10, 20, 30],
+        "train/n01": [40, 50, 60],
+        "val/n01": [70],
+        "val/n02": [80],
+    }
     write_folder(tmp_path / "own", squares)
     (tmp_path / "imagenet100").mkdir()
     (tmp_path / "imagenet100" / "classes.txt").write_text("n02\nn01\n")
-    write_manifest(tmp_path / "imagenet100", Manifest("imagenet100", "", folder=str(tmp_path / "own")))
+    write_manifest(
+        tmp_path / "imagenet100", Manifest("imagenet100", "", folder=str(tmp_path / "own"))
+    )
     listed = tmp_path / "LT.txt"
     for lines, name in (
         ("train/n01/2.png 0\ntrain/n02/1.png 1\ntrain/n01/0.png 0\n", "imagenet100_lt"),
@@ -119,7 +145,10 @@ def test_positions_choose_the_training_images_of_any_set(tmp_path):
     np.save(listed, np.array([4, 1, 2], dtype=np.int32))
     images = load_images(str(folder), "train", train_list=str(listed))
     assert images.images[:, 0, 0, 0].tolist() == [20, 30, 50]
-    assert (images.labels.tolist(), images.variant) == ([1, 0, 1], "listed in split1.npy, 3 images, 1 to 2 a class")
+    assert (images.labels.tolist(), images.variant) == (
+        [1, 0, 1],
+        "listed in split1.npy, 3 images, 1 to 2 a class",
+    )
     for bad in (
         np.array([0, 5]),
         np.array([-1, 2]),
@@ -134,7 +163,9 @@ def test_positions_choose_the_training_images_of_any_set(tmp_path):
             listed.write_bytes(bad)
         else:
             np.save(listed, bad, allow_pickle=True)
-        with pytest.raises(ParameterError, match=r"^[^\n]*split1.npy[^\n]*(from 0 to 4|cannot be read)[^\n]*$"):
+        with pytest.raises(
+            ParameterError, match=r"^[^\n]*split1.npy[^\n]*(from 0 to 4|cannot be read)[^\n]*$"
+        ):
             load_images(str(folder), "train", train_list=str(listed))
 
 
@@ -151,7 +182,9 @@ def test_corrupt_images_stop_or_are_counted(tmp_path):
 
 
 def test_bad_folders_and_names_are_one_line(tmp_path):
-    pq.write_table(pa.table({"img": [{"bytes": b"broken"}] * 2, "label": [0, 1]}), broken := io.BytesIO())
+    pq.write_table(
+        pa.table({"img": [{"bytes": b"broken"}] * 2, "label": [0, 1]}), broken := io.BytesIO()
+    )
     write_folder(tmp_path / "empty", {"a": [1, 2], "b": []})
     write_folder(tmp_path / "mixed", {"a": [1, 2], ".": [1]})
     for name, content in (("cut", b"PAR1 nothing"), ("pixels", broken.getvalue())):
@@ -178,8 +211,13 @@ def test_mean_and_std():
     mean, std = mean_std(ImageSet(pixels, None, None, (), "mine", None, 4))
     values = pixels.double() / 255
     assert mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
-    assert std == pytest.approx([*values[:, :2].std((0, 2, 3), correction=0).tolist(), 1 / 255], abs=1e-5)
-    assert mean_std(ImageSet(pixels, None, None, (), "cifar100-lt", None, 4)) == KNOWN_MEAN_STD["cifar100"]
+    assert std == pytest.approx(
+        [*values[:, :2].std((0, 2, 3), correction=0).tolist(), 1 / 255], abs=1e-5
+    )
+    assert (
+        mean_std(ImageSet(pixels, None, None, (), "cifar100-lt", None, 4))
+        == KNOWN_MEAN_STD["cifar100"]
+    )
 
 
 def test_shapes_are_drawn_the_same_each_time():
@@ -207,7 +245,9 @@ def test_the_choice_of_a_long_tail_never_changes_and_the_smallest_class_is_the_m
 
 
 @pytest.mark.parametrize("name", ["x::y", "$HOME", "a*b[1]"])
-def test_parquet_files_of_any_name_are_read_again_when_they_change_within_their_time(tmp_path, name):
+def test_parquet_files_of_any_name_are_read_again_when_they_change_within_their_time(
+    tmp_path, name
+):
     for values in ([1, 2, 3], [4, 5, 6]):
         write_parquet(file := tmp_path / name / f"train-{name}.parquet", values, [0, 1, 1])
         os.utime(file, (1e9, 1e9))

@@ -1,4 +1,6 @@
-"""Image files as RGB, and what is said of broken ones; crops of whole pictures, parquet files of any size."""
+"""Image files as RGB, and what is said of broken ones; crops of whole pictures, parquet files of
+any size.
+"""
 
 import io
 import struct
@@ -27,11 +29,15 @@ def photo(height=375, width=500, seed=0, kind="JPEG", mode="RGB"):
     chance = np.random.default_rng(seed)
     coarse = chance.integers(0, 256, (height // 25, width // 25, 3), dtype=np.uint8)
     image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
-    image = Image.fromarray(np.clip(np.asarray(image) + chance.normal(0, 8, (height, width, 3)), 0, 255).astype("u1"))
+    image = Image.fromarray(
+        np.clip(np.asarray(image) + chance.normal(0, 8, (height, width, 3)), 0, 255).astype("u1")
+    )
     return encoded(image.convert(mode), kind, quality=90)
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGBA"), ("JPEG", "CMYK")])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGBA"), ("JPEG", "CMYK")]
+)
 def test_crops_equal_pillows_box_by_box(kind, mode):
     content, chance = photo(kind=kind, mode=mode), np.random.default_rng(3)
     boxes = [draw_box(375, 500, CROP, chance) for _ in range(20)]
@@ -41,7 +47,9 @@ def test_crops_equal_pillows_box_by_box(kind, mode):
     for box in boxes:
         theirs = np.asarray(whole.crop(box).resize((224, 224), Image.Resampling.BILINEAR))
         assert np.array_equal(resized(found, 224, box).permute(1, 2, 0), theirs)
-    whole.paste((255, 255, 255), (0, 0, 500, 50))  # beyond the last box, which is made smaller, so its filter is wide
+    whole.paste(
+        (255, 255, 255), (0, 0, 500, 50)
+    )  # beyond the last box, which is made smaller, so its filter is wide
     assert torch.equal(resized(whole, 64, boxes[-1]), resized(found, 64, boxes[-1]))
 
 
@@ -59,7 +67,8 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
     assert (whole[:, 0] != whole[:, 1]).flatten(1).any(1).all()
     chance, picture = np.random.default_rng([1, 5, 4]), decode(*images.pictures[4])
     assert torch.equal(
-        whole[4], torch.stack([resized(picture, 32, draw_box(160, 160, crop, chance)) for _ in range(2)])
+        whole[4],
+        torch.stack([resized(picture, 32, draw_box(160, 160, crop, chance)) for _ in range(2)]),
     )
 
 
@@ -67,14 +76,26 @@ def test_parquet_files(tmp_path):
     """Three files of the hub's layout, of pictures of other grays, with class names."""
     for k in range(3):
         grays = [50 * k + i for i in range(4)]
-        write_parquet(tmp_path / f"train-0000{k}-of-00003.parquet", grays, [0, 1, 1, 0], ["tick", "tock"], side=100)
+        write_parquet(
+            tmp_path / f"train-0000{k}-of-00003.parquet",
+            grays,
+            [0, 1, 1, 0],
+            ["tick", "tock"],
+            side=100,
+        )
     pictures = load_images(str(tmp_path))
-    assert (pictures.images, pictures.classes, pictures.labels.tolist()) == (None, ("tick", "tock"), [0, 1, 1, 0] * 3)
+    assert (pictures.images, pictures.classes, pictures.labels.tolist()) == (
+        None,
+        ("tick", "tock"),
+        [0, 1, 1, 0] * 3,
+    )
     grays = [50 * k + i for k in range(3) for i in range(4)]
     assert pictures.batch(np.arange(12))[:, 0, 0, 0].tolist() == grays
     part = pictures.subset([11, 5, 0]).subset([1, 2])
     assert part.batch(np.array([1, 0]))[:, 0, 0, 0].tolist() == [0, 51]
-    assert part.pictures[0][1].endswith("train-00000-of-00003.parquet to train-00002-of-00003.parquet, row 5")
+    assert part.pictures[0][1].endswith(
+        "train-00000-of-00003.parquet to train-00002-of-00003.parquet, row 5"
+    )
     assert part.checksum() != pictures.checksum() == load_images(str(tmp_path)).checksum()
 
 
@@ -97,7 +118,9 @@ def deep_png(values, channels):
     """A PNG of 16 bits a channel, by the format's specification; Pillow writes gray alone."""
 
     def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     height, width = values.shape
     rows = b"".join(b"\0" + np.repeat(row, channels).astype(">u2").tobytes() for row in values)
@@ -115,16 +138,22 @@ def test_a_tiff_names_its_depth(bits):
     values = ramp(bits)
     content = encoded(Image.fromarray(values), "TIFF", tiffinfo={281: 2**bits - 1})
     assert np.array_equal(np.asarray(decode(content))[:, :, 0], values / 2 ** (bits - 8) // 1)
-    own = encoded(Image.fromarray(values), "TIFF", tiffinfo={281: 2**bits - 2})  # a picture's own maximum
+    own = encoded(
+        Image.fromarray(values), "TIFF", tiffinfo={281: 2**bits - 2}
+    )  # a picture's own maximum
     assert np.array_equal(np.asarray(decode(own))[:, :, 0], values // 256)
 
 
 def test_a_tiff_of_12_bits_a_number():
     values = ramp(12, 4).ravel()
-    packed = b"".join(int(a << 12 | b).to_bytes(3, "big") for a, b in values.astype(int).reshape(-1, 2))
+    packed = b"".join(
+        int(a << 12 | b).to_bytes(3, "big") for a, b in values.astype(int).reshape(-1, 2)
+    )
     entries = {256: 4, 257: 4, 258: 12, 259: 1, 262: 1, 273: 200, 277: 1, 278: 4, 279: len(packed)}
     tags = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries.items())
-    content = (b"II*\0" + struct.pack("<IH", 8, len(entries)) + tags + bytes(4)).ljust(200, b"\0") + packed
+    content = (b"II*\0" + struct.pack("<IH", 8, len(entries)) + tags + bytes(4)).ljust(
+        200, b"\0"
+    ) + packed
     assert np.asarray(decode(content))[:, :, 0].ravel().tolist() == (values // 16).tolist()
 
 
@@ -132,17 +161,32 @@ def test_a_tiff_of_12_bits_a_number():
     ("bits", "channels", "kind", "skip_corrupt"),
     [(10, 1, "PNG", False), (12, 3, "PNG", True), (14, 1, "PNG", False), (12, 1, "TIFF", False)],
 )
-def test_fewer_bits_in_16_are_refused_where_the_file_does_not_say_so(bits, channels, kind, skip_corrupt, tmp_path):
+def test_fewer_bits_in_16_are_refused_where_the_file_does_not_say_so(
+    bits, channels, kind, skip_corrupt, tmp_path
+):
     for split in ("train", "test"):
         for number in range(3):
             values = ramp(bits) >> number
-            content = deep_png(values, channels) if kind == "PNG" else encoded(Image.fromarray(values), "TIFF")
+            content = (
+                deep_png(values, channels)
+                if kind == "PNG"
+                else encoded(Image.fromarray(values), "TIFF")
+            )
             place = tmp_path / split / "a" / f"{number}.{kind.lower()}"
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
-        with pytest.raises(DataError, match=rf"0\.{kind.lower()} and others have 16 bits.* in 3 pictures.*8 bits"):
-            load_images(str(tmp_path), split, size=None if split == "train" else 100, skip_corrupt=skip_corrupt)
-    (tmp_path / "train" / "a" / "3.png").write_bytes(deep_png(ramp(16), channels))  # so the others are dark in truth
+        with pytest.raises(
+            DataError, match=rf"0\.{kind.lower()} and others have 16 bits.* in 3 pictures.*8 bits"
+        ):
+            load_images(
+                str(tmp_path),
+                split,
+                size=None if split == "train" else 100,
+                skip_corrupt=skip_corrupt,
+            )
+    (tmp_path / "train" / "a" / "3.png").write_bytes(
+        deep_png(ramp(16), channels)
+    )  # so the others are dark in truth
     with pytest.warns(UserWarning, match=r"and others have 16 bits.* in 3 pictures"):
         assert len(load_images(str(tmp_path))) == 4
     for number in range(4, 7):

@@ -1,4 +1,6 @@
-"""The program: from a model's folder to its table and record; the lines it ends with; features and their geometry."""
+"""The program: from a model's folder to its table and record; the lines it ends with; features and
+their geometry.
+"""
 
 import json
 
@@ -17,7 +19,9 @@ from vision.evaluation.measures import geometry_of
 from vision.evaluation.paper import row_of
 from vision.resnet import ImageInput, load_encoder, save_encoder
 
-CIFAR, GEOMETRY = (row_of(t, "DySTreSS") for t in ("cifar10n100_bal_bs128_sgd0p1_200eps", "unifalginmentmetrics"))
+CIFAR, GEOMETRY = (
+    row_of(t, "DySTreSS") for t in ("cifar10n100_bal_bs128_sgd0p1_200eps", "unifalginmentmetrics")
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +34,10 @@ def model(tmp_path_factory):
 @pytest.fixture
 def data(monkeypatch):
     """What load_images gives, by split; tests put other sets in."""
-    sets = {"train": colour_images(48, variant="JPEG copy"), "test": colour_images(21, seed=1, variant="JPEG copy")}
+    sets = {
+        "train": colour_images(48, variant="JPEG copy"),
+        "test": colour_images(21, seed=1, variant="JPEG copy"),
+    }
     monkeypatch.setattr(run, "load_images", lambda name, split, *rest: sets[split])
     return sets
 
@@ -40,7 +47,15 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")  # so the GPU is left alone
     state = torch.get_rng_state()
     output = tmp_path / "results.json"
-    flags = ["--dataset=colours", "--k=5", "--probe_epochs=3", "--transfer_epochs=1", "--class_weights", "c=1.5", "a=2"]
+    flags = [
+        "--dataset=colours",
+        "--k=5",
+        "--probe_epochs=3",
+        "--transfer_epochs=1",
+        "--class_weights",
+        "c=1.5",
+        "a=2",
+    ]
     tasks = ["--tasks", "knn", "linear", "geometry", "svm", "transfer"]
     assert main([f"--model={model}", *flags, *tasks, "--compare", f"--output={output}"]) == 0
     assert torch.equal(torch.get_rng_state(), state)
@@ -54,15 +69,23 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
         assert list(found) == tasks[1:]
         assert all(task["data_variant"] == "JPEG copy" for task in found.values())
     mine = record["results"][str(model)]
-    assert (mine["linear"]["probe_epochs"], mine["transfer"]["transfer_epochs"], mine["knn"]["seed"]) == (3, 1, 0)
+    assert (
+        mine["linear"]["probe_epochs"],
+        mine["transfer"]["transfer_epochs"],
+        mine["knn"]["seed"],
+    ) == (3, 1, 0)
     assert mine["geometry"] != record["results"]["untrained"]["geometry"]
     assert sum(mine["geometry"]["true_positive"]) == 21
 
     encoder = load_encoder(model)
     shown = ImageInput(16, 1.0, *mean_std(data["train"]))
-    bank, queries = (unit_vectors(image_features(encoder, data[split], shown)) for split in ("train", "test"))
+    bank, queries = (
+        unit_vectors(image_features(encoder, data[split], shown)) for split in ("train", "test")
+    )
     theirs = KNeighborsClassifier(10, weights="distance").fit(bank, data["train"].labels)
-    assert mine["knn"]["10-NN L2"]["top1"] == pytest.approx(100 * theirs.score(queries, data["test"].labels))
+    assert mine["knn"]["10-NN L2"]["top1"] == pytest.approx(
+        100 * theirs.score(queries, data["test"].labels)
+    )
 
     printed = capsys.readouterr().out
     lines = [line for line in printed.split("\n") if "JPEG copy" in line]
@@ -88,25 +111,50 @@ def test_the_papers_figures_stand_in_a_column_of_their_own(data, tmp_path, capsy
     model = tmp_path / "out"
     save_encoder(tiny_encoder(), model)
     entry = {"rows": [CIFAR, GEOMETRY], "differs": "--max_steps 5 (row: -1)"}
-    record = {"program": "vision/train.py", "settings": {"dataset": "cifar10", "data_dir": None}, "paper": entry}
+    record = {
+        "program": "vision/train.py",
+        "settings": {"dataset": "cifar10", "data_dir": None},
+        "paper": entry,
+    }
     (model / "run.json").write_text(json.dumps(record))
-    assert main([f"--model={model}", f"--output={tmp_path / 'r.json'}", "--tasks", "knn", "geometry", "--k=20"]) == 0
+    assert (
+        main(
+            [
+                f"--model={model}",
+                f"--output={tmp_path / 'r.json'}",
+                "--tasks",
+                "knn",
+                "geometry",
+                "--k=20",
+            ]
+        )
+        == 0
+    )
     content, printed = json.loads((tmp_path / "r.json").read_text()), capsys.readouterr().out
     assert content["paper"][str(model)]["rows"][CIFAR] == {"knn": {"200-NN": {"top1": 85.68}}}
     lines = printed.splitlines()
     heading = next(line for line in lines if CIFAR in line)
     assert heading.split("  ")[-1].strip() == GEOMETRY
-    assert next(line for line in lines if line.startswith("200-NN top-1")).split()[-3:] == ["-", "85.68", "85.83"]
+    assert next(line for line in lines if line.startswith("200-NN top-1")).split()[-3:] == [
+        "-",
+        "85.68",
+        "85.83",
+    ]
     uniform = next(line for line in lines if line.startswith("uniformity"))
     assert uniform.split()[-2:] == ["-", "-2.843"]
     assert f"{content['results'][str(model)]['geometry']['uniformity']:.3f}" in uniform
     assert f"{model} differs from the row in --max_steps 5 (row: -1)" in lines
-    assert "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)" in lines
+    assert (
+        "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)"
+        in lines
+    )
 
 
 @pytest.mark.parametrize("change", ["weights", "pixels", "seed"])
 def test_figures_of_others_stand_apart_and_come_back(change, data, tmp_path):
-    """Of a model that was trained again in its folder, of other images in the same number, of another untrained one."""
+    """Of a model that was trained again in its folder, of other images in the same number, of
+    another untrained one.
+    """
     model, output, test = tmp_path / "out", tmp_path / "results.json", data["test"]
     flags = [f"--model={model}", "--dataset=colours", f"--output={output}", "--compare", "--tasks"]
 
@@ -124,11 +172,16 @@ def test_figures_of_others_stand_apart_and_come_back(change, data, tmp_path):
     assert [each["results"] for each in other["others"]] == [knn]
     data["test"] = test
     back = record_of("geometry")
-    assert back["results"][str(model)]["knn"] == knn[str(model)]["knn"]  # what was not measured again stays
+    assert (
+        back["results"][str(model)]["knn"] == knn[str(model)]["knn"]
+    )  # what was not measured again stays
     assert [each["results"] for each in back["others"]] == [other["results"]]
     mine = record_of("knn", "--k=7")["results"][str(model)]["knn"]
     assert mine["7-NN"]
-    assert {**mine, "7-NN": None} == {**knn[str(model)]["knn"], "7-NN": None}  # beside those of other neighbours
+    assert {**mine, "7-NN": None} == {
+        **knn[str(model)]["knn"],
+        "7-NN": None,
+    }  # beside those of other neighbours
 
 
 @pytest.mark.parametrize(
@@ -137,17 +190,35 @@ def test_figures_of_others_stand_apart_and_come_back(change, data, tmp_path):
      ([0, 2, 4], {"interclass uniformity", "auc", "balanced accuracy"}),  # one class
      ([0, 1], {"tolerance"})],  # one image a class, one pair
 )  # fmt: skip
-def test_figures_that_do_not_exist_are_left_out(kept, missing, model, data, tmp_path, capsys, recwarn):
+def test_figures_that_do_not_exist_are_left_out(
+    kept, missing, model, data, tmp_path, capsys, recwarn
+):
     data |= {"train": colour_images(12, 2), "test": colour_images(6, 2, seed=1).subset(kept)}
-    tasks = ["--tasks", "knn", "linear", "geometry", "transfer", "--k=5", "--probe_epochs=2", "--transfer_epochs=1"]
-    assert main([f"--model={model}", "--dataset=colours", *tasks, f"--output={tmp_path / 'r.json'}"]) == 0
+    tasks = [
+        "--tasks",
+        "knn",
+        "linear",
+        "geometry",
+        "transfer",
+        "--k=5",
+        "--probe_epochs=2",
+        "--transfer_epochs=1",
+    ]
+    assert (
+        main([f"--model={model}", "--dataset=colours", *tasks, f"--output={tmp_path / 'r.json'}"])
+        == 0
+    )
     said, written = capsys.readouterr().out, (tmp_path / "r.json").read_text()
     names = {"uniformity", "interclass uniformity", "tolerance", "auc", "balanced accuracy"}
     lines = [line.removeprefix("fine-tuned ") for line in said.splitlines()]
-    assert {name for name in names if any(line.startswith(name) for line in lines)} == names - missing
+    assert {
+        name for name in names if any(line.startswith(name) for line in lines)
+    } == names - missing
     assert "nan" not in said.lower() + written.lower()
     results = json.loads(written)["results"][str(model)]
-    assert {name.replace("_", " ") for task in ("geometry", "transfer") for name in results[task]}.isdisjoint(missing)
+    assert {
+        name.replace("_", " ") for task in ("geometry", "transfer") for name in results[task]
+    }.isdisjoint(missing)
     assert [str(warning.message) for warning in recwarn if "class" in str(warning.message)] == []
 
 
@@ -169,7 +240,12 @@ def test_figures_are_of_the_images_and_pairs_of_their_views():
     views, labels = [features + 0.3 * each for each in noise], torch.arange(12) % 3
     figures = geometry_of(features, *views, labels)
     labelled = (features, labels)
-    given = {"uniformity": [features], "alignment": views, "interclass_uniformity": labelled, "tolerance": labelled}
+    given = {
+        "uniformity": [features],
+        "alignment": views,
+        "interclass_uniformity": labelled,
+        "tolerance": labelled,
+    }
     for name, tensors in given.items():
         assert figures[name] == pytest.approx(getattr(geometry, name)(*tensors).item())
     pairs = geometry.similarity_histograms(*views, labels, 100)

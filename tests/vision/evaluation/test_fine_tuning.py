@@ -6,10 +6,18 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_sco
 from vision_cases import HALF, as_float, colour_images, tiny_encoder, whole
 
 from vision.evaluation import fine_tuning
-from vision.evaluation.fine_tuning import fine_tune, new_classifier, parse_class_weights, score_classifier, weights_of
+from vision.evaluation.fine_tuning import (
+    fine_tune,
+    new_classifier,
+    parse_class_weights,
+    score_classifier,
+    weights_of,
+)
 
 
-@pytest.mark.parametrize(("classes", "weights"), [(3, {"b": 3.0, "c": 0.5}), (2, {"b": 2.45}), (2, {"a": 2.45})])
+@pytest.mark.parametrize(
+    ("classes", "weights"), [(3, {"b": 3.0, "c": 0.5}), (2, {"b": 2.45}), (2, {"a": 2.45})]
+)
 def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights):
     encoder, train = tiny_encoder(), colour_images(12, classes)
     model, loss = fine_tune(encoder, whole(train), weights_of(weights, train.classes), 1, seed=5)
@@ -24,8 +32,12 @@ def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights)
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-4)
     rate = 0.1 if classes == 3 else 1.0
-    for (name, parameter), stepped in zip(truth.named_parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(stepped, parameter - rate * parameter.grad, rtol=1e-3, atol=2e-4, msg=name)
+    for (name, parameter), stepped in zip(
+        truth.named_parameters(), model.parameters(), strict=True
+    ):
+        torch.testing.assert_close(
+            stepped, parameter - rate * parameter.grad, rtol=1e-3, atol=2e-4, msg=name
+        )
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -42,7 +54,9 @@ def test_it_learns_and_its_figures_are_scikit_learns(classes, monkeypatch):
     if classes == 3:
         assert found.keys() == {"accuracy"}
     else:
-        assert found["balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(test.labels, predicted))
+        assert found["balanced_accuracy"] == pytest.approx(
+            100 * balanced_accuracy_score(test.labels, predicted)
+        )
         assert found["auc"] == pytest.approx(100 * roc_auc_score(test.labels, logits[:, 0]))
 
 

@@ -27,7 +27,10 @@ def blocks(request, monkeypatch):
 def test_cosine_equals_scikit_learn_with_these_weights():
     bank, labels, queries, _ = clouds(300, 100, seed=1)
     theirs = KNeighborsClassifier(
-        20, metric="cosine", algorithm="brute", weights=lambda distance: np.exp((1 - distance) / 0.1)
+        20,
+        metric="cosine",
+        algorithm="brute",
+        weights=lambda distance: np.exp((1 - distance) / 0.1),
     ).fit(bank.double().numpy(), labels.numpy())
     mine = cosine_votes(bank, labels, queries, 5, 20).argmax(1)
     assert np.array_equal(mine.numpy(), theirs.predict(queries.double().numpy()))
@@ -43,10 +46,16 @@ def test_l2_equals_scikit_learn_where_it_defines_neighbours(draw, k, dtype):
     distances = torch.cdist(queries.double(), bank.double()).sort(1).values
     defined = (distances[:, k - 1] < distances[:, k]).numpy()
     assert defined.sum() >= 10
-    theirs = KNeighborsClassifier(k, weights="distance", algorithm="kd_tree").fit(bank.double().numpy(), labels.numpy())
-    votes = l2_votes(bank.to(dtype), labels, queries.to(dtype), int(labels.max()) + 1, (1, k, 12))[k]
+    theirs = KNeighborsClassifier(k, weights="distance", algorithm="kd_tree").fit(
+        bank.double().numpy(), labels.numpy()
+    )
+    votes = l2_votes(bank.to(dtype), labels, queries.to(dtype), int(labels.max()) + 1, (1, k, 12))[
+        k
+    ]
     shares = (votes / votes.sum(1, keepdim=True)).numpy()[defined]
-    assert shares == pytest.approx(theirs.predict_proba(queries.double().numpy())[defined], abs=1e-6)
+    assert shares == pytest.approx(
+        theirs.predict_proba(queries.double().numpy())[defined], abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("draw", [clouds, lattice])
@@ -56,20 +65,27 @@ def test_top5_counts_classes_with_a_vote_alone(draw):
     labels = torch.arange(80) % 9
     truth = torch.arange(90) % 9
     weights = {"cosine": lambda distance: np.exp((1 - distance) / 0.1), "euclidean": "distance"}
-    unit = {"cosine": lambda x: x / x.norm(dim=1, keepdim=True).clamp_min(1e-12), "euclidean": lambda x: x}
+    unit = {
+        "cosine": lambda x: x / x.norm(dim=1, keepdim=True).clamp_min(1e-12),
+        "euclidean": lambda x: x,
+    }
     votes = {
         "cosine": cosine_votes(bank, labels, queries, 9, 5),
         "euclidean": l2_votes(bank, labels, queries, 9, [5])[5],
     }
     for metric, mine in votes.items():
         x, q = (unit[metric](each.double()).numpy() for each in (bank, queries))
-        theirs = KNeighborsClassifier(5, metric=metric, algorithm="brute", weights=weights[metric]).fit(x, labels)
+        theirs = KNeighborsClassifier(
+            5, metric=metric, algorithm="brute", weights=weights[metric]
+        ).fit(x, labels)
         right = 0
         for row, own in zip(theirs.predict_proba(q), truth.tolist(), strict=True):
             voted = [label for label in np.argsort(-row, kind="stable")[:5] if row[label] > 0]
             right += own in voted
         found = Accuracy.of(mine, truth, above=0)
-        if draw is clouds:  # in a lattice, which of several neighbours at one distance is the fifth is nobody's promise
+        if (
+            draw is clouds
+        ):  # in a lattice, which of several neighbours at one distance is the fifth is nobody's promise
             assert found.top5 == pytest.approx(100 * right / 90)
         assert found.top5 < Accuracy.of(mine, truth).top5
 

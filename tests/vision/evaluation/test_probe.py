@@ -15,11 +15,16 @@ from vision.evaluation import probe
 
 
 def probe_by_hand(seen, y, queries, steps, epochs, batch_size):
-    """Softmax regression in fp64 NumPy on the features of each epoch: SGD with momentum 0.9, cosine schedule."""
+    """Softmax regression in fp64 NumPy on the features of each epoch: SGD with momentum 0.9, cosine
+    schedule.
+    """
     theta = velocity = np.zeros((4, queries.shape[1] + 1))
     generator, step = torch.Generator().manual_seed(3), 0
     for epoch in range(epochs):
-        order, x = torch.randperm(len(y), generator=generator).numpy(), np.c_[seen(epoch).double(), np.ones(len(y))]
+        order, x = (
+            torch.randperm(len(y), generator=generator).numpy(),
+            np.c_[seen(epoch).double(), np.ones(len(y))],
+        )
         for start in range(0, steps * batch_size, batch_size):
             rows = order[start : start + batch_size]
             logits = x[rows] @ theta.T
@@ -27,7 +32,15 @@ def probe_by_hand(seen, y, queries, steps, epochs, batch_size):
             p /= p.sum(1, keepdims=True)
             p[np.arange(len(rows)), y.numpy()[rows]] -= 1
             velocity = 0.9 * velocity + p.T @ x[rows] / len(rows)
-            theta = theta - 0.1 * batch_size / 256 * 0.5 * (1 + math.cos(math.pi * step / (steps * epochs))) * velocity
+            theta = (
+                theta
+                - 0.1
+                * batch_size
+                / 256
+                * 0.5
+                * (1 + math.cos(math.pi * step / (steps * epochs)))
+                * velocity
+            )
             step += 1
     return np.c_[queries.double(), np.ones(len(queries))] @ theta.T
 
@@ -40,14 +53,18 @@ def test_every_step_is_that_of_the_formula(batch_size, monkeypatch):
     mine = probe.linear_probe(x, y, queries, 4, epochs=7, seed=3)
     scale = x.var(0, correction=0).mean().sqrt()
     steps = math.ceil(160 / batch_size)
-    theirs = probe_by_hand(lambda _: (x - x.mean(0)) / scale, y, (queries - x.mean(0)) / scale, steps, 7, batch_size)
+    theirs = probe_by_hand(
+        lambda _: (x - x.mean(0)) / scale, y, (queries - x.mean(0)) / scale, steps, 7, batch_size
+    )
     assert mine.numpy() == pytest.approx(theirs, abs=1e-10)
 
 
 def test_fs_is_scikit_learns_svm_on_as_many_images_of_each_class(monkeypatch):
     """A long tail: the SVM sees 3 of each class, drawn with the seed, at unit length."""
     x, y, queries, truth = clouds(200, 60, classes=4)
-    rows = torch.cat([(y == label).nonzero()[:count, 0] for label, count in enumerate((40, 20, 9, 3))])
+    rows = torch.cat(
+        [(y == label).nonzero()[:count, 0] for label, count in enumerate((40, 20, 9, 3))]
+    )
     fitted = []
 
     class Watched(LinearSVC):
@@ -63,7 +80,11 @@ def test_fs_is_scikit_learns_svm_on_as_many_images_of_each_class(monkeypatch):
     assert all(np.abs(units - row).max(1).min() < 1e-6 for row in shown)
     assert found[0] == found[1]
     assert not np.array_equal(shown, fitted[2][0])
-    theirs = LinearSVC(random_state=0).fit(shown, labels).score(normalize(queries.numpy()), truth.numpy())
+    theirs = (
+        LinearSVC(random_state=0)
+        .fit(shown, labels)
+        .score(normalize(queries.numpy()), truth.numpy())
+    )
     assert found[0] == {"top1": pytest.approx(100 * theirs), "images": 12}
 
 

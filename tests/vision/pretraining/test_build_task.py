@@ -1,4 +1,6 @@
-"""What settings make: each preset's objective, optimisers, a step. tests/test_paper_rows.py has presets' numbers."""
+"""What settings make: each preset's objective, optimisers, a step. tests/test_paper_rows.py has
+presets' numbers.
+"""
 
 import warnings
 from types import SimpleNamespace
@@ -39,14 +41,24 @@ def test_one_image_a_process_has_no_batch_statistics(flags):
     settings = parse([*flags, "--sync_batchnorm=true"])
     check_batch(settings, 2, 2)
     with pytest.raises(ParameterError, match="GPUs alone"):
-        prepared(nn.BatchNorm1d(2), settings.vision, SimpleNamespace(num_processes=2, device=torch.device("cpu")))
+        prepared(
+            nn.BatchNorm1d(2),
+            settings.vision,
+            SimpleNamespace(num_processes=2, device=torch.device("cpu")),
+        )
 
 
 def test_macl_on_images_is_the_loop_over_nt_xents_rows():
-    (text,) = {preset.settings["loss"] for preset in PRESETS.values() if preset.settings["loss"].startswith("macl")}
+    (text,) = {
+        preset.settings["loss"]
+        for preset in PRESETS.values()
+        if preset.settings["loss"].startswith("macl")
+    }
     z1, z2 = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     tau = spec.adaptive_tau(z1, z2, 0.1, 0.5, 0.0)
-    expected = spec.mean([spec.macl(*row) for row in spec.logits_of(spec.simclr_rows(z1, z2), lambda s: tau)])
+    expected = spec.mean(
+        [spec.macl(*row) for row in spec.logits_of(spec.simclr_rows(z1, z2), lambda s: tau)]
+    )
     found = objective_of(parse([f"--loss={text}"]), ONE_PROCESS)(z1, z2)
     assert float(found) == pytest.approx(float(expected), rel=1e-12)
 
@@ -61,10 +73,15 @@ def test_the_rate_is_scaled_to_the_batch(scaling, factor):
 @pytest.mark.parametrize(("eta", "ratio"), [(0.001, 1.0), (0.02, 0.016)])
 def test_lars_against_its_formula(eta, ratio):
     """You et al., 2017: trust eta |w| / (|g| + d |w|) on kernels and matrices; plain momentum on the rest."""
-    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2)).double()
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2)
+    ).double()
     engine = EngineSettings(learning_rate=0.5, weight_decay=0.1)
     optimizer = make_optimizer(
-        net, engine, VisionSettings(optimizer="lars", trust_coefficient=eta, bias_lr_ratio=ratio), batch_size=64
+        net,
+        engine,
+        VisionSettings(optimizer="lars", trust_coefficient=eta, bias_lr_ratio=ratio),
+        batch_size=64,
     )
     expected = [p.detach().clone() for p in net.parameters()]
     momentum = [torch.zeros_like(w) for w in expected]
@@ -77,19 +94,46 @@ def test_lars_against_its_formula(eta, ratio):
             momentum[i] = 0.9 * momentum[i] + g
             expected[i] = w - (0.5 if g.ndim > 1 else 0.5 * ratio) * momentum[i]
         optimizer.step()
-    torch.testing.assert_close([*net.parameters()], expected, rtol=1e-9, atol=1e-12, check_stride=False)
+    torch.testing.assert_close(
+        [*net.parameters()], expected, rtol=1e-9, atol=1e-12, check_stride=False
+    )
 
 
-NEGATIVE_FREE = ("barlow_twins", "vicreg", "w_mse", "zero_icl", "zero_fcl", "zero_cl", "arb", "byol", "dino")
-SHORT = ["--preset=quickstart", "--max_train_samples=64", "--train_batch_size=16", "--out_dim=8", "--knn_k=0"]
+NEGATIVE_FREE = (
+    "barlow_twins",
+    "vicreg",
+    "w_mse",
+    "zero_icl",
+    "zero_fcl",
+    "zero_cl",
+    "arb",
+    "byol",
+    "dino",
+)
+SHORT = [
+    "--preset=quickstart",
+    "--max_train_samples=64",
+    "--train_batch_size=16",
+    "--out_dim=8",
+    "--knn_k=0",
+]
 
 
-@pytest.mark.parametrize("loss", ["ntxent(0.1)", "dclw(0.1)", "queue(0.2)", *(f"{name}()" for name in NEGATIVE_FREE)])
+@pytest.mark.parametrize(
+    "loss", ["ntxent(0.1)", "dclw(0.1)", "queue(0.2)", *(f"{name}()" for name in NEGATIVE_FREE)]
+)
 def test_a_step(loss, tmp_path, monkeypatch):
-    """With every tensor on the meta device, for want of a GPU; the images stay on the CPU, their views follow them."""
+    """With every tensor on the meta device, for want of a GPU; the images stay on the CPU, their
+    views follow them.
+    """
     leave_autocast_out(monkeypatch)
     settings = parse([*SHORT, f"--loss={loss}", f"--output_dir={tmp_path / 'out'}", "--blur=true"])
     task = VisionRun(settings, make_accelerator(settings.engine)).task
     to_meta(task)
     # torch's fused optimisers do not know the meta device
-    assert step(task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)).device == META
+    assert (
+        step(
+            task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+        ).device
+        == META
+    )

@@ -1,4 +1,6 @@
-"""Objectives without negatives: each against its formula written out, its gradient, and several processes."""
+"""Objectives without negatives: each against its formula written out, its gradient, and several
+processes.
+"""
 
 import math
 from itertools import product
@@ -19,9 +21,15 @@ from vision.pretraining.negative_free import DINOLoss
 def draw(name, n=12, dim=5, scale=1.0):
     """Views that resemble each other; for a student and a teacher, two of each."""
     generator = torch.Generator().manual_seed(0)
-    base = torch.randn(n, dim, generator=generator, dtype=torch.float64) @ (torch.eye(dim) + 0.4).double()
+    base = (
+        torch.randn(n, dim, generator=generator, dtype=torch.float64)
+        @ (torch.eye(dim) + 0.4).double()
+    )
     count = 4 if name in ("byol", "dino") else 2
-    return [scale * (base + 0.5 * torch.randn(n, dim, generator=generator, dtype=torch.float64)) for _ in range(count)]
+    return [
+        scale * (base + 0.5 * torch.randn(n, dim, generator=generator, dtype=torch.float64))
+        for _ in range(count)
+    ]
 
 
 def loss_of(name, gather=None):
@@ -59,7 +67,9 @@ def w_mse(z1, z2, shrinkage=1e-3):
         white = []
         for z in (z1[part], z2[part]):
             covariance = np.cov(z, rowvar=False)
-            covariance = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / dim * np.eye(dim)
+            covariance = (1 - shrinkage) * covariance + shrinkage * np.trace(
+                covariance
+            ) / dim * np.eye(dim)
             v = (z - z.mean(0)) @ np.linalg.inv(np.linalg.cholesky(covariance)).T
             white.append(v / np.linalg.norm(v, axis=1, keepdims=True))
         total += np.sum((white[0] - white[1]) ** 2)
@@ -99,7 +109,9 @@ def byol(p1, p2, t1, t2):
 
 
 def dino(*views, centre=0.0):
-    """The mean over every pair of the teacher's crop and another crop of the student; the teacher's are the last."""
+    """The mean over every pair of the teacher's crop and another crop of the student; the teacher's
+    are the last.
+    """
     *students, t1, t2 = views
     terms = [
         -(softmax((t - centre) / 0.04, axis=1) * log_softmax(s / 0.1, axis=1)).sum(1).mean()
@@ -110,7 +122,10 @@ def dino(*views, centre=0.0):
     return np.mean(terms)
 
 
-FORMULAS = {f.__name__: f for f in (barlow_twins, vicreg, w_mse, zero_icl, zero_fcl, zero_cl, arb, byol, dino)}
+FORMULAS = {
+    f.__name__: f
+    for f in (barlow_twins, vicreg, w_mse, zero_icl, zero_fcl, zero_cl, arb, byol, dino)
+}
 
 
 @pytest.mark.parametrize("n", [12, 23])  # of 5 dimensions: one slice of W-MSE, and two
@@ -118,14 +133,18 @@ FORMULAS = {f.__name__: f for f in (barlow_twins, vicreg, w_mse, zero_icl, zero_
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_loss_is_its_formula(name, scale, n):
     views = draw(name, n, scale=scale)
-    assert loss_of(name)(*views).item() == pytest.approx(FORMULAS[name](*(z.numpy() for z in views)), rel=1e-9)
+    assert loss_of(name)(*views).item() == pytest.approx(
+        FORMULAS[name](*(z.numpy() for z in views)), rel=1e-9
+    )
 
 
 def test_dinos_centre_follows_the_teacher_and_is_saved():
     loss, centre = DINOLoss(5).double(), np.zeros(5)
     for scale in (0.1, 0.3, 0.2):
         views = draw("dino", 6, scale=scale)
-        assert loss(*views).item() == pytest.approx(dino(*(z.numpy() for z in views), centre=centre), rel=1e-10)
+        assert loss(*views).item() == pytest.approx(
+            dino(*(z.numpy() for z in views), centre=centre), rel=1e-10
+        )
         centre = 0.9 * centre + 0.1 * torch.cat(views[2:]).mean(0).numpy()
         assert loss.centre.numpy() == pytest.approx(centre, rel=1e-12)
     loss.eval()(*views)
@@ -139,7 +158,9 @@ def test_dinos_centre_follows_the_teacher_and_is_saved():
 def test_the_gradient_is_the_losss_and_a_teacher_has_none(name):
     loss, views = loss_of(name).eval(), [z.requires_grad_() for z in draw(name, 11, scale=0.3)]
     teacher = [z.detach() for z in views[2:]]
-    assert torch.autograd.gradcheck(lambda *students: loss(*students, *teacher), views[:2], atol=1e-6)
+    assert torch.autograd.gradcheck(
+        lambda *students: loss(*students, *teacher), views[:2], atol=1e-6
+    )
     assert all(g is None for g in torch.autograd.grad(loss(*views), views, allow_unused=True)[2:])
 
 
@@ -148,16 +169,22 @@ def test_whitening_is_a_constant_to_the_gradient_and_arbs_base_has_none(shape):
     views = [z.requires_grad_() for z in draw("arb", *shape)]
     a, b = rows = [F.layer_norm(z, shape[1:]) for z in views]  # mean 0, variance 1, 1e-5
     fixed, nearest = (
-        [torch.from_numpy(inverse_root(z.detach().numpy(), ridge)) for z in rows] for ridge in (1e-2, 1e-5)
+        [torch.from_numpy(inverse_root(z.detach().numpy(), ridge)) for z in rows]
+        for ridge in (1e-2, 1e-5)
     )
     icl = (1 - ((fixed[0] @ a) * (fixed[1] @ b)).mean(1)).square().sum()
     base = sum(
         (1 - (x * (root @ y.detach())).mean(1)).square().sum()
         for x, root, y in ((a, nearest[1], b), (b, nearest[0], a))
     )
-    losses = objectives.ZeroICLLoss().formula(*views), objectives.ARBLoss().formula(*(z.T for z in views))
+    losses = (
+        objectives.ZeroICLLoss().formula(*views),
+        objectives.ARBLoss().formula(*(z.T for z in views)),
+    )
     for ours, expected in zip(losses, (icl, base), strict=True):
-        found, expected = (torch.autograd.grad(loss, views, retain_graph=True) for loss in (ours, expected))
+        found, expected = (
+            torch.autograd.grad(loss, views, retain_graph=True) for loss in (ours, expected)
+        )
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-10)
 
 

@@ -36,13 +36,26 @@ def folder(tmp_path):
 
 
 def run(folder, output, *flags):
-    code = train.main([*SMALL, "--dataset", str(folder), "--image_size", "16", "--output_dir", str(output), *flags])
+    code = train.main(
+        [
+            *SMALL,
+            "--dataset",
+            str(folder),
+            "--image_size",
+            "16",
+            "--output_dir",
+            str(output),
+            *flags,
+        ]
+    )
     reset_accelerator()
     return code
 
 
 # ntxent, dcl and dclw are built alike; macl has a temperature with a state
-@pytest.mark.parametrize("loss", ["queue(0.2, queue_size=16)", "macl(0.1, alpha=0.5, a_0=0, both_views=True)"])
+@pytest.mark.parametrize(
+    "loss", ["queue(0.2, queue_size=16)", "macl(0.1, alpha=0.5, a_0=0, both_views=True)"]
+)
 @pytest.mark.usefixtures("with_pictures")
 def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("vision.pretraining.run.CPU_BANK", 12)
@@ -55,8 +68,13 @@ def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, capsys, mo
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["program"] == "vision/train.py"
     assert (record["data"]["knn_bank"], record["data"]["knn_queries"]) == (12, 3)
-    assert record["trained"]["knn5"] * 3 / 100 == pytest.approx(round(record["trained"]["knn5"] * 3 / 100))
-    lines = [json.loads(line) for line in (tmp_path / "out" / "similarity.jsonl").read_text().splitlines()]
+    assert record["trained"]["knn5"] * 3 / 100 == pytest.approx(
+        round(record["trained"]["knn5"] * 3 / 100)
+    )
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "similarity.jsonl").read_text().splitlines()
+    ]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(-1 <= line["negative"] <= 1 and 0.02 < line["tau_negative"] < 1 for line in lines)
     assert "first and the last training batches" in (tmp_path / "out" / "report.html").read_text()
@@ -66,8 +84,15 @@ def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, capsys, mo
 @pytest.mark.parametrize(("loss", "side"), [("dcl(0.1)", 120), ("queue(0.2, queue_size=16)", 16)])
 def test_a_resumed_run_equals_an_uninterrupted_one(loss, side, folder, tmp_path, monkeypatch):
     for picture in folder.glob("*/*/*.png"):
-        Image.open(picture).resize((side, side), Image.Resampling.NEAREST).save(picture)  # crops are random in 120
-    flags = [f"--loss={loss}", "--max_steps=6", "--save_steps=3", *["--optimizer=lars"] * (side == 120)]
+        Image.open(picture).resize((side, side), Image.Resampling.NEAREST).save(
+            picture
+        )  # crops are random in 120
+    flags = [
+        f"--loss={loss}",
+        "--max_steps=6",
+        "--save_steps=3",
+        *["--optimizer=lars"] * (side == 120),
+    ]
     assert run(folder, tmp_path / "whole", *flags) == 0
     step = PretrainTask.begin_step
     calls = []
@@ -112,13 +137,21 @@ def photos(tmp_path):
             (tmp_path / "photos" / split / name).mkdir(parents=True)
             for number, mode in enumerate(modes):
                 photo = Image.effect_noise((120, 100), 60).convert("RGB").convert(mode)
-                photo.save(tmp_path / "photos" / split / name / f"{number}.{'png' if mode == 'P' else 'jpg'}")
+                photo.save(
+                    tmp_path
+                    / "photos"
+                    / split
+                    / name
+                    / f"{number}.{'png' if mode == 'P' else 'jpg'}"
+                )
     return tmp_path / "photos"
 
 
 @pytest.fixture
 def said_by(capsys, photos):
-    """What a program says, and its last line of errors, which begins with its name; training writes to out/."""
+    """What a program says, and its last line of errors, which begins with its name; training writes
+    to out/.
+    """
 
     def said_by(*flags, program=train):
         own = [f"--output_dir={photos.parent / 'out'}", *FLAGS] if program is train else []
@@ -126,14 +159,19 @@ def said_by(capsys, photos):
         reset_accelerator()
         said = capsys.readouterr()
         line = said.err.strip().split("\n")[-1]
-        assert (code, line.startswith(f"{program.__name__.split('.')[1]}.py: error: ")) in ((0, False), (2, True))
+        assert (code, line.startswith(f"{program.__name__.split('.')[1]}.py: error: ")) in (
+            (0, False),
+            (2, True),
+        )
         return line if code else said.out
 
     return said_by
 
 
 def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, capsys):
-    """The step before it is saved; with another of its class in its place the run goes on in the same order."""
+    """The step before it is saved; with another of its class in its place the run goes on in the
+    same order.
+    """
     out, bad = tmp_path / "out", photos / "train" / "dog" / "1.jpg"
     flags = [f"--dataset={photos}", *FLAGS, "--max_steps=9", f"--output_dir={out}", "--knn_k=0"]
     whole, content = ImageSet.crops, bad.read_bytes()
@@ -148,7 +186,12 @@ def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, ca
         assert train.main(flags) == 2
         reset_accelerator()
     said = capsys.readouterr().err.strip().splitlines()[-1]
-    step = int(re.search(r"1\.jpg cannot be decoded.*; step (\d) is saved, --resume_from_checkpoint goes on", said)[1])
+    step = int(
+        re.search(
+            r"1\.jpg cannot be decoded.*; step (\d) is saved, --resume_from_checkpoint goes on",
+            said,
+        )[1]
+    )
     assert (out / f"checkpoint-{step}").is_dir()
     assert step in (6, 7, 8)
     with pytest.warns(UserWarning, match="1 of 6 images of photos are corrupt and replaced"):
@@ -206,7 +249,9 @@ def test_one_class_trains_and_is_not_evaluated(photos, said_by):
 
 @pytest.mark.parametrize("side", [16, 120])  # in memory, and decoded in each step
 @pytest.mark.parametrize("mended", [False, True])
-def test_a_file_that_is_damaged_between_two_parts_of_a_run(side, mended, folder, tmp_path, monkeypatch):
+def test_a_file_that_is_damaged_between_two_parts_of_a_run(
+    side, mended, folder, tmp_path, monkeypatch
+):
     for picture in folder.glob("*/*/*.png"):
         Image.open(picture).resize((side, side)).save(picture)
     out, bad = tmp_path / "out", sorted(folder.glob("train/*/*.png"))[1]
@@ -229,7 +274,9 @@ def test_a_file_that_is_damaged_between_two_parts_of_a_run(side, mended, folder,
             patch.setattr(PretrainTask, "begin_step", stopped)
             assert run(folder, out, *flags, "--resume_from_checkpoint", "--skip_corrupt") == 143
     next(folder.glob("train/b/*.png")).rename(folder / "train" / "b" / "zz.png")
-    assert run(folder, out, *flags, "--resume_from_checkpoint", "--skip_corrupt") == 2  # other files
+    assert (
+        run(folder, out, *flags, "--resume_from_checkpoint", "--skip_corrupt") == 2
+    )  # other files
 
 
 @pytest.mark.slow(40)
@@ -239,7 +286,13 @@ def test_the_quickstart_gains_fifteen_points(tmp_path):
     reset_accelerator()
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["trained"]["knn20"] >= record["untrained"]["knn20"] + 15
-    assert record["train_seconds"] < 300  # two minutes on two free cores; a busy machine is allowed more
-    assert evaluate.main(["--model", output, "--tasks", "knn", "--k=20"]) == 0  # the line that training ends with
-    found = json.loads((tmp_path / "out" / "vision-shapes.json").read_text())["results"][output]["knn"]
+    assert (
+        record["train_seconds"] < 300
+    )  # two minutes on two free cores; a busy machine is allowed more
+    assert (
+        evaluate.main(["--model", output, "--tasks", "knn", "--k=20"]) == 0
+    )  # the line that training ends with
+    found = json.loads((tmp_path / "out" / "vision-shapes.json").read_text())["results"][output][
+        "knn"
+    ]
     assert found["20-NN"]["top1"] == pytest.approx(record["trained"]["knn20"], abs=1e-9)

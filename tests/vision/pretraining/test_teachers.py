@@ -1,4 +1,6 @@
-"""The second encoder of MoCo, BYOL and DINO: who sees which views, who learns, and how the other follows."""
+"""The second encoder of MoCo, BYOL and DINO: who sees which views, who learns, and how the other
+follows.
+"""
 
 import pytest
 import torch
@@ -20,15 +22,27 @@ class Halves(RandomViews):
 
 
 def make_task(kind, one_pass=False):
-    common = {"encoder": tiny_encoder(), "views": Halves(colour_images(12), None), "one_pass": one_pass}
+    common = {
+        "encoder": tiny_encoder(),
+        "views": Halves(colour_images(12), None),
+        "one_pass": one_pass,
+    }
     if kind == "ntxent":
         return PretrainTask(**common, objective=NTXentLoss(0.1))
     common["momentum"] = 0.9
     if kind == "queue":
         objective = QueueInfoNCELoss(0.1, queue_size=32, dim=16)
         return QueueTask(**common, objective=objective, autocast=torch.no_grad)
-    head, objective = (mlp(16, 32, 16), BYOLLoss()) if kind == "byol" else (Prototypes(16, 24), DINOLoss(24))
-    return TeacherTask(**common, objective=objective, autocast=torch.no_grad, head=head, head_in_teacher=kind == "dino")
+    head, objective = (
+        (mlp(16, 32, 16), BYOLLoss()) if kind == "byol" else (Prototypes(16, 24), DINOLoss(24))
+    )
+    return TeacherTask(
+        **common,
+        objective=objective,
+        autocast=torch.no_grad,
+        head=head,
+        head_in_teacher=kind == "dino",
+    )
 
 
 @pytest.mark.parametrize("one_pass", [False, True])
@@ -38,7 +52,11 @@ def test_who_sees_which_views_and_who_learns(kind, one_pass):
     task = make_task(kind, one_pass)
     embeddings = task.embed(task.model, task.load(torch.arange(6).numpy(), 0))
     bright = as_float(task.views.images.images[:6])
-    parts = [torch.cat([bright, 0.5 * bright])] if one_pass and kind != "queue" else [bright, 0.5 * bright]
+    parts = (
+        [torch.cat([bright, 0.5 * bright])]
+        if one_pass and kind != "queue"
+        else [bright, 0.5 * bright]
+    )
     head = getattr(task, "head", torch.nn.Identity())
     trained = torch.cat([head(task.encoder(part)) for part in parts])
     expected = [trained[:6], task.key_encoder(parts[1])] if kind == "queue" else [*trained.chunk(2)]
@@ -62,5 +80,7 @@ def test_it_follows_by_a_momentum_that_rises_to_one_but_for_moco(kind):
             for p in task.model.parameters():
                 p.add_(1.0)
         task.begin_step(0.0, fraction)
-        for old, new, student in zip(before, task.key_encoder.parameters(), task.followed.parameters(), strict=True):
+        for old, new, student in zip(
+            before, task.key_encoder.parameters(), task.followed.parameters(), strict=True
+        ):
             torch.testing.assert_close(new, momentum * old + (1 - momentum) * student)

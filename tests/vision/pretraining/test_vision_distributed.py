@@ -37,7 +37,11 @@ def each_image_alone(module):
     """The module without batch statistics."""
     for name, child in module.named_children():
         is_norm = isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d)
-        setattr(module, name, nn.GroupNorm(1, child.num_features) if is_norm else each_image_alone(child))
+        setattr(
+            module,
+            name,
+            nn.GroupNorm(1, child.num_features) if is_norm else each_image_alone(child),
+        )
     return module
 
 
@@ -56,11 +60,23 @@ def train(folder, kind):
         objective = NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather)
         task = PretrainTask(encoder, TurningViews(images, None), objective)
     else:
-        objective = QueueInfoNCELoss(CosineTemperature(0.1, 0.2), queue_size=24, dim=16, gather=gather).double()
+        objective = QueueInfoNCELoss(
+            CosineTemperature(0.1, 0.2), queue_size=24, dim=16, gather=gather
+        ).double()
         torch.manual_seed(3)
-        objective.queue.copy_(F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1))
-        task = QueueTask(encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast)
-    optimizer = partial(make_optimizer, engine=settings, vision=VisionSettings(optimizer="sgd"), batch_size=BATCH)
+        objective.queue.copy_(
+            F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1)
+        )
+        task = QueueTask(
+            encoder,
+            TurningViews(images, None),
+            objective,
+            momentum=0.9,
+            autocast=accelerator.autocast,
+        )
+    optimizer = partial(
+        make_optimizer, engine=settings, vision=VisionSettings(optimizer="sgd"), batch_size=BATCH
+    )
     Trainer(Run(task=task, samples=IMAGES, make_optimizer=optimizer), settings, accelerator).fit()
     accelerator.free_memory()
     reset_accelerator()
@@ -83,6 +99,8 @@ def test_processes_equal_one(tmp_path):
     spawn(2, train_all, tmp_path, 2)
     train_all(tmp_path, 1)
     for kind in ("views", "queue"):
-        for found, expected in zip(results(tmp_path / f"2 {kind}"), results(tmp_path / f"1 {kind}"), strict=True):
+        for found, expected in zip(
+            results(tmp_path / f"2 {kind}"), results(tmp_path / f"1 {kind}"), strict=True
+        ):
             assert len(found) == len(expected) > 0
             assert float((found - expected).norm() / expected.norm()) < 1e-10
