@@ -12,26 +12,29 @@ import re
 import reprlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.evaluation import SentenceEvaluator
 from torch import Tensor
 
 from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import SUITES, TASKS, TransferTask, eval_pairs, suite_folder
-from dystress_text.evaluation.embedder import EncodedOnce
+from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.readers import Labelled, StsPairs, scored, slug_of
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import Embed, score_vectors, spearman
+from dystress_text.evaluation.sts import score_vectors, spearman
 from dystress_text.evaluation.words import Words
 from dystress_text.files.tables import is_hub_name, is_table, load_table
 from dystress_text.files.text_lines import is_blank
+from dystress_text.models.embedder import encode, without_normalization
 
 COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them
 HUB_SPLIT = "validation"
@@ -43,139 +46,171 @@ _OTHER_NAMES = {  # of metrics: short ones and SimCSE's
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class StsEvaluator:
-    """Spearman's correlation, alignment and uniformity on scored pairs."""
+class Evaluator(SentenceEvaluator):
+    """Base of this package's evaluators, which run in sentence-transformers' trainer too.
 
-    pairs: StsPairs
+    Args:
+        metrics: the names of the figures that may choose the best model, the primary one first.
+    """
 
-    @property
-    def best_metrics(self) -> Sequence[str]:
-        return [self.pairs.metric("spearman")]
+    def __init__(self, metrics: Sequence[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.metrics = list(metrics)
+        self.primary_metric = next(iter(metrics), None)
 
-    def __call__(self, embed: Embed | Words) -> dict[str, float]:
-        pairs = self.pairs
-        if isinstance(embed, Words):
-            return {
-                self.best_metrics[0]: spearman(
-                    embed.cosines(pairs.first, pairs.second), pairs.scores
-                )
-            }
-        return sts_metrics(pairs, embed(pairs.sentences))
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
+        """Return the figures that are finite numbers."""
+        return _finite(self.measure(model))
+
+    def measure(self, model: SentenceTransformer) -> dict[str, float]:
+        """Return the figures of a model, by metric."""
+        raise NotImplementedError
+
+    def lexical_baseline(self) -> dict[str, float]:
+        """Return the figures of the lexical baseline, where there is one."""
+        return {}
 
 
-@dataclass(frozen=True)
-class TransferEvaluator:
+class PairsEvaluator(Evaluator):
+    """Spearman's correlation x 100 of cosine and score, alignment and uniformity on scored pairs.
+
+    Args:
+        pairs: the set, whose name is in the names of the metrics.
+    """
+
+    def __init__(self, pairs: StsPairs) -> None:
+        super().__init__([pairs.metric("spearman")])
+        self.pairs = pairs
+
+    def measure(self, model: SentenceTransformer) -> dict[str, float]:
+        return sts_metrics(self.pairs, encode(model, self.pairs.sentences))
+
+    def lexical_baseline(self) -> dict[str, float]:
+        """Return what TF-IDF reaches."""
+        cosines = Words().cosines(self.pairs.first, self.pairs.second)
+        return _finite({self.metrics[0]: spearman(cosines, self.pairs.scores)})
+
+
+class TransferEvaluator(Evaluator):
     """Dev accuracies x 100 under SentEval's fast mode: ``mr_dev_accuracy`` and so on, and their
     mean.
 
     They are measured on the texts that choose the classifier's l2, as in SimCSE's training, and on
     none of the tests.
+
+    Args:
+        tasks: with their texts by split.
     """
 
-    tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]  # with their texts by split
+    def __init__(self, tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]) -> None:
+        names = [f"{task.name.lower()}_dev_accuracy" for task, _ in tasks]
+        super().__init__(names if len(names) == 1 else [TRANSFER_AVERAGE, *names])
+        self.tasks = dict(zip(names, tasks, strict=True))
 
-    @property
-    def best_metrics(self) -> Sequence[str]:
-        each = [f"{task.name.lower()}_dev_accuracy" for task, _ in self.tasks]
-        return [TRANSFER_AVERAGE, *each] if len(each) > 1 else each
-
-    def __call__(self, embed: Embed) -> dict[str, float]:
+    def measure(self, model: SentenceTransformer) -> dict[str, float]:
         from dystress_text.evaluation.transfer import dev_accuracy  # scikit-learn is slow to import
 
-        each = [
-            dev_accuracy(task, splits, lambda texts: embed(texts).cpu())
-            for task, splits in self.tasks
-        ]
-        metrics = dict(zip(self.best_metrics[-len(each) :], each, strict=True))
-        return metrics | {TRANSFER_AVERAGE: sum(each) / len(each)} if len(each) > 1 else metrics
+        bare = without_normalization(model)
+        metrics = {
+            name: dev_accuracy(task, splits, lambda texts: encode(bare, texts).cpu())
+            for name, (task, splits) in self.tasks.items()
+        }
+        if len(metrics) > 1:
+            metrics[TRANSFER_AVERAGE] = sum(metrics.values()) / len(metrics)
+        return metrics
 
 
-@dataclass(frozen=True)
-class RetrievalEvaluator:
+class RetrievalEvaluator(Evaluator):
     """Search in a collection: ``cisi_ndcg@10``, ``cisi_mrr@10`` and ``cisi_recall@100`` for a
     folder ``cisi``.
+
+    Args:
+        collection: documents, queries and judgements.
     """
 
-    collection: Collection
+    def __init__(self, collection: Collection) -> None:
+        names = [re.sub(r"[ ()]+", "_", name.lower()).strip("_") for name in collection.metrics]
+        super().__init__([f"{collection.slug}_{name}" for name in names])
+        self.collection = collection
 
-    @property
-    def best_metrics(self) -> Sequence[str]:
-        names = (
-            re.sub(r"[ ()]+", "_", metric.lower()).strip("_") for metric in self.collection.metrics
-        )
-        return [f"{self.collection.slug}_{name}" for name in names]
+    def measure(self, model: SentenceTransformer) -> dict[str, float]:
+        return self._named(self.collection.scores(TextEncoder.of(model)))
 
-    def __call__(self, embed: Embed | Words) -> dict[str, float]:
-        return dict(zip(self.best_metrics, self.collection.scores(embed).values(), strict=True))
+    def lexical_baseline(self) -> dict[str, float]:
+        """Return what BM25 reaches."""
+        return self._named(self.collection.scores(Words()))
+
+    def _named(self, scores: Mapping[str, float]) -> dict[str, float]:
+        return dict(zip(self.metrics, scores.values(), strict=True))
 
 
-@dataclass
-class Evaluation:
-    """Evaluators one after another, each distinct sentence encoded once.
+class Evaluation(Evaluator):
+    """Evaluators one after another, of this package, of sentence-transformers or the user's own.
 
-    One of their ``best_metrics``, of which higher is better, may choose the best model; by default
-    the first of the first.
+    The metric that chooses the best model is one of theirs; by default the primary metric of the
+    first. The random state is restored, so that training goes on as without evaluation.
+
+    Args:
+        evaluators: in their order.
     """
 
-    evaluators: Sequence[Evaluator]
-    seconds: float = 0.0  # spent so far
+    def __init__(self, evaluators: Sequence[SentenceEvaluator]) -> None:
+        known: list[str] = []
+        for number, evaluator in enumerate(evaluators):
+            known += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
+        super().__init__(known)
+        self.evaluators = list(evaluators)
+        self.seconds = 0.0
 
     @property
     def pairs(self) -> list[StsPairs]:
         """The scored pairs among them."""
-        return [
-            evaluator.pairs for evaluator in self.evaluators if isinstance(evaluator, StsEvaluator)
-        ]
+        return [each.pairs for each in self.evaluators if isinstance(each, PairsEvaluator)]
 
     @property
     def collections(self) -> list[Collection]:
         """The collections among them."""
-        return [
-            evaluator.collection
-            for evaluator in self.evaluators
-            if isinstance(evaluator, RetrievalEvaluator)
-        ]
+        return [each.collection for each in self.evaluators if isinstance(each, RetrievalEvaluator)]
 
-    def __call__(self, encode: Embed) -> dict[str, float]:
-        """All metrics that exist; with several sets of scored pairs also ``avg_spearman``, the mean
-        of theirs.
+    def measure(self, model: SentenceTransformer) -> dict[str, float]:
+        """Return the figures of all evaluators.
+
+        With several sets of scored pairs there is also ``avg_spearman``, the mean of theirs.
         """
         metrics: dict[str, float] = {}
-        embed = EncodedOnce(encode)
         start = time.perf_counter()
-        begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        with torch.random.fork_rng([torch.cuda.current_device()] if begun else []):
-            for evaluator in self.evaluators:
-                metrics |= _that_exist(evaluator(embed))
+        was_training = model.training
+        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        with torch.random.fork_rng(devices):
+            for number, evaluator in enumerate(self.evaluators):
+                result = evaluator(model)
+                if not isinstance(result, dict):
+                    result = {metric_of(evaluator, number): result}
+                metrics |= result
+        model.train(was_training)
         self.seconds += time.perf_counter() - start
         return self._with_average(metrics)
 
     @property
     def direct(self) -> Evaluation:
-        """Itself on pairs and collections alone: without what fits a classifier, and evaluators of
-        the user's own.
-        """
-        known = [
-            each for each in self.evaluators if isinstance(each, StsEvaluator | RetrievalEvaluator)
-        ]
-        return replace(self, evaluators=known)
+        """Those of pairs and collections alone, which fit no classifier."""
+        known = (PairsEvaluator, RetrievalEvaluator)
+        return Evaluation([each for each in self.evaluators if isinstance(each, known)])
 
-    def words(self) -> dict[str, float]:
-        """What words alone reach, by metric, where they have a figure."""
-        figures = (
-            cast(StsEvaluator | RetrievalEvaluator, each)(Words())
-            for each in self.direct.evaluators
-        )
-        return self._with_average(
-            {name: x for of in figures for name, x in _that_exist(of).items()}
-        )
+    def lexical_baseline(self) -> dict[str, float]:
+        """Return what TF-IDF and BM25 reach, by metric."""
+        figures: dict[str, float] = {}
+        for each in self.evaluators:
+            if isinstance(each, Evaluator):
+                figures |= each.lexical_baseline()
+        return self._with_average(figures)
 
     def _with_average(self, metrics: dict[str, float]) -> dict[str, float]:
-        scored = [
-            metrics[name] for pairs in self.pairs if (name := pairs.metric("spearman")) in metrics
-        ]
-        if len(scored) == len(self.pairs) > 1:
+        names = [pairs.metric("spearman") for pairs in self.pairs]
+        scored = [metrics[name] for name in names if name in metrics]
+        if len(scored) == len(names) > 1:
             metrics[AVERAGE] = float(np.mean(scored))
         return metrics
 
@@ -186,9 +221,9 @@ class Evaluation:
         ``avg`` is the mean over all sets of scored pairs; SimCSE's names are known too, with and
         without ``eval_``.
         """
-        known = [metric for evaluator in self.evaluators for metric in evaluator.best_metrics]
+        known = list(self.metrics)
         if name is None:
-            return next(iter(known), None)
+            return self.primary_metric
         scored = [pairs.metric("spearman") for pairs in self.pairs]
         known += [AVERAGE] if len(scored) > 1 else []
         plain = name.removeprefix("eval_")  # transformers knows metrics with and without it
@@ -213,7 +248,9 @@ class Evaluation:
         ).hexdigest()
 
 
-Evaluator = StsEvaluator | TransferEvaluator | RetrievalEvaluator
+def metric_of(evaluator: SentenceEvaluator, number: int) -> str:
+    """Return the name of the metric by which an evaluator chooses, or of its only figure."""
+    return evaluator.primary_metric or f"evaluator_{number}"
 
 
 def build_evaluation(
@@ -230,7 +267,7 @@ def build_evaluation(
         raise ParameterError(
             "eval_file", f"two sets would have the metric {twice}; rename the file"
         )
-    evaluators: list[Evaluator] = [StsEvaluator(pairs) for pairs in sets]
+    evaluators: list[SentenceEvaluator] = [PairsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
     evaluators += map(
@@ -262,15 +299,13 @@ def transfer_evaluator(
 
 def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
     """The scores of the vectors of ``pairs.sentences`` that exist, as metrics named after the set."""
-    return _that_exist(
+    return _finite(
         {pairs.metric(kind): value for kind, value in vars(score_vectors(pairs, vectors)).items()}
     )
 
 
-def _that_exist(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Without those that are no number: a set need not have pairs that are alike, nor equal vectors
-    a correlation.
-    """
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Drop metrics that are not finite: without similar pairs a set has no alignment."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 

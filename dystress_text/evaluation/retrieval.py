@@ -22,9 +22,8 @@ import numpy as np
 from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.evaluation.embedder import EncodedOnce
+from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.readers import one_spaced, score_of, slug_of
-from dystress_text.evaluation.sts import Embed
 from dystress_text.evaluation.words import Words
 
 METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
@@ -109,19 +108,16 @@ class Collection:
         """The names of the figures."""
         return [*METRICS, *[GRADED] * self.graded]
 
-    def scores(self, embed: Embed | Words) -> dict[str, float]:
-        """The :attr:`metrics` x 100, means over the queries; an :class:`Embedder` has prompts and a
-        similarity.
-        """
+    def scores(self, by: TextEncoder | Words) -> dict[str, float]:
+        """Return the :attr:`metrics` x 100, means over the queries."""
         from sentence_transformers import SimilarityFunction
-        from sentence_transformers.evaluation import (  # type: ignore[import-not-found]  # slow to import
-            InformationRetrievalEvaluator,
-        )
+        from sentence_transformers.sentence_transformer import evaluation
 
-        by = embed if isinstance(embed, EncodedOnce | Words) else EncodedOnce(embed)
-        similarity, own = "cosine" if isinstance(by, Words) else by.similarity, self.own
+        base: Any = evaluation.InformationRetrievalEvaluator
+        similarity = "cosine" if isinstance(by, Words) else by.similarity
+        own = self.own
 
-        class Evaluator(InformationRetrievalEvaluator):  # type: ignore[misc]
+        class Evaluator(base):  # type: ignore[misc]
             def embed_inputs(
                 self, model: Any, sentences: Sequence[str], encode_fn_name: str, **_: Any
             ) -> Tensor:

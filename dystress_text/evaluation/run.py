@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.cli.text_table import lay_out
-from dystress_text.encoders.loading import is_sentence_transformer
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
     STS_SETS,
@@ -24,7 +23,7 @@ from dystress_text.evaluation.catalogue import (
     figure_of,
     suite_folder,
 )
-from dystress_text.evaluation.embedder import EncodedOnce, check_complete, load_model
+from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.evaluation.evaluators import read_scored_pairs
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.retrieval import Collection, figures_in, read_collections
@@ -35,6 +34,7 @@ from dystress_text.evaluation.words import TITLE, WORDS, Words
 from dystress_text.files.places import model_path
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions
+from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
 from dystress_text.training.run_folder import (
     contents_of,
     evaluation_file,
@@ -261,9 +261,7 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
     if (variant := variant_of(folder)) is not None:
         print(f"not SentEval's published data but a variant: {variant}")
     poolers = {model: _pooler_of(settings, model) for model in settings.model}
-    about = {name: getattr(settings, name) for name in ("suite", "mode", "batch_size")} | {
-        "data": str(folder)
-    }
+    about = {name: getattr(settings, name) for name in ("suite", "mode")} | {"data": str(folder)}
     every: list[Results] = []
 
     def show(group: str) -> None:
@@ -310,12 +308,11 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
 
 def _loaded(
     settings: SentEvalSettings, model: str, pooler: str | None
-) -> tuple[EncodedOnce | Words, dict[str, Any]]:
+) -> tuple[TextEncoder | Words, dict[str, Any]]:
     if model == WORDS:
         print(f"{WORDS}: {TITLE}")
         return Words(), Words.about(settings.dtype)
-    encode, about = load_model(model, pooler, settings.dtype, settings.batch_size)
-    return EncodedOnce(encode), about
+    return load_model(model, pooler, settings.dtype)
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
@@ -325,7 +322,7 @@ def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
     if model == WORDS or (len(settings.model) > 1 and is_sentence_transformer(model_path(model))):
         return None
     if settings.pooler_type is None:
-        check_complete(model)
+        check_sentence_transformer(model_path(model))
     return settings.pooler_type
 
 
@@ -361,7 +358,7 @@ def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
 
 
 def _run_collection(
-    results: Results, collection: Collection, embed: Embed | Words, file: Path
+    results: Results, collection: Collection, embed: TextEncoder | Words, file: Path
 ) -> None:
     start = time.perf_counter()
     figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}

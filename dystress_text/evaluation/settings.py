@@ -103,7 +103,6 @@ class SentEvalSettings:
         None, "where prepared data lie; default: where dystress prepare puts them"
     )
     dtype: str = option("fp32", "of the encoder's forward pass", choices=("fp32", "bf16"))
-    batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option(
         "dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none")

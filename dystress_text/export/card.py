@@ -7,23 +7,25 @@ vectors.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.encoders.beside import GIVES, WEIGHT, BesideEncoder
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.pooling import AVERAGED
-from dystress_text.encoders.saving import PROMPTS
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION, DYSTRESS, SIMCSE, credits_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import write_text
+from dystress_text.models import hybrid_module
+from dystress_text.models.hybrid import WEIGHT, hybrid_part
+from dystress_text.models.poolers import AVERAGED, pooler_of
 from dystress_text.simcse.texts import WIKI1M
 from dystress_text.training.run_folder import step_chosen_by, untrained_of
 
@@ -47,17 +49,27 @@ _SETTINGS = (  # that the recipe repeats where they are set
 
 
 def write_card(
-    folder: Path, record: Mapping[str, Any], encoder: SentenceEncoder, limit: int, layout: str = "native",
+    folder: Path,
+    record: Mapping[str, Any],
+    model: SentenceTransformer,
+    layout: str = "native",
     at: str = HERE,
-) -> None:  # fmt: skip
-    """Write the card of a model that reads ``limit`` tokens; ``at`` is its place in the code.
+) -> None:
+    """Write the card of a model; ``at`` is its place in the code.
 
     The card leaves out what the record, the content of ``run.json``, does not have; it may be
     empty.
     """
-    both = encoder if isinstance(encoder, BesideEncoder) else None
-    base, settings = record.get("beside" if both else "base_model", {}), record.get("settings", {})
-    limit = limit if both is None else both.model.max_seq_length or limit
+    hybrid = hybrid_part(model)
+    dense = None if hybrid is None else hybrid.model
+    base = record.get("base_model" if dense is None else "beside", {})
+    settings = record.get("settings", {})
+    limit = (model if dense is None else dense).max_seq_length or math.inf
+    transformer = model.transformers_model
+    pooler = pooler_of(model)
+    pooling = _POOLINGS.get(str(pooler), "the first token of the last layer")
+    if pooler is None:
+        pooling += _LAYERS
     name, data_name, data_license = base.get("name"), *_data(settings)
     variants = record.get("data_variants", {})
     data = (
@@ -65,8 +77,7 @@ def write_card(
         if (v := variants.get("train_file"))
         else data_name
     )
-    kept = getattr(encoder.transformer.config, PROMPTS, {})
-    prompts = [(role, prompt) for role, prompt in kept.get("prompts", {}).items() if prompt]
+    prompts = [(role, prompt) for role, prompt in model.prompts.items() if prompt]
     is_published = (
         "train_file" in settings
         and settings["train_file"] is None
@@ -76,20 +87,23 @@ def write_card(
         _metadata(base, layout, is_published, credits := credits_of(record)),
         template_str=_FORM.read_text(encoding="utf-8"),
         title=_plain(f"{name} as a sentence encoder" if name else "Sentence encoder"),
-        encoder=encoder,
-        both=both,
-        gives=GIVES,
+        model=model,
+        dim=model.get_embedding_dimension(),
+        dense_dim=None if dense is None else dense.get_embedding_dimension(),
         weight=WEIGHT,
-        config=encoder.transformer.config,
+        config=None if transformer is None else transformer.config,
+        has_head=any(isinstance(module, Dense) for module in model),
+        normalizes=isinstance(model[-1], Normalize) or dense is not None,
         limit=limit if limit < 10**6 else None,
         layout=layout,
         location=json.dumps(at.replace("`", "'")),
         base_name=_plain(name) if name else None,
-        pooling=_POOLINGS.get(encoder.pooler_type, "the first token of the last layer")
-        + _LAYERS * (encoder.layers is not None),
-        states=_states(encoder.pooler_type),
+        pooler=str(pooler),
+        pooling=pooling,
+        module_file=Path(hybrid_module.__file__).name,
+        states=_states(str(pooler)),
         similarity=_SIMILARITIES.get(
-            like := kept.get("similarity_fn_name", "cosine"), f"{like} distance"
+            str(model.similarity_fn_name), f"{model.similarity_fn_name} distance"
         ),
         prompts=", ".join(
             f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})" for name, p in prompts

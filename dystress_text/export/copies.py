@@ -7,33 +7,42 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 from huggingface_hub import HfApi, get_token
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    StaticEmbedding,
+    Transformer,
+)
+from torch import Tensor, nn
 
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
-from dystress_text.encoders.beside import BesideEncoder
-from dystress_text.encoders.encoder import SentenceEncoder, length_limit
-from dystress_text.encoders.loading import (
-    load_encoder,
-    load_pretrained,
-    load_saved,
-    load_sentence_transformer,
-    pooler_dense,
-    pooler_encoder,
-)
-from dystress_text.encoders.pooling import AVERAGED, FIRST, token_of, token_pooler
-from dystress_text.encoders.saving import write_config, write_model, write_tokenizer
-from dystress_text.encoders.static import StaticEncoder
-from dystress_text.errors import ParameterError, reason_of
+from dystress_text.errors import ParameterError, UserError, reason_of
+from dystress_text.evaluation.embedder import OWN_POOLER, metadata_of_prompts, with_pooler
 from dystress_text.export.card import CARD, HERE, describe_base, read_card, write_card
+from dystress_text.export.compatible import write_compatible, write_config, write_tokenizer
 from dystress_text.export.graph import graph_vectors, int8_loss, quantize, write_graph
 from dystress_text.export.results import carry_results
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.places import EMBEDDED_MODEL, model_name, model_path
 from dystress_text.files.whole import whole_folder, write_text
+from dystress_text.models.embedder import encode, tokenize
+from dystress_text.models.hybrid import hybrid_part, onnx_files, save_hybrid
+from dystress_text.models.loading import (
+    MODULES,
+    load_encoder,
+    load_sentence_transformer,
+    pooler_dense,
+    prompts_of,
+    transformer_of,
+)
+from dystress_text.models.poolers import AVERAGED, FIRST, LAST, pooler_of, pooling_modules
+from dystress_text.models.static import pretrained_tokenizer
 from dystress_text.training.run_folder import RECORD, read_json
 
 TOLERANCE = 1e-4
@@ -87,38 +96,27 @@ def export(
     record = read_json(model / RECORD) if (model / RECORD).is_file() else {}
     if small:  # an encoder alone
         record = {"base_model": describe_base(str(model))}
-    encoder, tokenizer = (
-        load_encoder(str(model), "avg", mlp_head=False) if small else load_saved(model)
-    )
-    tokenizer.model_max_length = length_limit(tokenizer, encoder.eval().transformer)
-    encoder.transformer.config.output_hidden_states = (
-        False  # a saved model's says so where its pooler needs them
-    )
+    trained = load_model(model, small).eval()
     write, embed = _LAYOUTS[to]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(output) as folder:
-            write(encoder, tokenizer, folder)
+            write(trained, folder)
             card, own = folder / CARD, model / CARD
             if to == "native" and own.is_file():  # it may be edited
                 write_text(card, read_card(own).replace(json.dumps(HERE), json.dumps(at)))
             else:
-                write_card(folder, record, encoder, tokenizer.model_max_length, to, at)
+                write_card(folder, record, trained, to, at)
                 if own.is_file():
                     carry_results(own, card)
             for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():
                     file.chmod(card.stat().st_mode)
-            # of a text without tokens cls takes padding, whose state depends on the attention's
-            # kernel
-            rows = [
-                i
-                for i, x in enumerate(PROBES)
-                if encoder.pooler_type not in FIRST or tokenizer(x)["input_ids"]
-            ]
-            difference = float(
-                (embed(folder, encoder) - encoder.encode(PROBES, tokenizer))[rows].abs().max()
-            )
+            probes: Sequence[str] = PROBES
+            if pooler_of(trained) in FIRST:  # the first of no tokens depends on the padding
+                probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
+            expected = encode(trained, probes).cpu()  # (probes, dim)
+            difference = float((embed(folder, trained, probes) - expected).abs().max())
             if not difference <= TOLERANCE:  # a NaN is refused too
                 raise ParameterError(
                     "to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written"
@@ -133,102 +131,124 @@ def export(
     return output, difference
 
 
+def load_model(folder: Path, is_encoder: bool = False) -> SentenceTransformer:
+    """Load a trained model on the CPU, or an encoder alone with the mean of its tokens."""
+    if is_encoder:
+        module = load_encoder(str(folder)).module
+        return SentenceTransformer(modules=[module, *pooling_modules("avg", module)], device="cpu")
+    if not (folder / MODULES).is_file():
+        reason = f"is not a model of dystress train: a folder with {MODULES} is needed"
+        raise UserError(f"{str(folder)!r} {reason}")
+    return load_sentence_transformer(str(folder))
+
+
 # ---- writing the layouts
-# ---------------------------------------------------------------------------------------------
 
 
-def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the encoder; its configuration says how to pool, and a kept head goes into the
-    encoder's own pooler.
+def _write_native(model: SentenceTransformer, folder: Path) -> None:
+    if hybrid_part(model) is not None:
+        save_hybrid(model, folder)
+    else:
+        write_compatible(model, folder)
+
+
+def _write_hf(model: SentenceTransformer, folder: Path) -> None:
+    """Write the encoder; its configuration says how to pool, and a head goes into the encoder's own
+    pooler.
     """
-    if isinstance(encoder, StaticEncoder):
-        kind = (
-            "model with words beside it"
-            if isinstance(encoder, BesideEncoder)
-            else "table of word vectors"
-        )
-        raise ParameterError("to", f"transformers alone has no {kind}; native and onnx can hold it")
-    layers = AVERAGED.get(encoder.pooler_type)
-    pooling = encoder.transformer.config.sentence_embedding = {
-        "pooler_type": encoder.pooler_type,
-        "mean_of_hidden_states": list(layers or (-1,)),
-        "tokens": {"cls": "first", "lasttoken": "last"}.get(token_of(encoder.pooler_type), "mean"),
-        "normalize": encoder.normalize,
-    }
-    if encoder.layers is not None:
+    first = model[0]
+    if not isinstance(first, Transformer):
         raise ParameterError(
-            "to",
-            "for hf this model's weights of layers have no place; native and onnx can hold them",
+            "to", f"transformers alone has no {type(first).__name__}; native and onnx can hold it"
         )
-    if encoder.head is not None and encoder.keep_head:
-        dense = pooler_dense(encoder.transformer)
-        if (other := encoder.pooler_type not in FIRST) or dense is None:
-            reason = (
-                "does not follow the first token"
-                if other
-                else "has no place: the encoder has no pooler"
-            )
+    pooler = pooler_of(model)
+    if pooler is None:
+        raise ParameterError("to", "for hf this pooling has no place; native and onnx can hold it")
+    transformer = transformer_of(first)
+    tokens = "last" if pooler == LAST else "first" if pooler in FIRST else "mean"
+    pooling: dict[str, Any] = {
+        "pooler_type": pooler,
+        "mean_of_hidden_states": list(AVERAGED.get(pooler, (-1,))),
+        "tokens": tokens,
+        "normalize": isinstance(model[-1], Normalize),
+    }
+    heads = [module for module in model if isinstance(module, Dense)]
+    if heads:
+        dense = pooler_dense(transformer)
+        if pooler not in FIRST or dense is None or len(heads) > 1:
             raise ParameterError(
-                "to", f"for hf this model's head {reason}; native and onnx can hold it"
+                "to", "for hf this model's head has no place; native and onnx can hold it"
             )
-        dense.load_state_dict(encoder.head.state_dict())
+        dense.load_state_dict(heads[0].linear.state_dict())
         pooling["head"] = "pooler_output"
-    encoder.transformer.save_pretrained(folder)
-    write_config(encoder.transformer.config, folder)
-    write_tokenizer(tokenizer, folder)
+    transformer.config.sentence_embedding = pooling
+    transformer.config.output_hidden_states = False
+    if any(model.prompts.values()) or model.similarity_fn_name != "cosine":
+        transformer.config.sentence_transformers = metadata_of_prompts(model)
+    transformer.save_pretrained(folder)
+    write_config(transformer.config, folder)
+    write_tokenizer(first.tokenizer, folder)
 
 
-def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
     """Write the graph in place of the weights, among the other files that sentence-transformers'
     ONNX backend reads.
 
-    A table, alone or beside a model, is no transformer that this backend could read.
+    A static model, alone or in a hybrid one, is no transformer that this backend could read.
     """
-    if isinstance(encoder, StaticEncoder):
-        config = encoder.transformer.config
-        if isinstance(encoder, BesideEncoder):
-            tokenizer, config = encoder.of_graph(tokenizer)
+    first = model[0]
+    hybrid = hybrid_part(model)
+    if isinstance(first, StaticEmbedding):
+        write_tokenizer(pretrained_tokenizer(first.tokenizer), folder)
+    elif hybrid is not None:
+        tokenizer, config = onnx_files(hybrid)
         config.save_pretrained(folder)
         write_tokenizer(tokenizer, folder)
     else:
-        pooler_type = token_pooler(encoder.pooler_type)
-        write_model(
-            folder,
-            encoder.transformer,
-            tokenizer,
-            pooler_type,
-            normalize=encoder.normalize,
-            weights=False,
-        )
-    write_graph(encoder, folder)
+        transformer = cast(Transformer, first)
+        pooling = Pooling(transformer_of(transformer).config.hidden_size, _mode_of(model))
+        modules: list[nn.Module] = [transformer, pooling]
+        if isinstance(model[-1], Normalize):
+            modules.append(Normalize())
+        like = {**prompts_of(model), "similarity_fn_name": model.similarity_fn_name}
+        write_compatible(SentenceTransformer(modules=modules, device="cpu", **like), folder)
+        for weights in folder.glob("*.safetensors*"):
+            weights.unlink()
+    write_graph(model, folder)
+
+
+def _mode_of(model: SentenceTransformer) -> Any:
+    return next(module.pooling_mode for module in model if isinstance(module, Pooling))
 
 
 # ---- reading them back as the tools do
-# -------------------------------------------------------------------------------
 
 
-def _embed_native(folder: Path, encoder: SentenceEncoder) -> Tensor:
-    model = load_sentence_transformer(str(folder), "cpu")
-    vectors: Tensor = model.encode(list(PROBES), prompt="", batch_size=4, convert_to_tensor=True)
-    return vectors
+def _embed_native(folder: Path, model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
+    copy = load_sentence_transformer(str(folder))
+    embeddings: Tensor = copy.encode(list(texts), batch_size=4, convert_to_tensor=True)
+    return embeddings
 
 
-def _embed_hf(folder: Path, encoder: SentenceEncoder) -> Tensor:
-    if encoder.keep_head:
-        pretrained = load_pretrained(str(folder))
-        copy, tokenizer = pooler_encoder(pretrained), pretrained.tokenizer
-    else:
-        copy, tokenizer = load_encoder(str(folder), encoder.pooler_type, mlp_head=False)
-    copy.normalize = encoder.normalize
-    return copy.encode(PROBES, tokenizer, batch_size=4)
+def _embed_hf(folder: Path, model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
+    has_head = any(isinstance(module, Dense) for module in model)
+    pooler = OWN_POOLER if has_head else str(pooler_of(model))
+    copy = with_pooler(load_encoder(str(folder)), pooler)
+    if isinstance(model[-1], Normalize):
+        copy.append(Normalize())
+    return encode(copy, texts)
 
 
-Write = Callable[[SentenceEncoder, PreTrainedTokenizerBase, Path], None]
-Embed = Callable[[Path, SentenceEncoder], Tensor]
+def _embed_onnx(folder: Path, model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
+    return graph_vectors(folder, texts)
+
+
+Write = Callable[[SentenceTransformer, Path], None]
+Embed = Callable[[Path, SentenceTransformer, Sequence[str]], Tensor]
 _LAYOUTS: dict[str, tuple[Write, Embed]] = {
-    "native": (lambda encoder, tokenizer, folder: encoder.save(folder, tokenizer), _embed_native),
+    "native": (_write_native, _embed_native),
     "hf": (_write_hf, _embed_hf),
-    "onnx": (_write_onnx, lambda folder, encoder: graph_vectors(folder, PROBES)),
+    "onnx": (_write_onnx, _embed_onnx),
 }
 
 

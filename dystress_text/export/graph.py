@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling, StaticEmbedding
 from torch import Tensor, nn
 
-from dystress_text.encoders.beside import BesideEncoder
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.pooling import pool, token_pooler
+from dystress_text.models.hybrid import hybrid_part
 
 FILE, INT8_FILE = (
     "onnx/model.onnx",
@@ -28,32 +28,40 @@ _INPUTS, _OUTPUTS = ["input_ids", "attention_mask"], ["last_hidden_state", "sent
 
 
 class _Graph(nn.Module):
-    """An encoder as a function of tensors alone."""
+    """A model as a function of tensors alone."""
 
-    def __init__(self, encoder: SentenceEncoder) -> None:
+    def __init__(self, model: SentenceTransformer) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.beside = encoder.model if isinstance(encoder, BesideEncoder) else None
+        self.model = model
+        self.hybrid = hybrid_part(model)
+        modes = [module.pooling_mode for module in model if isinstance(module, Pooling)]
+        heads = [module for module in model if isinstance(module, Dense)]
+        self.pools_states = modes == ["mean"] and not heads
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """States (n, length, dim), and vectors (n, dim), which are the states pooled and, if need
-        be, of length 1.
-        """
-        encoder = self.encoder
-        if (
-            self.beside is None
-            and token_pooler(encoder.pooler_type) == "avg"
-            and not encoder.keep_head
-        ):
-            states = encoder.token_states(input_ids, attention_mask)
-            vectors = pool((states,), attention_mask, "avg")
+        """Return states (n, length, dim), and embeddings (n, dim), which are the states pooled."""
+        features: dict[str, Any] = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "modality": "text",
+        }
+        first = self.model[0]
+        if isinstance(first, StaticEmbedding):
+            features["token_embeddings"] = F.embedding(input_ids, first.embedding.weight)
+            features = Pooling(first.embedding_dim, "mean")(features)
+            for module in list(self.model)[1:]:
+                features = module(features)
+        elif self.hybrid is not None:
+            features["sentence_embedding"] = self.hybrid.forward_padded(input_ids, attention_mask)
         else:
-            vectors = encoder.forward_padded(input_ids, attention_mask)
-            states = vectors.unsqueeze(1).expand(-1, input_ids.shape[1], -1)
-        return states, F.normalize(vectors, dim=1) if encoder.normalize else vectors
+            features = self.model(features)
+        embeddings = features["sentence_embedding"]
+        if self.pools_states:
+            return features["token_embeddings"], embeddings
+        return embeddings.unsqueeze(1).expand(-1, input_ids.shape[1], -1), embeddings
 
 
-def write_graph(encoder: SentenceEncoder, folder: Path) -> None:
+def write_graph(model: SentenceTransformer, folder: Path) -> None:
     """Write the graph of token ids and mask, both (n, length); token types are 0, as in the
     encoder.
 
@@ -71,7 +79,7 @@ def write_graph(encoder: SentenceEncoder, folder: Path) -> None:
             logging.ERROR
         )  # it warns that torchvision is missing
         program: Any = torch.onnx.export(
-            _Graph(encoder).eval(), (ids, mask), dynamo=True, dynamic_shapes=(axes, axes),
+            _Graph(model).eval(), (ids, mask), dynamo=True, dynamic_shapes=(axes, axes),
             input_names=_INPUTS, output_names=_OUTPUTS, opset_version=_OPSET, verbose=False,
         )  # fmt: skip
     for node in (

@@ -87,9 +87,9 @@ def main(words: list[str]) -> None:
     """The program."""
     options = make_parser().parse_args(words)
     # here, so that help and wrong options come at once
-    from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import HERE
     from dystress_text.export.copies import PROBES, check_push, export, push
+    from dystress_text.models.loading import quiet
 
     if options.push_to_hub is not None:
         check_push(options.push_to_hub)

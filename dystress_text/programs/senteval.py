@@ -91,9 +91,9 @@ def evaluate(
 def _evaluated(settings: SentEvalSettings) -> list[Results]:
     """The results of an evaluation, which are on the pages and cards of the models too."""
     # here, so that help and errors of the command line come at once
-    from dystress_text.encoders.saving import quiet
     from dystress_text.evaluation.run import run
     from dystress_text.export.results import renew_results
+    from dystress_text.models.loading import quiet
     from dystress_text.report.text_page import leave_text_report
     from dystress_text.simcse.paper import PUBLISHED
     from dystress_text.training.run_folder import REPORT

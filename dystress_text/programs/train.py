@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from dystress_text.core.objectives import ContrastiveLoss
-    from dystress_text.encoders.encoder import SentenceEncoder
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class FinishedTraining:
     @cached_property
     def model(self) -> SentenceTransformer:
         """The trained model."""
-        from dystress_text.encoders.loading import load_sentence_transformer
+        from dystress_text.models.loading import load_sentence_transformer
 
         return load_sentence_transformer(str(self.folder))
 
@@ -96,21 +95,21 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
     # here, so that help and errors of the command line come at once
     from accelerate import PartialState
 
-    from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import describe_base, write_card
     from dystress_text.export.copies import check_push, export, push
     from dystress_text.files.places import model_path
+    from dystress_text.models.loading import quiet
     from dystress_text.report.text_page import leave_text_report
     from dystress_text.simcse.run import TextRun
     from dystress_text.training.run import run
     from dystress_text.training.run_folder import write_record
     from dystress_text.training.surroundings import left_as_they_were
 
-    def publish(output: Path, record: dict[str, Any], model: SentenceEncoder, limit: int) -> None:
+    def publish(output: Path, record: dict[str, Any], model: SentenceTransformer) -> None:
         record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
         if text.beside is not None:
             record["beside"] |= describe_base(text.beside)
-        write_card(output, record, model, limit)
+        write_card(output, record, model)
         write_record(output, record)  # the run is finished; its page can be made again
         published.append(output)
         page, trust = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,18 +16,12 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import Tensor
+from sentence_transformers import SentenceTransformer
 
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import check_saving, load_saved, reads_forward
-from dystress_text.encoders.masked_lm import TokenMasking
-from dystress_text.encoders.pooling import FIRST, POOLERS
-from dystress_text.encoders.saving import prompt_of
-from dystress_text.encoders.static import NEW, StaticEncoder
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import suite_folder
-from dystress_text.evaluation.embedder import prompted
 from dystress_text.evaluation.evaluators import (
+    Evaluation,
     build_evaluation,
     further_lines,
     sts_line,
@@ -41,11 +35,21 @@ from dystress_text.evaluation.words import not_beaten
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import MODEL_STAGING, versions
+from dystress_text.models.embedder import encode
+from dystress_text.models.loading import load_sentence_transformer
+from dystress_text.models.masked_lm import TokenMasking
+from dystress_text.models.poolers import (
+    FIRST,
+    POOLERS,
+    attends_to_the_left_only,
+    embeddings_by_pooler,
+)
+from dystress_text.models.static import NEW, initialize_by_idf, table_of
 from dystress_text.simcse import halves
 from dystress_text.simcse.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
+from dystress_text.simcse.initial_model import NEW_HEAD, check_saving, load_initial_model
 from dystress_text.simcse.settings import PROGRAM, RunSettings
-from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TableText, training_text
 from dystress_text.training.accelerator import describe, gather_of, keep_few_kernels
@@ -72,7 +76,7 @@ class TextRun(Run):
         self,
         settings: RunSettings,
         accelerator: Accelerator,
-        publish: Callable[[Path, dict[str, Any], SentenceEncoder, int], None],
+        publish: Callable[[Path, dict[str, Any], SentenceTransformer], None],
     ) -> None:
         keep_few_kernels()
         text, engine = settings.text, settings.engine
@@ -89,43 +93,42 @@ class TextRun(Run):
         self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
         self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
         set_seed(engine.seed)
-        self.start = start = load_start(text, settings.given, self.text)
-        start.model.to(accelerator.device)
+        self.initial = initial = load_initial_model(text, settings.given, self.text)
+        initial.embedder.to(accelerator.device)
+        initial.model.to(accelerator.device)
         masking = (
-            TokenMasking(start.tokenizer, text.mlm_probability, engine.seed)
+            TokenMasking(initial.tokenizer, text.mlm_probability, engine.seed)
             if text.do_mlm
             else None
         )
         crops = Crops(engine.seed, text.crop_min, text.crop_max, text.max_seq_length)
-        static = isinstance(start.model, StaticEncoder)
+        static = initial.is_static
         self.unit = "tokens" if static else "words"  # of a crop
         with accelerator.local_main_process_first():
             read = load_corpus(
-                self.text, start.tokenizer, text.max_seq_length, text.max_train_samples,
+                self.text, initial.tokenizer, text.max_seq_length, text.max_train_samples,
                 crops=crops if text.views == "crop" and not static else None,
             )  # fmt: skip
         if static and text.views == "crop":
             read = TokenCroppedCorpus(**vars(read), crops=crops)
         if text.model_name_or_path == NEW:
-            table: Any = start.model.transformer
-            table.start(
-                read.texts_with(table.embedding.num_embeddings), len(read.offsets) - 1, engine.seed
-            )
+            static_model = initial.embedder.model
+            texts_with = read.texts_with(len(table_of(static_model)))
+            initialize_by_idf(static_model, texts_with, len(read.offsets) - 1, engine.seed)
         corpus = read.distinct() if text.drop_duplicates else read
         dropped = len(read) - len(corpus)
         corpus = self._without_held_out(read, corpus)
         self.samples = len(corpus)
         self.engine = self._fitted(read)
         self.task = SimcseTask(
-            start.model, start.tokenizer, corpus, objective, self.evaluation, masking=masking,
-            mlm_weight=text.mlm_weight,
+            initial, corpus, objective, self.evaluation, masking=masking, mlm_weight=text.mlm_weight,
         )  # fmt: skip
         own = settings.evaluation.eval_file or settings.evaluation.eval_retrieval
         self.data_id = corpus.identity + (
             f", --eval_file {self.evaluation.digest()}" if own else ""
         )
         self.options = settings.options() | {
-            "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
+            "pooler_type": initial.pooler, "metric_for_best_model": self.best_metric,
             "train_batch_size": self.engine.train_batch_size, "learning_rate": self.engine.learning_rate,
         }  # fmt: skip
         self.record = {
@@ -136,7 +139,7 @@ class TextRun(Run):
             "collections": {each.name: each.about for each in self.evaluation.collections},
             "versions": versions("sentence-transformers", "tokenizers"),
             **paper_row(PROGRAM, settings.options()),
-            **start.about,
+            **initial.metadata,
         }
 
     def _without_held_out(self, read: TokenizedCorpus, corpus: TokenizedCorpus) -> TokenizedCorpus:
@@ -150,7 +153,7 @@ class TextRun(Run):
             samples = self.text.sentences(CorpusReport(), text.max_train_samples)
             self.held, numbers = halves.hold_out(read, samples, text.held_out)
             few = f"no text is held out: there must be {10 * halves.LEAST} that can be cropped"
-            self.start.notes.append(f"{len(self.held)} texts are held out" if self.held else few)
+            self.initial.notes.append(f"{len(self.held)} texts are held out" if self.held else few)
             corpus = replace(
                 corpus, chosen=np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
             )
@@ -167,7 +170,7 @@ class TextRun(Run):
         )
         fewer = self.samples // ranks * ranks
         if 2 <= fewer < engine.train_batch_size and "train_batch_size" not in given:
-            self.start.notes.append(f"batches of {fewer}, as there are no more samples")
+            self.initial.notes.append(f"batches of {fewer}, as there are no more samples")
             engine = replace(engine, train_batch_size=fewer)
         if self.samples < (batch := engine.train_batch_size):
             counts = read.report.summary() + "; drop_duplicates keeps the first of each" * (
@@ -175,13 +178,14 @@ class TextRun(Run):
             )
             reason = f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({counts})"
             raise ParameterError("train_batch_size", reason)
-        if isinstance(self.start.model, StaticEncoder) and "learning_rate" not in given:
+        if self.initial.is_static and "learning_rate" not in given:
             _, steps = count_steps(self.samples // batch, engine)
             engine = replace(
                 engine,
                 learning_rate=engine.learning_rate * min(1.0, math.sqrt(FULL_RATE_STEPS / steps)),
             )
-        layers = getattr(self.start.model.transformer.config, "num_hidden_layers", 0)
+        transformer = self.initial.model.transformers_model
+        layers = getattr(getattr(transformer, "config", None), "num_hidden_layers", 0)
         if layers >= DEEP and engine.learning_rate > DEEP_RATE and self.settings.text.lora is None:
             warnings.warn(
                 f"learning_rate: {engine.learning_rate:g} is for a small encoder; one of {layers} layers learns with "
@@ -198,7 +202,7 @@ class TextRun(Run):
             else ""
         )
         counts = corpus.report.summary(self.settings.text.drop_duplicates)
-        lines = [*self.start.notes, f"{counts} ({self.text.name}{columns})"]
+        lines = [*self.initial.notes, f"{counts} ({self.text.name}{columns})"]
         if self.settings.text.drop_duplicates:
             lines.append(
                 f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped"
@@ -218,21 +222,17 @@ class TextRun(Run):
         length = f"{epochs:.4g} epochs, {steps:,} steps of {batch_size}"
         lines.append(f"{self.samples:,} {samples}: {length} on {describe(self.accelerator)}")
         print(*lines, sep="\n", flush=True)
-        check_saving(
-            task.model, task.tokenizer, Path(self.settings.engine.output_dir) / MODEL_STAGING
-        )
-        self.record["words"] = self.evaluation.words()
+        check_saving(self.initial, Path(self.settings.engine.output_dir) / MODEL_STAGING)
+        self.record["words"] = self.evaluation.lexical_baseline()
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
-        untrained = prompted(self._encode_untrained, task.model)
-        further = len(self.evaluation.direct.evaluators) > (
-            self.dev is not None
-        )  # dev is measured by now
+        untrained = self.initial.untrained
+        further = len(self.evaluation.direct.evaluators) > (self.dev is not None)
         figures = self.evaluation.direct(untrained) if further else {}
         if figures or self.held:
-            of_pooler = self.record["untrained"].setdefault(task.model.pooler_type, {})
+            of_pooler = self.record["untrained"].setdefault(str(self.initial.pooler), {})
             of_pooler |= {name: figure for name, figure in figures.items() if name not in of_pooler}
         if self.held:
-            self.before = halves.measure(self.held, untrained)
+            self.before = halves.measure(self.held, partial(encode, untrained))
             of_pooler[halves.METRIC] = 100 * self.before[0].mean()
             self.record["words"][halves.METRIC] = 100 * halves.by_words(self.held).mean()
 
@@ -244,49 +244,35 @@ class TextRun(Run):
         return variants
 
     @property
-    def _beyond_pooling(self) -> bool:
-        """Whether more than a pooler makes the start's vectors: a head that was trained before,
-        weights of layers.
-        """
-        model = self.task.model
-        return model.layers is not None or (
-            model.keep_head and self.record["head"]["starts"] != "new"
-        )
-
-    def _encode_untrained(self, texts: Sequence[str]) -> Tensor:
-        """The vectors before training, (n, dim), without a head that is new."""
-        model, tokenizer = self.task.model, self.task.tokenizer
-        if self._beyond_pooling:
-            return model.encode(texts, tokenizer, raw=True)
-        return model.encode_by_pooler(texts, tokenizer, [model.pooler_type])[model.pooler_type]
+    def _has_trained_parts(self) -> bool:
+        """Whether more than a pooler follows the transformer: a trained head, weights of layers."""
+        head = self.record["head"] or {"kept": False}
+        return self.initial.pooler is None or (head["kept"] and head["starts"] != NEW_HEAD)
 
     def _measure_untrained(self, dev: StsPairs) -> dict[str, dict[str, float]]:
         """The figures of each pooler before training, the best one first."""
-        model, tokenizer = self.task.model, self.task.tokenizer
-        unfit = (
-            FIRST if reads_forward(model.transformer, tokenizer) else ()
-        )  # a decoder's first token sees no other
-        poolers = [name for name in POOLERS if name not in unfit]
-        if isinstance(model, StaticEncoder):  # the mean is all it can
-            poolers = [model.pooler_type]
-        texts = [prompt_of(model.transformer) + sentence for sentence in dev.sentences]
-        vectors = model.encode_by_pooler(
-            texts, tokenizer, poolers
-        )  # (distinct sentences, dim) each
-        if self._beyond_pooling:
-            vectors[model.pooler_type] = model.encode(texts, tokenizer)
+        own = str(self.initial.pooler)
+        untrained = self.initial.untrained
+        transformer = untrained.transformers_model
+        if transformer is None:  # of a static or a hybrid model
+            embeddings = {own: encode(untrained, dev.sentences)}
+        else:
+            poolers = list(POOLERS)
+            if attends_to_the_left_only(transformer, self.initial.tokenizer):
+                poolers = [name for name in POOLERS if name not in FIRST]  # it sees no other token
+            embeddings = embeddings_by_pooler(untrained, dev.sentences, poolers)
+            if self._has_trained_parts:
+                embeddings[own] = encode(untrained, dev.sentences)
         self.record["similarities"] = {
             "set": dev.name,
             "positive_above": dev.positive_above,
-            "before": similarity_histograms(dev, vectors[model.pooler_type]),
+            "before": similarity_histograms(dev, embeddings[own]),
         }
         self.record["eval_sha256"] = {
-            each.best_metrics[0].rpartition("_")[0]: replace(
-                self.evaluation, evaluators=[each]
-            ).digest()
+            str(each.primary_metric).rpartition("_")[0]: Evaluation([each]).digest()
             for each in self.evaluation.evaluators
         }
-        results = {name: sts_metrics(dev, vectors[name]) for name in poolers}
+        results = {name: sts_metrics(dev, vectors) for name, vectors in embeddings.items()}
         return dict(
             sorted(
                 results.items(),
@@ -300,25 +286,25 @@ class TextRun(Run):
             "sentences_per_second": round(self.text.columns * samples_per_second, 1),
             "padding_share": round(task.padding_share, 4),
         }
-        best, tokenizer = load_saved(output)
-        plain = partial(best.to(self.accelerator.device).encode, tokenizer=tokenizer, raw=True)
-        encode = prompted(plain, best)
+        best = load_sentence_transformer(str(output), str(self.accelerator.device))
         if self.held:
-            after = halves.measure(self.held, encode)
+            after = halves.measure(self.held, partial(encode, best))
             self.record["trained"] = {
                 **self.record["trained"],
                 halves.METRIC: 100 * after[0].mean(),
             }
             self.record["halves"] = halves.compared(self.held, self.before, after)
         if dev is not None:
-            self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
-        self.record["random_pairs"] = random_pairs(encode(task.corpus.some).numpy())
+            self.record["similarities"]["after"] = similarity_histograms(
+                dev, encode(best, dev.sentences)
+            )
+        self.record["random_pairs"] = random_pairs(encode(best, task.corpus.some).cpu().numpy())
         print(*self._results(), sep="\n", flush=True)
-        self.publish(output, self.record, best, tokenizer.model_max_length)
+        self.publish(output, self.record, best)
 
     def _results(self) -> list[str]:
         """Speed, what was learned, and the table of the set before and after training."""
-        record, dev, pooler = self.record, self.dev, self.task.model.pooler_type
+        record, dev, pooler = self.record, self.dev, str(self.initial.pooler)
         padding = (
             "" if self.unit == "tokens" else f", {100 * record['padding_share']:.1f} % padding"
         )

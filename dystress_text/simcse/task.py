@@ -7,7 +7,6 @@ encoded once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,14 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.encoders.encoder import SentenceEncoder, TokenizedOnce, length_limit
-from dystress_text.encoders.masked_lm import TokenMasking
-from dystress_text.evaluation.embedder import prompted
 from dystress_text.evaluation.evaluators import Evaluation
+from dystress_text.models.embedder import Embedder, can_pack
+from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.simcse.corpus import TokenizedCorpus
+from dystress_text.simcse.initial_model import InitialModel
 from dystress_text.training.batches import Batch, Embeddings
 from dystress_text.training.task import PROBE
 
@@ -32,34 +30,32 @@ class SimcseTask:
     """Implements :class:`dystress_text.training.task.Task` for sentences.
 
     Attributes:
-        model: the encoder.
-        tokenizer: of the encoder.
+        initial: the model, as what is trained, evaluated and saved.
         corpus: the training samples, each a sentence or, with supervision, a row of sentences.
         objective: the loss.
-        evaluation: of the encoder; None for no evaluation.
-        packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their
-            kin).
-        masking: hides tokens for an additional masked-language-model loss, whose head the encoder
+        evaluation: of the model; None for no evaluation.
+        packed: leave out padding, where the model allows that (BERT, RoBERTa and their kin).
+        masking: hides tokens for an additional masked-language-model loss, whose head the embedder
             must have.
         mlm_weight: of that loss.
     """
 
-    model: SentenceEncoder
-    tokenizer: PreTrainedTokenizerBase
+    initial: InitialModel
     corpus: TokenizedCorpus
     objective: ContrastiveLoss
     evaluation: Evaluation | None = None
-    packing: bool = True
+    packed: bool = True
     masking: TokenMasking | None = None
     mlm_weight: float = 0.1
     positions: int = field(default=0, init=False)  # so far, padding included
     tokens: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.packing = self.packing and self.model.can_pack
-        self._tokenized = TokenizedOnce(
-            self.tokenizer, length_limit(self.tokenizer, self.model.transformer)
-        )
+        self.packed = self.packed and can_pack(self.model.model)
+
+    @property
+    def model(self) -> Embedder:
+        return self.initial.embedder
 
     @property
     def state(self) -> nn.Module:
@@ -84,24 +80,19 @@ class SimcseTask:
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         # all views in one call of the prepared model, whose forward handles precision and gradient
         # averaging
-        ids, lengths, longest = (
-            batch["token_ids"],
-            batch["lengths"],
-            batch["longest"],
-        )  # (tokens,), (rows * n,)
+        ids = batch["token_ids"]  # (tokens,)
+        lengths = batch["lengths"]  # (rows * n,)
+        longest = batch["longest"]
         masked: tuple[Tensor, ...] = ()
-        if (
-            self.masking is not None
-        ):  # the sum of the losses of hidden tokens, and their number, (1,) each
+        if self.masking is not None:
             hidden = (batch["masked_places"], batch["masked_tokens"])
-            masked = (
-                model(batch["masked_ids"], lengths, longest, self.packing, hidden),
-                batch["masked_count"],
-            )
+            losses = model(batch["masked_ids"], lengths, longest, self.packed, hidden)  # (1,)
+            masked = (losses, batch["masked_count"])
         if self.corpus.rows == 1:  # two dropout views of each sentence
-            ids, lengths = ids.repeat(2), lengths.repeat(2)
-        vectors: Tensor = model(ids, lengths, longest, self.packing)
-        return Embeddings(vectors.chunk(max(2, self.corpus.rows)), masked)
+            ids = ids.repeat(2)
+            lengths = lengths.repeat(2)
+        embeddings: Tensor = model(ids, lengths, longest, self.packed)
+        return Embeddings(embeddings.chunk(max(2, self.corpus.rows)), masked)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         loss: Tensor = self.objective(*embeddings.views)
@@ -114,24 +105,19 @@ class SimcseTask:
 
     @torch.no_grad()
     def probe(self) -> Tensor:
-        samples = np.linspace(0, len(self.corpus) - 1, min(PROBE, len(self.corpus))).astype(
-            np.int64
-        )
+        count = min(PROBE, len(self.corpus))
+        samples = np.linspace(0, len(self.corpus) - 1, count).astype(np.int64)
         batch = self.corpus.batch(samples)
-        device, was_training = next(self.model.parameters()).device, self.model.training
-        ids, lengths = batch["token_ids"].to(device), batch["lengths"].to(device)
-        vectors: Tensor = self.model.eval()(ids, lengths, batch["longest"], self.packing)
+        device = self.model.model.device
+        ids = batch["token_ids"].to(device)
+        lengths = batch["lengths"].to(device)
+        was_training = self.model.training
+        embeddings: Tensor = self.model.eval()(ids, lengths, batch["longest"], self.packed)
         self.model.train(was_training)
-        return vectors
+        return embeddings
 
     def evaluate(self) -> dict[str, float]:
-        return {} if self.evaluation is None else self.evaluation(prompted(self.encode, self.model))
-
-    def encode(self, sentences: Sequence[str]) -> Tensor:
-        """Vectors of sentences for evaluation while training, (n, dim) in fp32, on the model's
-        device.
-        """
-        return self.model.encode_again(sentences, self._tokenized)
+        return {} if self.evaluation is None else self.evaluation(self.initial.model)
 
     def save(self, folder: Path) -> None:
-        self.model.save(folder, self.tokenizer)
+        self.initial.save(folder)

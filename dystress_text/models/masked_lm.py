@@ -23,9 +23,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dystress_text.encoders.loading import files_of, readable
-from dystress_text.encoders.packed import Packing
 from dystress_text.errors import ParameterError
+from dystress_text.models.loading import files_of, readable
+from dystress_text.models.packed import Packing
 from dystress_text.training.batches import Batch
 
 HEADS = {

@@ -1,0 +1,116 @@
+"""A saved model in the words of sentence-transformers 5.1 and of transformers 4, for older readers.
+
+sentence-transformers 5.4 renamed modules and settings, transformers 5 some settings of encoders and
+tokenizers; the vectors are the same.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding, Transformer
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from dystress_text.files.whole import write_json, write_text
+from dystress_text.models.embedder import save_model
+from dystress_text.models.loading import MODULES, transformer_of
+
+_OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
+_NEW_NAMES = ("module_input_name", "module_output_name", "include_prompt")  # at their defaults
+# settings of a tokenizer's last call, which are no part of it
+_OF_A_CALL = ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of")
+
+
+def write_compatible(model: SentenceTransformer, folder: Path) -> None:
+    """Save a model into a new folder, for sentence-transformers from 5.1 on and other readers."""
+    save_model(model, folder)
+    first = model[0]
+    if isinstance(first, Transformer):
+        write_config(transformer_of(first).config, folder)
+        write_tokenizer(first.tokenizer, folder)
+        limit = model.max_seq_length
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit})
+    if isinstance(first, Transformer | StaticEmbedding):
+        _rename_modules(folder)
+
+
+def write_config(config: PretrainedConfig, folder: Path) -> None:
+    """Write ``config.json``, with rotary positions under the names of transformers 4 too."""
+    config.save_pretrained(folder)
+    rope = getattr(config, "rope_parameters", None) or {}  # transformers 5 has one name for all
+    older: dict[str, Any] = {}
+    if config.model_type == "modernbert" and rope:
+        layers = [*config.layer_types, "full_attention"]
+        older = {
+            "global_rope_theta": rope["full_attention"]["rope_theta"],
+            "local_rope_theta": rope["sliding_attention"]["rope_theta"],
+            "global_attn_every_n_layers": layers.index("full_attention", 1),
+        }
+    elif "rope_theta" in rope:
+        older = {"rope_theta": rope["rope_theta"]}
+        if rope["rope_type"] != "default":
+            scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
+            older["rope_scaling"] = scaling
+    file = folder / "config.json"
+    write_json(file, json.loads(file.read_text(encoding="utf-8")) | older)
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the tokenizer's files, also for transformers 4 and tokenizers before 0.20.
+
+    Version 5 of transformers has a new name for a tokenizer without a class, and writes neither the
+    special tokens nor a list of word pieces.
+    """
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings = {name: value for name, value in settings.items() if name not in _OF_A_CALL}
+    if settings.get("tokenizer_class") == "TokenizersBackend":
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_json(file, settings)
+    write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
+    if (folder / "tokenizer.json").is_file():
+        _write_lists(folder)
+
+
+def _write_lists(folder: Path) -> None:
+    """Write word pieces as ``vocab.txt``, and merges as pairs in a string."""
+    file = folder / "tokenizer.json"
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    model = settings["model"]
+    if model["type"] == "WordPiece":
+        pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
+        ids = [model["vocab"][piece] for piece in pieces]
+        if ids == list(range(len(pieces))):  # a line is an id
+            write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in pieces))
+    merges = model.get("merges") or [""]
+    has_spaces = any(" " in part for pair in merges for part in pair)
+    if not isinstance(merges[0], str) and not has_spaces:
+        model["merges"] = [" ".join(pair) for pair in merges]
+        write_text(file, json.dumps(settings, ensure_ascii=False, indent=1))
+
+
+def _rename_modules(folder: Path) -> None:
+    """Name modules and their settings as sentence-transformers does before 5.4."""
+    modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+    for module in modules:
+        kind = module["type"].rpartition(".")[2]
+        file = folder / module["path"] / "config.json"
+        module["type"] = f"sentence_transformers.models.{kind}"
+        if kind == "Transformer" or not file.is_file():
+            continue
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        settings = {
+            _OLD_NAMES.get(name, name): value
+            for name, value in settings.items()
+            if name not in _NEW_NAMES
+        }
+        if kind == "Pooling":
+            mode = settings["pooling_mode"]
+            tokens = ("cls_token", "mean_tokens", "lasttoken")
+            settings |= {f"pooling_mode_{token}": token.startswith(mode) for token in tokens}
+        write_json(file, settings)
+    write_json(folder / MODULES, modules)

@@ -1,0 +1,380 @@
+"""Embed token ids with a :class:`SentenceTransformer`: the forward pass of training and evaluation.
+
+For the encoders that :mod:`dystress_text.models.packed` knows, padding is left out; every other
+model takes its own forward. The embeddings are those of sentence-transformers within 1e-6.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    Pooling,
+    StaticEmbedding,
+    Transformer,
+    WeightedLayerPooling,
+)
+from torch import Tensor, nn
+
+from dystress_text.cli.extras import require
+from dystress_text.cli.progress import progress_bar
+from dystress_text.errors import ParameterError
+from dystress_text.files.whole import replaced_files
+from dystress_text.models.loading import prompts_of, quiet, transformer_of
+from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+TEXTS_AT_ONCE = 4_096  # tokenised together; features take many times the memory of the ids
+TOKENS_ON_CPU = 2_048  # of a batch of texts
+TOKENS_ON_ACCELERATOR = 16_384
+
+Role = Literal["", "query", "document"]
+
+
+class Embedder(nn.Module):
+    """A model and what only its training needs, as one module for accelerate to prepare.
+
+    Args:
+        model: the model that is trained, evaluated and saved.
+        head: SimCSE's head, which follows the model's modules in training and is left out of what
+            is saved; None without one, or if it is one of the model's modules.
+        lm_head: for ``do_mlm``.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        head: Dense | None = None,
+        lm_head: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.head = head
+        self.lm_head = lm_head
+        self._adapters: tuple[PeftModel, ...] = ()  # a tuple, so that it is no submodule
+        pooler = getattr(model.transformers_model, "pooler", None)
+        if isinstance(pooler, nn.Module):  # BERT's is saved, but pooling does not use it
+            pooler.requires_grad_(False)
+        for module in model:
+            if isinstance(module, WeightedLayerPooling):  # which layers count is not trained
+                module.requires_grad_(False)
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        lengths: Tensor,
+        longest: int | None = None,
+        packed: bool = True,
+        masked: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Return embeddings (n, dim), not normalised, of token ids.
+
+        Args:
+            token_ids: (tokens,), text after text.
+            lengths: (n,) of the texts, in tokens.
+            longest: the greatest length; None reads it from the device.
+            packed: leave out padding where the model allows it; the embeddings are the same.
+            masked: indices of hidden tokens among all tokens, and the true tokens, both (m,). With
+                it the result is the sum of the masked-language-model losses, (1,).
+        """
+        if longest is None:
+            longest = int(lengths.max())
+        if masked is not None:
+            return self._masked_lm_loss(token_ids, lengths, longest, packed, *masked)
+        modules = [module for module in self.model if not isinstance(module, Normalize)]
+        if self.head is not None and self.training:
+            modules.append(self.head)
+        return embed_tokens(modules, token_ids, lengths, longest, packed)
+
+    def _masked_lm_loss(
+        self,
+        token_ids: Tensor,
+        lengths: Tensor,
+        longest: int,
+        packed: bool,
+        indices: Tensor,
+        tokens: Tensor,
+    ) -> Tensor:
+        assert self.lm_head is not None
+        module = cast(Transformer, self.model[0])
+        packing = Packing.of_lengths(lengths, longest, len(token_ids))
+        if packed and can_pack(self.model):
+            states = packed_states(transformer_of(module), token_ids, packing)[-1]  # (tokens, dim)
+        else:
+            features = module(_padded(module, token_ids, packing))
+            states = packing.pack(features["token_embeddings"])  # (tokens, dim)
+        logits = self.lm_head(states[indices])  # (m, vocabulary)
+        return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
+
+    def add_lora(self, rank: int) -> None:
+        """Add low-rank adapters (peft), scaled by 2, to the layers of peft's choice.
+
+        All other weights of the transformer are frozen. :meth:`save` merges the adapters.
+        """
+        require("lora", "lora")
+        from peft import LoraConfig, get_peft_model
+
+        transformer = transformer_of(cast(Transformer, self.model[0]))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of peft's own calls to transformers
+                config = LoraConfig(r=rank, lora_alpha=2 * rank)
+                self._adapters = (get_peft_model(transformer, config),)
+        except ValueError as error:
+            kind = transformer.config.model_type
+            raise ParameterError(
+                "lora", f"peft has no choice of layers for encoders of type {kind!r}"
+            ) from error
+
+    def save(self, folder: str | Path) -> None:
+        """Save the model, with adapters merged, as sentence-transformers does.
+
+        Files of an earlier model in the folder are replaced when all new files are complete.
+        """
+        with quiet(), replaced_files(folder) as complete, self._merged_adapters():
+            save_model(self.model, complete)
+
+    @contextmanager
+    def _merged_adapters(self) -> Iterator[None]:
+        if not self._adapters:
+            yield
+            return
+        module = cast(Transformer, self.model[0])
+        adapted = module.model
+        module.model = copy.deepcopy(self._adapters[0]).merge_and_unload()
+        try:
+            yield
+        finally:
+            module.model = adapted
+
+
+def save_model(model: SentenceTransformer, folder: Path) -> None:
+    """Save a model into a new folder; the settings of the tokenizer's last call are left out."""
+    backend = getattr(model.tokenizer, "backend_tokenizer", model.tokenizer)
+    if hasattr(backend, "no_truncation"):
+        backend.no_truncation()
+        backend.no_padding()
+    model.save(str(folder), create_model_card=False)
+
+
+def can_pack(model: SentenceTransformer) -> bool:
+    """Return whether the packed pass knows all of a model's modules."""
+    first, *others = model
+    if not isinstance(first, Transformer):
+        return isinstance(first, StaticEmbedding)
+    config = transformer_of(first).config
+    pools = [module for module in others if isinstance(module, Pooling)]
+    known = (Dense, Normalize, Pooling, WeightedLayerPooling)
+    return (
+        config.model_type in MODEL_TYPES
+        and not config.is_decoder
+        and getattr(config, "position_embedding_type", "absolute") == "absolute"
+        and all(isinstance(module, known) for module in others)
+        and all(module.include_prompt for module in pools)
+        and set(first.modality_config) == {"text"}
+    )
+
+
+def embed_tokens(
+    modules: Sequence[nn.Module],
+    token_ids: Tensor,
+    lengths: Tensor,
+    longest: int,
+    packed: bool = True,
+) -> Tensor:
+    """Return embeddings (n, dim) of token ids (tokens,), text after text, with lengths (n,).
+
+    ``packed`` asks for no padding in the transformer; the modules must be those of a model that
+    :func:`can_pack`.
+    """
+    first, *others = modules
+    if isinstance(first, StaticEmbedding):
+        starts = lengths.cumsum(0) - lengths  # (n,)
+        features = first({"input_ids": token_ids, "offsets": starts})
+    else:
+        module = cast(Transformer, first)
+        packing = Packing.of_lengths(lengths, longest, len(token_ids))
+        if packed:
+            features = _packed_features(module, others, token_ids, packing)
+        else:
+            features = module(_padded(module, token_ids, packing))
+    for each in others:
+        features = each(features)
+    return cast(Tensor, features["sentence_embedding"])
+
+
+def _padded(module: Transformer, token_ids: Tensor, packing: Packing) -> dict[str, Any]:
+    """Return the features that ``Transformer`` takes, (n, length) each."""
+    padding = cast(Any, module.tokenizer).pad_token_id or 0
+    return {
+        "input_ids": packing.pad(token_ids, padding),
+        "attention_mask": packing.mask.long(),
+        "modality": "text",
+    }
+
+
+def _packed_features(
+    module: Transformer, others: Sequence[nn.Module], token_ids: Tensor, packing: Packing
+) -> dict[str, Any]:
+    """Return the features that ``Transformer`` gives, computed without padding.
+
+    The states are (n, length, dim), or (n, 1, dim) where pooling takes the first token alone.
+    """
+    layers_count = any(isinstance(other, WeightedLayerPooling) for other in others)
+    modes = {other.pooling_mode for other in others if isinstance(other, Pooling)}
+    first_only = modes == {"cls"} and not layers_count
+    states = packed_states(transformer_of(module), token_ids, packing, first_only)
+    if first_only:
+        vectors = states[-1].unsqueeze(1)  # (n, 1, dim)
+        mask = torch.ones(vectors.shape[:2], dtype=torch.long, device=vectors.device)
+        return {"token_embeddings": vectors, "attention_mask": mask}
+    features: dict[str, Any] = {"attention_mask": packing.mask.long()}
+    features["token_embeddings"] = packing.pad(states[-1])
+    if layers_count:
+        features["all_layer_embeddings"] = [packing.pad(layer) for layer in states]
+    return features
+
+
+def without_normalization(model: SentenceTransformer) -> SentenceTransformer:
+    """Return the same modules without ``Normalize`` at the end, as transfer tasks need."""
+    modules = list(model)
+    if not isinstance(modules[-1], Normalize):
+        return model
+    similarity = model.similarity_fn_name
+    if similarity != "manhattan":  # a dot product of unit vectors is a cosine
+        similarity = "cosine"
+    return SentenceTransformer(
+        modules=modules[:-1],
+        device=str(model.device),
+        similarity_fn_name=similarity,
+        **prompts_of(model),
+    )
+
+
+def prompt_of(model: SentenceTransformer, role: Role = "") -> str | None:
+    """Return what ``encode``, ``encode_query`` or ``encode_document`` puts before a text."""
+    names = {"query": ["query"], "document": ["document", "passage", "corpus"]}.get(role, [])
+    for name in (*names, model.default_prompt_name):
+        if name in model.prompts:
+            return model.prompts[name]
+    return None
+
+
+@torch.no_grad()
+def encode(
+    model: SentenceTransformer,
+    texts: Sequence[str],
+    role: Role = "",
+    dtype: torch.dtype = torch.float32,
+    progress: bool = False,
+) -> Tensor:
+    """Return what the model's own ``encode`` gives, within 1e-6, each distinct text encoded once.
+
+    Args:
+        model: on any device; its training mode stays as it is.
+        texts: not tokenised.
+        role: ``query`` and ``document`` are ``encode_query`` and ``encode_document``.
+        dtype: of the matrix products; other than fp32 it uses autocast.
+        progress: whether to show a bar.
+
+    Returns:
+        Embeddings (texts, dim) in fp32 on the model's device.
+    """
+    rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    distinct = list(rows)
+    device = model.device
+    was_training = model.training
+    model.eval()
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        if can_pack(model):
+            embeddings = _encode_packed(model, distinct, prompt_of(model, role), progress)
+        else:
+            ways = {"query": model.encode_query, "document": model.encode_document}
+            way = ways.get(role, model.encode)
+            embeddings = way(distinct, convert_to_tensor=True, show_progress_bar=progress)
+    model.train(was_training)
+    return embeddings[[rows[text] for text in texts]].float().clone()
+
+
+def _encode_packed(
+    model: SentenceTransformer, texts: Sequence[str], prompt: str | None, progress: bool
+) -> Tensor:
+    """Return embeddings (texts, dim); batches have about the same number of tokens each."""
+    device = model.device
+    most = TOKENS_ON_CPU if device.type == "cpu" else TOKENS_ON_ACCELERATOR
+    order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
+    pieces: list[Tensor] = []
+    with progress_bar(total=len(texts), show=progress, desc="encoding", unit=" texts") as bar:
+        for start in range(0, len(order), TEXTS_AT_ONCE):
+            some = [texts[row] for row in order[start : start + TEXTS_AT_ONCE]]
+            token_ids, lengths = tokenize(model, some, prompt)
+            ends = torch.tensor(lengths).cumsum(0).tolist()
+            for first, last in batches_by_tokens(lengths, most):
+                ids = token_ids[ends[first] - lengths[first] : ends[last - 1]].to(device)
+                batch = torch.tensor(lengths[first:last], device=device)
+                longest = max(1, *lengths[first:last])
+                pieces.append(embed_tokens(list(model), ids, batch, longest).float())
+                bar.update(last - first)
+    return torch.cat(pieces)[torch.tensor(order).argsort().to(device)]
+
+
+def tokenize(
+    model: SentenceTransformer, texts: Sequence[str], prompt: str | None = None
+) -> tuple[Tensor, list[int]]:
+    """Return token ids (tokens,), text after text, and their numbers, as the model reads texts."""
+    features = model.preprocess(list(texts), prompt=prompt)
+    ids = features["input_ids"]
+    if "offsets" in features:  # of a static model, which does not pad
+        ends = [*features["offsets"].tolist()[1:], len(ids)]
+        lengths = [
+            end - start for start, end in zip(features["offsets"].tolist(), ends, strict=True)
+        ]
+        return ids, lengths
+    mask = features["attention_mask"].bool()  # (texts, length)
+    return ids[mask], mask.sum(1).tolist()
+
+
+def batches_by_tokens(lengths: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Yield first and last + 1 of consecutive texts with at most ``most`` tokens, or of one text."""
+    first = 0
+    tokens = 0
+    for i, length in enumerate(lengths):
+        if tokens + length > most and i > first:
+            yield first, i
+            first, tokens = i, 0
+        tokens += length
+    if first < len(lengths):
+        yield first, len(lengths)
+
+
+def check_views(embedder: Embedder) -> None:
+    """Check that dropout gives two views of a text; the random state is restored.
+
+    Training would learn nothing from equal views.
+    """
+    device = embedder.model.device
+    ids, (length,) = tokenize(embedder.model, ["Two views of one sentence."])
+    lengths = torch.tensor([length, length], device=device)
+    was_training = embedder.training
+    devices = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        packed = can_pack(embedder.model)
+        first, second = embedder.train()(ids.to(device).repeat(2), lengths, packed=packed)
+    embedder.train(was_training)
+    if torch.equal(first, second):
+        raise ParameterError(
+            "dropout",
+            "this encoder has none, so two views of a sentence are equal; give a rate, or views crop",
+        )

@@ -1,0 +1,123 @@
+"""A hybrid model: a sentence-transformers model's embedding and a static model's, in one vector.
+
+The static part is trained on one text; the dense model's weights stay as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+from dystress_text.errors import ParameterError, UserError
+from dystress_text.files.whole import replaced_files, write_json
+from dystress_text.models import hybrid_module
+from dystress_text.models.hybrid_module import BesideEmbedding as HybridEmbedding
+from dystress_text.models.loading import (
+    MODULES,
+    is_sentence_transformer,
+    load_sentence_transformer,
+    prompts_of,
+    quiet,
+    readable,
+)
+from dystress_text.models.static import (
+    fast_tokenizer,
+    table_of,
+    tokenizer_of,
+    without_special_tokens,
+)
+
+WEIGHT = 0.7  # of the lexical part
+
+
+def new_hybrid(dense: SentenceTransformer, static: SentenceTransformer) -> SentenceTransformer:
+    """Return a hybrid model of both, which shares the vectors of the static one."""
+    tokenizer = without_special_tokens(tokenizer_of(static))
+    module = HybridEmbedding(dense, table_of(static).detach(), tokenizer, WEIGHT)
+    module.table.weight = table_of(static)
+    return _as_model(module)
+
+
+def load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
+    """Load a saved hybrid model by this package's class; the code of the folder is not run."""
+    dense = load_sentence_transformer(str(folder / hybrid_module.MODEL), device)
+    with readable(str(folder)):
+        model = _as_model(HybridEmbedding.beside(dense, folder))
+    return model.to(dense.device)
+
+
+def _as_model(module: HybridEmbedding) -> SentenceTransformer:
+    return SentenceTransformer(
+        modules=[module],
+        device=str(module.model.device),
+        similarity_fn_name="cosine",
+        **prompts_of(module.model),
+    )
+
+
+def hybrid_part(model: SentenceTransformer) -> HybridEmbedding | None:
+    """Return the module of a hybrid model; None for any other model."""
+    first = model[0]
+    return first if isinstance(first, HybridEmbedding) else None
+
+
+def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
+    """Save a hybrid model with the file of its module, so that it loads without this package."""
+    file = Path(hybrid_module.__file__)
+    with quiet(), replaced_files(folder) as complete:
+        model.save(str(complete), create_model_card=False)
+        shutil.copyfile(file, complete / file.name)
+        modules = json.loads((complete / MODULES).read_text(encoding="utf-8"))
+        modules[0]["type"] = f"{file.stem}.{HybridEmbedding.__name__}"
+        write_json(complete / MODULES, modules)
+
+
+def load_dense(name_or_path: str) -> SentenceTransformer:
+    """Load the dense model of a hybrid one, and check that it gives one embedding a text."""
+    try:
+        if not is_sentence_transformer(name_or_path):
+            reason = "is no folder or name of a sentence-transformers model"
+            raise UserError(f"{name_or_path!r} {reason}")
+        model = load_sentence_transformer(name_or_path)
+        kinds = [type(module).__name__ for module in model]
+        if {"Router", "Asym", HybridEmbedding.__name__} & {*kinds}:
+            parts = ", ".join(kinds)
+            raise UserError(
+                f"{name_or_path!r} is made of {parts}; one encoder of all texts is needed"
+            )
+        with readable(name_or_path, "encode with"):
+            embeddings: Any = model.encode(
+                ["One text.", ""], convert_to_tensor=True, show_progress_bar=False
+            )
+            if embeddings.ndim != 2 or not embeddings.isfinite().all():
+                raise UserError(f"{name_or_path!r} does not give one vector of numbers a text")
+    except UserError as error:
+        raise ParameterError("beside", str(error)) from error
+    return model
+
+
+def onnx_files(module: HybridEmbedding) -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
+    """Return tokenizer and configuration for one ONNX graph of both parts.
+
+    Raises:
+        ParameterError: the parts read a text by different tokens, or with prompts.
+    """
+    dense = module.model
+    own = without_special_tokens(fast_tokenizer(dense))
+    if any(dense.prompts.values()) or own.to_str() != module.words.to_str():
+        raise ParameterError(
+            "to", "onnx needs a table of the vocabulary of the model beside it, without prompts"
+        )
+    tokenizer: PreTrainedTokenizerBase = copy.deepcopy(dense.tokenizer)
+    tokenizer.model_max_length = sys.maxsize
+    transformer = dense.transformers_model
+    if transformer is None:
+        raise ParameterError("to", "onnx needs a transformer as the model beside the table")
+    return tokenizer, transformer.config

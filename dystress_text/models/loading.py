@@ -1,0 +1,315 @@
+"""Load a :class:`SentenceTransformer`, or an encoder alone, in fp32.
+
+Code that comes with a model is never run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from logging import getLogger
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Transformer
+from torch import nn
+from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from dystress_text.errors import ParameterError, UserError, reason_of
+from dystress_text.files.hub import hub_reachable, model_file
+from dystress_text.models.hybrid_module import SETTINGS as HYBRID_SETTINGS
+
+MODULES = "modules.json"
+CONFIG = "config_sentence_transformers.json"
+
+_MLP = "mlp.dense.weight"  # SimCSE's head, in a folder that SimCSE's training wrote
+_POOLER = "pooler.dense.weight"
+
+
+@dataclass(frozen=True)
+class PretrainedEncoder:
+    """An encoder without pooling, as loaded from its files.
+
+    Attributes:
+        name: folder or hub name.
+        module: sentence-transformers' ``Transformer``, with the tokenizer.
+        pooler: the dense layer of the encoder's own pooler (dense + tanh on the first token); None
+            without one, or without its weights.
+        is_simcse: whether SimCSE's training wrote the folder; its MLP is then the pooler.
+        ignored: first parts of the names of weights that the encoder does not use.
+    """
+
+    name: str
+    module: Transformer
+    pooler: nn.Linear | None
+    is_simcse: bool
+    ignored: tuple[str, ...]
+
+    @property
+    def transformer(self) -> PreTrainedModel:
+        """The network."""
+        return transformer_of(self.module)
+
+
+def load_sentence_transformer(
+    name_or_path: str, device: str | None = "cpu", dropout: float | None = None
+) -> SentenceTransformer:
+    """Load a sentence-transformers model.
+
+    Args:
+        name_or_path: folder or hub name.
+        device: where to put it; None leaves the choice to sentence-transformers.
+        dropout: a rate for every dropout of the encoder, instead of its configuration's.
+
+    Raises:
+        UserError: the model is missing, damaged, needs code of its own, or lacks weights.
+    """
+    if is_hybrid(Path(name_or_path)):
+        from dystress_text.models.hybrid import load_hybrid
+
+        return load_hybrid(Path(name_or_path), device)
+    with readable(name_or_path):
+        _check_module_types(name_or_path)
+        model = _load(name_or_path, device, dropout=dropout)
+        if model.transformers_model is not None:
+            _check_weights(name_or_path, _loading_info(name_or_path))
+    return model
+
+
+def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedEncoder:
+    """Load an encoder and its tokenizer from a folder or from the hub.
+
+    A folder of SimCSE's training (``bert.*``, ``mlp.dense.*``) is read as SimCSE's own conversion
+    does it: the MLP becomes the encoder's pooler. ``dropout`` is as in
+    :func:`load_sentence_transformer`.
+    """
+    with readable(name_or_path):
+        info = _loading_info(name_or_path)
+        missing, unused = info["missing_keys"], info["unexpected_keys"]
+        is_simcse = _MLP in unused and _POOLER in missing
+        renamed = {}
+        if is_simcse:
+            renamed = {"key_mapping": {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}}
+        module = _load(name_or_path, "cpu", renamed, dropout)[0]
+        if not isinstance(module, Transformer):
+            raise UserError(f"{name_or_path!r} has no transformer, so no pooler to choose")
+        transformer = transformer_of(module)
+        _check_weights(name_or_path, info)
+        _check_tokenizer(name_or_path, module)
+        module.max_seq_length = min(module.max_seq_length, position_limit(transformer))
+    pooler = pooler_dense(transformer)
+    if _POOLER in missing and not is_simcse:
+        pooler = None
+    ignored = {name.split(".")[0] for name in unused}
+    if is_simcse:
+        ignored.discard("mlp")
+    return PretrainedEncoder(name_or_path, module, pooler, is_simcse, tuple(sorted(ignored)))
+
+
+def _load(
+    name_or_path: str,
+    device: str | None,
+    weights: Mapping[str, Any] | None = None,
+    dropout: float | None = None,
+) -> SentenceTransformer:
+    model = SentenceTransformer(
+        name_or_path,
+        device=device,
+        trust_remote_code=False,
+        local_files_only=_is_local(name_or_path),
+        model_kwargs={"dtype": torch.float32, **(weights or {})},
+        config_kwargs=_dropout_rates(name_or_path, dropout),
+    )
+    module = model[0]
+    if isinstance(module, Transformer):
+        module.unpad_inputs = False  # the packed pass leaves padding out, on every device
+        tokenizer = module.tokenizer
+        tokenizer.padding_side = "right"  # on the left, GPT-2 and its like would move positions
+        if tokenizer.pad_token is None:
+            if tokenizer.eos_token is None:
+                reason = "has no padding token: set pad_token in its tokenizer_config.json"
+                raise UserError(f"{name_or_path!r} {reason}")
+            tokenizer.pad_token = tokenizer.eos_token
+    return model
+
+
+def transformer_of(module: Transformer) -> PreTrainedModel:
+    """Return the network inside sentence-transformers' ``Transformer``."""
+    return module.model
+
+
+def prompts_of(model: SentenceTransformer) -> dict[str, Any]:
+    """Return a model's prompts as arguments of a new one."""
+    return {"prompts": model.prompts, "default_prompt_name": model.default_prompt_name}
+
+
+def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
+    """Return the dense layer of a pooler that is dense + tanh on the first token, as BERT's."""
+    pooler: Any = getattr(transformer, "pooler", None)
+    is_tanh = isinstance(getattr(pooler, "activation", None), nn.Tanh)
+    return cast(nn.Linear, pooler.dense) if is_tanh else None
+
+
+def position_limit(transformer: PreTrainedModel) -> int:
+    """Return the number of tokens for which an encoder has positions; ``sys.maxsize`` for any.
+
+    RoBERTa and similar encoders number positions from the padding index + 1; the rows before are
+    not used.
+    """
+    limit = getattr(transformer.config, "max_position_embeddings", None)
+    if limit is None or limit <= 0:  # XLNet's configuration says -1
+        return sys.maxsize
+    for name, module in transformer.named_modules():
+        is_table = isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
+        if is_table and module.padding_idx is not None:
+            limit -= module.padding_idx + 1
+    return int(limit)
+
+
+def is_sentence_transformer(name_or_path: str) -> bool:
+    """Return whether a folder, or a name on the hub or in its cache, has a ``modules.json``."""
+    with readable(name_or_path):
+        return model_file(name_or_path, MODULES) is not None
+
+
+def is_hybrid(folder: Path) -> bool:
+    """Return whether a folder is a saved hybrid model."""
+    return (folder / HYBRID_SETTINGS).is_file()
+
+
+def check_sentence_transformer(name_or_path: str) -> None:
+    """Refuse what is no sentence-transformers model, so that evaluation needs a pooler for it."""
+    if is_sentence_transformer(name_or_path):
+        return
+    where = "no"
+    if not Path(name_or_path).is_dir() and not hub_reachable():
+        where = "no folder and, with the hub out of reach, not in its cache as a"
+    raise ParameterError(
+        "model",
+        f"{name_or_path!r} is {where} sentence-transformers model; for an encoder alone give a "
+        "pooler_type",
+    )
+
+
+@contextmanager
+def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
+    """Turn any error inside into one line that says what cannot be loaded, without warnings."""
+    try:
+        with quiet():
+            yield
+    except UserError:
+        raise
+    except Exception as error:  # damaged files raise errors of many libraries
+        raise UserError(f"cannot {what} {name_or_path!r}: {reason_of(error)}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let transformers and sentence-transformers log errors only, and show no bars."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logger = getLogger("sentence_transformers")
+    level = logger.level
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        logger.setLevel(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _is_local(name_or_path: str) -> bool:
+    return Path(name_or_path).is_dir() or not hub_reachable()
+
+
+def _check_module_types(name_or_path: str) -> None:
+    """Refuse modules of a folder's own code, which some releases would run."""
+    file = model_file(name_or_path, MODULES)
+    if file is None:
+        raise UserError(
+            f"{name_or_path!r} is not a sentence-transformers model: it has no {MODULES}"
+        )
+    for entry in json.loads(file.read_text(encoding="utf-8")):
+        if not entry["type"].startswith("sentence_transformers."):
+            raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}")
+
+
+def files_of(name_or_path: str) -> dict[str, Any]:
+    """Return where transformers finds an encoder's files: in the folder of the first module."""
+    folder = ""
+    file = model_file(name_or_path, MODULES)
+    if file is not None:
+        with suppress(ValueError, LookupError, TypeError):  # a damaged file fails later, by name
+            folder = json.loads(file.read_text(encoding="utf-8"))[0]["path"]
+    return {"local_files_only": not hub_reachable(), "subfolder": folder}
+
+
+def _loading_info(name_or_path: str) -> dict[str, Any]:
+    """Return which weights of an encoder the files lack or have too many, and its prefix.
+
+    sentence-transformers does not hand this through, so the weights are read once more.
+    """
+    with torch.random.fork_rng(devices=[]):  # missing weights are drawn at random
+        transformer, info = AutoModel.from_pretrained(
+            name_or_path,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
+            **files_of(name_or_path),
+        )
+    if transformer.config.is_encoder_decoder:
+        raise UserError(
+            f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed"
+        )
+    return {**info, "prefix": transformer.base_model_prefix}
+
+
+def _check_weights(name_or_path: str, info: Mapping[str, Any]) -> None:
+    """Refuse an encoder that lacks weights; a pooler's may be missing, since pooling needs none."""
+    lacking = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
+    if lacking:
+        raise UserError(
+            f"{name_or_path!r} lacks weights of its encoder, {len(lacking)} in all, such as "
+            f"{lacking[0]}"
+        )
+
+
+def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
+    """Refuse a tokenizer without words: transformers makes one for a folder without its files."""
+    tokenizer = cast(PreTrainedTokenizerBase, module.tokenizer)
+    table = cast(nn.Embedding, transformer_of(module).get_input_embeddings())
+    vocabulary = tokenizer.get_vocab()
+    if len(vocabulary) <= len(tokenizer.all_special_tokens):
+        raise UserError(f"{name_or_path!r} has no tokenizer files: no word is known")
+    highest = max(vocabulary.values())
+    if highest >= table.num_embeddings:
+        raise UserError(
+            f"{name_or_path!r} has a tokenizer with ids up to {highest} for "
+            f"{table.num_embeddings} token embeddings"
+        )
+
+
+def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
+    """Return the rate under every name that the encoder's configuration has for a dropout rate."""
+    if rate is None:
+        return {}
+    config = AutoConfig.from_pretrained(
+        name_or_path, trust_remote_code=False, **files_of(name_or_path)
+    )
+    names = [
+        name
+        for name, value in config.to_dict().items()
+        if "drop" in name and isinstance(value, float | int)
+    ]
+    if not names:
+        raise ParameterError("dropout", "this encoder's configuration names no dropout rate")
+    return dict.fromkeys(names, rate)

@@ -1,0 +1,163 @@
+"""A static model: sentence-transformers' ``StaticEmbedding``, the mean of its tokens' vectors.
+
+A new one starts as random vectors that weigh a token by its inverse document frequency, which is a
+fair model by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from itertools import islice
+from typing import cast
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from dystress_text.errors import ParameterError
+from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
+
+NEW = "static"  # in place of a model's name: a new static model
+PIECES = 4096  # most word pieces of a vocabulary that is learned
+TEXTS_READ = 200_000  # most texts that a vocabulary is learned from
+# a word with its marks and joiners, in parts where a script has no spaces, or one other sign
+_WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{Cf}]")
+_SPREAD = 0.1  # standard deviation of a new row at the mean idf
+_RARE = 0.01  # share of the texts; a token in fewer weighs little more, since other texts come
+
+
+def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTransformer:
+    """Return a static model whose vectors are not yet initialised.
+
+    Args:
+        tokenizer: of the tokens; its special tokens are left out.
+        dim: numbers of a vector.
+        normalize: whether embeddings have length 1.
+    """
+    tokenizer = without_special_tokens(tokenizer)
+    rows = 1 + max(tokenizer.get_vocab().values())
+    embedding = StaticEmbedding(tokenizer, embedding_weights=torch.zeros(rows, dim))
+    modules: list[nn.Module] = [embedding]
+    if normalize:
+        modules.append(Normalize())
+    return SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine")
+
+
+def tokenizer_of(model: SentenceTransformer) -> Tokenizer:
+    """Return a static model's tokenizer."""
+    return cast(StaticEmbedding, model[0]).tokenizer
+
+
+def is_static(model: SentenceTransformer) -> bool:
+    """Return whether a model is a static one."""
+    return isinstance(model[0], StaticEmbedding)
+
+
+def table_of(model: SentenceTransformer) -> nn.Parameter:
+    """Return the vectors of a static model's tokens, (vocabulary, dim)."""
+    return cast(nn.Parameter, cast(StaticEmbedding, model[0]).embedding.weight)
+
+
+@torch.no_grad()
+def initialize_by_idf(
+    model: SentenceTransformer, texts_with: Tensor, texts: int, seed: int
+) -> None:
+    """Initialise a static model's vectors as N(0, 0.1) x idf / mean idf.
+
+    The idf is log((c + texts) / (c + texts with the token)), with c a hundredth of the texts.
+
+    Args:
+        model: a static one.
+        texts_with: the number of texts in which each token is, (vocabulary,).
+        texts: the number of all texts.
+        seed: of the random numbers.
+    """
+    rare = _RARE * texts
+    idf = torch.log((rare + texts) / (rare + texts_with.double())).float()  # (vocabulary,)
+    table = table_of(model)  # (vocabulary, dim)
+    rows = torch.randn(table.shape, generator=torch.Generator().manual_seed(seed))
+    table.copy_(rows * (_SPREAD * idf / idf.mean()).unsqueeze(1))
+    unknown = unknown_id(model)
+    if unknown is not None:
+        table[unknown] = 0
+
+
+def unknown_id(model: SentenceTransformer) -> int | None:
+    """Return the row of a static model's unknown token; None without one."""
+    tokenizer = tokenizer_of(model)
+    token = getattr(tokenizer.model, "unk_token", None)
+    return None if token is None else tokenizer.token_to_id(token)
+
+
+def freeze_unknown(model: SentenceTransformer) -> None:
+    """Keep the vector of the unknown token as it is in training, if it is 0: it has no meaning."""
+    unknown = unknown_id(model)
+    table = table_of(model)
+    if unknown is None or table[unknown].any():
+        return
+
+    def without_unknown(gradient: Tensor) -> Tensor:
+        gradient[unknown] = 0  # in place: a copy of (vocabulary, dim) would cost each step
+        return gradient
+
+    table.register_hook(without_unknown)  # type: ignore[no-untyped-call]
+
+
+def embedded_tokenizer() -> Tokenizer:
+    """Return the English word pieces that come with the package."""
+    return Tokenizer.from_file(str(EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"))
+
+
+def learn_tokenizer(texts: Iterable[str]) -> Tokenizer:
+    """Return word pieces learned from texts in any script, by byte-pair encoding over UTF-8.
+
+    All characters but spaces and control signs count. With fewer pieces long documents gain and
+    short ones lose (docs/laboratory/own-text.md).
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    words = pre_tokenizers.Split(_WORD, "removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, as_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=PIECES,
+        special_tokens=["[PAD]"],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(islice(texts, TEXTS_READ), trainer)
+    return tokenizer
+
+
+def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a copy that adds no tokens to a text and neither cuts nor pads it."""
+    settings = json.loads(tokenizer.to_str())
+    settings |= {"post_processor": None, "truncation": None, "padding": None}
+    return Tokenizer.from_str(json.dumps(settings))
+
+
+def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
+    """Return a copy of a static model's tokenizer as one of transformers."""
+    copy = without_special_tokens(tokenizer)
+    vocabulary = copy.get_vocab()
+    tokens = {"unk_token": getattr(copy.model, "unk_token", None), "pad_token": "[PAD]"}
+    known = {name: token for name, token in tokens.items() if token in vocabulary}
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=copy, **known)
+    if wrapped.pad_token is None:
+        wrapped.pad_token = wrapped.unk_token or min(vocabulary, key=vocabulary.__getitem__)
+    return wrapped
+
+
+def fast_tokenizer(model: SentenceTransformer) -> Tokenizer:
+    """Return the tokenizer of any model in the form that a static one needs."""
+    tokenizer = getattr(model.tokenizer, "backend_tokenizer", model.tokenizer)
+    if not isinstance(tokenizer, Tokenizer):
+        raise ParameterError(
+            "vocabulary", f"{type(tokenizer).__name__} has no fast form; embedded needs none"
+        )
+    return tokenizer

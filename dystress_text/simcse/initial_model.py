@@ -1,0 +1,391 @@
+"""The model that a run starts from: a plain encoder with a pooler, a SimCSE checkpoint, a
+sentence-transformers model, or a static one.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Transformer
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from dystress_text.errors import ParameterError, UserError, reason_of
+from dystress_text.files.places import model_path, refuse_folder
+from dystress_text.files.text_lines import CorpusReport
+from dystress_text.models.embedder import Embedder, check_views, encode
+from dystress_text.models.hybrid import (
+    WEIGHT,
+    hybrid_part,
+    load_dense,
+    new_hybrid,
+    save_hybrid,
+)
+from dystress_text.models.loading import (
+    PretrainedEncoder,
+    is_hybrid,
+    is_sentence_transformer,
+    load_encoder,
+    load_sentence_transformer,
+    prompts_of,
+    transformer_of,
+)
+from dystress_text.models.masked_lm import load_lm_head
+from dystress_text.models.poolers import (
+    FIRST,
+    LAST,
+    POOLERS,
+    attends_to_the_left_only,
+    pooler_of,
+    pooling_modules,
+)
+from dystress_text.models.static import (
+    NEW,
+    TEXTS_READ,
+    embedded_tokenizer,
+    fast_tokenizer,
+    freeze_unknown,
+    is_static,
+    learn_tokenizer,
+    new_static,
+    pretrained_tokenizer,
+    tokenizer_of,
+)
+from dystress_text.simcse.settings import TextSettings
+from dystress_text.simcse.texts import TrainingText
+
+NEW_HEAD, OWN_HEAD, SIMCSE_HEAD = "new", "the model's own", "SimCSE's MLP"
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """A model before the first step.
+
+    Attributes:
+        embedder: what is trained.
+        model: what is evaluated and saved: the embedder's model, or the hybrid one around it.
+        untrained: the same without a head that is new, for the figures before training.
+        tokenizer: of the training text.
+        pooler: its name, one of :data:`dystress_text.models.poolers.POOLERS`; None for another.
+        notes: lines for the user: what was loaded, what was not, and what is trained.
+        metadata: the same for the run's record.
+    """
+
+    embedder: Embedder
+    model: SentenceTransformer
+    untrained: SentenceTransformer
+    tokenizer: PreTrainedTokenizerBase
+    pooler: str | None
+    notes: list[str]
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the vectors of tokens are trained, without a transformer."""
+        return is_static(self.embedder.model)
+
+    def save(self, folder: Any) -> None:
+        """Save the model in sentence-transformers' format."""
+        if hybrid_part(self.model) is not None:
+            save_hybrid(self.model, folder)
+        else:
+            self.embedder.save(folder)
+
+
+def load_initial_model(
+    text: TextSettings, given: Collection[str] = (), texts: TrainingText | None = None
+) -> InitialModel:
+    """Load or make the model that a run starts from.
+
+    Args:
+        text: options of model and data.
+        given: the options that the user named.
+        texts: the training text, from which a new vocabulary is learned.
+
+    Raises:
+        ParameterError: the model cannot be loaded, or an option does not fit it.
+    """
+    name = model_path(text.model_name_or_path)
+    ours = {NEW: "a new table of word vectors"} if "model_name_or_path" in given else {}
+    refuse_folder("model_name_or_path", text.model_name_or_path, ours)
+    if name != NEW:
+        for option, is_given in (
+            ("vocabulary", text.vocabulary != "embedded"),
+            ("dim", "dim" in given),
+        ):
+            if is_given:
+                raise ParameterError(
+                    option, f"is of --model_name_or_path {NEW}; {name!r} has its own"
+                )
+        return _load(name, text, given)
+    dense = None
+    if text.beside is not None:
+        dense = load_dense(text.beside)
+    if text.vocabulary == "text" and texts is not None:
+        tokenizer = learn_tokenizer(texts.sentences(CorpusReport(), TEXTS_READ))
+    elif dense is not None and "vocabulary" not in given:
+        tokenizer = fast_tokenizer(dense)
+    else:
+        tokenizer = embedded_tokenizer()
+    model = new_static(tokenizer, text.dim, text.normalize is not False)
+    note = f"static: {tokenizer.get_vocab_size():,} word pieces, {text.dim} numbers each"
+    return _static(model, note, text, given, dense)
+
+
+def _load(name: str, text: TextSettings, given: Collection[str]) -> InitialModel:
+    try:
+        if is_hybrid(Path(name)):
+            raise UserError(f"{name!r} is a hybrid model; train its parts")
+        if not is_sentence_transformer(name):
+            return _from_encoder(load_encoder(name, text.dropout), text, given)
+        model = load_sentence_transformer(name, dropout=text.dropout)
+    except ParameterError:
+        raise
+    except UserError as error:
+        raise ParameterError("model_name_or_path", str(error)) from error
+    if is_static(model):
+        note = f"static: {len(model.tokenizer.get_vocab()):,} word pieces of {name!r}"
+        dense = None if text.beside is None else load_dense(text.beside)
+        return _static(model, note, text, given, dense)
+    if not isinstance(model[0], Transformer):
+        kinds = ", ".join(type(module).__name__ for module in model)
+        raise ParameterError(
+            "model_name_or_path",
+            f"{name!r} is made of {kinds}; training needs Transformer or StaticEmbedding first",
+        )
+    return _from_model(name, model, text, given)
+
+
+def _from_encoder(
+    encoder: PretrainedEncoder, text: TextSettings, given: Collection[str]
+) -> InitialModel:
+    """Put a pooler, perhaps a head, and normalisation on an encoder."""
+    _refuse_beside(encoder.name, text)
+    pooler = text.pooler_type
+    module = encoder.module
+    tokenizer = cast(PreTrainedTokenizerBase, module.tokenizer)
+    if pooler not in POOLERS:
+        raise ParameterError("pooler_type", f"no {pooler!r}; known: {', '.join(POOLERS)}")
+    if pooler in FIRST and attends_to_the_left_only(encoder.transformer, tokenizer):
+        raise ParameterError(
+            "pooler_type",
+            f"{pooler} is the first token, which in this decoder sees no other; take {LAST}",
+        )
+    pooling = pooling_modules(pooler, module)
+    head, source = None, "none"
+    wanted = text.mlp_head if text.mlp_head is not None else pooler == "cls"
+    if wanted:
+        head = _new_head(encoder.transformer)
+        source = NEW_HEAD
+        if encoder.is_simcse and encoder.pooler is not None:
+            head.linear.load_state_dict(encoder.pooler.state_dict())
+            source = SIMCSE_HEAD
+    notes = []
+    if encoder.is_simcse:
+        loaded = "encoder and MLP" if source == SIMCSE_HEAD else "encoder"
+        ignored = [*encoder.ignored] if source == SIMCSE_HEAD else ["mlp", *encoder.ignored]
+        notes.append(
+            f"SimCSE checkpoint: {loaded} loaded; ignored: {', '.join(ignored) or 'nothing'}"
+        )
+    keep = text.supervised and pooler == "cls"  # SimCSE's rule
+    normalize = text.normalize is not False
+    modules = [module, *pooling]
+    return _assemble(encoder.name, modules, head, source, keep, normalize, {}, pooler, text, notes)
+
+
+def _from_model(
+    name: str, model: SentenceTransformer, text: TextSettings, given: Collection[str]
+) -> InitialModel:
+    """Train a sentence-transformers model further as it is."""
+    _refuse_beside(name, text)
+    modules = list(model)
+    pooler = pooler_of(model)
+    if pooler in FIRST and text.pooler_type in FIRST:
+        pooler = text.pooler_type  # both are saved as the first token
+    if "pooler_type" in given and text.pooler_type != pooler:
+        raise ParameterError(
+            "pooler_type",
+            f"{text.pooler_type} was given, but this sentence-transformers model has "
+            f"{pooler or 'another'}; leave the option out",
+        )
+    normalize = isinstance(modules[-1], Normalize)
+    if normalize:
+        modules.pop()
+    head, source = None, "none"
+    if isinstance(modules[-1], Dense):
+        if text.mlp_head is False:
+            raise ParameterError(
+                "mlp_head", "this model has a head of its own, which stays part of it"
+            )
+        head, source = cast(Dense, modules.pop()), OWN_HEAD
+    elif text.mlp_head or (text.mlp_head is None and pooler == "cls"):
+        head, source = _new_head(transformer_of(cast(Transformer, modules[0]))), NEW_HEAD
+    keep = source == OWN_HEAD or (text.supervised and pooler == "cls")
+    if text.normalize is not None:
+        normalize = text.normalize
+    kinds = ", ".join(type(module).__name__ for module in model)
+    notes = [f"sentence-transformers model: {kinds}; at most {model.max_seq_length} tokens"]
+    prompts = [role for role, prompt in model.prompts.items() if prompt]
+    if prompts:
+        notes.append(
+            f"prompts: {', '.join(prompts)}; training reads plain texts, evaluations and the saved "
+            "model use them"
+        )
+    settings = {**prompts_of(model), "similarity_fn_name": model.similarity_fn_name}
+    return _assemble(name, modules, head, source, keep, normalize, settings, pooler, text, notes)
+
+
+def _assemble(
+    name: str,
+    modules: list[nn.Module],
+    head: Dense | None,
+    source: str,
+    keep: bool,
+    normalize: bool,
+    settings: dict[str, Any],
+    pooler: str | None,
+    text: TextSettings,
+    notes: list[str],
+) -> InitialModel:
+    """Make the model of its modules, and what only training needs."""
+    if text.mlp_only_train is False and head is None:
+        raise ParameterError("mlp_only_train", "there is no head; --mlp_head yes adds one")
+    if text.mlp_only_train is not None:
+        keep = not text.mlp_only_train
+    last: list[nn.Module] = [Normalize()] if normalize else []
+    kept: list[nn.Module] = [head] if head is not None and keep else []
+    device = "cpu"
+    model = SentenceTransformer(modules=[*modules, *kept, *last], device=device, **settings)
+    untrained = model
+    if kept and source == NEW_HEAD:
+        untrained = SentenceTransformer(modules=[*modules, *last], device=device, **settings)
+    transformer = transformer_of(cast(Transformer, model[0]))
+    lm_head = load_lm_head(name, transformer) if text.do_mlm else None
+    embedder = Embedder(model, None if kept else head, lm_head)
+    tokenizer = cast(PreTrainedTokenizerBase, model.tokenizer)
+    metadata: dict[str, Any] = {"head": None}
+    if tokenizer.pad_token == tokenizer.eos_token:
+        notes.append(
+            f"the end-of-sequence token {tokenizer.eos_token} pads: this tokenizer has no padding "
+            "token"
+        )
+    if head is not None:
+        metadata["head"] = {"starts": source, "kept": bool(kept)}
+        notes.append(f"head: {source}, {'kept' if kept else 'dropped after training'}")
+    if text.lora is not None:
+        embedder.add_lora(text.lora)
+        counts = {
+            "trained": sum(p.numel() for p in embedder.parameters() if p.requires_grad),
+            "all": sum(p.numel() for p in embedder.parameters()),
+        }
+        metadata["parameters"] = counts
+        notes.append(f"LoRA: {counts['trained']:,} of {counts['all']:,} parameters train")
+    limit = model.max_seq_length
+    if limit is not None and text.max_seq_length > limit:
+        raise ParameterError(
+            "max_seq_length",
+            f"this encoder reads at most {limit} tokens, got {text.max_seq_length}",
+        )
+    if text.dropout != 0 and text.views == "dropout" and not text.supervised:
+        check_views(embedder)  # --dropout 0 is on purpose
+    return InitialModel(embedder, model, untrained, tokenizer, pooler, notes, metadata)
+
+
+def _new_head(transformer: Any) -> Dense:
+    """Return SimCSE's head, dense + tanh, initialised as the encoder is."""
+    dim = transformer.config.hidden_size
+    head = Dense(dim, dim, activation_function=nn.Tanh())
+    nn.init.normal_(head.linear.weight, std=getattr(transformer.config, "initializer_range", 0.02))
+    nn.init.zeros_(head.linear.bias)
+    return head
+
+
+def _static(
+    model: SentenceTransformer,
+    note: str,
+    text: TextSettings,
+    given: Collection[str],
+    dense: SentenceTransformer | None,
+) -> InitialModel:
+    """Train a static model, alone or as the lexical part of a hybrid one."""
+    name = text.model_name_or_path
+    options = ("mlp_head", "do_mlm", "lora", "dropout")
+    for option in options:
+        if getattr(text, option):
+            reason = f"a static encoder such as {name!r} has none; leave the option out"
+            raise ParameterError(option, reason)
+    if text.views == "dropout" and not text.supervised:
+        raise ParameterError(
+            "views", "a static encoder has no dropout: its views are crops, --views crop"
+        )
+    if "pooler_type" in given and text.pooler_type != "avg":
+        reason = f"{text.pooler_type} was given, but a static encoder takes the mean; leave it out"
+        raise ParameterError("pooler_type", reason)
+    freeze_unknown(model)
+    tokenizer = pretrained_tokenizer(tokenizer_of(model))
+    notes = [note]
+    metadata: dict[str, Any] = {"head": None}
+    whole = model
+    if dense is not None:
+        if text.normalize is False:
+            raise ParameterError(
+                "normalize",
+                "the vectors of both parts with --beside have length 1; leave the option out",
+            )
+        whole = new_hybrid(dense, model)
+        dim = int(dense.get_embedding_dimension() or 0)
+        metadata["beside"] = {"dim": dim, "weight": WEIGHT}
+        notes.append(f"beside {text.beside!r}: {dim} numbers, then {WEIGHT} x the words'")
+    elif text.normalize is not None:
+        whole = model = _normalized(model, text.normalize)
+    return InitialModel(Embedder(model), whole, whole, tokenizer, "avg", notes, metadata)
+
+
+def _normalized(model: SentenceTransformer, normalize: bool) -> SentenceTransformer:
+    """Return a static model with normalisation, or without."""
+    modules = [module for module in model if not isinstance(module, Normalize)]
+    if normalize:
+        modules.append(Normalize())
+    return SentenceTransformer(
+        modules=modules, device="cpu", similarity_fn_name=model.similarity_fn_name
+    )
+
+
+def _refuse_beside(name: str, text: TextSettings) -> None:
+    if text.beside is not None:
+        raise ParameterError("beside", f"--beside requires a static encoder; {name!r} is not one")
+
+
+_TRIALS = ["A model is saved and loaded before the first step.", "Or nowhere Else?"]
+
+
+def check_saving(initial: InitialModel, scratch: Path) -> None:
+    """Check that the model, saved into a scratch folder and loaded, gives the same embeddings.
+
+    The folder is removed, and no random number is drawn.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            initial.save(scratch)
+            saved = load_sentence_transformer(str(scratch))
+            expected = encode(initial.model, _TRIALS).cpu()
+            if not torch.allclose(encode(saved, _TRIALS), expected, rtol=1e-4, atol=1e-5):
+                raise UserError("its embeddings differ from the model's")
+    except (OSError, SafetensorError) as error:  # of writing; reading raises others
+        raise ParameterError(
+            "output_dir", f"cannot write to {str(scratch.parent)!r}: {reason_of(error)}"
+        ) from error
+    except Exception as error:  # of many libraries
+        raise UserError(
+            "the model, saved before the first step and loaded again, is another one "
+            f"({reason_of(error)}): take another encoder, or this one with its own tokenizer"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
