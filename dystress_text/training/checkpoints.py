@@ -22,13 +22,12 @@ from safetensors.torch import load_file, save_file
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.run_folder import (
-    INTERRUPTED,
-    NEW,
     STAGING,
     checkpoint_folders,
     differences,
     write_record,
 )
+from dystress_text.training.run_state import INTERRUPTED, NEW
 from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
 from dystress_text.training.task import Run
 
