@@ -32,7 +32,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
-from dystress_text.files.claim import LOCK, claimed
+from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.places import cache_error, cache_root
 from dystress_text.files.text_lines import CorpusReport, not_utf8
 from dystress_text.files.whole import sha256_of, whole_folder
@@ -207,9 +207,8 @@ def load_corpus(
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
     encode = _utf8 if crops else partial(_encoded, tokenizer, backend)
     try:
-        with claimed(
-            folder.with_name(f".{folder.name}{LOCK}"), wait=True
-        ):  # another run may be reading the same text
+        # another run may be reading the same text
+        with locked(folder.with_name(f".{folder.name}{LOCK}"), wait=True):
             corpus = None
             if folder.is_dir():
                 try:

@@ -21,13 +21,10 @@ from accelerate import Accelerator
 from accelerate.utils import (
     DistributedType,
     InitProcessGroupKwargs,
-    LoggerType,
     broadcast_object_list,
     parse_flag_from_env,
 )
 
-from dystress_text.cli.extras import require
-from dystress_text.cli.options import check_names
 from dystress_text.core.gather import Gather, LocalGather, ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
 from dystress_text.training.run_folder import TRACKER_FOLDER
@@ -45,13 +42,6 @@ _PATIENCE = timedelta(hours=12)
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
     """The accelerator for these settings; what is not available here is refused."""
-    check_names(
-        "report_to",
-        [settings.report_to],
-        ["none", *(str(t.value) for t in LoggerType if t != LoggerType.ALL)],
-    )
-    if settings.report_to != "none":
-        require(settings.report_to, f"--report_to {settings.report_to}")
     try:
         accelerator = Accelerator(
             mixed_precision=resolve_precision(settings.mixed_precision),
@@ -62,6 +52,9 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
         )
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"accelerate cannot start here: {reason_of(error)}") from error
+    if settings.report_to != "none" and not accelerator.log_with:  # accelerate only logs it
+        reason = f"accelerate finds no {settings.report_to}; install its package"
+        raise ParameterError("report_to", reason)
     _check_launch(accelerator, settings)
     set_kernels(settings.deterministic)
     return accelerator

@@ -165,12 +165,18 @@ def parse_options(
     prog: str,
     description: str | None,
     common: Collection[str] = (),
+    elsewhere: str = "",
 ) -> dict[str, Any]:
     """The options that a command line gives, by name; ``--help`` shows those in ``common``,
     ``--help all`` all.
     """
     parser = SettingsParser(
-        program.groups, prog, description, formatter_class=_Formatter, add_help=False
+        program.groups,
+        prog,
+        description,
+        elsewhere=elsewhere,
+        formatter_class=_Formatter,
+        add_help=False,
     )
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add, absent = parser.add_argument, argparse.SUPPRESS

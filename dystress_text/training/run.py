@@ -21,20 +21,15 @@ from dystress_text.training.accelerator import (
     on_main_process,
     peak_memory,
 )
-from dystress_text.training.run_folder import (
+from dystress_text.training.run_folder import TRACKER_FOLDER, read_record
+from dystress_text.training.run_state import (
     FINISHED,
-    NEW,
-    RECORD,
     REPLACING,
-    TRACKER_FOLDER,
-    TRAINED,
-    claim_folder,
-    finished_before,
-    open_folder,
+    choose_folder,
+    finished_record,
+    locked_folder,
     prepare_folder,
-    read_record,
     take_place,
-    write_record,
 )
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
@@ -53,30 +48,28 @@ def run(
     """
     accelerator = make_accelerator(engine)
     output = Path(engine.output_dir)
-
-    def finished() -> dict[str, Any] | None:
-        replaced = any((output / inside).is_dir() for inside in (REPLACING, TRAINED))
-        return finished_before(output, asked) if engine.resumes and not replaced else None
-
-    def opened() -> tuple[Path, dict[str, Any] | None]:
-        claim_folder(held, output)
-        return open_folder(output, engine, asked)
-
     with ExitStack() as held:
-        record = on_main_process(
-            accelerator, finished
-        )  # without the lock: it may lie where nothing can be written
+
+        def opened() -> tuple[Path, dict[str, Any] | None]:
+            if engine.resumes and not any(output.glob(f"{REPLACING}*")):
+                # without the lock: a finished run may lie where nothing can be written
+                finished = finished_record(output, asked)
+                if finished is not None:
+                    return output, finished
+            held.enter_context(locked_folder(output))
+            return choose_folder(output, engine, asked)
+
+        folder, record = on_main_process(accelerator, opened)
         if record is None:
-            folder, record = on_main_process(accelerator, opened)
-        if record is not None:
-            if accelerator.is_main_process:
-                print(
-                    f"{output} holds this run, finished; nothing was changed (--overwrite_output_dir replaces it)"
-                )
-            accelerator.end_training()
-            return record
-        accelerator.project_configuration.set_directories(str(folder / TRACKER_FOLDER))
-        return _train(engine, build, accelerator, folder)
+            accelerator.project_configuration.set_directories(str(folder / TRACKER_FOLDER))
+            return _train(engine, build, accelerator, folder)
+    if accelerator.is_main_process:
+        print(
+            f"{output} holds this run, finished; nothing was changed "
+            "(--overwrite_output_dir replaces it)"
+        )
+    accelerator.end_training()
+    return record
 
 
 def _train(
@@ -106,20 +99,14 @@ def _train(
 
     def begin() -> None:
         before = read_record(folder) if engine.resumes else {}
+        built.begin(trainer.total_steps, before)
         prepare_folder(folder, engine, record)
-        try:
-            built.begin(trainer.total_steps, before)
-        except BaseException:
-            if record["state"] == NEW:  # what is refused before the first step leaves nothing
-                (folder / RECORD).unlink()
-            raise
         if engine.resumes:
             step = trainer.state.step
             print(
                 f"going on after step {step:,}" if step else "no checkpoint yet: from the start",
                 flush=True,
             )
-        write_record(folder, record)
 
     def finish() -> None:
         if folder != output:

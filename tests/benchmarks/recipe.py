@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from dystress_text.files.claim import claimed
+from dystress_text.files.lock import locked
 from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
@@ -326,7 +326,7 @@ def main() -> None:
     for seed, arm in product(options.seeds, options.arms):
         key = {"arm": arm, "seed": seed, "steps": options.steps, "text": options.text}
         line = measure(key, options.sets, options.data, options.models)
-        with claimed(options.models / "lock", wait=True):
+        with locked(options.models / "lock", wait=True):
             lines = [other for other in read() if not key.items() <= other.items()]
             STUDY.write_text(
                 "".join(json.dumps(each) + "\n" for each in (*lines, line)), encoding="utf-8"

@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel
 from dystress_text import __main__ as dystress
 from dystress_text.cli import extras
 from dystress_text.errors import OTHER_NAMES, UserError
-from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.arguments import SIMCSE, parse
 from dystress_text.simcse.texts import column_of_table
 
 NO_MODEL = "no folder 'nope' here, and the hub, which is out of reach, has left no model of this name in its cache"
@@ -24,10 +24,10 @@ NO_MODEL = "no folder 'nope' here, and the hub, which is out of reach, has left 
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [("train --epochs 3", "unknown option --epochs (here it is --num_train_epochs)"),
-     ("train --lr=1e-4", "unknown option --lr (here it is --learning_rate)"),
-     ("train --batch-size 8", "unknown option --batch-size (here it is --train_batch_size)"),
-     ("train --model x", "unknown option --model (here it is --model_name_or_path)"),
+    [("train --epochs 3", f"unknown option --epochs (here it is --num_train_epochs); {SIMCSE}"),
+     ("train --lr=1e-4", f"unknown option --lr (here it is --learning_rate); {SIMCSE}"),
+     ("train --batch-size 8", f"unknown option --batch-size (here it is --train_batch_size); {SIMCSE}"),
+     ("train --model x", f"unknown option --model (here it is --model_name_or_path); {SIMCSE}"),
      ("export x --format onnx", "unknown option --format (here it is --to)"),
      ("train --temp -1", "--temp: a temperature is a number above 0, such as 0.05, got -1.0"),
      ("train --max_steps 0", "--max_steps: 0 steps train nothing; evaluation has a program of its own"),
