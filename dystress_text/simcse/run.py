@@ -47,7 +47,7 @@ from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.settings import PROGRAM, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import TableText, training_text
+from dystress_text.simcse.texts import TextSummary, TrainingText, training_text
 from dystress_text.training.accelerator import describe, gather_of, keep_few_kernels
 from dystress_text.training.batches import count_steps
 from dystress_text.training.presets import paper_row
@@ -73,6 +73,7 @@ class TextRun(Run):
         settings: RunSettings,
         accelerator: Accelerator,
         publish: Callable[[Path, dict[str, Any], SentenceEncoder, int], None],
+        texts: TrainingText | None = None,
     ) -> None:
         keep_few_kernels()
         text, engine = settings.text, settings.engine
@@ -80,7 +81,7 @@ class TextRun(Run):
         objective = copy.deepcopy(settings.loss).to(accelerator.device)
         objective.gather = gather_of(accelerator)
         with accelerator.local_main_process_first():
-            self.text = training_text(text)
+            self.text = texts or training_text(text)
         if self.text.columns < 3 and objective.hard_negative_weight != 0:
             raise ParameterError(
                 "loss", "hard_negative_weight: there are no hard negatives; --supervised reads them"
@@ -192,13 +193,8 @@ class TextRun(Run):
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
-        columns = (
-            f": {', '.join(self.text.rows.column_names)}"
-            if isinstance(self.text, TableText)
-            else ""
-        )
-        counts = corpus.report.summary(self.settings.text.drop_duplicates)
-        lines = [*self.start.notes, f"{counts} ({self.text.name}{columns})"]
+        read = TextSummary.of(self.text, corpus.report)
+        lines = [*self.start.notes, *read.lines(self.settings.text.drop_duplicates)]
         if self.settings.text.drop_duplicates:
             lines.append(
                 f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped"
