@@ -115,24 +115,29 @@ def python_table(texts: object) -> Table:
 def _list_table(texts: Sequence[Any]) -> Table:
     if not texts:
         raise ParameterError("texts", "the list is empty")
-    in_rows = not isinstance(texts[0], str)
-    rows = [tuple(item) if isinstance(item, list | tuple) else (item,) for item in texts]
-    width = len(rows[0])
-    for index, (item, row) in enumerate(zip(texts, rows, strict=True)):
-        wrong = [type(cell).__name__ for cell in row if not isinstance(cell, str)]
-        if wrong:
-            raise ParameterError("texts", f"item {index} is or holds a {wrong[0]}, not a string")
-        if isinstance(item, str) == in_rows or len(row) != width or (in_rows and width < 2):
-            expected = "expected all strings, or all pairs, or all triplets"
-            raise ParameterError("texts", f"item {index} is unlike the first, or alone: {expected}")
-    negatives = ["negative", *(f"negative_{number}" for number in range(2, width - 1))]
-    columns = ("anchor", "positive", *negatives[: width - 2]) if in_rows else ("text",)
-    kind = "rows of texts" if in_rows else "texts"
+    single = isinstance(texts[0], str)
+    columns = ("text",) if single else _columns_of(texts[0])
+    expected = "a string" if single else f"{len(columns)} strings, as a list or tuple"
+    rows = []
+    for index, item in enumerate(texts):
+        row = (item,) if single else item
+        fits = isinstance(row, list | tuple) and len(row) == len(columns)
+        if not fits or not all(isinstance(cell, str) for cell in row):
+            raise ParameterError("texts", f"item {index}: expected {expected}")
+        rows.append(tuple(row))
 
     def read(_: Columns) -> Iterator[Record]:
         return (dict(zip(columns, row, strict=True)) for row in rows)
 
-    return Table(f"list of {len(rows):,} {kind}", columns, read)
+    return Table(f"list of {len(rows):,} {'texts' if single else 'rows of texts'}", columns, read)
+
+
+def _columns_of(row: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a list whose first item is ``row``."""
+    if not isinstance(row, list | tuple) or len(row) < 2:
+        raise ParameterError("texts", "item 0: expected a string, or a list or tuple of strings")
+    more = (f"negative_{number}" for number in range(2, len(row) - 1))
+    return ("anchor", "positive", "negative", *more)[: len(row)]
 
 
 def _from_hub(name: str, split: str) -> Dataset:
