@@ -192,7 +192,8 @@ def _delimited(path: Path, _: Columns) -> Iterator[Record]:
                 raise ValueError(f"line {reader.line_num} does not have the header's {width} cells")
             yield row
     except csv.Error as error:
-        raise ValueError(f"line {reader.line_num}: {error}; expected quotes in pairs") from None
+        reason = f"{error}; expected quotation marks in pairs"
+        raise ValueError(f"after line {reader.line_num}: {reason}") from None
     finally:
         csv.field_size_limit(limit)
 

@@ -132,7 +132,9 @@ def test_a_list_is_read_as_a_file_with_its_texts_is(texts):
     assert read.checksum() == hashlib.sha256("".join(f"{x}\n" for x in texts).encode()).hexdigest()
     kept = [x for x in texts if "\0" not in x]
     assert set(sentences_of(read)) <= set(kept)
-    assert sentences_of(table_text(python_table(tuple(texts)), TextSettings())) == sentences_of(read)
+    assert sentences_of(table_text(python_table(tuple(texts)), TextSettings())) == sentences_of(
+        read
+    )
 
 
 @pytest.mark.parametrize("width", [2, 3, 5])
