@@ -1,6 +1,4 @@
-"""Reads text files with one sentence per line, in bounded memory, and counts what is left out or
-noteworthy.
-"""
+"""Read texts with one sentence a line, in bounded memory, and count what is left out."""
 
 from __future__ import annotations
 
@@ -24,10 +22,7 @@ OPENERS: dict[str, Callable[..., object]] = {
     ".xz": lzma.open,
     ".bz2": bz2.open,
 }
-_FILLERS = frozenset(  # letters, marks and a symbol that show nothing
-    map(chr, [0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, *range(0xFE00, 0xFE10),
-              0xFFA0, *range(0xE0100, 0xE01F0)])
-)  # fmt: skip
+UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # categories of characters: controls and spaces
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
@@ -115,34 +110,26 @@ def read_sentences(
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing of a text can be seen: all is space, of any width or none, or controls the
-    characters around.
-    """
-    return all(
-        each in _FILLERS or unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp", "Zs"}
-        for each in text
-    )
+    """Return whether a text has nothing but spaces, of any width, and control characters."""
+    return all(unicodedata.category(character) in UNSEEN for character in text)
 
 
 def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The documents of a stream, each a line: what stands between blank lines. A long one is
-    several.
+    """Yield the documents of a stream, which blank lines separate, as one line each.
 
-    Ends where a line would make it longer than 65,536 bytes; a longer line stays alone, and is too
-    long as a document.
+    A document ends where a line would make it longer than 65,536 bytes; a longer line stays alone,
+    and is too long as a document.
     """
     document = b""
     for line in bounded_lines(stream):
-        if (
-            len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES
-        ):  # of another one this is only the beginning
+        if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # else it is a beginning only
             line = line.strip()
         if is_blank(line.decode(errors="replace")):
             line = b""
         if document and (not line or len(document) + len(line) >= MAX_LINE_BYTES):
             yield document
             document = b""
-        document += b" " * bool(document) + line
+        document = document + b" " + line if document else line
     if document:
         yield document
 
