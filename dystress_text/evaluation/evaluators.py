@@ -11,11 +11,10 @@ import math
 import re
 import reprlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, spearman
 from dystress_text.evaluation.words import Words
-from dystress_text.files.tables import is_hub_name, is_table, load_table
+from dystress_text.files.tables import READERS, is_hub_name, is_table, open_table
 from dystress_text.files.text_lines import is_blank
 from dystress_text.models.embedder import encode, without_normalization
 
@@ -354,12 +353,11 @@ def words_line(pairs: StsPairs, words: Mapping[str, float]) -> list[str]:
 def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
     """Read pairs with scores, named by their file or data set (see :func:`name_of`).
 
-    The columns are sentence1, sentence2 and score, or the only three, in that order; a .csv or .tsv
-    file of three need not have a header. Alignment uses the pairs in the top fifth of the scores,
-    from the lowest to the highest, as STS-B uses those above 4 of 0 to 5.
+    The columns are sentence1, sentence2 and score. Alignment uses the pairs in the top fifth of the
+    scores, from the lowest to the highest, as STS-B uses those above 4 of 0 to 5.
 
     Args:
-        source: a .csv, .tsv, .jsonl, .json or .parquet file, or a hub data set as ``OWNER/NAME``
+        source: a .csv, .tsv, .jsonl or .parquet file, or a hub data set as ``OWNER/NAME``
             (its ``validation`` split) or ``OWNER/NAME:SPLIT``.
         parameter: what errors name.
     """
@@ -396,35 +394,17 @@ def _place(source: str) -> tuple[str, str]:
 
 
 def _rows(source: str) -> Iterator[tuple[str, str, str, Any]]:
-    """The place of each row for errors, its two texts and its score."""
+    """Yield the place of each row for errors, its two texts and its score."""
     name, split = _place(source)
     if not is_table(name) or not (split or Path(source).is_file()):
-        raise DataError(f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
-    table = load_table(name, split)
-    columns, rows = table.column_names, cast(Iterable[dict[str, Any]], table)
-    if set(COLUMNS) <= set(columns):
-        columns = list(COLUMNS)
-    elif len(columns) != 3:
-        raise DataError(
-            f"{source!r} has the columns {', '.join(columns)}; it should have sentence1, sentence2 and score, or three "
-            "alone, two texts and a number, in that order"
-        )
-    elif columns != ["0", "1", "2"] and _is_number(
-        columns[2]
-    ):  # no header, nor what pandas writes for none
-        rows = chain([dict(zip(columns, columns, strict=True))], rows)
-    for number, row in enumerate(rows, 1):
+        raise DataError(f"no table {source!r} ({', '.join(READERS)}) and no such data set")
+    table = open_table(name, split)
+    if not set(COLUMNS) <= set(table.columns):
+        found = ", ".join(table.columns)
+        raise DataError(f"{source!r}: expected the columns {', '.join(COLUMNS)}; found {found}")
+    for number, (first, second, score) in enumerate(table.rows(COLUMNS), 1):
         where = f"row {number} of {source!r}"
-        first, second = (_text(row[column], where) for column in columns[:2])
-        yield where, first, second, row[columns[2]]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+        yield where, _text(first, where), _text(second, where), score
 
 
 def _text(cell: Any, where: str) -> str:

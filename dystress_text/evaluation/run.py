@@ -253,7 +253,7 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
     """
     chosen = choose(settings.suite, settings.tasks or [])
     folder = suite_folder(settings.suite, settings.data_dir)
-    collections = read_collections("retrieval", settings.retrieval or [], settings.split)
+    collections = read_collections("retrieval", settings.retrieval or [])
     own = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
     if chosen and not folder.is_dir():
         reason = f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none"

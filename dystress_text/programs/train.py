@@ -14,7 +14,7 @@ The model is written to ``out/`` (``--output_dir``) in sentence-transformers' fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,11 @@ from dystress_text.simcse.settings import RunSettings
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from datasets import Dataset
     from sentence_transformers import SentenceTransformer
 
     from dystress_text.core.objectives import ContrastiveLoss
+    from dystress_text.simcse.texts import TrainingText
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,11 @@ class FinishedTraining:
 
 
 def train(
-    preset: str | None = None, *, loss: ContrastiveLoss | str | None = None, **options: Any
+    preset: str | None = None,
+    *,
+    loss: ContrastiveLoss | str | None = None,
+    texts: Sequence[str] | Sequence[Sequence[str]] | Dataset | None = None,
+    **options: Any,
 ) -> FinishedTraining:
     """Train as ``dystress train`` does, and return the run; the options are those of the command
     line.
@@ -67,6 +73,9 @@ def train(
     Args:
         preset: the settings to begin with; default the paper's.
         loss: an objective, such as ``InfoNCELoss(0.05)``, or its text; default the preset's.
+        texts: in place of a file, a list of strings, of pairs (anchor, positive) or of triplets
+            (anchor, positive, hard negative), or a ``datasets.Dataset``, whose column is found as
+            that of a file is.
         options: such as ``train_file="mine.txt"``, ``output_dir="mine"``, ``max_steps=100``.
 
     Raises:
@@ -75,8 +84,7 @@ def train(
 
     Examples:
         >>> lines = [f"The {a} sees the {b}." for a in ("cat", "dog", "man") for b in ("sun", "sea", "car", "road")]
-        >>> _ = Path("mine.txt").write_text("\\n".join(lines))
-        >>> run = train("own-text", train_file="mine.txt", output_dir="mine", max_steps=2)
+        >>> run = train("own-text", texts=lines, output_dir="mine", max_steps=2)
         static: 8,192 word pieces, 1024 numbers each
         ...
         >>> run.folder
@@ -85,13 +93,19 @@ def train(
         (1, 1024)
     """
     given = {"preset": preset, "loss": loss, **options}
-    return fine_tune(
-        RunSettings.of({name: value for name, value in given.items() if value is not None})
-    )
+    settings = RunSettings.of({name: value for name, value in given.items() if value is not None})
+    if texts is None:
+        return fine_tune(settings)
+    from dystress_text.simcse.texts import with_texts
+
+    return fine_tune(*with_texts(settings, texts))
 
 
-def fine_tune(settings: RunSettings) -> FinishedTraining:
-    """Train with settings; :func:`train` and the command line make them."""
+def fine_tune(settings: RunSettings, texts: TrainingText | None = None) -> FinishedTraining:
+    """Train with settings; :func:`train` and the command line make them.
+
+    ``texts`` take the place of those that the settings name.
+    """
     # here, so that help and errors of the command line come at once
     from accelerate import PartialState
 
@@ -125,7 +139,7 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
     published: list[Path] = []
 
     def build(accelerator: Accelerator) -> TextRun:
-        built.append(run := TextRun(settings, accelerator, publish))
+        built.append(run := TextRun(settings, accelerator, publish, texts))
         return run
 
     with left_as_they_were(), quiet():

@@ -51,7 +51,7 @@ from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.initial_model import NEW_HEAD, check_saving, load_initial_model
 from dystress_text.simcse.settings import PROGRAM, RunSettings
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import TableText, training_text
+from dystress_text.simcse.texts import TextSummary, TrainingText, training_text
 from dystress_text.training.accelerator import describe, gather_of, keep_few_kernels
 from dystress_text.training.batches import count_steps
 from dystress_text.training.presets import paper_row
@@ -77,6 +77,7 @@ class TextRun(Run):
         settings: RunSettings,
         accelerator: Accelerator,
         publish: Callable[[Path, dict[str, Any], SentenceTransformer], None],
+        texts: TrainingText | None = None,
     ) -> None:
         keep_few_kernels()
         text, engine = settings.text, settings.engine
@@ -84,7 +85,7 @@ class TextRun(Run):
         objective = copy.deepcopy(settings.loss).to(accelerator.device)
         objective.gather = gather_of(accelerator)
         with accelerator.local_main_process_first():
-            self.text = training_text(text)
+            self.text = texts or training_text(text)
         if self.text.columns < 3 and objective.hard_negative_weight != 0:
             raise ParameterError(
                 "loss", "hard_negative_weight: there are no hard negatives; --supervised reads them"
@@ -196,13 +197,8 @@ class TextRun(Run):
 
     def begin(self, steps: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
-        columns = (
-            f": {', '.join(self.text.rows.column_names)}"
-            if isinstance(self.text, TableText)
-            else ""
-        )
-        counts = corpus.report.summary(self.settings.text.drop_duplicates)
-        lines = [*self.initial.notes, f"{counts} ({self.text.name}{columns})"]
+        read = TextSummary.of(self.text, corpus.report)
+        lines = [*self.initial.notes, *read.lines(self.settings.text.drop_duplicates)]
         if self.settings.text.drop_duplicates:
             lines.append(
                 f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped"
