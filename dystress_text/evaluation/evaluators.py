@@ -156,10 +156,7 @@ class Evaluation(Evaluator):
     """
 
     def __init__(self, evaluators: Sequence[SentenceEvaluator]) -> None:
-        known: list[str] = []
-        for number, evaluator in enumerate(evaluators):
-            known += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
-        super().__init__(known)
+        super().__init__([])
         self.evaluators = list(evaluators)
         self.seconds = 0.0
 
@@ -220,9 +217,11 @@ class Evaluation(Evaluator):
         ``avg`` is the mean over all sets of scored pairs; SimCSE's names are known too, with and
         without ``eval_``.
         """
-        known = list(self.metrics)
+        known: list[str] = []  # read now: others name their primary metric when they first measure
+        for number, evaluator in enumerate(self.evaluators):
+            known += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
         if name is None:
-            return self.primary_metric
+            return next(iter(known), None)
         scored = [pairs.metric("spearman") for pairs in self.pairs]
         known += [AVERAGE] if len(scored) > 1 else []
         plain = name.removeprefix("eval_")  # transformers knows metrics with and without it
@@ -253,9 +252,16 @@ def metric_of(evaluator: SentenceEvaluator, number: int) -> str:
 
 
 def build_evaluation(
-    settings: EvaluationSettings, data_dir: str | Path | None = None
+    settings: EvaluationSettings,
+    data_dir: str | Path | None = None,
+    own: SentenceEvaluator | None = None,
 ) -> Evaluation:
-    """The evaluators that the settings name: sets, files, transfer tasks, search."""
+    """Return the evaluators that the settings name: sets, files, transfer tasks, search.
+
+    ``own``, of the user's, comes first.
+    """
+    if own is not None and not own.greater_is_better:
+        raise ParameterError("evaluator", "its figures must be better the greater they are")
     sets = [
         eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"
     ]
@@ -266,7 +272,8 @@ def build_evaluation(
         raise ParameterError(
             "eval_file", f"two sets would have the metric {twice}; rename the file"
         )
-    evaluators: list[SentenceEvaluator] = [PairsEvaluator(pairs) for pairs in sets]
+    evaluators: list[SentenceEvaluator] = [] if own is None else [own]
+    evaluators += [PairsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
     evaluators += map(
