@@ -1,7 +1,7 @@
 """Break the product line by line, and show that the fast tests see it.
 
-    python tests/break_lines.py                       # all of them, a quarter of an hour on two
-    cores python tests/break_lines.py packed-padding        # some of them, by name
+    python tests/break_lines.py # all of them, a quarter of an hour on two cores
+    python tests/break_lines.py packed-padding        # some of them, by name
 
 Each break replaces one fragment of code in a copy of the checkout and runs the fast tests of one
 file, which should fail. A fragment is looked up over the whole product, and a test file by its name

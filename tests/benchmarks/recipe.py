@@ -2,9 +2,8 @@
 
 The plan is in docs/laboratory/own-text-encoder.md.
 
-    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data
-    ../shared/data python tests/benchmarks/recipe.py                     # prints the tables of the
-    page
+    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
+    python tests/benchmarks/recipe.py                     # prints the tables of the page
 
 Steps 0 are no training. What the file has is not measured again. Training and evaluation take bf16
 where the device is fast in it. ``--data`` is a folder with the texts, ``senteval``,
