@@ -158,8 +158,8 @@ def _readable(source: str) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        found = f"byte {error.object[error.start]:#04x} of {source!r} is not UTF-8"
-        raise DataError(f"cannot read {source!r}: expected UTF-8; {found}") from error
+        found = f"{error.object[error.start]:#04x}"
+        raise DataError(f"cannot read {source!r}: expected UTF-8, got a byte {found}") from error
     except (
         OSError,
         ValueError,

@@ -334,6 +334,7 @@ def test_own_pairs_are_on_the_card_and_on_the_page_of_a_run(flags, tmp_path):
     assert train([*flags, "--eval_set=none", "--pooler_type=avg"]) == 0
     pairs = tmp_path / "mine.csv"
     pairs.write_text(
+        "sentence1,sentence2,score\n"
         "The cat sat.,A cat sat.,5\nThe dog ran.,A fish swam.,1\nA bird flew.,The man ate.,0\n"
     )
     (figures,) = dt.evaluate(tmp_path / "out", pairs=pairs).values()
