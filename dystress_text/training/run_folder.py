@@ -20,6 +20,7 @@ from typing import Any
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.whole import to_json, write_json, write_text
+from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS
 
 RECORD, REPORT = "run.json", "report.html"
 AUDIT = "audit.json"  # what dystress audit writes
@@ -36,6 +37,22 @@ FILES = (  # of a run, besides its record
 )  # fmt: skip
 _NAMED = 8  # differences that a message names
 _STEP = re.compile(r"checkpoint-(\d+)")
+
+
+def changed_options(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """Return how the options of a run differ from those asked for; data may have been moved."""
+    options = record.get("settings") or {}
+    then = {name: _without_folder(name, options.get(name)) for name in asked}
+    now = {name: _without_folder(name, value) for name, value in asked.items()}
+    return differences(then, now, CONFIGURATION_FREE)
+
+
+def _without_folder(name: str, value: Any) -> Any:
+    if name not in DATA_OPTIONS or value is None:
+        return value
+    if isinstance(value, str):
+        return Path(value).name
+    return [Path(each).name for each in value]
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> str:

@@ -19,7 +19,7 @@ from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.whole import MODEL_STAGING, move_files
 from dystress_text.training import run_folder
 from dystress_text.training.run_folder import RECORD, checkpoint_folders, read_record, write_record
-from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS, EngineSettings
+from dystress_text.training.settings import EngineSettings
 
 NEW, INTERRUPTED, FINISHED = "new", "interrupted", "finished"
 REPLACING = ".replacing"  # where a run lives that replaces another one
@@ -28,8 +28,11 @@ TRAINED = ".replacing-trained"  # the same folder once its files take the old ru
 
 def state_of(record: Mapping[str, Any]) -> str:
     """Return the state of a run by its record, or by whether it has figures if it names none."""
-    unnamed = FINISHED if "trained" in record else INTERRUPTED
-    return str(record.get("state", unnamed if record else NEW))
+    if "state" in record:
+        return str(record["state"])
+    if "trained" in record:
+        return FINISHED
+    return INTERRUPTED if record else NEW
 
 
 @contextmanager
@@ -68,10 +71,13 @@ def choose_folder(
             raise ParameterError("output_dir", f"{str(output)!r} {reason}")
         return output, None
     replacing = read_record(output / REPLACING)
-    if settings.overwrite_output_dir or (replacing and not _changed(replacing, asked)):
+    resumes = replacing and not run_folder.changed_options(replacing, asked)
+    if settings.overwrite_output_dir or resumes:
         return output / REPLACING, None
     finished = finished_record(output, asked)
-    return output / REPLACING if _would_lose_model(output) else output, finished
+    if _would_lose_model(output):
+        return output / REPLACING, None
+    return output, finished
 
 
 def finished_record(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -79,7 +85,9 @@ def finished_record(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | 
     record = read_record(folder)
     run_folder.check_version(folder, record)
     finished = state_of(record) == FINISHED
-    changed = _changed(record, asked) if finished or _would_lose_model(folder) else ""
+    changed = ""
+    if finished or _would_lose_model(folder):
+        changed = run_folder.changed_options(record, asked)
     if changed:
         run = "a finished run" if finished else "a run"
         reason = f"holds {run} with other settings ({changed}); name another folder"
@@ -95,28 +103,17 @@ def _would_lose_model(output: Path) -> bool:
     return any(any(output.glob(pattern)) for pattern in run_folder.MODEL_FILES)
 
 
-def _changed(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """Return how the options of a run differ from those asked for; data may have been moved."""
-    options = record.get("settings") or {}
-    then = {name: _without_folder(name, options.get(name)) for name in asked}
-    now = {name: _without_folder(name, value) for name, value in asked.items()}
-    return run_folder.differences(then, now, CONFIGURATION_FREE)
-
-
-def _without_folder(name: str, value: Any) -> Any:
-    if name not in DATA_OPTIONS or value is None:
-        return value
-    return Path(value).name if isinstance(value, str) else [Path(each).name for each in value]
-
-
 def prepare_folder(folder: Path, settings: EngineSettings, record: dict[str, Any]) -> None:
     """Create the folder of a run and write its record; a run without a checkpoint starts anew."""
     try:
-        abandoned = folder if folder.name == REPLACING and not settings.resumes else None
-        shutil.rmtree(abandoned or folder / run_folder.STAGING, ignore_errors=True)
+        if folder.name == REPLACING and not settings.resumes:
+            shutil.rmtree(folder, ignore_errors=True)  # a replacement that was given up
         folder.mkdir(parents=True, exist_ok=True)
-        record["state"] = INTERRUPTED if settings.resumes and checkpoint_folders(folder) else NEW
-        if record["state"] == NEW:
+        shutil.rmtree(folder / run_folder.STAGING, ignore_errors=True)  # of a killed run
+        if settings.resumes and checkpoint_folders(folder):
+            record["state"] = INTERRUPTED
+        else:
+            record["state"] = NEW
             _remove_run(folder)
         write_record(folder, record)
     except OSError as error:
