@@ -36,7 +36,26 @@ GIVES = (
     "from 42.1 to 45.5 on CISI and from 40.9 to 47.5 on CACM. They cost similarity of other sentences (with CACM's "
     "words STS12 goes from 72.4 to 69.5, SICK-R from 77.2 to 72.3), longer vectors, and trust_remote_code."
 )
-_KEPT = {".json", ".txt", ".model", ".md", ".safetensors", ".bin"}  # suffixes of a model's files
+_READ = (  # by sentence-transformers, and by transformers and peft inside it, but for the weights
+    MODULES, "config_sentence_transformers.json", "README.md", "config.json", "sentence_*_config.json",
+    "adapter_config.json", "cnn_config.json", "lstm_config.json", "wordembedding_config.json",
+    "whitespacetokenizer_config.json", "phrasetokenizer_config.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.txt", "vocab.json", "merges.txt", "dict.txt", "bpe.codes", "entity_vocab.json", "normalizer.json",
+    "emoji.json", "sentencepiece.bpe.model", "sentencepiece.model", "spiece.model", "spm.model", "tokenizer.model",
+)  # fmt: skip
+_SAFE = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-?????-of-?????.safetensors",
+    "adapter_model.safetensors",
+)
+_PICKLED = (  # read where no safetensors are
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "pytorch_model-?????-of-?????.bin",
+    "adapter_model.bin",
+)
 
 
 def tokenizers_form(model: Any) -> Tokenizer:
@@ -145,10 +164,14 @@ def saved_beside(module: Any, folder: Path) -> tuple[BesideEncoder, PreTrainedTo
 
 
 def _copy_model(source: Path, target: Path) -> None:
-    """Copy the files of a model, and no others that lie beside them, to the letter."""
+    """Copy the files that a model's loader reads, to the letter; an evaluation's or a run's stay."""
     modules = json.loads((source / MODULES).read_text(encoding="utf-8"))
     for path in {"", *(entry["path"] for entry in modules)}:
         (target / path).mkdir(parents=True, exist_ok=True)
-        for file in (source / path).glob("*.*"):
-            if file.suffix in _KEPT:
-                shutil.copyfile(file, target / path / file.name)
+        weights = _files(source / path, _SAFE) or _files(source / path, _PICKLED)
+        for file in _files(source / path, _READ) + weights:
+            shutil.copyfile(file, target / path / file.name)
+
+
+def _files(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    return [file for pattern in patterns for file in folder.glob(pattern)]
