@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import EncodedOnce
-from dystress_text.evaluation.readers import one_spaced, score_of, slug_of
+from dystress_text.evaluation.readers import check_distinct, one_spaced, score_of, slug_of
 from dystress_text.evaluation.sts import Embed
 from dystress_text.evaluation.words import Words
 
@@ -175,14 +175,9 @@ def read_collections(
     except DataError as error:
         raise ParameterError(parameter, str(error)) from error
     slugs = [collection.slug for collection in collections]
-    for name in slugs:
-        if not name or slugs.count(name) > 1:
-            problem = (
-                f"two collections are named {name!r}"
-                if name
-                else "the name of a folder has no letter or digit"
-            )
-            raise ParameterError(parameter, f"{problem}; rename it")
+    if "" in slugs:
+        raise ParameterError(parameter, "the name of a folder has no letter or digit; rename it")
+    check_distinct(parameter, slugs)
     return collections
 
 

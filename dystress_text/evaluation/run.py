@@ -26,7 +26,7 @@ from dystress_text.evaluation.catalogue import (
 )
 from dystress_text.evaluation.embedder import EncodedOnce, check_complete, load_model
 from dystress_text.evaluation.evaluators import read_scored_pairs
-from dystress_text.evaluation.readers import StsPairs
+from dystress_text.evaluation.readers import StsPairs, check_distinct
 from dystress_text.evaluation.retrieval import Collection, figures_in, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_pairs, evaluate_sts_task, score_vectors
@@ -255,6 +255,7 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
     folder = suite_folder(settings.suite, settings.data_dir)
     collections = read_collections("retrieval", settings.retrieval or [], settings.split)
     own = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
+    check_distinct("pairs", [pairs.name for pairs in own])
     if chosen and not folder.is_dir():
         reason = f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none"
         raise ParameterError("data_dir", reason)

@@ -198,7 +198,7 @@ def test_metrics_have_names_of_their_own(tmp_path):
         "trec_b",
     ]
     for name, message in (
-        ("Trec a", "two collections are named 'trec_a'"),
+        ("Trec a", "two sets would have the name 'trec_a'"),
         ("---", "the name of a folder has no"),
     ):
         with pytest.raises(UserError, match=message):

@@ -330,6 +330,24 @@ def test_own_pairs_and_an_own_collection_from_the_command_line_and_from_python(
         dt.evaluate("words", pair="nope.csv")
 
 
+def test_two_files_of_pairs_of_one_name_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    files = [tmp_path / folder / "pairs.csv" for folder in ("a", "b")]
+    for file, scores in zip(files, ((5, 1, 0), (0, 1, 5)), strict=True):
+        file.parent.mkdir()
+        texts = "one,two,score\nThe cat sat.,The cat sat.,{}\nThe dog ran.,A dog swam.,{}\nA bird.,The man.,{}\n"
+        file.write_text(texts.format(*scores))
+    assert main(["--model=words", "--pairs", *map(str, files)]) == 2
+    error = capsys.readouterr().err
+    assert (
+        error
+        == "dystress senteval: error: --pairs: two sets would have the name 'pairs'; rename one\n"
+    )
+    assert not list(tmp_path.glob("*.json"))
+    figures = [dt.evaluate("words", pairs=file)["words"]["pairs"] for file in files]
+    assert figures == pytest.approx([100, -100])
+
+
 def test_own_pairs_are_on_the_card_and_on_the_page_of_a_run(flags, tmp_path):
     assert train([*flags, "--eval_set=none", "--pooler_type=avg"]) == 0
     pairs = tmp_path / "mine.csv"
