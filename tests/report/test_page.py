@@ -63,7 +63,7 @@ def test_a_page_holds_settings_tables_curves_and_similarities(page):
     assert {"STS12", "70.00", "76.37", "learning_rate", "versions: torch", "2.13"} <= set(
         found
     )  # 76.37: the paper's
-    assert "One seed: no interval" in page
+    assert "One seed: no interval over seeds" in page
     assert list(pictures(page)) == [
         "loss over the steps",
         "sts_b_dev_spearman over the steps",
@@ -128,8 +128,8 @@ def test_runs_side_by_side_begin_with_the_verdict_and_say_where_they_differ(tmp_
     page = capsys.readouterr().out
     heading = r"<h1>2 losses compared: A text encoder \(bert-base-uncased\) trained on 3,000 texts of Wikipedia"
     shifted, constant = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))", "infonce(0.05)"
-    less = f"{shifted} less {constant} is +0.00 in avg "
-    assert re.search(rf"{heading} \(Wiki1M\)</h1>\n<p>{re.escape(less)}.*nobody can tell", page)
+    difference = f"{shifted} - {constant} = +0.00 in avg "
+    assert re.search(rf"{heading} \(Wiki1M\)</h1>\n<p>{re.escape(difference)}.*one seed", page)
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
     assert rows["loss"] == shifted
     assert not {"learning_rate", "seed"} & rows.keys()
