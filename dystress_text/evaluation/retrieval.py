@@ -58,10 +58,12 @@ class Collection:
     @cached_property
     def own(self) -> frozenset[str]:
         """The queries that are documents: of the same id and text, and where most are, all of the
-        same id.
+        same id. A document that is judged relevant to a query is another text.
         """
         texts = {
-            name: one_spaced(text) for name, text in self.queries.items() if name in self.documents
+            name: one_spaced(text)
+            for name, text in self.queries.items()
+            if name in self.documents and name not in self.relevant[name]
         }
         alike = {
             name
