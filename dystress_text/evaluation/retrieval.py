@@ -24,7 +24,7 @@ from torch import Tensor
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import EncodedOnce
 from dystress_text.evaluation.readers import check_distinct, one_spaced, score_of, slug_of
-from dystress_text.evaluation.sts import Embed
+from dystress_text.evaluation.sts import Embed, with_ties
 from dystress_text.evaluation.words import Words
 
 METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
@@ -137,7 +137,11 @@ class Collection:
             ) -> dict[str, Any]:
                 ranked, graded, dcg = [], [], self.compute_dcg_at_k
                 for query, hits in zip(self.queries_ids, hits_of_queries, strict=True):
-                    others = (hit for hit in hits if query not in own or hit["corpus_id"] != query)
+                    others = [hit for hit in hits if query not in own or hit["corpus_id"] != query]
+                    tied = with_ties(np.array([hit["score"] for hit in others]))
+                    others = [
+                        {**hit, "score": score} for hit, score in zip(others, tied, strict=True)
+                    ]
                     ranked.append(sorted(others, key=lambda hit: (-hit["score"], hit["corpus_id"])))
                     scores = self.relevant_docs[query]
                     gains = [scores.get(hit["corpus_id"], 0.0) for hit in ranked[-1]]

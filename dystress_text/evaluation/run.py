@@ -203,7 +203,10 @@ def pairs_table(results: Sequence[Results], sets: Sequence[StsPairs]) -> str:
         [
             ["", *names],
             *(
-                [r.about["model"], *(f"{r.pairs[n]['spearman']:.2f}" for n in names)]
+                [
+                    r.about["model"],
+                    *(f"{r.pairs[n]['spearman']:.2f}" if n in r.pairs else "-" for n in names),
+                ]
                 for r in results
             ),
         ]
@@ -293,7 +296,7 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
             _measure_geometry(settings, results, folder, embed)
             results.write(file, "geometry")
         for pairs in own:
-            results.pairs[pairs.name] = evaluate_pairs(pairs, embed)
+            _run_pairs(results, pairs, embed)
             results.write(file, pairs.name)
         for collection in collections:
             _run_collection(results, collection, embed, file)
@@ -350,11 +353,22 @@ def _run_task(
     try:
         results.tasks[task.name] = entry = evaluate_task(task, folder, embed, settings.mode)
     except DataError as error:
-        results.left_out[task.name] = str(error)
-        print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
+        _leave_out(results, task.name, error)
         return
     name = _said(settings, results, task.name)
     print(f"{name}: {figure_of(entry):.2f} ({entry['seconds']:.1f} s)", file=sys.stderr, flush=True)
+
+
+def _run_pairs(results: Results, pairs: StsPairs, embed: Embed | Words) -> None:
+    try:
+        results.pairs[pairs.name] = evaluate_pairs(pairs, embed)
+    except DataError as error:
+        _leave_out(results, pairs.name, error)
+
+
+def _leave_out(results: Results, name: str, error: DataError) -> None:
+    results.left_out[name] = str(error)
+    print(f"{name} left out: {error}", file=sys.stderr, flush=True)
 
 
 def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
@@ -379,8 +393,7 @@ def _measure_geometry(
     try:
         pairs = task.pairs(folder)
     except DataError as error:
-        results.left_out["geometry"] = str(error)
-        print(f"geometry left out: {error}", file=sys.stderr)
+        _leave_out(results, "geometry", error)
         return
     measured = score_vectors(pairs, embed(pairs.sentences))
     sums = {name: sha256_of(folder / name) for name in task.files}

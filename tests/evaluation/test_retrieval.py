@@ -122,6 +122,24 @@ def test_a_document_judged_relevant_is_found_though_a_query_of_its_number_ends_i
     assert found["MRR@10"] > 0
 
 
+def test_documents_of_equal_similarity_rank_by_their_id(tmp_path):
+    """Their vectors differ as those of one text in two batches do."""
+    folder = make_collection(tmp_path / "made", documents=60)
+    plain, draw = read_collection(folder), np.random.default_rng(0)
+    units = draw.normal(size=(2, 64))
+    units[1] -= units[1] @ units[0] / (units[0] @ units[0]) * units[0] * 0.7  # at another angle
+
+    def noisy(sentences):
+        is_query = [sentence in plain.queries.values() for sentence in sentences]
+        vectors = units[np.array(is_query, int)]
+        return torch.tensor(vectors * (1 + 1e-7 * draw.normal(size=vectors.shape))).float()
+
+    relevant = {query: {"d0": 1.0} for query in plain.queries}
+    collection = replace(plain, relevant=relevant, graded=False)
+    first = sorted(plain.documents).index("d0") + 1
+    assert collection.scores(noisy)["MRR@10"] == pytest.approx(100 / first)
+
+
 PROMPTS = {"query": "the cat saw ", "document": "small old ", "other": "red house "}
 
 

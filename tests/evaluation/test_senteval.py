@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -346,6 +347,24 @@ def test_two_files_of_pairs_of_one_name_are_refused(tmp_path, monkeypatch, capsy
     assert not list(tmp_path.glob("*.json"))
     figures = [dt.evaluate("words", pairs=file)["words"]["pairs"] for file in files]
     assert figures == pytest.approx([100, -100])
+
+
+def test_pairs_without_two_similarities_have_no_figure_and_the_rest_is_measured(tmp_path, capsys):
+    """The texts of a pair differ in case alone, which the model does not see."""
+    texts = make_sentences(12)
+    for name, case in (("equal", str.upper), ("other", lambda text: text[:9])):
+        rows = [f"{text},{case(text)},{i % 5}" for i, text in enumerate(texts)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["one,two,score", *rows]))
+    file = tmp_path / "results.json"
+    model = ["--model", EMBEDDED / "bert-mini-wiki", "--pooler_type=avg", f"--output={file}"]
+    pairs = ["--pairs", tmp_path / "equal.csv", tmp_path / "other.csv"]
+    assert main([*map(str, [*model, *pairs])]) == 1
+    out, error = capsys.readouterr()
+    assert "equal left out: all pairs have the same similarity" in error
+    found = json.loads(file.read_text())
+    assert found["pairs"].keys() == {"other"}
+    assert found["left_out"].keys() == {"equal"}
+    assert re.search(r"^\S+ +- +-?\d+\.\d\d$", out, re.MULTILINE)
 
 
 def test_own_pairs_are_on_the_card_and_on_the_page_of_a_run(flags, tmp_path):
