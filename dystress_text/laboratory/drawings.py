@@ -9,7 +9,6 @@ import math
 import warnings
 from collections.abc import Mapping
 
-import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,7 +25,16 @@ from dystress_text.core.temperature import (
     Temperature,
     ode_temperature,
 )
-from dystress_text.report.plots import GREY, SIMILARITIES, STYLES, WIDTH, dress, legend_below, style
+from dystress_text.report.plots import (
+    GREY,
+    SIMILARITIES,
+    STYLES,
+    WIDTH,
+    dress,
+    legend_below,
+    style,
+    subplots,
+)
 
 Named = Mapping[str, Temperature]
 ODE_TAU_MAX = 0.2  # at the ends that the constants of the ODE's figure are chosen to meet
@@ -92,9 +100,7 @@ def draw_shifts() -> Figure:
 def _one_a_panel(named: Named, behind: Named, note: str) -> Figure:
     """Temperatures, one in each panel, three panels in a row; others behind each in grey."""
     rows = -(-len(named) // 3)
-    figure, grid = plt.subplots(
-        rows, 3, figsize=(WIDTH, 0.45 + 1.25 * rows), sharex=True, sharey=True
-    )
+    figure, grid = subplots(rows, 3, (WIDTH, 0.45 + 1.25 * rows), sharex=True, sharey=True)
     for axes, (name, temperature) in zip(grid.flat, named.items(), strict=False):
         for other in behind.values():
             axes.plot(SIMILARITIES, other(SIMILARITIES), color=GREY, linewidth=0.8, alpha=0.7)
@@ -123,7 +129,7 @@ def draw_default() -> Figure:
         "constant (SimCSE)": ConstantTemperature(0.05),
     }
     taus = {name: temperature(SIMILARITIES) for name, temperature in named.items()}
-    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.4))
+    figure, (left, right) = subplots(1, 2, (WIDTH, 2.4))
     _plot(left, taus)
     _plot(right, {name: SIMILARITIES / tau for name, tau in taus.items()})
     dress(left, _TAU, "temperature of a pair")
@@ -154,7 +160,7 @@ def draw_ode() -> Figure:
     """Solutions of the paper's ODE: a panel for each delta and K, a curve for each constant."""
     s = torch.linspace(-1, 1, 20001, dtype=torch.float64)
     s = s[s != 0]  # 0 / log is 0 there for all but one constant, which belongs to no branch
-    figure, panels = plt.subplots(1, len(ODE_PRODUCTS), figsize=(WIDTH, 3.2), sharey=True)
+    figure, panels = subplots(1, len(ODE_PRODUCTS), (WIDTH, 3.2), sharey=True)
     for axes, (delta, k) in zip(panels, ODE_PRODUCTS, strict=True):
         axes.axhline(ODE_TAU_MAX, color=GREY, linewidth=0.8)
         _plot(
@@ -196,7 +202,7 @@ def draw_logit() -> Figure:
         "images, widest\ncosine 0.07 to 0.5": CosineTemperature(0.07, 0.5),
     }
     s = SIMILARITIES
-    figure, grid = plt.subplots(2, len(named), figsize=(WIDTH, 3.9), sharex=True)
+    figure, grid = subplots(2, len(named), (WIDTH, 3.9), sharex=True)
     for (above, below), (title, temperature) in zip(grid.T, named.items(), strict=True):
         full = slope(temperature, s, detached=False)
         above.plot(s, s / temperature(s), color=STYLES[0][0])

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -36,6 +33,14 @@ def style() -> AbstractContextManager[None]:
     )  # fmt: skip
 
 
+def subplots(
+    rows: int, columns: int, size: tuple[float, float], **options: Any
+) -> tuple[Figure, Any]:
+    """A figure of a size in inches and its axes, without pyplot, whose backend is the user's."""
+    figure = Figure(figsize=size)
+    return figure, figure.subplots(rows, columns, **options)
+
+
 def dress(axes: Axes, label: str, title: str) -> None:
     """Label axes whose abscissa is the similarity."""
     axes.set(
@@ -58,4 +63,3 @@ def save(figure: Figure, file: Path) -> None:
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with style():
         figure.savefig(file, metadata=undated.get(file.suffix.lower()))
-        plt.close(figure)

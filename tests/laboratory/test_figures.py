@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 import torch
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from sweep_runs import error_of
 
 from dystress_text.core.temperature import CosineTemperature, ShiftedCosineTemperature
@@ -18,12 +18,6 @@ from dystress_text.report.plots import STYLES
 def drawn(name):
     """A figure; tests only look at it."""
     return drawings.make(name)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def test_the_drawn_profiles_are_the_closed_forms():
@@ -87,7 +81,7 @@ def test_each_figure_and_format_is_written_and_the_same_twice(tmp_path, name, en
 
 
 def test_all_draws_all_and_the_list_names_them(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(drawings, "make", lambda name: plt.figure())
+    monkeypatch.setattr(drawings, "make", lambda name: Figure())
     assert main(["all", "--output", str(tmp_path / "new" / "folder")]) == 0
     assert sorted(file.stem for file in (tmp_path / "new" / "folder").iterdir()) == sorted(FIGURES)
     capsys.readouterr()

@@ -5,6 +5,8 @@ import html
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 from sweep_runs import PRESET, a_run
@@ -242,3 +244,24 @@ def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, c
     assert line.startswith("no report.html: ")
     assert message in line
     assert not (run / "report.html").exists()
+
+
+def test_the_pictures_leave_pyplot_to_the_user(tmp_path):
+    """In a process of its own, as in a notebook that chose a backend before its first run."""
+    run = a_run(tmp_path)
+    script = """
+import sys
+import matplotlib
+matplotlib.use("svg")
+from matplotlib import pyplot
+from dystress_text.laboratory import drawings
+from dystress_text.report.page_drawings import galleries
+from dystress_text.report.runs import read_finished
+from pathlib import Path
+runs, _ = read_finished([Path(sys.argv[1])])
+assert any(pictures for _, pictures in galleries(runs))
+drawings.make("default")
+print(matplotlib.get_backend(), pyplot.get_fignums(), matplotlib.rcParams["axes.grid"])
+"""
+    done = subprocess.run([sys.executable, "-c", script, run], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("svg [] False\n", 0), done.stderr
