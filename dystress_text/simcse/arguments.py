@@ -68,7 +68,7 @@ REPLACED: dict[str, str] = {
     **dict.fromkeys(("--remove_unused_columns", "--no_remove_unused_columns", "--label_names"),
                     "--text_columns says what is read"),
     **dict.fromkeys(("--adam_beta1", "--adam_beta2", "--adam_epsilon", "--adafactor"), "AdamW has its usual values"),
-    **dict.fromkeys(("--local_rank", "--tpu_num_cores", "--tpu_metrics_debug"), "accelerate launch sets it"),
+    **dict.fromkeys(("--tpu_num_cores", "--tpu_metrics_debug"), "accelerate launch sets it"),
     **dict.fromkeys(("--sharded_ddp", "--deepspeed"), "each process has the whole model (docs/distributed.md)"),
     **dict.fromkeys(
         ("--use_fast_tokenizer", "--no_use_fast_tokenizer", "--overwrite_cache", "--preprocessing_num_workers",

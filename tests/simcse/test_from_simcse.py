@@ -10,6 +10,7 @@ from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 from dystress_text.errors import UserError
 from dystress_text.programs.train import main
 from dystress_text.simcse.arguments import REPLACED, parse
+from vision.train import parse as parse_images
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "from-simcse.md").read_text(encoding="utf-8")
 
@@ -21,7 +22,7 @@ TAKEN = {  # of SimCSE's train.py and of transformers 4.2.1, with a value that t
     "gradient_accumulation_steps": "2", "learning_rate": "3e-5", "weight_decay": "0.0", "max_grad_norm": "1.0",
     "num_train_epochs": "1", "max_steps": "-1", "lr_scheduler_type": "linear", "logging_steps": "500",
     "save_steps": "500", "seed": "42", "fp16": "", "eval_steps": "125",
-    "load_best_model_at_end": "", "metric_for_best_model": "stsb_spearman",
+    "load_best_model_at_end": "", "metric_for_best_model": "stsb_spearman", "local_rank": "-1",
 }  # fmt: skip
 
 
@@ -114,6 +115,21 @@ def test_options_with_another_name_or_a_value_here():
             UserError, match=rf"this option of SimCSE is not available: .*{said}.*from-simcse.md"
         ):
             parse(words.split())
+
+
+@pytest.mark.parametrize("name", ["--local-rank", "--local_rank"])
+@pytest.mark.parametrize("parse_line", [parse, parse_images])
+def test_the_rank_that_torchs_launcher_passes_is_that_of_its_environment(
+    name, parse_line, monkeypatch
+):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert parse_line([f"{name}=1", "--seed=3"]).options() == parse_line(["--seed=3"]).options()
+    monkeypatch.delenv("LOCAL_RANK")
+    with pytest.raises(
+        UserError, match=r"^local_rank: 1, but LOCAL_RANK is not; start with torchrun"
+    ):
+        parse_line([f"{name}=1"])
+    assert parse_line([name, "-1"]).options() == parse_line([]).options()
 
 
 def test_flags_may_have_a_value(capsys):
