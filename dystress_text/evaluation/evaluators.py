@@ -26,7 +26,7 @@ from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import SUITES, TASKS, TransferTask, eval_pairs, suite_folder
 from dystress_text.evaluation.embedder import TextEncoder
-from dystress_text.evaluation.readers import Labelled, StsPairs, scored, slug_of
+from dystress_text.evaluation.readers import Labelled, StsPairs, check_distinct, scored, slug_of
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, spearman
@@ -266,12 +266,8 @@ def build_evaluation(
         eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"
     ]
     sets += [read_scored_pairs(file) for file in settings.eval_file or []]
-    metrics = [AVERAGE, *(pairs.metric("spearman") for pairs in sets)]
-    twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
-    if twice is not None:
-        raise ParameterError(
-            "eval_file", f"two sets would have the metric {twice}; rename the file"
-        )
+    average = AVERAGE.removesuffix("_spearman")
+    check_distinct("eval_file", [average, *(pairs.slug for pairs in sets)])
     evaluators: list[SentenceEvaluator] = [] if own is None else [own]
     evaluators += [PairsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:

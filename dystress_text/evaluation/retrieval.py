@@ -24,7 +24,8 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import TextEncoder
-from dystress_text.evaluation.readers import one_spaced, score_of, slug_of
+from dystress_text.evaluation.readers import check_distinct, one_spaced, score_of, slug_of
+from dystress_text.evaluation.sts import with_ties
 from dystress_text.evaluation.words import Words
 
 METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
@@ -54,10 +55,12 @@ class Collection:
     @cached_property
     def own(self) -> frozenset[str]:
         """The queries that are documents: of the same id and text, and where most are, all of the
-        same id.
+        same id. A document that is judged relevant to a query is another text.
         """
         texts = {
-            name: one_spaced(text) for name, text in self.queries.items() if name in self.documents
+            name: one_spaced(text)
+            for name, text in self.queries.items()
+            if name in self.documents and name not in self.relevant[name]
         }
         alike = {
             name
@@ -128,7 +131,11 @@ class Collection:
             ) -> dict[str, Any]:
                 ranked, graded, dcg = [], [], self.compute_dcg_at_k
                 for query, hits in zip(self.queries_ids, hits_of_queries, strict=True):
-                    others = (hit for hit in hits if query not in own or hit["corpus_id"] != query)
+                    others = [hit for hit in hits if query not in own or hit["corpus_id"] != query]
+                    tied = with_ties(np.array([hit["score"] for hit in others]))
+                    others = [
+                        {**hit, "score": score} for hit, score in zip(others, tied, strict=True)
+                    ]
                     ranked.append(sorted(others, key=lambda hit: (-hit["score"], hit["corpus_id"])))
                     scores = self.relevant_docs[query]
                     gains = [scores.get(hit["corpus_id"], 0.0) for hit in ranked[-1]]
@@ -166,14 +173,9 @@ def read_collections(parameter: str, paths: Sequence[str | Path]) -> list[Collec
     except DataError as error:
         raise ParameterError(parameter, str(error)) from error
     slugs = [collection.slug for collection in collections]
-    for name in slugs:
-        if not name or slugs.count(name) > 1:
-            problem = (
-                f"two collections are named {name!r}"
-                if name
-                else "the name of a folder has no letter or digit"
-            )
-            raise ParameterError(parameter, f"{problem}; rename it")
+    if "" in slugs:
+        raise ParameterError(parameter, "the name of a folder has no letter or digit; rename it")
+    check_distinct(parameter, slugs)
     return collections
 
 

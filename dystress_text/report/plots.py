@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -31,6 +29,14 @@ def style() -> AbstractContextManager[None]:
             "figure.constrained_layout.use": True, "savefig.dpi": 200, "svg.hashsalt": "dystress",
         }
     )  # fmt: skip
+
+
+def subplots(
+    rows: int, columns: int, size: tuple[float, float], **options: Any
+) -> tuple[Figure, Any]:
+    """A figure of a size in inches and its axes, without pyplot, whose backend is the user's."""
+    figure = Figure(figsize=size)
+    return figure, figure.subplots(rows, columns, **options)
 
 
 def dress(axes: Axes, label: str, title: str) -> None:

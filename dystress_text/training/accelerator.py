@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -183,6 +184,8 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
         "CUDA error"
     ):  # torch before 2.8
         return f"the device has failed ({text[:200]})"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"the disk is full ({error.strerror})"
     lost = (
         isinstance(error, dist.DistError)
         or "onnection closed by peer" in text

@@ -20,6 +20,7 @@ from accelerate.utils import load
 from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
+from dystress_text.files.whole import disk_errors
 from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.run_folder import (
     STAGING,
@@ -124,11 +125,13 @@ class Checkpoints:
 
         on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
         try:
-            self.accelerator.save_state(str(staging))
-        except RuntimeError as error:  # what torch says of a full disk
+            with disk_errors(self.output):
+                self.accelerator.save_state(str(staging))
+        except RuntimeError as error:  # what torch says of a file that cannot be written
             raise OSError(reason_of(error)) from error
         self.accelerator.wait_for_everyone()  # every process writes its own random state
-        on_main_process(self.accelerator, finish)
+        with disk_errors(self.output):
+            on_main_process(self.accelerator, finish)
 
     def find(self) -> tuple[Path | None, TrainingState]:
         """The newest checkpoint if the run resumes, and where it goes on. A checkpoint of another

@@ -5,12 +5,12 @@ import sys
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
-from sentence_transformers import SentenceTransformer
-from transformers import AutoTokenizer, BertModel
-
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
 from dystress_text.encoders.loading import build_encoder, load_encoder, load_pretrained, load_saved
 from dystress_text.encoders.pooling import POOLERS, pool
+from sentence_transformers import SentenceTransformer
+from transformers import AutoTokenizer, BertModel
+
 from dystress_text.errors import ParameterError, UserError
 
 FAMILIES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
-from sentence_transformers import SentenceTransformer
-
 from dystress_text.encoders import encoder as encoders
 from dystress_text.encoders.encoder import SentenceEncoder, TokenizedOnce, by_tokens
 from dystress_text.encoders.loading import load_sentence_transformer
+from sentence_transformers import SentenceTransformer
 
 SENTENCES = [
     *make_sentences(150, seed=3),

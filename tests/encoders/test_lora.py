@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_transformer, make_sentences
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.loading import load_saved
 from safetensors.torch import load_file
 from transformers import AutoModel
 
 from dystress_text.cli import extras
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_saved
 from dystress_text.errors import ParameterError
 from dystress_text.programs.train import main
 

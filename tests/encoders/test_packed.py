@@ -3,7 +3,6 @@
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences, set_dropout
-
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.packed import dropout
 from dystress_text.encoders.pooling import POOLERS

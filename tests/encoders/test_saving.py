@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences, set_dropout
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.loading import check_saving, load_saved
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import check_saving, load_saved
 from dystress_text.errors import UserError
 from dystress_text.programs.export import main as export
 

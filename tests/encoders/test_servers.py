@@ -7,11 +7,10 @@ import json
 import pytest
 import torch
 from conftest import build_transformer, make_sentences
+from dystress_text.encoders.encoder import SentenceEncoder
 from tokenizers import Tokenizer
 from torch.nn.functional import normalize
 from transformers import AutoModel
-
-from dystress_text.encoders.encoder import SentenceEncoder
 
 SENTENCES = make_sentences(5)
 CASES = {  # by family and pooler what both servers do; None where they cannot

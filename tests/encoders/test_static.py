@@ -9,13 +9,13 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from dystress_text.encoders.loading import load_saved
+from dystress_text.encoders.static import StaticEncoder, new_static
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Normalize, StaticEmbedding
 from tokenizers import Tokenizer
 
 import dystress_text as dt
-from dystress_text.encoders.loading import load_saved
-from dystress_text.encoders.static import StaticEncoder, new_static
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import EMBEDDED
 from dystress_text.programs.export import main as export

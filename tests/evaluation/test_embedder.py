@@ -3,11 +3,11 @@
 import pytest
 import torch
 from conftest import make_sentences
+from dystress_text.encoders.loading import load_encoder
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers.utils import logging
 
-from dystress_text.encoders.loading import load_encoder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import EncodedOnce, load_model, refusing_useless
 from dystress_text.files.places import EMBEDDED

@@ -3,8 +3,8 @@
 from dataclasses import fields
 
 import pytest
-
 from dystress_text.encoders.pooling import POOLERS
+
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, average, choose
 from dystress_text.evaluation.classifier import RECIPES

@@ -4,10 +4,10 @@ import re
 
 import pytest
 from conftest import build_transformer
+from dystress_text.encoders.encoder import SentenceEncoder
 from huggingface_hub import ModelCard
 from sweep_runs import record_of
 
-from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.export.card import CARD, describe_base, write_card
 from dystress_text.export.citation import credits_of
 from dystress_text.simcse.arguments import parse

@@ -6,9 +6,9 @@ import json
 
 import pytest
 from conftest import build_transformer
+from dystress_text.encoders.encoder import SentenceEncoder
 from huggingface_hub import ModelCard
 
-from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import STS_TASKS
 from dystress_text.export.card import CARD, describe_base, write_card

@@ -8,11 +8,11 @@ import shutil
 import pytest
 import torch
 from conftest import make_sentences, reset_accelerator
+from dystress_text.encoders.static import StaticEncoder, new_static
 from sentence_transformers import SentenceTransformer
 
 import dystress_text as dt
 from dystress_text import __main__ as dystress
-from dystress_text.encoders.static import StaticEncoder, new_static
 from dystress_text.errors import UserError
 from dystress_text.files.places import EMBEDDED, PACKAGE
 

@@ -10,6 +10,7 @@ from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 from dystress_text.errors import UserError
 from dystress_text.programs.senteval import main as senteval
 from dystress_text.simcse.arguments import parse
+from vision.train import parse as parse_images
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "from-simcse.md").read_text(encoding="utf-8")
 
@@ -22,8 +23,9 @@ SAME = {
     "gradient_accumulation_steps": "2", "learning_rate": "3e-5", "weight_decay": "0.0", "max_grad_norm": "1.0",
     "num_train_epochs": "1", "max_steps": "-1", "lr_scheduler_type": "linear", "logging_steps": "500",
     "save_steps": "500", "seed": "42", "eval_steps": "125", "metric_for_best_model": "stsb_spearman",
+    "local_rank": "-1",
 }  # fmt: skip
-OTHERS = ["model_type", "config_name", "tokenizer_name", "no_use_fast_tokenizer", "cache_dir", "overwrite_cache", "model_revision", "use_auth_token", "hard_negative_weight", "dataset_name", "dataset_config_name", "warmup_steps", "per_device_train_batch_size", "per_gpu_train_batch_size", "validation_split_percentage", "do_predict", "logging_dir", "logging_first_step", "run_name", "disable_tqdm", "debug", "no_cuda", "local_rank", "tpu_num_cores", "tpu_metrics_debug", "sharded_ddp", "deepspeed", "adam_beta1", "adam_beta2", "adam_epsilon", "adafactor", "fp16_opt_level", "fp16_backend", "save_total_limit", "greater_is_better", "per_device_eval_batch_size", "per_gpu_eval_batch_size", "eval_accumulation_steps", "prediction_loss_only", "pad_to_max_length", "preprocessing_num_workers", "dataloader_drop_last", "dataloader_num_workers", "ignore_data_skip", "past_index", "no_remove_unused_columns", "label_names", "label_smoothing_factor", "do_train", "do_eval", "evaluation_strategy", "load_best_model_at_end", "fp16"]  # fmt: skip
+OTHERS = ["model_type", "config_name", "tokenizer_name", "no_use_fast_tokenizer", "cache_dir", "overwrite_cache", "model_revision", "use_auth_token", "hard_negative_weight", "dataset_name", "dataset_config_name", "warmup_steps", "per_device_train_batch_size", "per_gpu_train_batch_size", "validation_split_percentage", "do_predict", "logging_dir", "logging_first_step", "run_name", "disable_tqdm", "debug", "no_cuda", "tpu_num_cores", "tpu_metrics_debug", "sharded_ddp", "deepspeed", "adam_beta1", "adam_beta2", "adam_epsilon", "adafactor", "fp16_opt_level", "fp16_backend", "save_total_limit", "greater_is_better", "per_device_eval_batch_size", "per_gpu_eval_batch_size", "eval_accumulation_steps", "prediction_loss_only", "pad_to_max_length", "preprocessing_num_workers", "dataloader_drop_last", "dataloader_num_workers", "ignore_data_skip", "past_index", "no_remove_unused_columns", "label_names", "label_smoothing_factor", "do_train", "do_eval", "evaluation_strategy", "load_best_model_at_end", "fp16"]  # fmt: skip
 
 
 def section(title):
@@ -73,6 +75,21 @@ def test_the_line_of_the_page_is_simcses_run():
     assert (engine.num_train_epochs, engine.max_steps, engine.mixed_precision) == (1, -1, "fp16")
     assert (str(settings.loss), settings.text.mlp_only_train) == ("infonce(0.05)", True)
     assert (engine.eval_steps, engine.metric_for_best_model) == (125, "stsb_spearman")
+
+
+@pytest.mark.parametrize("name", ["--local-rank", "--local_rank"])
+@pytest.mark.parametrize("parse_line", [parse, parse_images])
+def test_the_rank_that_torchs_launcher_passes_is_that_of_its_environment(
+    name, parse_line, monkeypatch
+):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert parse_line([f"{name}=1", "--seed=3"]).options() == parse_line(["--seed=3"]).options()
+    monkeypatch.delenv("LOCAL_RANK")
+    with pytest.raises(
+        UserError, match=r"^local_rank: 1, but LOCAL_RANK is not; start with torchrun"
+    ):
+        parse_line([f"{name}=1"])
+    assert parse_line([name, "-1"]).options() == parse_line([]).options()
 
 
 @pytest.mark.parametrize("raw", [True, False])

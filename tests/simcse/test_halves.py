@@ -10,10 +10,10 @@ from math import log
 import numpy as np
 import pytest
 import torch
+from dystress_text.encoders.static import new_static
 from scipy.stats import sem
 from sklearn.metrics.pairwise import cosine_similarity
 
-from dystress_text.encoders.static import new_static
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.programs.train import main
 from dystress_text.simcse import halves

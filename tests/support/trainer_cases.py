@@ -6,9 +6,9 @@ import json
 
 import torch
 from conftest import build_tokenizer, build_transformer, set_dropout
+from dystress_text.encoders.encoder import SentenceEncoder
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
-from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
