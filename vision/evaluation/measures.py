@@ -16,7 +16,6 @@ from dystress_text.core.geometry import (
     tolerance,
     uniformity,
 )
-from dystress_text.core.vectors import unit_vectors
 from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
 from vision.data.images import ImageSet
@@ -24,12 +23,10 @@ from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
-from vision.evaluation.knn import Accuracy, cosine_votes, l2_votes
+from vision.evaluation.knn import Accuracy, cosine_votes
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
 from vision.evaluation.settings import EvaluationSettings
 from vision.resnet import ImageEncoder, ImageInput
-
-L2_NEIGHBOURS = (1, 10)  # of the paper's long-tailed rows
 
 
 @dataclass(frozen=True)
@@ -46,22 +43,13 @@ class Subject:
     weights: Tensor  # (classes,), for fine-tuning
 
     def knn(self) -> dict[str, Any]:
-        """Accuracies on normalised features, by the name of the classifier."""
-        bank, queries, k = unit_vectors(self.bank), unit_vectors(self.queries), self.settings.k
-        labels, truth, classes = (
-            self._labels(self.train),
-            self._labels(self.test),
-            len(self.train.classes),
-        )
-        found = {(f"{k}-NN", k): cosine_votes(bank, labels, queries, classes, k)}
-        by_distance = l2_votes(
-            bank, labels, queries, classes, [n for n in L2_NEIGHBOURS if n <= len(bank)]
-        )
-        found |= {(f"{n}-NN L2", n): votes for n, votes in by_distance.items()}
-        return {  # fewer than five classes have a vote of fewer neighbours
-            name: asdict(Accuracy.of(votes, truth, above=0)) | ({} if n >= 5 else {"top5": None})
-            for (name, n), votes in found.items()
-        }
+        """The accuracy by cosine, by the name of the classifier."""
+        k, labels, truth = self.settings.k, self._labels(self.train), self._labels(self.test)
+        votes = cosine_votes(self.bank, labels, self.queries, len(self.train.classes), k)
+        found = asdict(Accuracy.of(votes, truth, above=0))
+        if k < 5:  # no five classes have a vote
+            found["top5"] = None
+        return {f"{k}-NN": found}
 
     def linear(self) -> dict[str, Any]:
         """The linear probe: by default the published one for pictures and the fast one for small

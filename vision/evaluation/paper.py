@@ -17,7 +17,7 @@ Place = tuple[
 Values = tuple[float | None, ...]
 
 LINEAR1, LINEAR5 = ("linear", "top1"), ("linear", "top5")
-NN1, NN10, NN200 = (("knn", name, "top1") for name in ("1-NN L2", "10-NN L2", "200-NN"))
+NN1, NN10, NN200 = (("knn", name, "top1") for name in ("1-NN", "10-NN", "200-NN"))
 NN20, NN20_TOP5 = ("knn", "20-NN", "top1"), ("knn", "20-NN", "top5")
 UNIFORMITY, ALIGNMENT, INTERCLASS = (
     ("geometry", f) for f in ("uniformity", "alignment", "interclass_uniformity")

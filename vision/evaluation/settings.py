@@ -49,7 +49,7 @@ class EvaluationSettings:
     )
     k: int = option(
         200,
-        "knn: neighbours by cosine; default 200. Those by L2 are 1 and 10.",
+        "knn: neighbours, by cosine; default 200.",
         interval="[1, inf)",
     )
     probe: str | None = option(
