@@ -13,7 +13,7 @@ import torch
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
 from vision.data.augment import EVALUATION_CROP
-from vision.data.decoding import brightest, check, image_size
+from vision.data.decoding import check, image_size
 from vision.data.images import ImageSet
 from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
@@ -22,7 +22,6 @@ MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
 SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
 CORRUPT_SHARE, CORRUPT_COUNT = 0.01, 10  # so many corrupt images may be left out, whichever is more
 JPEG_COPY = "JPEG copy"
-DARK = 64  # of 256: numbers of 14 bits or fewer in the place of 16 stay below
 _SAMPLE = 101
 _CHUNK = 500  # images that are checked between two signs of progress
 
@@ -68,7 +67,6 @@ def load_images(
     found = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:
         found = _without_corrupt(found, keep_count)
-    _check_depth(found)
     small = size is not None and size <= SMALL
     if size is None:
         side = statistics.median_low(min(found.read(row, image_size)) for row in _sampled(found))
@@ -84,27 +82,6 @@ def load_images(
 def usual_view(side: int) -> int:
     """Default side of the encoder's input: the images' side up to 96 pixels, else 224."""
     return side if side <= SMALL else USUAL
-
-
-def _check_depth(found: ImageSet) -> None:
-    """Refuse pictures of 16 bits that would come out nearly black, since their numbers have fewer;
-    name a half.
-    """
-    values = {
-        row: value for row in _sampled(found) if (value := found.read(row, brightest)) is not None
-    }
-    dark = {row: value for row, value in values.items() if value < DARK}
-    if 2 * len(dark) < len(values) or not dark:
-        return
-    first, largest = found.encoded[min(dark)][1], max(dark.values())
-    message = (
-        f"{first} and others have 16 bits, of which the upper 8 hold at most {largest} of 255 in {len(dark)} "
-        "pictures: their numbers seem to have 14 bits or fewer, and would come out nearly black. Write them with 8 "
-        "bits, or multiplied to fill 16; a TIFF may name its range, such as 4095, in MaxSampleValue"
-    )
-    if len(dark) == len(values):
-        raise DataError(message)
-    warnings.warn(message, stacklevel=3)
 
 
 def _sampled(found: ImageSet) -> list[int]:
