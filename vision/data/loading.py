@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 
 import torch
@@ -14,7 +14,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
 from vision.data.augment import EVALUATION_CROP
 from vision.data.decoding import check, image_size
-from vision.data.images import ImageSet
+from vision.data.images import DecodedImages, EncodedImages, ImageSet
 from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
 
@@ -32,7 +32,7 @@ def load_images(
     data_dir: str | None = None,
     size: int | None = None,
     skip_corrupt: bool = False,
-    view: int | None = None,
+    input_size: int | None = None,
     train_list: str | None = None,
     keep_count: bool = False,
 ) -> ImageSet:
@@ -54,7 +54,8 @@ def load_images(
         size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every
             picture once.
-        view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
+        input_size: side of the encoder's input, used if ``size`` is None; None for
+            :func:`usual_input_size`.
         train_list: file that chooses the training images: a path a line, for image files, or an
             array of positions.
         keep_count: replace damaged images by the next whole one of their class, so that a run goes
@@ -70,47 +71,46 @@ def load_images(
     small = size is not None and size <= SMALL
     if size is None:
         side = statistics.median_low(min(found.read(row, image_size)) for row in _sampled(found))
-        view = view or usual_view(side)
-        small = side <= min(SMALL, 2 * view)
-        size = side if small else round(view / EVALUATION_CROP)
+        input_size = input_size or usual_input_size(side)
+        small = side <= min(SMALL, 2 * input_size)
+        size = side if small else round(input_size / EVALUATION_CROP)
     found = replace(found, size=size)
     if not small or len(found) * 3 * size * size > MEMORY:
         return found
     return _decoded(found)
 
 
-def usual_view(side: int) -> int:
+def usual_input_size(side: int) -> int:
     """Default side of the encoder's input: the images' side up to 96 pixels, else 224."""
     return side if side <= SMALL else USUAL
 
 
-def _sampled(found: ImageSet) -> list[int]:
+def _sampled(found: EncodedImages) -> list[int]:
     """Evenly spaced rows."""
     return sorted({round(place * (len(found) - 1) / (_SAMPLE - 1)) for place in range(_SAMPLE)})
 
 
-def _decoded(found: ImageSet) -> ImageSet:
+def _decoded(found: EncodedImages) -> DecodedImages:
     """The set with its images in memory."""
-    images = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
+    pixels = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
     for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
-        images[row] = found.image(row)
+        pixels[row] = found.image(row)
     # the hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies
-    first, _ = found.encoded[0]
+    first, _ = found.files[0]
     copied = found.size == 32 and isinstance(first, bytes) and first.startswith(b"\xff\xd8\xff")
-    found = replace(found, images=images, pictures=None, listed=found.listed or found.pictures)
-    return (
-        found.with_variant(JPEG_COPY)
-        if copied and JPEG_COPY not in (found.variant or "")
-        else found
-    )
+    if copied and JPEG_COPY not in (found.variant or ""):
+        found = found.with_variant(JPEG_COPY)
+    others = {entry.name: getattr(found, entry.name) for entry in fields(found)}
+    del others["files"]
+    return DecodedImages(pixels=pixels, **others)
 
 
-def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
+def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
     """The set without its damaged pictures, or with others in their place, if these are few."""
 
     def fault_of(row: int) -> str | None:
         try:
-            check(*found.encoded[row])
+            check(*found.files[row])
         except DataError as error:
             return str(error)
         return None
@@ -152,4 +152,4 @@ def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
         replaced[row] = next((other for other in others if labels[other] == labels[row]), -1)
         if replaced[row] < 0:
             raise DataError(f"{message}, all of class {found.classes[labels[row]]}: {faults[row]}")
-    return replace(found.subset(replaced), corrupt=len(faults), listed=found.pictures)
+    return replace(found.subset(replaced), corrupt=len(faults))

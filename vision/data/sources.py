@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,9 @@ from dystress_text.files.prepared_data import (
     variant_of,
 )
 from vision.data import SET_NAMES
-from vision.data.images import ImageSet
+from vision.data.image_files import ImageFiles, read_parquet
+from vision.data.images import EncodedImages, NoAccuracyError
 from vision.data.long_tail import RATIO, long_tail_indices
-from vision.data.pictures import Pictures, read_parquet
 
 _SPLITS = {  # the first of these folders counts, or files that begin so; a word such as _set or a number may follow
     "train": ("train", "training"),
@@ -33,13 +34,9 @@ _SPLITS = {  # the first of these folders counts, or files that begin so; a word
 _AFTER_A_SPLIT = re.compile(r"[\W_]*(set|split|data|images)?\d*$")
 
 
-class NoSuchSplitError(ParameterError):
-    """The data set exists, but does not have the split."""
-
-
 def find_images(
     name_or_path: str, split: str, data_dir: str | None = None, train_list: str | None = None
-) -> ImageSet:
+) -> EncodedImages:
     """The images of a set by its name, or of a folder of images or of parquet files; none of them
     is read.
     """
@@ -55,17 +52,24 @@ def find_images(
         read = _from_parquet(folder, tables, split)
     else:
         read = _from_folder(folder, split)
-    found = ImageSet(None, *read, name or folder.resolve().name, variant_of(folder))
+    files, labels, class_names = read
+    found = EncodedImages(
+        name=name or folder.resolve().name,
+        files=files,
+        labels=labels,
+        classes=class_names,
+        variant=variant_of(folder),
+    )
     if len(found) == 0:
         raise DataError(f"{folder} has no images")
     if split == "train" and train_list is not None:
-        found = _listed(found, Path(train_list))
+        found = _chosen_by_list(found, Path(train_list))
     elif split == "train" and name and name.endswith("_lt") and found.labels is not None:
         tail = found.subset(torch.from_numpy(long_tail_indices(found.labels.numpy())))
         found = tail.with_variant(f"long tail of ratio {RATIO}")
     if len(found) == 1 and split == "train":
         raise DataError(f"{folder} has one image only; contrastive training needs at least two")
-    return found
+    return replace(found, files_id=found.checksum())
 
 
 def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
@@ -87,7 +91,7 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
     return folder
 
 
-def _listed(found: ImageSet, file: Path) -> ImageSet:
+def _chosen_by_list(found: EncodedImages, file: Path) -> EncodedImages:
     """The images that a list chooses; the variant says how many a class has, which a list in
     another order changes.
     """
@@ -102,7 +106,7 @@ def _listed(found: ImageSet, file: Path) -> ImageSet:
     return chosen.with_variant(f"listed in {file.name}, {len(chosen):,} images{a_class}")
 
 
-def _positions(found: ImageSet, file: Path) -> list[int]:
+def _positions(found: EncodedImages, file: Path) -> list[int]:
     """A NumPy array of positions, from 0, as Kukleva et al. have them."""
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -117,9 +121,9 @@ def _positions(found: ImageSet, file: Path) -> list[int]:
     return [int(row) for row in rows]
 
 
-def _named(found: ImageSet, file: Path) -> list[int]:
+def _named(found: EncodedImages, file: Path) -> list[int]:
     """A path a line, within the training images' folder or the one around it."""
-    paths = found.encoded.contents
+    paths = found.files.contents
     if not isinstance(paths, list):
         raise ParameterError(
             "train_list",
@@ -154,14 +158,14 @@ def _parquet_files(folder: Path) -> list[Path]:
 
 def _from_parquet(
     folder: Path, tables: Sequence[Path], split: str
-) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
+) -> tuple[ImageFiles, Tensor | None, tuple[str, ...]]:
     named = (
         [path for path in tables if path.name.casefold().startswith(word)]
         for word in _SPLITS[split]
     )
     files = next((paths for paths in named if paths), [])  # never test and validation together
     if not files:
-        raise NoSuchSplitError(
+        raise NoAccuracyError(
             "dataset",
             f"{str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)",
         )
@@ -170,7 +174,7 @@ def _from_parquet(
 
 def _from_folder(
     root: Path, split: str, classes: Sequence[str] = ()
-) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
+) -> tuple[ImageFiles, Tensor | None, tuple[str, ...]]:
     """Class folders, or images without classes. ``classes`` selects and orders the class folders."""
     folder = _split_folder(root, split)
     if not classes:
@@ -198,7 +202,7 @@ def _from_folder(
         message = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
         warnings.warn(f"{message}; the first: {others[0]}", stacklevel=3)
     return (
-        Pictures(files, np.arange(len(files))),
+        ImageFiles(files, np.arange(len(files))),
         torch.tensor(labels) if classes else None,
         tuple(classes),
     )
@@ -225,7 +229,7 @@ def _split_folder(root: Path, split: str) -> Path:
         else "none of them"
     )
     wanted = " or ".join(_SPLITS[split])
-    raise NoSuchSplitError(
+    raise NoAccuracyError(
         "dataset", f"{str(root)!r} has no {split} split (a folder {wanted}); it has {has}"
     )
 

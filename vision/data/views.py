@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dystress_text.training.batches import Batch, load_ahead
 from vision.data.augment import CropAndFlip
-from vision.data.images import ImageSet
+from vision.data.images import DecodedImages, ImageSet
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class RandomViews:
         """What :meth:`on_device` needs of the images at ``rows``, on the CPU; another step gives
         other crops.
         """
-        if self.images.pictures is None:
+        if isinstance(self.images, DecodedImages):
             return {"images": self.images.batch(rows)}
         wanted = [(augment.crop, count) for augment, count in self.kinds]
         return {

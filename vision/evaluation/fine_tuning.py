@@ -63,8 +63,7 @@ def fine_tune(
     ``learning_rate`` is that at the start. Only the views draw from the caller's random state.
     """
     train, device = views.images, next(encoder.parameters()).device
-    assert train.labels is not None
-    labels, weights = train.labels.to(device), weights.to(device)
+    labels, weights = train.targets.to(device), weights.to(device)
     model = new_classifier(encoder, len(weights), seed).train()
     optimizer = torch.optim.SGD(model.parameters())
     generator = torch.Generator().manual_seed(seed)
@@ -100,8 +99,7 @@ def score_classifier(
     mean of the classes' accuracies, and the area under the ROC curve, the same whichever is called
     positive.
     """
-    assert test.labels is not None
-    labels = test.labels
+    labels = test.targets
     logits = model.projector(image_features(model, test, image_input, batch_size)).cpu()
     binary = logits.shape[1] == 1
     scores = (

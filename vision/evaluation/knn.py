@@ -83,11 +83,9 @@ class OnlineKnn:
     k: int
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
-        assert self.bank.labels is not None
-        assert self.queries.labels is not None
         sets = self.bank, self.queries
         known, asked = (image_features(encoder, images, self.input) for images in sets)
         votes = cosine_votes(
-            known, self.bank.labels.to(known.device), asked, len(self.bank.classes), self.k
+            known, self.bank.targets.to(known.device), asked, len(self.bank.classes), self.k
         )
-        return {f"knn{self.k}": Accuracy.of(votes, self.queries.labels).top1}
+        return {f"knn{self.k}": Accuracy.of(votes, self.queries.targets).top1}

@@ -18,7 +18,7 @@ from dystress_text.core.geometry import (
 )
 from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
-from vision.data.images import ImageSet
+from vision.data.images import DecodedImages, ImageSet
 from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
@@ -44,7 +44,11 @@ class Subject:
 
     def knn(self) -> dict[str, Any]:
         """The accuracy by cosine, by the name of the classifier."""
-        k, labels, truth = self.settings.k, self._labels(self.train), self._labels(self.test)
+        k, labels, truth = (
+            self.settings.k,
+            self.train.targets.to(self.device),
+            self.test.targets.to(self.device),
+        )
         votes = cosine_votes(self.bank, labels, self.queries, len(self.train.classes), k)
         found = asdict(Accuracy.of(votes, truth, above=0))
         if k < 5:  # no five classes have a vote
@@ -60,21 +64,23 @@ class Subject:
             self.settings.probe_epochs,
             self.settings.seed,
         )
-        probe = self.settings.probe or ("fixed" if self.train.pictures is None else "augmented")
+        probe = self.settings.probe or (
+            "fixed" if isinstance(self.train, DecodedImages) else "augmented"
+        )
         if probe == "fixed":
             scores = linear_probe(
-                self.bank, self._labels(self.train), self.queries, classes, epochs, seed
+                self.bank, self.train.targets.to(self.device), self.queries, classes, epochs, seed
             )
         else:
             with seeded(seed, self.device):
                 scores = augmented_probe(
                     self.encoder, self.crop_and_flip, self.queries, epochs, seed
                 )
-        return {**asdict(Accuracy.of(scores, self._labels(self.test))), "probe": probe}
+        return {**asdict(Accuracy.of(scores, self.test.targets.to(self.device))), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
         """A linear SVM on a balanced part of the training images."""
-        labels, truth = self._labels(self.train), self._labels(self.test)
+        labels, truth = self.train.targets.to(self.device), self.test.targets.to(self.device)
         return balanced_svm(self.bank, labels, self.queries, truth, self.settings.seed)
 
     def geometry(self) -> dict[str, Any]:
@@ -85,7 +91,7 @@ class Subject:
         views = RandomViews(self.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
-        return geometry_of(self.queries, view1, view2, self._labels(self.test))
+        return geometry_of(self.queries, view1, view2, self.test.targets.to(self.device))
 
     def transfer(self) -> dict[str, Any]:
         """Fine-tune on the training images, cropped and flipped at random, and score the test
@@ -119,11 +125,6 @@ class Subject:
     def queries(self) -> Tensor:
         """Backbone features of the test images, (m, feature_dim)."""
         return image_features(self.encoder, self.test, self.input, self.settings.batch_size)
-
-    def _labels(self, images: ImageSet) -> Tensor:
-        """(n,), on the device of the features."""
-        assert images.labels is not None  # checked before
-        return images.labels.to(self.device)
 
 
 def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) -> dict[str, Any]:

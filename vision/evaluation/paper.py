@@ -139,11 +139,11 @@ def figures_of(row: str, dataset: str) -> dict[Place, float]:
     return {
         place: value
         for (data, place), value in columns
-        if data == name_of(dataset) and value is not None
+        if data == dataset_name(dataset) and value is not None
     }
 
 
-def name_of(dataset: str) -> str:
+def dataset_name(dataset: str) -> str:
     """The name of a data set, which may be given as a path that ends in it."""
     return Path(dataset).name.lower()
 

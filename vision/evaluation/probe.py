@@ -91,8 +91,7 @@ def augmented_probe(
     Features enter as they are, and images that do not fill the last batch of an epoch are left out
     of it. What the views draw on the device comes from the caller's random state.
     """
-    labels, device = views.images.labels, queries.device
-    assert labels is not None
+    labels, device = views.images.targets, queries.device
     generator = torch.Generator().manual_seed(seed)
     batch_size = min(BATCH_SIZE, len(labels))
     per_epoch = len(labels) // batch_size

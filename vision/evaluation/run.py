@@ -20,10 +20,10 @@ from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
 from vision.data.augment import crop_of
 from vision.data.images import ImageSet, mean_std
-from vision.data.loading import load_images, usual_view
+from vision.data.loading import load_images, usual_input_size
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.measures import Subject
-from vision.evaluation.paper import FINE_TUNED, UNNAMED, name_of, results_of
+from vision.evaluation.paper import FINE_TUNED, UNNAMED, dataset_name, results_of
 from vision.evaluation.settings import TASKS, UNTRAINED, EvaluationSettings
 from vision.evaluation.table import cells
 from vision.resnet import ImageEncoder, ImageInput, build_encoder, fingerprint, load_encoder
@@ -37,7 +37,7 @@ def run(settings: EvaluationSettings) -> bool:
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
     train, test, image_input = load_splits(
-        settings, dataset, data_dir, train_list, view_of(encoders)
+        settings, dataset, data_dir, train_list, input_size_of(encoders)
     )
     if "knn" in settings.tasks and settings.k > len(train):  # refused before any encoder runs
         bank = f"{len(train):,}"
@@ -59,7 +59,7 @@ def run(settings: EvaluationSettings) -> bool:
     content: dict[str, Any] = {
         "settings": asdict(settings)
         | {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights},
-        "data": about(train, test, image_input),
+        "data": data_record(train, test, image_input),
         "encoders": {
             name: {**asdict(encoder.description), "input": asdict(inputs[name])}
             for name, encoder in encoders.items()
@@ -128,15 +128,17 @@ def load_splits(
     dataset: str,
     data_dir: str | None,
     train_list: str | None,
-    view: int | None,
+    input_size: int | None,
 ) -> tuple[ImageSet, ImageSet, ImageInput]:
     """Labelled images for training and test, and the input of an encoder that has not been trained
     on others.
     """
-    train = load_images(dataset, "train", data_dir, None, settings.skip_corrupt, view, train_list)
+    train = load_images(
+        dataset, "train", data_dir, None, settings.skip_corrupt, input_size, train_list
+    )
     test = load_images(dataset, "test", data_dir, train.size, settings.skip_corrupt)
-    view = view or usual_view(train.size)
-    image_input = ImageInput(view, crop_of(train.size, view), *mean_std(train))
+    side = input_size or usual_input_size(train.size)
+    image_input = ImageInput(side, crop_of(train.size, side), *mean_std(train))
     train, test = (images.sample(settings.limit, settings.seed) for images in (train, test))
     if train.labels is None or test.labels is None:
         split = "training" if train.labels is None else "test"
@@ -157,7 +159,7 @@ def load_splits(
     return train, test, image_input
 
 
-def about(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str, Any]:
+def data_record(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str, Any]:
     """The images, for the record."""
     return {
         "name": train.name, "variant": train.variant, "classes": len(train.classes),
@@ -207,7 +209,7 @@ def papers_of(
     found: dict[str, dict[str, Any]] = {}
     for name in encoders:
         record = {} if name == UNTRAINED else read_record(Path(name))
-        same = name_of(dataset) == name_of(str(record.get("settings", {}).get("dataset")))
+        same = dataset_name(dataset) == dataset_name(str(record.get("settings", {}).get("dataset")))
         tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
         if rows := results_of(rows_of(record), dataset, tasks):
             found[name] = {"rows": rows, "differs": record[PAPER].get("differs", "")}
@@ -249,7 +251,7 @@ def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None
         raise ParameterError("dataset", said) from error
 
 
-def view_of(encoders: Mapping[str, ImageEncoder]) -> int | None:
+def input_size_of(encoders: Mapping[str, ImageEncoder]) -> int | None:
     """Side of the encoders' input in training; None where it is not known."""
     sides = {encoder.input.image_size for encoder in encoders.values() if encoder.input is not None}
     if len(sides) > 1:

@@ -60,13 +60,12 @@ def gallery(knn: OnlineKnn, found: Mapping[str, Rows]) -> tuple[str, Pictures]:
 
 def _sets(knn: OnlineKnn) -> tuple[ImageSet, ImageSet]:
     """The training images that are searched, and the first test image of classes at even distances."""
-    assert knn.queries.labels is not None
-    classes = torch.unique(knn.queries.labels)
+    labels = knn.queries.targets
+    classes = torch.unique(labels)
     chosen = classes[torch.linspace(0, len(classes) - 1, min(SHOWN, len(classes))).long()]
-    rows = [int((knn.queries.labels == label).nonzero()[0]) for label in chosen]
+    rows = [int((labels == label).nonzero()[0]) for label in chosen]
     return knn.bank.sample(SEARCHED, seed=0), knn.queries.subset(rows)
 
 
 def _labels(images: ImageSet) -> list[str]:
-    assert images.labels is not None
-    return [images.classes[label] for label in images.labels.tolist()]
+    return [images.classes[label] for label in images.targets.tolist()]

@@ -24,9 +24,8 @@ from dystress_text.training.run_folder import IMAGE_PROGRAM, REPLACING, read_rec
 from dystress_text.training.task import Run
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop
-from vision.data.images import ImageSet, mean_std
+from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std
 from vision.data.loading import load_images
-from vision.data.sources import NoSuchSplitError
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.evaluation.table import page_tables
@@ -103,7 +102,7 @@ class VisionRun(Run):
         images, knn = self.task.views.images, self.task.online
         place = (
             f"at {images.size} x {images.size}"
-            if images.pictures is None
+            if isinstance(images, DecodedImages)
             else "cropped from the whole picture"
         )
         lines = [
@@ -156,11 +155,12 @@ def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
     Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
     keeps its id.
     """
-    output, files = Path(settings.engine.output_dir), images.checksum(pixels=False)
+    output, files = Path(settings.engine.output_dir), images.files_id
     then = (read_record(output / REPLACING) or read_record(output)).get("data", {})
     if settings.vision.skip_corrupt and settings.engine.resumes and then.get("files") == files:
         return {name: then[name] for name in ("files", "id")}
-    return {"files": files, "id": f"{images.name}, {len(images)} images, {images.checksum()}"}
+    content = images.checksum() if isinstance(images, DecodedImages) else files
+    return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
@@ -189,7 +189,7 @@ def _online_knn(
         queries = load_images(
             vision.dataset, "test", vision.data_dir, images.size, vision.skip_corrupt
         )
-    except NoSuchSplitError:  # there are training images only
+    except NoAccuracyError:  # there are training images only
         return None
     if queries.labels is None:
         return None

@@ -13,9 +13,9 @@ from vision_cases import encoded, write_parquet
 from dystress_text.errors import DataError
 from vision.data.crops import RandomCrop, draw_box
 from vision.data.decoding import decode, image_size, resized
-from vision.data.images import ImageSet
+from vision.data.image_files import ImageFiles
+from vision.data.images import EncodedImages
 from vision.data.loading import load_images
-from vision.data.pictures import Pictures
 
 CROP = RandomCrop(224)
 RED, WHITE = (255, 0, 0), (255, 255, 255)
@@ -54,7 +54,7 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
     paths, crop = [tmp_path / f"{i}.jpg" for i in range(6)], RandomCrop(32)
     for i, path in enumerate(paths):
         path.write_bytes(photo(120 + 10 * i, 160, seed=i))
-    images = ImageSet(None, Pictures(paths, np.arange(6)), None, (), "photos", None, 256)
+    images = EncodedImages(name="photos", files=ImageFiles(paths, np.arange(6)), size=256)
     whole = images.crops(np.arange(6), [(crop, 2)], (1, 5))[0]
     assert whole.shape == (6, 2, 3, 32, 32)
     assert torch.equal(images.crops(np.array([4, 0]), [(crop, 2)], (1, 5))[0], whole[[4, 0]])
@@ -62,7 +62,7 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
         other = images.crops(np.arange(6), [(crop, 2)], key)[0]
         assert (other != whole).flatten(1).any(1).all()
     assert (whole[:, 0] != whole[:, 1]).flatten(1).any(1).all()
-    chance, picture = np.random.default_rng([1, 5, 4]), decode(*images.pictures[4])
+    chance, picture = np.random.default_rng([1, 5, 4]), decode(*images.files[4])
     assert torch.equal(
         whole[4],
         torch.stack([resized(picture, 32, draw_box(160, 160, crop, chance)) for _ in range(2)]),
@@ -81,8 +81,8 @@ def test_parquet_files(tmp_path):
             side=100,
         )
     pictures = load_images(str(tmp_path))
-    assert (pictures.images, pictures.classes, pictures.labels.tolist()) == (
-        None,
+    assert (type(pictures), pictures.classes, pictures.labels.tolist()) == (
+        EncodedImages,
         ("tick", "tock"),
         [0, 1, 1, 0] * 3,
     )
@@ -90,7 +90,7 @@ def test_parquet_files(tmp_path):
     assert pictures.batch(np.arange(12))[:, 0, 0, 0].tolist() == grays
     part = pictures.subset([11, 5, 0]).subset([1, 2])
     assert part.batch(np.array([1, 0]))[:, 0, 0, 0].tolist() == [0, 51]
-    assert part.pictures[0][1].endswith(
+    assert part.files[0][1].endswith(
         "train-00000-of-00003.parquet to train-00002-of-00003.parquet, row 5"
     )
     assert part.checksum() != pictures.checksum() == load_images(str(tmp_path)).checksum()

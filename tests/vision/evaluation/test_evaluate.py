@@ -233,7 +233,7 @@ def test_features_are_those_of_each_image_alone_and_modes_stay():
     assert [part.training for part in encoder.modules()] == before
     encoder.eval()
     with torch.no_grad():
-        one_by_one = torch.cat([encoder.features(as_float(image[None])) for image in images.images])
+        one_by_one = torch.cat([encoder.features(as_float(image[None])) for image in images.pixels])
     torch.testing.assert_close(features, one_by_one, rtol=1e-4, atol=1e-5)
     assert (features.dtype, features.requires_grad) == (torch.float32, False)
 

@@ -23,7 +23,7 @@ def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights)
     model, loss = fine_tune(encoder, whole(train), weights_of(weights, train.classes), 1, seed=5)
 
     truth = new_classifier(encoder, classes, seed=5).train()
-    log_odds = truth(as_float(train.images)).double()
+    log_odds = truth(as_float(train.pixels)).double()
     each = torch.tensor([weights.get("abc"[label], 1.0) for label in train.labels.tolist()])
     if classes == 2:
         log_odds = torch.cat([torch.zeros_like(log_odds), log_odds], 1)
@@ -48,7 +48,7 @@ def test_it_learns_and_its_figures_are_scikit_learns(classes, monkeypatch):
     found = score_classifier(model, test, HALF, batch_size=7)
     assert found["accuracy"]["top1"] > 90
     with torch.no_grad():
-        logits = model.eval()(as_float(test.images))
+        logits = model.eval()(as_float(test.pixels))
     predicted = logits.argmax(1) if classes == 3 else (logits[:, 0] > 0).long()
     assert found["accuracy"]["top1"] == pytest.approx(100 * accuracy_score(test.labels, predicted))
     if classes == 3:

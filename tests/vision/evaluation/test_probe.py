@@ -101,7 +101,7 @@ class Same(torch.nn.Module):
 def test_the_augmented_probe_is_the_formula_on_each_epochs_views(monkeypatch):
     """On the features as they are; what does not fill a batch is left out."""
     x, y, queries, _ = clouds(170, 40, classes=4)
-    given = SimpleNamespace(labels=y, classes="abcd")
+    given = SimpleNamespace(targets=y, classes="abcd")
     views = GivenViews(given, lambda rows, epoch: x[rows] + epoch / 10)  # other features each epoch
     theirs = probe_by_hand(lambda epoch: x + epoch / 10, y, queries, 170 // 32, 5, 32)
     monkeypatch.setattr(probe, "BATCH_SIZE", 32)

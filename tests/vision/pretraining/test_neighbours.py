@@ -65,7 +65,7 @@ def test_the_gallery_names_and_holds_the_images(knn):
 
 def test_large_images_are_small_on_the_page(knn):
     sets = [
-        replace(s, images=s.images.repeat(1, 1, 10, 10), size=160) for s in (knn.bank, knn.queries)
+        replace(s, pixels=s.pixels.repeat(1, 1, 10, 10), size=160) for s in (knn.bank, knn.queries)
     ]
     found = {when: [[0, 1, 2, 3, 4]] * 4 for when in ("before", "after")}
     _, pictures = gallery(OnlineKnn(*sets, HALF, 5), found)

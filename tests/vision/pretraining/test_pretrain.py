@@ -14,7 +14,7 @@ from trainer_cases import interrupt
 from vision_cases import colour_images, write_parquet
 
 from vision import evaluate, train
-from vision.data.images import ImageSet
+from vision.data.images import EncodedImages
 from vision.pretraining.task import PretrainTask
 from vision.resnet import load_encoder
 
@@ -28,7 +28,7 @@ FLAGS = ["--architecture=resnet10_narrow", "--stem=imagenet", "--image_size=48",
 def folder(tmp_path):
     """Two classes of 24 and 8 small pictures for training and test."""
     found = colour_images(32, 2)
-    for row, (image, label) in enumerate(zip(found.images, found.labels, strict=True)):
+    for row, (image, label) in enumerate(zip(found.pixels, found.labels, strict=True)):
         place = tmp_path / "pictures" / ("train" if row < 24 else "test") / "ab"[label]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / f"{row}.png")
@@ -174,7 +174,7 @@ def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, ca
     """
     out, bad = tmp_path / "out", photos / "train" / "dog" / "1.jpg"
     flags = [f"--dataset={photos}", *FLAGS, "--max_steps=9", f"--output_dir={out}", "--knn_k=0"]
-    whole, content = ImageSet.crops, bad.read_bytes()
+    whole, content = EncodedImages.crops, bad.read_bytes()
 
     def damaged(self, rows, kinds, key):
         if key[-1] == 6:
@@ -182,7 +182,7 @@ def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, ca
         return whole(self, rows, kinds, key)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ImageSet, "crops", damaged)
+        patch.setattr(EncodedImages, "crops", damaged)
         assert train.main(flags) == 2
         reset_accelerator()
     said = capsys.readouterr().err.strip().splitlines()[-1]

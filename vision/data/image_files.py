@@ -1,10 +1,11 @@
-"""Encoded pictures of a split, which are read when they are asked for: files, or rows of parquet
+"""Encoded images of a split, which are read when they are asked for: files, or rows of parquet
 files.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,27 +28,25 @@ _LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Encoded pictures by their row."""
+class ImageFiles:
+    """Encoded images by their row."""
 
-    contents: (
-        Sequence[Path] | pa.ChunkedArray
-    )  # paths of image files, or a column of their bytes, perhaps mapped
+    contents: Sequence[Path] | pa.ChunkedArray  # paths, or a column of files, perhaps mapped
     rows: NDArray[np.int64]  # those of the contents that are chosen, in order
-    place: str = ""  # where the column comes from, for errors
+    origin: str = ""  # where the column comes from, for errors
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, row: int) -> tuple[bytes | Path, str]:
-        """The content of an image file, or its path; and the picture's name in errors."""
+        """The content of an image file, or its path; and its name in errors."""
         found = self.contents[int(self.rows[row])]
         if isinstance(found, Path):
             return found, str(found)
-        return found.as_py(), f"{self.place}, row {self.rows[row]}"
+        return found.as_py(), f"{self.origin}, row {self.rows[row]}"
 
-    def subset(self, rows: Sequence[int]) -> Pictures:
-        """The pictures at ``rows``, in that order."""
+    def subset(self, rows: Sequence[int]) -> ImageFiles:
+        """The files at ``rows``, in that order."""
         return replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
 
     def fingerprint(self) -> Iterable[bytes]:
@@ -58,7 +57,7 @@ class Pictures:
             lengths = pc.binary_length(self.contents).to_numpy().astype(np.int64)
             return self.rows.tobytes(), lengths[self.rows].tobytes()
         paths = (self.contents[row] for row in self.rows)
-        return (f"{path.parent.name}/{path.name}\n".encode() for path in paths)
+        return (os.fsencode(f"{path.parent.name}/{path.name}\n") for path in paths)
 
 
 def _links(files: Sequence[Path]) -> tuple[list[str], str]:
@@ -66,11 +65,11 @@ def _links(files: Sequence[Path]) -> tuple[list[str], str]:
     change has a new one.
     """
     stats = [path.stat() for path in files]  # st_ctime, since st_mtime can be set
-    about = [
+    identity = [
         (str(path.resolve()), it.st_ino, it.st_size, it.st_ctime_ns)
         for path, it in zip(files, stats, strict=True)
     ]
-    folder = cache_root() / "datasets" / hashlib.sha256(repr(about).encode()).hexdigest()[:32]
+    folder = cache_root() / "datasets" / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
     links = [folder / f"{number}.parquet" for number in range(len(files))]
     for link, path in zip(links, files, strict=True):
@@ -79,8 +78,8 @@ def _links(files: Sequence[Path]) -> tuple[list[str], str]:
     return [str(link) for link in links], str(folder)
 
 
-def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
-    """Pictures, their labels or None, and the names of the classes (numbers where the files do not
+def read_parquet(files: Sequence[Path]) -> tuple[ImageFiles, Tensor | None, tuple[str, ...]]:
+    """Images, their labels or None, and the names of the classes (numbers where the files do not
     name them).
 
     A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the
@@ -90,7 +89,7 @@ def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[
     import datasets  # slow to import
 
     datasets.disable_progress_bars()
-    place = str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1].name}"
+    origin = str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1].name}"
     file = files[0]
     try:
         for file in files:
@@ -109,16 +108,16 @@ def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[
         raise DataError(
             f"{file} is damaged or of another layout: {reason_of(error.__cause__ or error)}"
         ) from error
-    pictures = Pictures(contents, np.arange(len(contents)), place)
+    found = ImageFiles(contents, np.arange(len(contents)), origin)
     if contents.null_count:
-        raise DataError(f"{place} has rows without an image")
+        raise DataError(f"{origin} has rows without an image")
     if label is None:
-        return pictures, None, ()
+        return found, None, ()
     column = stored.data.table[label]
     labels = column.to_pylist()
     if column.null_count or not pa.types.is_integer(column.type) or min(labels, default=0) < 0:
-        raise DataError(f"{place} has rows without a class")
+        raise DataError(f"{origin} has rows without a class")
     named = getattr(stored.features[label], "names", None) or range(max(labels, default=-1) + 1)
     if len(named) <= max(labels, default=-1):
-        raise DataError(f"{place} has classes without a name")
-    return pictures, torch.tensor(labels), tuple(map(str, named))
+        raise DataError(f"{origin} has classes without a name")
+    return found, torch.tensor(labels), tuple(map(str, named))
