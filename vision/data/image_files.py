@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -78,9 +78,39 @@ def _links(files: Sequence[Path]) -> tuple[list[str], str]:
     return [str(link) for link in links], str(folder)
 
 
-def read_parquet(files: Sequence[Path]) -> tuple[ImageFiles, Tensor | None, tuple[str, ...]]:
-    """Images, their labels or None, and the names of the classes (numbers where the files do not
-    name them).
+def read_labels(files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Labels of the rows, and the names of the classes (numbers where the files name none).
+
+    None and no names where there is no column of labels, or -1 in each row, as the hub's test
+    splits have it.
+    """
+    import datasets  # slow to import
+
+    origin = _origin(files)
+    with _naming(files):
+        schema = pq.read_schema(files[0])
+        name = next((name for name in _LABEL_COLUMNS if name in schema.names), None)
+        if name is None:
+            return None, ()
+        tables = [pq.ParquetFile(file).read(columns=[name]) for file in files]
+        column = pa.concat_tables(tables, promote_options="permissive")[name]
+        feature = datasets.Features.from_arrow_schema(schema)[name]
+    if not pa.types.is_integer(column.type):
+        raise DataError(f"{origin}: labels are whole numbers, and column {name} has {column.type}")
+    labels = column.to_pylist()
+    if labels and set(labels) == {-1}:
+        return None, ()
+    if column.null_count or min(labels, default=0) < 0:
+        raise DataError(f"{origin} has rows without a class")
+    count = max(labels, default=-1) + 1
+    named = getattr(feature, "names", None) or range(count)
+    if len(named) < count:
+        raise DataError(f"{origin} has classes without a name")
+    return torch.tensor(labels), tuple(map(str, named))
+
+
+def read_parquet(files: Sequence[Path]) -> ImageFiles:
+    """The images of parquet files.
 
     A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the
     files once to a cache, from where they are mapped into memory. The column's field ``bytes``
@@ -89,35 +119,36 @@ def read_parquet(files: Sequence[Path]) -> tuple[ImageFiles, Tensor | None, tupl
     import datasets  # slow to import
 
     datasets.disable_progress_bars()
-    origin = str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1].name}"
+    with _naming(files):
+        names = pq.read_schema(files[0]).names
+        image = next((name for name in _IMAGE_COLUMNS if name in names), None)
+        label = [name for name in _LABEL_COLUMNS if name in names][
+            :1
+        ]  # as the copies of 0.2 have it
+        if image is None:
+            raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
+        links, cache = _links(files)
+        stored = datasets.Dataset.from_parquet(
+            [escape(link) for link in links], columns=[image, *label], cache_dir=cache
+        )
+        contents = pc.struct_field(stored.data.table[image], "bytes")
+    if contents.null_count:
+        raise DataError(f"{_origin(files)} has rows without an image")
+    return ImageFiles(contents, np.arange(len(contents)), _origin(files))
+
+
+def _origin(files: Sequence[Path]) -> str:
+    return str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1].name}"
+
+
+@contextmanager
+def _naming(files: Sequence[Path]) -> Iterator[None]:
+    """Name the file that cannot be read."""
     file = files[0]
     try:
         for file in files:
-            names = pq.read_schema(file).names
-        image = next((name for name in _IMAGE_COLUMNS if name in names), None)
-        label = next((name for name in _LABEL_COLUMNS if name in names), None)
-        if image is None:
-            raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
-        columns = [image] if label is None else [image, label]
-        links, cache = _links(files)
-        stored = datasets.Dataset.from_parquet(
-            [escape(link) for link in links], columns=columns, cache_dir=cache
-        )
-        contents = pc.struct_field(stored.data.table[image], "bytes")
+            pq.read_schema(file)
+        yield
     except Exception as error:  # the libraries that read tables have many kinds
-        raise DataError(
-            f"{file} is damaged or of another layout: {reason_of(error.__cause__ or error)}"
-        ) from error
-    found = ImageFiles(contents, np.arange(len(contents)), origin)
-    if contents.null_count:
-        raise DataError(f"{origin} has rows without an image")
-    if label is None:
-        return found, None, ()
-    column = stored.data.table[label]
-    labels = column.to_pylist()
-    if column.null_count or not pa.types.is_integer(column.type) or min(labels, default=0) < 0:
-        raise DataError(f"{origin} has rows without a class")
-    named = getattr(stored.features[label], "names", None) or range(max(labels, default=-1) + 1)
-    if len(named) <= max(labels, default=-1):
-        raise DataError(f"{origin} has classes without a name")
-    return found, torch.tensor(labels), tuple(map(str, named))
+        reason = reason_of(error.__cause__ or error)
+        raise DataError(f"{file} is damaged or of another layout: {reason}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from dystress_text.files.prepared_data import (
     variant_of,
 )
 from vision.data import SET_NAMES
-from vision.data.image_files import ImageFiles, read_parquet
+from vision.data.image_files import ImageFiles, read_labels, read_parquet
 from vision.data.images import EncodedImages, NoAccuracyError
 from vision.data.long_tail import RATIO, long_tail_indices
 
@@ -156,20 +156,38 @@ def _parquet_files(folder: Path) -> list[Path]:
     return [path for path in found if not any(map(is_hidden, path.relative_to(folder).parts))]
 
 
+def _labelled(splits: Sequence[str], has_labels: Callable[[str], bool]) -> str:
+    """The first of the splits that may be meant which has labels, else the first; a line says if it
+    is another: published test splits often have none.
+    """
+    chosen = next((split for split in splits if has_labels(split)), splits[0])
+    if chosen != splits[0]:
+        warnings.warn(
+            f"{splits[0]} has no labels, so {chosen} is taken as the test split", stacklevel=4
+        )
+    return chosen
+
+
 def _from_parquet(
     folder: Path, tables: Sequence[Path], split: str
 ) -> tuple[ImageFiles, Tensor | None, tuple[str, ...]]:
-    named = (
-        [path for path in tables if path.name.casefold().startswith(word)]
-        for word in _SPLITS[split]
-    )
-    files = next((paths for paths in named if paths), [])  # never test and validation together
-    if not files:
+    splits: dict[str, list[Path]] = {}  # by the first file
+    for word in _SPLITS[split]:
+        if files := [path for path in tables if path.name.casefold().startswith(word)]:
+            splits[files[0].name] = files
+    if not splits:
         raise NoAccuracyError(
             "dataset",
             f"{str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)",
         )
-    return read_parquet(files)
+    chosen = next(iter(splits))
+    if split == "test":
+        chosen = _labelled([*splits], lambda name: read_labels(splits[name])[0] is not None)
+    files = splits[chosen]
+    if len({path.parent for path in files}) > 1:  # configurations may share their images
+        folders = ", ".join(sorted({str(path.parent) for path in files}))
+        raise ParameterError("dataset", f"name one of the folders with parquet files: {folders}")
+    return read_parquet(files), *read_labels(files)
 
 
 def _from_folder(
@@ -177,35 +195,39 @@ def _from_folder(
 ) -> tuple[ImageFiles, Tensor | None, tuple[str, ...]]:
     """Class folders, or images without classes. ``classes`` selects and orders the class folders."""
     folder = _split_folder(root, split)
-    if not classes:
+    found = folder_names(folder)
+    if not classes and found:
         # the training split numbers the classes, so that a test split without one of them agrees
         # with it
         numbered = next((root / name for _, name in _named_for(root, "train")), folder)
         classes = folder_names(numbered)
-        if unknown := {*folder_names(folder)} - {*classes}:
+        if unknown := {*found} - {*classes}:
             raise DataError(f"{folder / min(unknown)}: a class that {numbered} does not have")
-    files: list[Path] = []
-    others: list[Path] = []
+    images, others = image_and_other_names(folder)
+    if images and found:
+        raise DataError(
+            f"{folder} has images next to class folders, such as {images[0]}; move them into a class"
+        )
+    files = [folder / name for name in images]
+    passed_over = [folder / name for name in others]
     labels: list[int] = []
-    for label, place in enumerate((folder, *(folder / name for name in classes)), -1):
-        images, more = image_and_other_names(place) if place.is_dir() else ([], [])
-        if label < 0 and images and classes:
-            raise DataError(
-                f"{folder} has images next to class folders, such as {images[0]}; move them into a class"
-            )
-        if label >= 0 and not images and (place.is_dir() or split == "train"):
-            raise DataError(f"{place} is a class without images")
+    for label, name in enumerate(classes if found else ()):
+        place = folder / name
+        images, others = image_and_other_names(place) if place.is_dir() else ([], [])
+        if not images and (place.is_dir() or split == "train"):
+            but = f" of a known ending, such as .jpg; it has {others[0]}" if others else ""
+            raise DataError(f"{place} is a class without images{but}")
         files += [place / name for name in images]
-        others += [place / name for name in more]
+        passed_over += [place / name for name in others]
         labels += [label] * len(images)
-    if others:
-        message = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
-        warnings.warn(f"{message}; the first: {others[0]}", stacklevel=3)
-    return (
-        ImageFiles(files, np.arange(len(files))),
-        torch.tensor(labels) if classes else None,
-        tuple(classes),
-    )
+    if passed_over:
+        warnings.warn(
+            f"{len(passed_over):,} files in {folder} are passed over, as their endings are not those "
+            f"of images; the first: {passed_over[0]}",
+            stacklevel=3,
+        )
+    known = tuple(classes) if found else ()
+    return ImageFiles(files, np.arange(len(files))), torch.tensor(labels) if found else None, known
 
 
 def _split_folder(root: Path, split: str) -> Path:
@@ -215,23 +237,29 @@ def _split_folder(root: Path, split: str) -> Path:
         raise DataError(
             f"{root} has both {found[0][1]} and {found[1][1]}; keep one for the {split} split"
         )
-    splits = {name for each in _SPLITS for _, name in _named_for(root, each)}
-    if found and (others := [name for name in folder_names(root) if name not in splits]):
-        message = f"{len(others):,} folders beside {root / found[0][1]} are passed over; the first: {others[0]}"
-        warnings.warn(
-            f"{message}. If {found[0][1]} is a class, give the folder another name", stacklevel=4
+    if not found:
+        if split == "train" and not tests:
+            return root
+        has = "none of them"
+        if tests:
+            has = f"{tests[0][1]} alone; move the other images, or class folders, into train"
+        wanted = " or ".join(_SPLITS[split])
+        raise NoAccuracyError(
+            "dataset", f"{str(root)!r} has no {split} split (a folder {wanted}); it has {has}"
         )
-    if found or (split == "train" and not tests):
-        return root / found[0][1] if found else root
-    has = (
-        f"{tests[0][1]} alone; move the other images, or class folders, into train"
-        if tests
-        else "none of them"
-    )
-    wanted = " or ".join(_SPLITS[split])
-    raise NoAccuracyError(
-        "dataset", f"{str(root)!r} has no {split} split (a folder {wanted}); it has {has}"
-    )
+    chosen = found[0][1]
+    if split == "test":
+        chosen = _labelled(
+            [name for _, name in found], lambda name: bool(folder_names(root / name))
+        )
+    splits = {name for each in _SPLITS for _, name in _named_for(root, each)}
+    if others := [name for name in folder_names(root) if name not in splits]:
+        warnings.warn(
+            f"{len(others):,} folders beside {root / chosen} are passed over; the first: "
+            f"{others[0]}. If {chosen} is a class, give the folder another name",
+            stacklevel=4,
+        )
+    return root / chosen
 
 
 def _named_for(root: Path, split: str) -> list[tuple[int, str]]:
