@@ -73,7 +73,9 @@ class _Split(ABC):
     def targets(self) -> Tensor:
         """The labels (n,) of a set that must have some."""
         if self.labels is None:
-            raise NoAccuracyError("dataset", f"{self.name} has images without labels")
+            raise NoAccuracyError(
+                "dataset", f"the images of {self.name} have no labels (class folders)"
+            )
         return self.labels
 
     @property

@@ -14,7 +14,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
 from vision.data.augment import EVALUATION_CROP
 from vision.data.decoding import check, image_size
-from vision.data.images import DecodedImages, EncodedImages, ImageSet
+from vision.data.images import DecodedImages, EncodedImages, ImageSet, NoAccuracyError
 from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
 
@@ -78,6 +78,27 @@ def load_images(
     if not small or len(found) * 3 * size * size > MEMORY:
         return found
     return _decoded(found)
+
+
+def load_test(
+    train: ImageSet, name_or_path: str, data_dir: str | None = None, skip_corrupt: bool = False
+) -> ImageSet:
+    """The test split for an accuracy of training images, with their numbers of the classes.
+
+    Classes are the same by their names; a test split may lack some.
+    """
+    if len(torch.unique(train.targets)) < 2:
+        raise NoAccuracyError("dataset", f"the training images of {train.name} are of one class")
+    test = load_images(name_or_path, "test", data_dir, train.size, skip_corrupt)
+    if test.labels is None:
+        raise NoAccuracyError("dataset", f"the test images of {train.name} have no labels")
+    if unknown := {*test.classes} - {*train.classes}:
+        raise DataError(
+            f"the test images of {train.name} have classes that the training images do not have, "
+            f"such as {min(unknown)}"
+        )
+    number = torch.tensor([train.classes.index(name) for name in test.classes])
+    return replace(test, labels=number[test.labels], classes=train.classes)
 
 
 def usual_input_size(side: int) -> int:

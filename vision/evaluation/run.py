@@ -20,7 +20,7 @@ from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
 from vision.data.augment import crop_of
 from vision.data.images import ImageSet, mean_std
-from vision.data.loading import load_images, usual_input_size
+from vision.data.loading import load_images, load_test, usual_input_size
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.measures import Subject
 from vision.evaluation.paper import FINE_TUNED, UNNAMED, dataset_name, results_of
@@ -133,29 +133,12 @@ def load_splits(
     """Labelled images for training and test, and the input of an encoder that has not been trained
     on others.
     """
-    train = load_images(
-        dataset, "train", data_dir, None, settings.skip_corrupt, input_size, train_list
-    )
-    test = load_images(dataset, "test", data_dir, train.size, settings.skip_corrupt)
+    skip = settings.skip_corrupt
+    train = load_images(dataset, "train", data_dir, None, skip, input_size, train_list)
     side = input_size or usual_input_size(train.size)
     image_input = ImageInput(side, crop_of(train.size, side), *mean_std(train))
-    train, test = (images.sample(settings.limit, settings.seed) for images in (train, test))
-    if train.labels is None or test.labels is None:
-        split = "training" if train.labels is None else "test"
-        raise ParameterError(
-            "dataset", f"the {split} images of {train.name} have no labels (class folders)"
-        )
-    if train.classes != test.classes:
-        raise ParameterError(
-            "dataset",
-            f"{train.name} has {len(train.classes)} classes for training and {len(test.classes)} for the test, or "
-            "their names differ; they must be the same",
-        )
-    if len(torch.unique(train.labels)) < 2:
-        raise ParameterError(
-            "dataset",
-            f"the training images of {train.name} are of one class; a classifier needs two",
-        )
+    train = train.sample(settings.limit, settings.seed)
+    test = load_test(train, dataset, data_dir, skip).sample(settings.limit, settings.seed)
     return train, test, image_input
 
 

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 from vision_cases import write_folder, write_parquet
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.files.prepared_data import Manifest, write_manifest
-from vision.data.images import KNOWN_MEAN_STD, DecodedImages, mean_std
-from vision.data.loading import load_images
+from vision.data.images import KNOWN_MEAN_STD, DecodedImages, NoAccuracyError, mean_std
+from vision.data.loading import load_images, load_test
 from vision.data.long_tail import long_tail_counts, long_tail_indices
 from vision.data.shapes import make_shapes
 
@@ -167,6 +168,86 @@ def test_positions_choose_the_training_images_of_any_set(tmp_path):
             ParameterError, match=r"^[^\n]*split1.npy[^\n]*(from 0 to 4|cannot be read)[^\n]*$"
         ):
             load_images(str(folder), "train", train_list=str(listed))
+
+
+@pytest.mark.parametrize("kind", ["names", "numbers"])
+def test_classes_of_a_test_split_are_those_of_training_by_name(kind, tmp_path):
+    """In another order, and without one of them; a class that training does not have is refused."""
+    names = {"names": ["cat", "dog", "eel"], "numbers": None}[kind]
+    write_parquet(tmp_path / "train-0.parquet", [1, 2, 3], [0, 1, 2], names)
+    train = load_images(str(tmp_path))
+    given = [2, 1] if names else [0, 1]
+    write_parquet(tmp_path / "test-0.parquet", [5, 6], given, names and names[::-1])
+    test = load_test(train, str(tmp_path))
+    assert (test.labels.tolist(), test.classes) == ([0, 1], train.classes)
+    write_parquet(tmp_path / "test-0.parquet", [5, 6], [0, 3], names and [*names, "fox"])
+    with pytest.raises(DataError, match=f"do not have, such as {'fox' if names else '3'}$"):
+        load_test(train, str(tmp_path))
+
+
+@pytest.mark.parametrize("layout", ["folders", "minus one", "no column"])
+def test_the_validation_split_is_the_test_where_that_has_no_labels(layout, tmp_path):
+    """Kaggle's and ImageNet's folders, and the hub's parquet files."""
+    if layout == "folders":
+        squares = {"train/a": [1, 2], "train/b": [3], "test": [4, 5], "val/b": [6], "val/a": [7]}
+        write_folder(tmp_path, squares)
+    else:
+        write_parquet(tmp_path / "train-0.parquet", [1, 2, 3], [0, 0, 1])
+        write_parquet(tmp_path / "validation-0.parquet", [7, 6], [0, 1])
+        write_parquet(tmp_path / "test-0.parquet", [4, 5], [-1, -1])
+        if layout == "no column":
+            file = tmp_path / "test-0.parquet"
+            pq.write_table(pq.read_table(file).drop_columns("label"), file)
+    train = load_images(str(tmp_path))
+    validation = "val" if layout == "folders" else "validation-0.parquet"
+    with pytest.warns(UserWarning, match=f"test.* has no labels, so {validation} is taken as"):
+        test = load_test(train, str(tmp_path))
+    assert sorted(zip(test.labels.tolist(), test.pixels[:, 0, 0, 0].tolist(), strict=True)) == [
+        (0, 7),
+        (1, 6),
+    ]
+    (tmp_path / validation).rename(tmp_path / f".{validation}")
+    with pytest.raises(NoAccuracyError, match=r"test images of .* have no labels"):
+        load_test(train, str(tmp_path))
+
+
+def test_labels_that_are_words_are_called_so(tmp_path):
+    write_parquet(tmp_path / "train-0.parquet", [1, 2], ["cat", "dog"])
+    with pytest.raises(DataError, match="labels are whole numbers, and column label has string"):
+        load_images(str(tmp_path))
+    write_parquet(tmp_path / "train-0.parquet", [1, 2], [0, -1])
+    with pytest.raises(DataError, match="has rows without a class"):
+        load_images(str(tmp_path))
+
+
+def test_one_of_several_configurations_is_to_be_named(tmp_path):
+    for name in ("default", "small"):
+        write_parquet(tmp_path / name / "train-0.parquet", [1, 2], [0, 1])
+    with pytest.raises(ParameterError, match=r"name one of the folders .*default, .*small$"):
+        load_images(str(tmp_path))
+    assert len(load_images(str(tmp_path / "small"))) == 2
+
+
+def test_files_of_any_name_and_other_endings(tmp_path):
+    """Names that are not UTF-8, and what Pillow reads beside JPEG and PNG."""
+    write_folder(tmp_path, {"a": [10], "b": [20, 30]})
+    odd = os.fsencode(tmp_path / "a") + b"/caf\xe9.png"
+    os.rename(tmp_path / "a" / "0.png", odd)
+    for number, ending in enumerate(("gif", "jfif", "ppm")):
+        Image.new("RGB", (8, 8), (200, 200, 200)).save(
+            tmp_path / "b" / f"{number + 7}.{ending}", {"jfif": "JPEG"}.get(ending)
+        )
+    images = load_images(str(tmp_path))
+    assert images.pixels[:, 0, 0, 0].tolist() == [10, 20, 30, 200, 200, 200]
+    before = images.files_id
+    os.rename(odd, odd.replace(b"\xe9", b"\xe8"))
+    assert load_images(str(tmp_path)).files_id != before
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "0.avif").write_bytes(b"")
+    with pytest.raises(
+        DataError, match=r"c is a class without images of a known .* it has 0\.avif"
+    ):
+        load_images(str(tmp_path))
 
 
 def test_corrupt_images_stop_or_are_counted(tmp_path):

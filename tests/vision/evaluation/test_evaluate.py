@@ -12,6 +12,7 @@ from vision_cases import HALF, as_float, colour_images, tiny_encoder
 
 from dystress_text.core import geometry
 from dystress_text.core.vectors import unit_vectors
+from vision.data import loading
 from vision.data.images import mean_std
 from vision.evaluate import main
 from vision.evaluation import run
@@ -39,7 +40,8 @@ def data(monkeypatch):
         "train": colour_images(48, variant="JPEG copy"),
         "test": colour_images(21, seed=1, variant="JPEG copy"),
     }
-    monkeypatch.setattr(run, "load_images", lambda name, split, *rest: sets[split])
+    for module in (run, loading):
+        monkeypatch.setattr(module, "load_images", lambda name, split, *rest: sets[split])
     return sets
 
 

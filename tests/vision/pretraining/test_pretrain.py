@@ -63,7 +63,7 @@ def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, capsys, mo
     assert run(folder, tmp_path / "out", f"--loss={loss}", "--max_steps=3", "--log_similarity") == 0
     said = capsys.readouterr().out
     assert "24 images of pictures, 2 classes" in said
-    assert "kNN while training: 12 training images vote on 3 test images" in said
+    assert "kNN while training (knn5): 12 training images vote on 3 test images" in said
     assert "knn5: untrained" in said
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["program"] == "vision/train.py"
@@ -243,7 +243,9 @@ def test_lists_that_cannot_be_used_are_one_line(lines, message, photos, said_by)
 def test_one_class_trains_and_is_not_evaluated(photos, said_by):
     for split in ("train", "test"):
         shutil.rmtree(photos / split / "cat")
-    assert "trained" in said_by()
+    said = said_by()
+    assert "no accuracy while training (dataset: the training images of photos are of one" in said
+    assert "100.00" not in said
     assert "are of one class" in said_by(f"--model={photos.parent / 'out'}", program=evaluate)
 
 
