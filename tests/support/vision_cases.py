@@ -99,9 +99,9 @@ class GivenViews:
     def __init__(self, images, view):
         self.images, self.view = images, view
 
-    def batches(self, batch_size, device, step, order):
-        for rows in torch.split(order, batch_size):
-            yield rows, [self.view(rows, step)]
+    def batches(self, batches, device, step):
+        for rows in batches:
+            yield [self.view(rows, step)]
 
 
 def whole(images):

@@ -4,7 +4,7 @@ decoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,14 +68,8 @@ class RandomViews:
         ]
 
     def batches(
-        self, batch_size: int, device: torch.device, step: int, order: Tensor
-    ) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Batches of rows (b,) in their order on the CPU and their views on the device, loaded
-        ahead by a thread.
-        """
-        split = torch.split(order, batch_size)
-        loaded = load_ahead(
-            lambda rows: self.load(rows, step), (rows.numpy() for rows in split), device
-        )
-        for rows, batch in zip(split, loaded, strict=True):
-            yield rows, self.on_device(batch)
+        self, batches: Iterable[Tensor], device: torch.device, step: int
+    ) -> Iterator[list[Tensor]]:
+        """The views on the device of batches of rows (b,), loaded ahead by a thread."""
+        rows = (batch.numpy() for batch in batches)
+        return map(self.on_device, load_ahead(lambda rows: self.load(rows, step), rows, device))

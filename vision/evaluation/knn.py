@@ -81,10 +81,13 @@ class OnlineKnn:
     queries: ImageSet  # test images with labels, on which they vote
     input: ImageInput
     k: int
+    batch_size: int  # images that are encoded at a time
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
         sets = self.bank, self.queries
-        known, asked = (image_features(encoder, images, self.input) for images in sets)
+        known, asked = (
+            image_features(encoder, images, self.input, self.batch_size) for images in sets
+        )
         votes = cosine_votes(
             known, self.bank.targets.to(known.device), asked, len(self.bank.classes), self.k
         )

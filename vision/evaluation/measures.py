@@ -74,7 +74,12 @@ class Subject:
         else:
             with seeded(seed, self.device):
                 scores = augmented_probe(
-                    self.encoder, self.crop_and_flip, self.queries, epochs, seed
+                    self.encoder,
+                    self.crop_and_flip,
+                    self.queries,
+                    epochs,
+                    seed,
+                    self.settings.batch_size,
                 )
         return {**asdict(Accuracy.of(scores, self.test.targets.to(self.device))), "probe": probe}
 
@@ -100,11 +105,11 @@ class Subject:
         settings, views = self.settings, self.crop_and_flip
         epochs, rate, seed = settings.transfer_epochs, settings.transfer_lr, settings.seed
         with seeded(seed, self.device):
-            model, loss = fine_tune(self.encoder, views, self.weights, epochs, rate, seed=seed)
-        return {
-            **score_classifier(model, self.test, self.input, settings.batch_size),
-            "last_loss": loss,
-        }
+            model, loss = fine_tune(
+                self.encoder, views, self.weights, epochs, rate, seed, settings.batch_size
+            )
+        figures = score_classifier(model, self.test, self.input, settings.batch_size)
+        return {**figures, "last_loss": loss}
 
     @property
     def device(self) -> torch.device:

@@ -28,7 +28,9 @@ Rows = list[list[int]]  # for each test image those of its neighbours
 
 def nearest(encoder: ImageEncoder, knn: OnlineKnn) -> Rows:
     """The training images that are most similar to the test images on show, the nearest one first."""
-    known, asked = (image_features(encoder, images, knn.input) for images in _sets(knn))
+    known, asked = (
+        image_features(encoder, images, knn.input, knn.batch_size) for images in _sets(knn)
+    )
     similarities = unit_vectors(asked) @ unit_vectors(known).T  # (shown, searched)
     return similarities.topk(min(NEAREST, len(known))).indices.tolist()
 

@@ -192,7 +192,8 @@ def _online_knn(
     if vision.knn_k > len(images):
         reason = f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         raise ParameterError("knn_k", reason)
-    return OnlineKnn(images, queries, image_input, vision.knn_k)
+    batch_size = settings.engine.train_batch_size // accelerator.num_processes
+    return OnlineKnn(images, queries, image_input, vision.knn_k, batch_size)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:

@@ -83,7 +83,7 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
     encoder = load_encoder(model)
     shown = ImageInput(16, 1.0, *mean_std(data["train"]))
     bank, queries = (
-        unit_vectors(image_features(encoder, data[split], shown)) for split in ("train", "test")
+        unit_vectors(image_features(encoder, data[split], shown, 7)) for split in ("train", "test")
     )
     theirs = KNeighborsClassifier(
         5, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.1)

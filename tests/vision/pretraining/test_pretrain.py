@@ -11,6 +11,7 @@ from conftest import reset_accelerator
 from PIL import Image
 from safetensors.torch import load_file
 from trainer_cases import interrupt
+from transformers import ResNetModel
 from vision_cases import colour_images, write_parquet
 
 from vision import evaluate, train
@@ -127,6 +128,31 @@ def test_other_images_are_another_run_and_a_moved_folder_is_not(folder, tmp_path
     Image.new("RGB", (16, 16), (1, 2, 3)).save(picture)
     assert run(moved, tmp_path / "out", *flags, "--resume_from_checkpoint") == 2
     assert "training data was pictures, 24 images" in capsys.readouterr().err
+
+
+@pytest.fixture
+def largest(monkeypatch):
+    """The largest number of images that went through a backbone at once, in a list."""
+    seen = [0]
+    whole = ResNetModel.forward
+
+    def forward(self, images, *args, **options):
+        seen[0] = max(seen[0], len(images))
+        return whole(self, images, *args, **options)
+
+    monkeypatch.setattr(ResNetModel, "forward", forward)
+    return seen
+
+
+def test_no_more_images_than_the_batch_size_are_encoded_at_once(folder, tmp_path, largest):
+    """Neither for the check for collapse and the kNN in training, nor in any task of evaluation."""
+    assert run(folder, tmp_path / "out", "--max_steps=2", "--train_batch_size=5") == 0
+    assert largest == [5]
+    largest[0] = 0
+    flags = [f"--model={tmp_path / 'out'}", "--k=5", "--probe=augmented", "--probe_epochs=1"]
+    tasks = ["--tasks", "knn", "linear", "transfer", "svm", "--transfer_epochs=1"]
+    assert evaluate.main([*flags, *tasks, "--batch_size=3"]) == 0
+    assert largest == [3]
 
 
 @pytest.fixture
