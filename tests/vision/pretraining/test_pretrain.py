@@ -230,6 +230,7 @@ def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, ca
     ("flags", "message"),
     [("--knn_k=25", "--knn_k: 25 neighbours of 6 "),
      ("--grad_cache_chunk=4", "batch normalisation uses the statistics of its batch"),
+     ("--loss=byol() --temp=0.2", "--temp: byol() has no temperature to set"),
      ("--train_batch_size=1 --loss=queue(0.2)", "--train_batch_size: must lie in [2, inf)"),
      ("--key_momentum=0.5 --loss=dcl(0.1)", "--key_momentum: the loss dcl(0.1) has none"),
      ("--dataset=shapes --train_list=list.txt", "--train_list: "),
