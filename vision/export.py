@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import transformers
@@ -56,9 +57,7 @@ def export(model: Path, output: Path) -> bool:
         raise ParameterError("model", f"torchvision and timm have no {made.architecture}")
     metadata = {"format": "pt", "architecture": made.architecture, "stem": made.stem}
     if encoder.input is not None:
-        metadata["image_size"] = str(encoder.input.image_size)
-        metadata["mean"] = json.dumps(encoder.input.mean)
-        metadata["std"] = json.dumps(encoder.input.std)
+        metadata |= {name: json.dumps(value) for name, value in asdict(encoder.input).items()}
     state = torchvision_names(encoder)
     tensors = {name: tensor.contiguous() for name, tensor in state.items()}
     try:

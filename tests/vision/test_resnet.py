@@ -120,6 +120,7 @@ def test_a_file_of_torchvisions_names_says_what_it_is(tmp_path, stem, capsys):
             "architecture": "resnet18",
             "stem": stem,
             "image_size": "32",
+            "crop": "0.875",
             "mean": "[0.25, 0.5, 0.75]",
             "std": "[1.0, 0.5, 0.25]",
         }

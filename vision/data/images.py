@@ -22,12 +22,13 @@ from vision.data.crops import RandomCrop, draw_box
 from vision.data.decoding import decode, resized
 from vision.data.image_files import ImageFiles
 
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 KNOWN_MEAN_STD: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "tiny-imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
-    "imagenet100": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "imagenet1k": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "imagenet100": _IMAGENET,
+    "imagenet1k": _IMAGENET,
 }
 _SAMPLE = 1000
 _DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
@@ -58,16 +59,8 @@ class _Split(ABC):
         """The images at ``indices``, in that order."""
 
     @abstractmethod
-    def image(self, row: int) -> Tensor:
-        """One image, uint8 (3, size, size)."""
-
-    @abstractmethod
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
         """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU."""
-
-    @abstractmethod
-    def checksum(self) -> str:
-        """A hash of labels and content."""
 
     @property
     def targets(self) -> Tensor:
@@ -116,12 +109,14 @@ class DecodedImages(_Split):
         return replace(self, pixels=self.pixels[rows], labels=labels)
 
     def image(self, row: int) -> Tensor:
+        """One image, uint8 (3, size, size)."""
         return self.pixels[row]
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
         return self.pixels[torch.from_numpy(rows)]
 
     def checksum(self) -> str:
+        """A hash of pixels and labels."""
         return _digest([self.pixels.numpy().data], self.labels)
 
 
@@ -140,12 +135,14 @@ class EncodedImages(_Split):
         return replace(self, files=self.files.subset(rows.tolist()), labels=labels)
 
     def image(self, row: int) -> Tensor:
+        """The middle square, uint8 (3, size, size), after the shorter side was resized."""
         return resized(self.read(row, decode), self.size)
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
         return torch.stack(list(_DECODERS.map(self.image, rows.tolist())))
 
     def checksum(self) -> str:
+        """A hash of the files' names, or lengths, and of labels."""
         return _digest(self.files.fingerprint(), self.labels)
 
     def read(self, row: int, reader: Callable[[bytes | Path, str], T]) -> T:
@@ -206,15 +203,14 @@ def mean_std(images: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
     else:
         step = math.ceil(len(images) / _SAMPLE)
         chunks = (images.image(row)[None] for row in range(0, len(images), step))
-    total = torch.zeros(3, dtype=torch.float64)
-    squares = torch.zeros(3, dtype=torch.float64)
+    moments = torch.zeros(2, 3, dtype=torch.float64)  # sums of values and of their squares
     count = 0
     for chunk in chunks:
         values = chunk.float() / 255  # (n, 3, h, w)
-        total += values.sum((0, 2, 3), dtype=torch.float64)
-        squares += values.square().sum((0, 2, 3), dtype=torch.float64)
+        both = torch.stack((values, values.square()))
+        moments += both.sum((1, 3, 4), dtype=torch.float64)
         count += values.numel() // 3
-    mean = total / count
+    mean, squares = moments / count
     # a channel of one value would otherwise divide by 0
-    std = (squares / count - mean.square()).clamp_min(1 / 255**2).sqrt()
+    std = (squares - mean.square()).clamp_min(1 / 255**2).sqrt()
     return tuple(mean.tolist()), tuple(std.tolist())

@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
-from itertools import chain
+from dataclasses import replace
 
 import torch
 
@@ -121,9 +120,8 @@ def _decoded(found: EncodedImages) -> DecodedImages:
     copied = found.size == 32 and isinstance(first, bytes) and first.startswith(b"\xff\xd8\xff")
     if copied and JPEG_COPY not in (found.variant or ""):
         found = found.with_variant(JPEG_COPY)
-    others = {entry.name: getattr(found, entry.name) for entry in fields(found)}
-    del others["files"]
-    return DecodedImages(pixels=pixels, **others)
+    shared = {name: value for name, value in vars(found).items() if name != "files"}
+    return DecodedImages(pixels=pixels, **shared)
 
 
 def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
@@ -139,15 +137,12 @@ def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
     count = len(found)
     faults: dict[int, str] = {}
     with ThreadPoolExecutor() as pool:
-        for start in progress_bar(
-            range(0, count, _CHUNK), desc="checking", unit=f" x {_CHUNK} images"
-        ):
-            rows = range(start, min(start + _CHUNK, count))
-            faults |= {
-                row: fault
-                for row, fault in zip(rows, pool.map(fault_of, rows), strict=True)
-                if fault
-            }
+        chunks = torch.split(torch.arange(count), _CHUNK)
+        for chunk in progress_bar(chunks, desc="checking", unit=f" x {_CHUNK} images"):
+            rows = chunk.tolist()
+            for row, fault in zip(rows, pool.map(fault_of, rows), strict=True):
+                if fault is not None:
+                    faults[row] = fault
     if not faults:
         return found
     message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
@@ -160,17 +155,15 @@ def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
         )
     what = "replaced" if keep_count else "left out"
     warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
+    whole = torch.tensor([row for row in range(count) if row not in faults])
     if not keep_count:
-        return replace(
-            found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults)
-        )
-    labels = [0] * count if found.labels is None else found.labels.tolist()
-    replaced = list(range(count))
-    for row in faults:
-        others = (
-            other for other in chain(range(row + 1, count), range(row)) if other not in faults
-        )
-        replaced[row] = next((other for other in others if labels[other] == labels[row]), -1)
-        if replaced[row] < 0:
-            raise DataError(f"{message}, all of class {found.classes[labels[row]]}: {faults[row]}")
+        return replace(found.subset(whole), corrupt=len(faults))
+    labels = torch.zeros(count) if found.labels is None else found.labels
+    replaced = torch.arange(count)
+    for row, fault in faults.items():
+        alike = whole[labels[whole] == labels[row]]
+        if len(alike) == 0:
+            raise DataError(f"{message}, all of one class: {fault}")
+        later = alike[alike > row]
+        replaced[row] = later[0] if len(later) else alike[0]
     return replace(found.subset(replaced), corrupt=len(faults))

@@ -56,32 +56,21 @@ class Subject:
         return {f"{k}-NN": found}
 
     def linear(self) -> dict[str, Any]:
-        """The linear probe: by default the published one for pictures and the fast one for small
+        """The linear probe: by default the published one for photos and the fast one for small
         images.
         """
-        classes, epochs, seed = (
-            len(self.train.classes),
-            self.settings.probe_epochs,
-            self.settings.seed,
-        )
-        probe = self.settings.probe or (
-            "fixed" if isinstance(self.train, DecodedImages) else "augmented"
-        )
+        settings, labels = self.settings, self.train.targets.to(self.device)
+        epochs, seed = settings.probe_epochs, settings.seed
+        small = isinstance(self.train, DecodedImages)
+        probe = settings.probe or ("fixed" if small else "augmented")
         if probe == "fixed":
-            scores = linear_probe(
-                self.bank, self.train.targets.to(self.device), self.queries, classes, epochs, seed
-            )
+            classes = len(self.train.classes)
+            scores = linear_probe(self.bank, labels, self.queries, classes, epochs, seed)
         else:
+            views, size = self.crop_and_flip, settings.batch_size
             with seeded(seed, self.device):
-                scores = augmented_probe(
-                    self.encoder,
-                    self.crop_and_flip,
-                    self.queries,
-                    epochs,
-                    seed,
-                    self.settings.batch_size,
-                )
-        return {**asdict(Accuracy.of(scores, self.test.targets.to(self.device))), "probe": probe}
+                scores = augmented_probe(self.encoder, views, self.queries, epochs, seed, size)
+        return {**asdict(Accuracy.of(scores, self.test.targets)), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
         """A linear SVM on a balanced part of the training images."""

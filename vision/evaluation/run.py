@@ -28,7 +28,7 @@ from vision.evaluation.settings import TASKS, UNTRAINED, EvaluationSettings
 from vision.evaluation.table import cells
 from vision.resnet import ImageEncoder, ImageInput, build_encoder, fingerprint, load_encoder
 
-_MERGED = ("encoders", "weights", "paper", "results", "seconds")  # parts of a record by encoder
+_MERGED = ("encoders", "weights", "paper", "results")  # parts of a record by encoder
 
 
 def run(settings: EvaluationSettings) -> bool:
@@ -55,7 +55,6 @@ def run(settings: EvaluationSettings) -> bool:
     device = device_alone()
     keep_fp32()
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
-    seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
     content: dict[str, Any] = {
         "settings": asdict(settings)
         | {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights},
@@ -67,9 +66,8 @@ def run(settings: EvaluationSettings) -> bool:
         "weights": {name: fingerprint(encoder) for name, encoder in encoders.items()},
         "device": str(device),
         "versions": versions("scikit-learn", "numpy", "pillow", "kornia"),
-        **({"paper": papers} if papers else {}),
+        "paper": papers,
         "results": results,
-        "seconds": seconds,
     }
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.json"
     before = read_json(file) if file.is_file() else {}
@@ -81,10 +79,15 @@ def run(settings: EvaluationSettings) -> bool:
         for task in settings.tasks:
             start = time.perf_counter()
             found = getattr(subject, task)()
-            seconds[name][task] = round(time.perf_counter() - start, 2)
+            seconds = round(time.perf_counter() - start, 2)
             how = {option: content["settings"][option] for option in ("seed", *TASKS[task])}
-            results[name][task] = {"data_variant": train.variant, **how, **found}
-            print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
+            results[name][task] = {
+                "data_variant": train.variant,
+                **how,
+                **found,
+                "seconds": seconds,
+            }
+            print(f"{name}: {task} ({seconds:.1f} s)", file=sys.stderr, flush=True)
             write_evaluation(file, beside(before, content))
         encoder.cpu()
     report(results, train, len(test), papers)
@@ -160,25 +163,14 @@ def report(
     tested: int,
     papers: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Print the table, and what a reader of the paper's columns must know."""
-    columns = {
-        **results,
-        **{row: found for of in papers.values() for row, found in of["rows"].items()},
-    }
+    """Print the table, and in what a run differs from the paper's rows."""
+    columns = dict(results)
+    for paper in papers.values():
+        columns |= paper["rows"]
     print(f"\n{train.title}, {tested:,} test images\n{lay_out(cells(columns, train.variant))}\n")
     for name, paper in papers.items():
         if paper["differs"]:
             print(f"{name} differs from the row in {paper['differs']}")
-    if papers and train.variant is not None:
-        print("the paper's figures are of the published data")
-    if any(
-        "alignment" in found.get("geometry", {})
-        for of in papers.values()
-        for found in of["rows"].values()
-    ):
-        print(
-            "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)"
-        )
 
 
 def papers_of(

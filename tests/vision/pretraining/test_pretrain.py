@@ -258,7 +258,7 @@ def test_a_listed_choice_is_on_record_and_evaluated(photos, said_by, capsys):
     ("lines", "message"),
     [("train/cat/0.jpg\ntrain/cow/1.jpg 3\ncat/9.jpg", "2 files that .*train does not have.* train/cow/1.jpg"),
      ("\n \n", "names: none"), ("\udcff", "cannot be read"), (None, "cannot be read: .*No such file"),
-     ("dog/0.jpg", "one image only")],
+     ("dog/0.jpg", "--train_batch_size: 2 exceeds the 1 training samples")],
 )  # fmt: skip
 def test_lists_that_cannot_be_used_are_one_line(lines, message, photos, said_by):
     listed = photos.parent / "list.txt"
