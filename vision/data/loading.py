@@ -20,7 +20,6 @@ from vision.data.sources import find_images
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
 SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
 CORRUPT_SHARE, CORRUPT_COUNT = 0.01, 10  # so many corrupt images may be left out, whichever is more
-JPEG_COPY = "JPEG copy"
 _SAMPLE = 101
 _CHUNK = 500  # images that are checked between two signs of progress
 
@@ -115,11 +114,6 @@ def _decoded(found: EncodedImages) -> DecodedImages:
     pixels = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
     for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
         pixels[row] = found.image(row)
-    # the hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies
-    first, _ = found.files[0]
-    copied = found.size == 32 and isinstance(first, bytes) and first.startswith(b"\xff\xd8\xff")
-    if copied and JPEG_COPY not in (found.variant or ""):
-        found = found.with_variant(JPEG_COPY)
     shared = {name: value for name, value in vars(found).items() if name != "files"}
     return DecodedImages(pixels=pixels, **shared)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain
@@ -156,9 +155,9 @@ def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Te
     """
     for name in class_weights:
         if name not in classes:
-            known = textwrap.shorten(", ".join(classes), 300, placeholder=" ...")
+            known = ", ".join(classes[:20])
             raise ParameterError(
-                "class_weights", f"no class {name!r}; the {len(classes):,} are {known}"
+                "class_weights", f"no class {name!r}; the {len(classes):,} begin {known}"
             )
     return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 

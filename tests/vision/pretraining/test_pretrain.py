@@ -130,6 +130,24 @@ def test_other_images_are_another_run_and_a_moved_folder_is_not(folder, tmp_path
     assert "training data was pictures, 24 images" in capsys.readouterr().err
 
 
+def test_the_accuracy_while_training_is_of_classes_by_name(tmp_path):
+    """Files that name the same classes in another order, for the same images, give the same."""
+    found = []
+    for order in ((0, 1, 2), (2, 1, 0)):
+        place = tmp_path / f"set{order[0]}"
+        names = ["cat", "dog", "eel"]
+        grays, labels = [20, 30, 120, 130, 220, 230], [0, 0, 1, 1, 2, 2]
+        write_parquet(place / "train-0.parquet", grays, labels, names)
+        theirs = [order.index(label) for label in labels]
+        write_parquet(place / "test-0.parquet", grays, theirs, [names[k] for k in order])
+        flags = ["--max_steps=1", "--train_batch_size=4", "--knn_k=1"]
+        assert run(place, tmp_path / "out" / place.name, *flags) == 0
+        record = json.loads((tmp_path / "out" / place.name / "run.json").read_text())
+        found.append((record["untrained"]["knn1"], record["trained"]["knn1"]))
+    assert found[0] == found[1]
+    assert found[0][0] >= 50  # each test image is a training image
+
+
 @pytest.fixture
 def largest(monkeypatch):
     """The largest number of images that went through a backbone at once, in a list."""
