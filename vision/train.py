@@ -25,7 +25,6 @@ import transformers
 from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.extras import require
 from dystress_text.training.presets import parse_options
-from dystress_text.training.run import run
 from vision.pretraining.settings import PROGRAM, PretrainSettings
 
 
@@ -42,13 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> bool:
         settings = parse(sys.argv[1:] if argv is None else argv)
         require("vision", "this program")
-        from vision.pretraining.run import VisionRun
+        from vision.pretraining.run import pretrain
 
-        run(
-            settings.engine,
-            lambda accelerator: VisionRun(settings, accelerator),
-            settings.options(),
-        )
+        pretrain(settings)
         return True
 
     return exit_code("train.py", work)
