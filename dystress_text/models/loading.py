@@ -227,6 +227,15 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def save_model(model: SentenceTransformer, folder: Path) -> None:
+    """Save a model into a new folder; the settings of the tokenizer's last call are left out."""
+    backend = getattr(model.tokenizer, "backend_tokenizer", model.tokenizer)
+    if hasattr(backend, "no_truncation"):
+        backend.no_truncation()
+        backend.no_padding()
+    model.save(str(folder), create_model_card=False)
+
+
 def _is_local(name_or_path: str) -> bool:
     return Path(name_or_path).is_dir() or not hub_reachable()
 
