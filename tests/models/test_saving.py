@@ -1,6 +1,4 @@
-"""The one saved layout: what sentence-transformers and this package read from it, with a head and
-without.
-"""
+"""What is saved: a model of sentence-transformers with the same embeddings, with a head and without."""
 
 import json
 import random
@@ -8,47 +6,41 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, make_sentences, set_dropout
+from conftest import set_dropout
+from model_cases import TEXTS, build_model, build_static, random_head
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from transformers import AutoModel, AutoTokenizer
 
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import check_saving, load_saved
 from dystress_text.errors import UserError
+from dystress_text.models.embedder import Embedder, encode, save_model
+from dystress_text.models.loading import load_sentence_transformer
 from dystress_text.programs.export import main as export
-
-SENTENCES = [
-    *make_sentences(7),
-    " ".join(["cat"] * 100),
-]  # the last one is longer than the 40 positions
+from dystress_text.simcse.initial_model import check_saving, load_initial_model
+from dystress_text.simcse.settings import TextSettings
 
 
-def with_head(family="bert", pooler="cls", normalize=False):
-    encoder = SentenceEncoder(
-        build_transformer(family), pooler, True, keep_head=True, normalize=normalize
-    )
-    torch.nn.init.normal_(encoder.head.weight)  # far from the identity and from 0
-    torch.nn.init.normal_(encoder.head.bias)
-    return encoder
-
-
-def by_hand(encoder, tokenizer):
-    """In fp64, from the vectors without a head."""
-    bare = (
-        encoder.encode_by_pooler(SENTENCES, tokenizer, [encoder.pooler_type])[encoder.pooler_type]
-        .double()
-        .numpy()
-    )
-    weight, bias = (parameter.detach().double().numpy() for parameter in encoder.head.parameters())
+def by_hand(model):
+    """A head in fp64, on sentence-transformers' embeddings without it."""
+    modules = list(model)
+    kept = [module for module in modules if not isinstance(module, Dense | Normalize)]
+    (head,) = (module for module in modules if isinstance(module, Dense))
+    bare = SentenceTransformer(modules=kept, device="cpu").encode(TEXTS).astype(np.float64)
+    weight, bias = (parameter.detach().double().numpy() for parameter in head.parameters())
     vectors = np.tanh(bare @ weight.T + bias)
-    return (
-        vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if encoder.normalize else vectors
-    )
+    if isinstance(modules[-1], Normalize):
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
 
 
 def close(vectors, expected, atol=1e-5):
     np.testing.assert_allclose(np.asarray(vectors), expected, rtol=0, atol=atol)
+
+
+def read(folder):
+    """Embeddings of a folder by sentence-transformers alone."""
+    return SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
 
 
 @pytest.mark.parametrize(
@@ -56,116 +48,85 @@ def close(vectors, expected, atol=1e-5):
     [("bert", "cls"), ("roberta", "avg_top2"), ("distilbert", "avg_first_last"), ("modernbert", "avg"),
      ("llama", "last")],
 )  # fmt: skip
-def test_a_saved_model_gives_the_vectors_of_evaluation(family, pooler, tmp_path, tokenizer):
-    encoder = SentenceEncoder(build_transformer(family), pooler)
+def test_a_saved_model_gives_the_embeddings_of_evaluation(family, pooler, tmp_path):
+    embedder = Embedder(build_model(family, pooler), random_head())
     before = torch.get_rng_state()
-    encoder.save(tmp_path, tokenizer)
+    embedder.save(tmp_path)
     assert torch.equal(before, torch.get_rng_state())
-    assert not encoder.transformer.config.output_hidden_states  # it goes on training as it was
-    assert tokenizer.model_max_length > 10**9
-    loaded = SentenceTransformer(str(tmp_path), device="cpu")
-    close(loaded.encode(SENTENCES), encoder.encode(SENTENCES, tokenizer), 1e-6)
-    assert loaded.max_seq_length == 40
-    assert not list(tmp_path.glob("*_Dense"))  # a head that is not kept is not saved
+    close(read(tmp_path), encode(embedder.model, TEXTS), 1e-6)
+    close(encode(load_sentence_transformer(str(tmp_path)), TEXTS), read(tmp_path), 1e-6)
+    assert SentenceTransformer(str(tmp_path), device="cpu").max_seq_length == 40
+    assert not list(tmp_path.glob("*_Dense"))  # a head of training alone is not saved
     assert len({file.stat().st_mode for file in tmp_path.rglob("*") if file.is_file()}) == 1
 
 
-def test_the_layout_has_the_words_of_5_1(tmp_path, tokenizer, recwarn):
-    with_head("bert", "avg_top2", normalize=True).save(tmp_path, tokenizer)
-    modules = json.loads((tmp_path / "modules.json").read_text())
-    kinds = ["Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize"]
-    assert [module["type"] for module in modules] == [
-        f"sentence_transformers.models.{kind}" for kind in kinds
-    ]
-    settings = [
-        json.loads((tmp_path / module["path"] / "config.json").read_text())
-        for module in modules[2:4]
-    ]
-    assert settings[0].keys() >= {"word_embedding_dimension", "pooling_mode_mean_tokens"}
-    assert settings[1].keys() == {"in_features", "out_features", "bias", "activation_function"}
-    assert (
-        "TokenizersBackend"
-        not in (tmp_path / "0_Transformer" / "tokenizer_config.json").read_text()
-    )
-    assert not list(tmp_path.rglob("*.bin"))
-    SentenceTransformer(str(tmp_path), device="cpu")
-    assert [str(w.message) for w in recwarn if "sentence_transformers" in str(w.filename)] == []
+def test_a_model_takes_the_place_of_an_earlier_one(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    Embedder(build_model("bert", "avg_top2", head=True)).save(tmp_path)
+    model = build_model("roberta", "cls", normalize=True)
+    Embedder(model).save(tmp_path)
+    close(read(tmp_path), model.encode(TEXTS), 1e-6)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_prompts_similarity_and_limit_are_saved_and_no_call_of_the_tokenizer(tmp_path):
+    settings = {
+        "prompts": {"query": "the cat saw ", "document": ""}, "default_prompt_name": "query",
+        "similarity_fn_name": "dot",
+    }  # fmt: skip
+    for name, model in {"bert": build_model(**settings), "static": build_static()}.items():
+        model.encode(TEXTS)
+        save_model(model, tmp_path / name)
+        tokenizer = json.loads(next((tmp_path / name).rglob("tokenizer.json")).read_text())
+        assert (tokenizer["truncation"], tokenizer["padding"]) == (None, None)
+    saved = load_sentence_transformer(str(tmp_path / "bert"))
+    assert saved.prompts == settings["prompts"]
+    assert saved.default_prompt_name == "query"
+    assert saved.similarity_fn_name == "dot"
 
 
 @pytest.mark.parametrize(
     ("family", "pooler", "normalize"),
     [("bert", "cls", False), ("roberta", "cls", True), ("mpnet", "avg_top2", False)],
 )
-def test_a_kept_head_is_part_of_the_model_everywhere(
-    family, pooler, normalize, tmp_path, tokenizer, capsys
-):
-    encoder = with_head(family, pooler, normalize)
-    expected = by_hand(encoder, tokenizer)
-    encoder.save(tmp_path / "out", tokenizer)
-    close(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(SENTENCES), expected)
-    again, its_tokenizer = load_saved(tmp_path / "out")
-    close(again.encode(SENTENCES, its_tokenizer), expected)
+def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, tmp_path, capsys):
+    model = build_model(family, pooler, head=True, normalize=normalize)
+    expected = by_hand(model)
+    close(encode(model, TEXTS), expected)
+    Embedder(model).save(tmp_path / "out")
+    close(read(tmp_path / "out"), expected)
+    close(encode(load_sentence_transformer(str(tmp_path / "out")), TEXTS), expected)
     if pooler == "cls":  # transformers alone has a place for it, in the pooler
         assert export([str(tmp_path / "out"), "--to", "hf"]) == 0
         copy = tmp_path / "out-hf"
-        batch = AutoTokenizer.from_pretrained(copy)(
-            SENTENCES, padding=True, truncation=True, return_tensors="pt"
-        )
+        tokenizer = AutoTokenizer.from_pretrained(copy)
+        batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
         with torch.no_grad():
             vectors = AutoModel.from_pretrained(copy).eval()(**batch).pooler_output
         close(torch.nn.functional.normalize(vectors) if normalize else vectors, expected)
     else:
+        capsys.readouterr()
         assert export([str(tmp_path / "out"), "--to", "hf"]) == 2
-        assert (
-            "does not follow the first token; native and onnx can hold it"
-            in capsys.readouterr().err
-        )
+        (error,) = capsys.readouterr().err.splitlines()
+        assert "--to: " in error
 
 
-@pytest.mark.parametrize(
-    ("family", "kept"),
-    [
-        ("gpt2", False),
-        ("openai-gpt", False),
-        ("ctrl", False),
-        ("xlm", False),
-        ("xlnet", False),
-        ("bert", True),
-    ],
-)
-def test_token_types_that_an_encoder_takes_for_words_are_not_given(family, kept, tmp_path):
-    tokenizer = build_tokenizer()
-    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
-    encoder = SentenceEncoder(build_transformer(family), "avg").eval()
-    encoder.save(tmp_path, tokenizer)
-    assert "token_type_ids" in tokenizer.model_input_names
-    assert ("token_type_ids" in AutoTokenizer.from_pretrained(tmp_path)("a cat")) == kept
-    with torch.no_grad():  # by hand, one sentence at a time
-        states = [
-            encoder.transformer(torch.tensor([tokenizer(s)["input_ids"]]))[0][0]
-            for s in SENTENCES[:7]
-        ]
-    expected = torch.stack([rows.mean(0) for rows in states])
-    close(SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES[:7]), expected)
-    close(load_saved(tmp_path)[0].encode(SENTENCES[:7], tokenizer), expected)
-
-
-@pytest.mark.parametrize("lora", [False, True])
-def test_the_check_before_a_run_leaves_no_trace(lora, tmp_path, tokenizer):
-    encoder = with_head("bert", "cls")
-    set_dropout(encoder, 0.1)
-    if lora:
-        encoder.add_lora(2)
-    weights = {name: x.clone() for name, x in encoder.train().state_dict().items()}
+@pytest.mark.parametrize("lora", [None, 2])
+def test_the_check_before_a_run_leaves_no_trace(lora, tiny_bert, tmp_path):
+    settings = TextSettings(str(tiny_bert), supervised=True, lora=lora)
+    initial = load_initial_model(settings)
+    set_dropout(initial.embedder, 0.1)
+    weights = {name: x.clone() for name, x in initial.embedder.train().state_dict().items()}
 
     def random_states():
         return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
 
     before = random_states()
-    check_saving(encoder, tokenizer, tmp_path / "scratch")
-    assert (random_states(), encoder.training) == (before, True)
-    assert encoder.state_dict().keys() == weights.keys()
-    assert all(torch.equal(x, weights[name]) for name, x in encoder.state_dict().items())
+    check_saving(initial, tmp_path / "scratch")
+    assert (random_states(), initial.embedder.training) == (before, True)
+    after = initial.embedder.state_dict()
+    assert after.keys() == weights.keys()
+    assert all(torch.equal(x, weights[name]) for name, x in after.items())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -176,44 +137,44 @@ def raising(error):
     return refuse
 
 
-def another_weight(encoder, monkeypatch):
-    save = encoder.transformer.save_pretrained
+def another_weight(transformer, monkeypatch):
+    save = transformer.save_pretrained
 
-    def damaged(path):
-        save(path)
+    def damaged(path, **more):
+        save(path, **more)
         weights = load_file(f"{path}/model.safetensors")
-        weights["encoder.layer.2.output.LayerNorm.weight"] *= 1.001
+        weights["encoder.layer.2.output.LayerNorm.weight"][0] *= 1.01
         save_file(weights, f"{path}/model.safetensors", metadata={"format": "pt"})
 
-    monkeypatch.setattr(encoder.transformer, "save_pretrained", damaged)
+    monkeypatch.setattr(transformer, "save_pretrained", damaged)
 
 
-def shared_weights(encoder, monkeypatch):
-    first, second, _ = encoder.transformer.encoder.layer
+def shared_weights(transformer, monkeypatch):
+    first, second, _ = transformer.encoder.layer
     second.output.dense.weight = first.output.dense.weight
 
 
-def no_tokenizer(encoder, monkeypatch):
+def no_tokenizer(transformer, monkeypatch):
     error = NotImplementedError("this tokenizer\ncannot be saved")
     monkeypatch.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", raising(error))
 
 
-def full_disk(encoder, monkeypatch):
+def full_disk(transformer, monkeypatch):
     error = OSError(28, "No space left on device")
-    monkeypatch.setattr(encoder.transformer, "save_pretrained", raising(error))
+    monkeypatch.setattr(transformer, "save_pretrained", raising(error))
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
-    [(another_weight, "is not the encoder \\(its vectors differ from the encoder's\\): take another encoder"),
-     (shared_weights, "is not the encoder \\(.*shared.*\\): take another encoder"),
-     (no_tokenizer, "is not the encoder \\(this tokenizer cannot be saved\\): take another encoder"),
-     (full_disk, "output_dir: cannot write to .*No space left on device")],
+    [(another_weight, "differ"), (shared_weights, "shared"), (no_tokenizer, "this tokenizer cannot be saved"),
+     (full_disk, "output_dir: .*No space left on device")],
 )  # fmt: skip
-def test_what_cannot_be_saved_is_one_line_before_the_first_step(spoil, said, tmp_path, monkeypatch):
-    encoder, tokenizer = SentenceEncoder(build_transformer("bert"), "avg"), build_tokenizer()
-    spoil(encoder, monkeypatch)
+def test_what_cannot_be_saved_is_one_line_before_the_first_step(
+    spoil, said, tiny_bert, tmp_path, monkeypatch
+):
+    initial = load_initial_model(TextSettings(str(tiny_bert), pooler_type="avg"))
+    spoil(initial.model[0].model, monkeypatch)
     with pytest.raises(UserError, match=said) as caught:
-        check_saving(encoder, tokenizer, tmp_path / "scratch")
+        check_saving(initial, tmp_path / "scratch")
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
