@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Pooling, StaticEmbedding
 from torch import Tensor, nn
 
-from dystress_text.models.hybrid import hybrid_part
+from dystress_text.models.hybrid import embed_padded, hybrid_part
 
 FILE, INT8_FILE = (
     "onnx/model.onnx",
@@ -52,7 +52,7 @@ class _Graph(nn.Module):
             for module in list(self.model)[1:]:
                 features = module(features)
         elif self.hybrid is not None:
-            features["sentence_embedding"] = self.hybrid.forward_padded(input_ids, attention_mask)
+            features["sentence_embedding"] = embed_padded(self.hybrid, input_ids, attention_mask)
         else:
             features = self.model(features)
         embeddings = features["sentence_embedding"]

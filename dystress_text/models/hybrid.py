@@ -10,15 +10,18 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import torch
 from sentence_transformers import SentenceTransformer
+from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.whole import replaced_files, write_json
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid_module import BesideEmbedding as HybridEmbedding
+from dystress_text.models.hybrid_module import joined
 from dystress_text.models.loading import (
     MODULES,
     is_sentence_transformer,
@@ -101,6 +104,25 @@ def load_dense(name_or_path: str) -> SentenceTransformer:
     except UserError as error:
         raise ParameterError("beside", str(error)) from error
     return model
+
+
+def embed_padded(module: HybridEmbedding, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """Return embeddings (n, dim) of whole texts (n, length) by the dense model's tokenizer.
+
+    The static part reads all tokens; what the dense one reads is cut at its limit here, as its
+    tokenizer would. This is for one graph of both.
+    """
+    dense = module.model
+    limit = dense.max_seq_length or sys.maxsize
+    lengths = attention_mask.sum(1, keepdim=True)  # (n, 1)
+    special = torch.tensor(cast(Any, dense.tokenizer)("")["input_ids"])  # around a text
+    is_token = attention_mask * (input_ids.unsqueeze(-1) != special).all(-1)  # (n, length)
+    tokens = (module.table(input_ids) * is_token.unsqueeze(-1)).sum(1)  # (n, dim of the table)
+    kept = torch.sym_min(input_ids.shape[1], limit)  # type: ignore[no-untyped-call]
+    is_end = (lengths > limit) & (torch.arange(kept) == limit - 1)  # (n, kept)
+    ids = torch.where(is_end, input_ids.gather(1, lengths - 1), input_ids[:, :kept])
+    features = {"input_ids": ids, "attention_mask": attention_mask[:, :kept], "modality": "text"}
+    return joined(dense(features)["sentence_embedding"], tokens, module.weight)
 
 
 def onnx_files(module: HybridEmbedding) -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
