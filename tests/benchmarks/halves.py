@@ -187,7 +187,6 @@ def _run(text: Path, folder: Path, preset: str, *options: str) -> str:
 
 def _untrained(text: Path, folder: Path) -> str:
     import torch
-
     from dystress_text.encoders.static import StaticEncoder, new_static
 
     table, tokenizer = new_static(512)
@@ -212,9 +211,9 @@ def _vectors(folder: str) -> Score:
 
 
 def _bert() -> Score:
+    from dystress_text.encoders.loading import load_encoder
     from torch.nn.functional import normalize
 
-    from dystress_text.encoders.loading import load_encoder
     from dystress_text.files.places import EMBEDDED
 
     model, tokenizer = load_encoder(str(EMBEDDED / "bert-mini-wiki"), "avg_first_last", False)

@@ -71,8 +71,9 @@ def read() -> list[Line]:
 
 def train(text: str, seed: int, options: Mapping[str, Any], data: Path, place: Path) -> Any:
     """A trained model's ``encode``."""
-    from dystress_text import train
     from dystress_text.encoders.loading import load_saved
+
+    from dystress_text import train
     from dystress_text.evaluation.retrieval import read_collection
 
     file = data / "wiki_paragraphs.txt.xz"
@@ -156,6 +157,7 @@ def tf_idf(name: str, data: Path) -> float:
 def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, place: Path) -> Line:
     """The line of a run; seconds are of the process, for training and evaluation."""
     from dystress_text.encoders.loading import load_saved
+
     from dystress_text.evaluation.words import Words
 
     begun, options = time.process_time(), MODELS[model]

@@ -261,11 +261,11 @@ def options_of(key: Line) -> list[str]:
 def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     """A run's line with figures of all the sets; what is not there yet is trained and evaluated."""
     import torch
-
     from dystress_text.encoders.loading import load_saved
+    from dystress_text.simcse.start import load_start
+
     from dystress_text.programs.train import fine_tune
     from dystress_text.simcse.arguments import parse
-    from dystress_text.simcse.start import load_start
 
     if key["arm"] in LEXICAL:
         return {**key, "figures": {name: lexical(key["arm"], name, data) for name in COLLECTIONS}}

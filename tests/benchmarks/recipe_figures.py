@@ -14,11 +14,11 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from dystress_text.encoders.loading import load_encoder, load_saved
 from numpy.typing import NDArray
 from recipe import read
 from torch import Tensor
 
-from dystress_text.encoders.loading import load_encoder, load_saved
 from dystress_text.evaluation.catalogue import TRANSFER_TASKS
 from dystress_text.evaluation.retrieval import Collection, read_collection
 from dystress_text.evaluation.sts import Embed

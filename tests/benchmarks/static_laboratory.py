@@ -27,11 +27,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from dystress_text.encoders.encoder import TokenizedOnce
+from dystress_text.encoders.static import StaticConfig, StaticEncoder, StaticTable, new_static
 
 from dystress_text import loss as loss_of
 from dystress_text.core.vectors import positive_similarity, unit_vectors
-from dystress_text.encoders.encoder import TokenizedOnce
-from dystress_text.encoders.static import StaticConfig, StaticEncoder, StaticTable, new_static
 from dystress_text.evaluation.catalogue import STS_SETS
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.retrieval import Collection, read_collection

@@ -76,9 +76,8 @@ def theirs(file: Path, place: str) -> float:
 
 def encoders(folder: str) -> dict[str, Callable[[list[str]], Any]]:
     """Ways to encode with a saved table."""
-    from sentence_transformers import SentenceTransformer
-
     from dystress_text.encoders.loading import load_saved
+    from sentence_transformers import SentenceTransformer
 
     encoder, tokenizer = load_saved(Path(folder))
     ways: dict[str, Callable[[list[str]], Any]] = {

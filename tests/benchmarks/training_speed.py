@@ -33,6 +33,7 @@ import transformers
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from devices import Seconds, here, in_turn, print_rates, wait
+from dystress_text.encoders.loading import load_encoder
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -43,7 +44,6 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from dystress_text import InfoNCELoss, ShiftedCosineTemperature
-from dystress_text.encoders.loading import load_encoder
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.simcse.corpus import load_corpus

@@ -40,10 +40,10 @@ def save(folder: Path, only: Sequence[str] = ()) -> None:
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from conftest import build_tokenizer, build_transformer
-
     from dystress_text.encoders.encoder import SentenceEncoder
     from dystress_text.encoders.loading import load_encoder
     from dystress_text.encoders.static import StaticEncoder, new_static
+
     from dystress_text.evaluation.catalogue import eval_pairs
     from dystress_text.export.copies import PROBES, export
     from dystress_text.files.places import EMBEDDED

@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import build_tokenizer, build_transformer, make_sentences
+from dystress_text.encoders.encoder import SentenceEncoder
 from hub_server import hub_server, with_hub
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
 from dystress_text.cli import extras
-from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.export import copies as program
 from dystress_text.export.card import write_card
 from dystress_text.export.graph import _Graph

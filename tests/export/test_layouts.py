@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from conftest import build_tokenizer, build_transformer, make_sentences
 from datasets import Dataset
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.saving import write_tokenizer
+from dystress_text.encoders.static import StaticEncoder, new_static
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -20,9 +23,6 @@ from sentence_transformers import (
 from sentence_transformers.losses import MultipleNegativesRankingLoss
 
 import dystress_text as dt
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.saving import write_tokenizer
-from dystress_text.encoders.static import StaticEncoder, new_static
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.export.graph import (
     FILE,

@@ -10,16 +10,16 @@ import shutil
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.loading import load_encoder, load_saved
+from dystress_text.simcse.start import load_start
 from fuzz_cases import ODD_VALUES, Harm, accepted, deep, inputs, spoiled, spoiled_value
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_encoder, load_saved
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.simcse.settings import TextSettings
-from dystress_text.simcse.start import load_start
 
 # numbers of a size that an honest machine can be asked for
 ODD = tuple(

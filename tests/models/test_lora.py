@@ -37,7 +37,8 @@ def test_the_merged_model_is_the_formula_and_gives_the_adapters_vectors(family, 
     assert not any("lora" in name for name in merged)
     layer = "h.1.attn.c_attn" if family == "gpt2" else "encoder.layer.1.attention.self.query"
     a, b = (
-        before[f"model.0.model.{layer}.lora_{name}.default.weight"].double().numpy() for name in "AB"
+        before[f"model.0.model.{layer}.lora_{name}.default.weight"].double().numpy()
+        for name in "AB"
     )
     product = (b @ a).T if family == "gpt2" else b @ a
     base = before[f"model.0.model.{layer}.base_layer.weight"].double().numpy()

@@ -15,7 +15,6 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from tokenizers import Tokenizer
 
 import dystress_text as dt
-from dystress_text.errors import UserError
 from dystress_text.files.places import EMBEDDED
 from dystress_text.models.embedder import Embedder, encode, save_model
 from dystress_text.models.loading import load_sentence_transformer

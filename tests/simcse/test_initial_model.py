@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.simcse.start import load_start
 from hub_server import hub_server, with_hub
 from search_cases import make_collection
 from sentence_transformers import SentenceTransformer
@@ -21,7 +23,6 @@ from sentence_transformers.models import (
 from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 from torch.nn.functional import normalize
 
-from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.embedder import load_model
@@ -29,7 +30,6 @@ from dystress_text.evaluation.retrieval import read_collection
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
 from dystress_text.simcse.settings import TextSettings
-from dystress_text.simcse.start import load_start
 
 APART = (
     "with a kept head only sentence-transformers reads the saved model, and export --to onnx makes one for other "

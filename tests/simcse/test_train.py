@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
+from dystress_text.encoders.loading import load_encoder
 from hub_server import hub_server, with_hub
 from sentence_transformers import SentenceTransformer
 from trainer_cases import interrupt
 from transformers import ModernBertModel
 
 from dystress_text.core.diagnosis import BINS
-from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.evaluation.sts import score_vectors
 from dystress_text.programs.train import main

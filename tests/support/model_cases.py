@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -91,3 +91,22 @@ def packed_batch(model: SentenceTransformer, texts: Sequence[str]) -> tuple[Tens
     """Return token ids (tokens,), text after text, and lengths (texts,), by transformers' tokenizer."""
     ids = [torch.tensor(of_text) for of_text in model.tokenizer(list(texts))["input_ids"]]
     return torch.cat(ids), torch.tensor([len(of_text) for of_text in ids])
+
+
+class _Given(nn.Module):
+    """Gives each text the embedding that a function gives."""
+
+    def __init__(self, embed: Callable[[Sequence[str]], Tensor]) -> None:
+        super().__init__()
+        self.embed = embed
+
+    def preprocess(self, inputs: Sequence[str], **_: object) -> dict[str, Tensor]:
+        return {"sentence_embedding": self.embed(list(inputs))}
+
+    def forward(self, features: dict[str, Tensor], **_: object) -> dict[str, Tensor]:
+        return features
+
+
+def model_of(embed: Callable[[Sequence[str]], Tensor]) -> SentenceTransformer:
+    """Return a model that embeds texts (n,) by a function to (n, dim)."""
+    return SentenceTransformer(modules=[_Given(embed)], device="cpu", similarity_fn_name="cosine")
