@@ -26,7 +26,6 @@ COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and w
     "export": "copies for transformers, ONNX Runtime, the hub",
     "sweep": "train and evaluate many configurations with several seeds",
     "report": "tables and pages of runs, with tests against constant temperatures",
-    "figures": "the paper's figures of temperatures",
 }
 
 

@@ -1,12 +1,11 @@
-"""The training program for launchers: ``accelerate launch dystress_text/train.py``; ``dystress
-train --help``.
+"""The training program for launchers: ``accelerate launch dystress_text/train.py``.
+
+It is to be started, not imported: ``dystress_text.train`` is the function of that name.
 """
 
 import sys
 
-from dystress_text.programs.train import main, train
+from dystress_text.programs.train import main
 
 if __name__ == "__main__":
     sys.exit(main())
-if __name__ == "dystress_text.train":  # imported: dystress_text.train stays the function
-    sys.modules[__name__] = train  # type: ignore[assignment]

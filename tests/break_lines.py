@@ -1,7 +1,7 @@
 """Break the product line by line, and show that the fast tests see it.
 
-    python tests/break_lines.py                       # all of them, a quarter of an hour on two
-    cores python tests/break_lines.py packed-padding        # some of them, by name
+    python tests/break_lines.py # all of them, a quarter of an hour on two cores
+    python tests/break_lines.py packed-padding        # some of them, by name
 
 Each break replaces one fragment of code in a copy of the checkout and runs the fast tests of one
 file, which should fail. A fragment is looked up over the whole product, and a test file by its name
@@ -67,8 +67,8 @@ BREAKS = [Break(*row) for row in (
      "(signal.SIGINT,) if threading", "test_pretrain.py"),
     ("folder-set-aside", "final.rename(aside)", "shutil.rmtree(final)", "test_whole.py"),
     ("senteval-patience", "self.misses[s] >= self.patience", "self.misses[s] > self.patience", "test_classifier.py"),
-    ("sts-spearman", "100 * float(stats.spearmanr(x, y).statistic)",
-     "100 * float(stats.pearsonr(x, y).statistic)", "test_sts.py"),
+    ("sts-spearman", "100 * float(stats.spearmanr(tied, scores).statistic)",
+     "100 * float(stats.pearsonr(tied, scores).statistic)", "test_sts.py"),
     ("random-pairs-each-once", "np.tri(len(units), k=-1, dtype=bool)",
      "np.tri(len(units), dtype=bool)", "test_random_pairs.py"),
     ("report-deviation", "np.std(figures, ddof=1)", "np.std(figures)", "test_comparison.py"),

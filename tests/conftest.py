@@ -1,9 +1,11 @@
 """Small models and texts that the tests share. Nothing is downloaded."""
 
+import contextlib
 import gc
 import json
 import os
 import signal
+import subprocess
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -245,3 +247,21 @@ def reset_accelerator():
 def _fresh_accelerator():
     yield
     reset_accelerator()
+
+
+@pytest.fixture
+def small_disk(tmp_path_factory):
+    """A function that mounts a disk of so many bytes; who may not mount one skips the test."""
+    with contextlib.ExitStack() as mounted:
+
+        def mount(size):
+            folder = tmp_path_factory.mktemp("disk")
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+            try:
+                subprocess.run(command, check=True, capture_output=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                pytest.skip(f"no disk can be mounted: {error}")
+            mounted.callback(subprocess.run, ["umount", "--lazy", str(folder)], check=True)
+            return folder
+
+        yield mount

@@ -45,7 +45,7 @@ def test_what_only_reads_the_command_line_does_not_wait_for_torch():
     lines = [[], ["train", "--help"], ["train", "--help", "all"], ["train", "--list_presets"],
              ["train", "--presett", "x"], ["train", "--eval_set", "stsb"], ["senteval", "--help"],
              ["senteval", "--model", "x", "--tasks", "sts-b", "MNLI"], ["prepare", "--help"],
-             ["sweep", "--help"], ["export", "--help"], ["figures", "--help"],
+             ["sweep", "--help"], ["export", "--help"],
              ["report", "--help"]]  # fmt: skip
     program = f"""
 import contextlib, sys

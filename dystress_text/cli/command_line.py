@@ -26,16 +26,20 @@ _SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ord
 class OneLineParser(argparse.ArgumentParser):
     """A parser that shows a program's docstring unchanged as help and whose errors are one line.
 
-    Options have no abbreviations; dashes within a name count as underscores.
+    Options have no abbreviations; dashes within a name count as underscores. ``elsewhere`` says
+    where the options of another program are explained; an error about an unknown option ends in it.
     """
 
-    def __init__(self, prog: str, description: str | None = None, **more: Any) -> None:
+    def __init__(
+        self, prog: str, description: str | None = None, elsewhere: str = "", **more: Any
+    ) -> None:
         more = {
             "formatter_class": argparse.RawDescriptionHelpFormatter,
             "allow_abbrev": False,
             **more,
         }
         super().__init__(prog=prog, description=description, **more)
+        self._elsewhere = f"; {elsewhere}" if elsewhere else ""
         self._negative_number_matcher = re.compile(
             r"-\.?\d"
         )  # so that -1:0.03 is a value and not an option
@@ -57,7 +61,8 @@ class OneLineParser(argparse.ArgumentParser):
             elif (
                 name.startswith("--") and " " not in word
             ):  # with a space argparse takes it for a value
-                raise UserError(f"unknown option {name}{meant(name, options) or ' (see --help)'}")
+                hint = meant(name, options) or " (see --help)"
+                raise UserError(f"unknown option {name}{hint}{self._elsewhere}")
         return super().parse_known_args(words, namespace)
 
 

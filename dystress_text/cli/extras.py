@@ -10,24 +10,20 @@ from dystress_text.errors import UserError
 
 EXTRAS = {
     "plots": ("matplotlib", "jinja2"), "lora": ("peft",), "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "vision": ("kornia", "PIL", "pytorch_optimizer"), "tensorboard": ("tensorboard",),
+    "vision": ("kornia", "PIL", "pytorch_optimizer"),
 }  # fmt: skip
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def require(extra: str, what: str) -> None:
-    """Check that an extra is installed, or a package that is none of ours; ``what`` is the feature
-    that needs it.
-    """
-    missing = [name for name in EXTRAS.get(extra, (extra,)) if find_spec(name) is None]
+    """Check that an extra is installed; ``what`` is the feature that needs it."""
+    missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:
         raise UserError(f"{what} needs {' and '.join(missing)}: pip install {_wanted(extra)}")
 
 
 def _wanted(extra: str) -> str:
     """What pip is told; in a checkout its folder, with the versions that were tested."""
-    if extra not in EXTRAS:
-        return extra
     if not (ROOT / "constraints.txt").is_file():
         return f"'dystress-text[{extra}]'"
     place = Path() if Path.cwd() == ROOT else ROOT

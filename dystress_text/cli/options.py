@@ -174,11 +174,11 @@ def _add_option(add: Callable[..., Any], entry: Field[Any], kind: Any) -> None:
 
 
 def _truth(word: str) -> bool:
-    if word.lower() not in TRUTH:
+    if word.lower() not in _TRUTH:
         raise argparse.ArgumentTypeError(f"yes or no is needed, got {word!r}")
-    return TRUTH[word.lower()]
+    return _TRUTH[word.lower()]
 
 
-TRUTH = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(
+_TRUTH = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(
     ("no", "false", "f", "n", "0"), False
 )

@@ -182,9 +182,7 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
             by = positive_similarity(pairs.anchors, pairs.positives), *loss.logsumexps(pairs)
             with torch.enable_grad():
                 s, *sums = (x.detach().requires_grad_() for x in by)
-                positive = loss.rule.positive_logit(s, loss.tau(s))
-                negatives = loss.rule.negatives_logsumexp(sums, positive, pairs.negative_count)
-                losses.append(loss.row_loss(positive, negatives, s))
+                losses.append(loss.row_losses(s, sums, pairs.negative_count))
             leaves.append([s, *sums])
         with torch.enable_grad():
             mean = torch.cat(losses).mean()

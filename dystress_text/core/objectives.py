@@ -107,6 +107,31 @@ class ContrastiveLoss(Objective):
 
     both_views = False  # whether both views are anchors, and all other views candidates
     negatives_from_batch = True  # not from a queue
+    positive_in_denominator = False  # whether it is in row_loss's, where a rule may weigh it
+
+    def __init__(
+        self,
+        temperature: Rule | Temperature | float,
+        *,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
+    ) -> None:
+        super().__init__(gather)
+        self.rule = as_rule(temperature)
+        weighs = isinstance(self.rule, ADNCERule) and self.rule.weigh_positive
+        if weighs and not self.positive_in_denominator:
+            raise ValueError(
+                f"weigh_positive: {type(self).__name__} has no positive in the denominator to weigh"
+            )
+        check_flag("detach_temperature", detach_temperature)
+        self.detach_temperature = detach_temperature
+        check_number("hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)")
+        self.hard_negative_weight = hard_negative_weight
+        if blockwise is not None:
+            check_flag("blockwise", blockwise)
+        self.blockwise = blockwise
 
     def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
         """Mean loss over the anchors.
@@ -122,16 +147,23 @@ class ContrastiveLoss(Objective):
             losses = []
             for pairs in self.pairs(self.prepare(z1, z2, *hard_negatives)):
                 s = positive_similarity(pairs.anchors, pairs.positives)  # (rows,)
-                positive = self.rule.positive_logit(s, self.tau(s))  # (rows,), s / tau
-                logsumexps = self.logsumexps(pairs)  # of the negatives' logits, (rows,)
-                negatives = self.rule.negatives_logsumexp(
-                    logsumexps, positive, pairs.negative_count
-                )  # (rows,)
-                loss = self.row_loss(
-                    positive, negatives, s
-                )  # (rows,), InfoNCE's is the cross-entropy
-                losses.append(loss + self.rule.offset(logsumexps, s, pairs.negative_count))
+                losses.append(self.row_losses(s, self.logsumexps(pairs), pairs.negative_count))
             return torch.cat(losses).mean()
+
+    def row_losses(self, similarity: Tensor, sums: Sequence[Tensor], count: int) -> Tensor:
+        """The loss of each anchor, (rows,).
+
+        Args:
+            similarity: of its positive, (rows,).
+            sums: :meth:`logsumexps` of its negatives, (rows,) each.
+            count: its negatives.
+        """
+        positive = self.rule.positive_logit(similarity, self.tau(similarity))  # (rows,), s / tau
+        negatives = self.rule.negatives_logsumexp(sums, positive, similarity, count)  # (rows,)
+        log_weight = self.rule.positive_log_weight(sums, similarity, count)
+        if log_weight is None:
+            return self.row_loss(positive, negatives, similarity)  # InfoNCE's: the cross-entropy
+        return self.weighted_row_loss(positive, negatives, similarity, log_weight)
 
     def tau(self, similarity: Tensor) -> Tensor:
         """Temperature of each pair, of the same shape; by default without a gradient by the
@@ -169,31 +201,13 @@ class ContrastiveLoss(Objective):
         """
         return -F.logsigmoid(positive - negatives)
 
-    def __init__(
-        self,
-        temperature: Rule | Temperature | float,
-        *,
-        detach_temperature: bool = True,
-        hard_negative_weight: float = 0.0,
-        blockwise: bool | None = None,
-        gather: Gather | None = None,
-    ) -> None:
-        super().__init__(gather)
-        self.rule = as_rule(temperature)
-        decoupled = (
-            type(self).row_loss is not ContrastiveLoss.row_loss
-        )  # no positive in the denominator
-        if isinstance(self.rule, ADNCERule) and self.rule.weigh_positive and decoupled:
-            raise ValueError(
-                "weigh_positive: infonce and ntxent have a positive to weigh in the denominator, this loss has not"
-            )
-        check_flag("detach_temperature", detach_temperature)
-        self.detach_temperature = detach_temperature
-        check_number("hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)")
-        self.hard_negative_weight = hard_negative_weight
-        if blockwise is not None:
-            check_flag("blockwise", blockwise)
-        self.blockwise = blockwise
+    def weighted_row_loss(
+        self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
+    ) -> Tensor:
+        """:meth:`row_loss` where the positive weighs ``exp(log_weight)``, (rows,) without a gradient,
+        in the denominator alone.
+        """
+        return self.row_loss(positive + log_weight, negatives, similarity) + log_weight
 
     @property
     def temperature(self) -> Temperature:
@@ -257,6 +271,8 @@ class InfoNCELoss(ContrastiveLoss):
         tensor(0.2539)
     """
 
+    positive_in_denominator = True
+
     def __init__(
         self,
         temperature: Rule | Temperature | float,
@@ -289,6 +305,7 @@ class NTXentLoss(ContrastiveLoss):
     """
 
     both_views = True
+    positive_in_denominator = True
 
 
 @register("dcl")
@@ -308,6 +325,8 @@ class DCLLoss(NTXentLoss):
         >>> DCLLoss(0.5)(torch.eye(2), torch.eye(2))  # log(2) - 2
         tensor(-1.3069)
     """
+
+    positive_in_denominator = False
 
     def __init__(
         self, temperature: Rule | Temperature | float, *, per_view: bool = False, **options: Any
@@ -394,6 +413,8 @@ class MACLLoss(ContrastiveLoss):
         'macl(temperature=cosine(0.05, 0.07))'
     """
 
+    positive_in_denominator = True
+
     def __init__(
         self,
         tau_0: float = 0.05,
@@ -424,3 +445,11 @@ class MACLLoss(ContrastiveLoss):
         safe = margin.detach().clamp(min=-40)
         value = F.logsigmoid(-safe).neg() / torch.sigmoid(safe)
         return value + (margin - margin.detach())
+
+    def weighted_row_loss(
+        self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
+    ) -> Tensor:
+        """P is the positive's share of the denominator, its weight included."""
+        weighted = positive + log_weight
+        others = torch.sigmoid((negatives - weighted).detach().clamp(min=-40))  # 1 - P
+        return self.row_loss(weighted, negatives, similarity) + log_weight / others

@@ -44,6 +44,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
     """
 
     negatives_from_batch = False
+    positive_in_denominator = True
     queue: Tensor  # (queue_size, dim), the oldest key first
 
     def __init__(
@@ -120,7 +121,12 @@ class RINCELoss(InfoNCELoss):
         self.q, self.lam = q, lam
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        everything = torch.logaddexp(positive, negatives) + math.log(self.lam)
+        return self.weighted_row_loss(positive, negatives, similarity, torch.zeros_like(positive))
+
+    def weighted_row_loss(
+        self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
+    ) -> Tensor:
+        everything = torch.logaddexp(positive + log_weight, negatives) + math.log(self.lam)
         return ((self.q * everything).exp() - (self.q * positive).exp()) / self.q
 
 

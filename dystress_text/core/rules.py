@@ -49,23 +49,29 @@ class Rule(LossPart):
         """The logits of positives, (rows,)."""
         return similarity / tau
 
-    def negatives_logsumexp(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
+    def negatives_logsumexp(
+        self, sums: Sequence[Tensor], positive: Tensor, similarity: Tensor, count: int
+    ) -> Tensor:
         """The logarithm of what the negatives add to the softmax's denominator, (rows,).
 
         Args:
             sums: logsumexps of :meth:`logits` over each row's negatives, (rows,) each.
             positive: logits of the positives, (rows,).
+            similarity: of the positives, (rows,).
             count: negatives in a row.
         """
         return sums[0]
 
-    def offset(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
-        """What is added to the loss of each row without a gradient, (rows,).
+    def positive_log_weight(
+        self, sums: Sequence[Tensor], similarity: Tensor, count: int
+    ) -> Tensor | None:
+        """The logarithm of the positive's weight in the softmax's denominator, (rows,) without a
+        gradient; None where it has none.
 
         The similarity is that of the positives, (rows,); the rest is as for
         :meth:`negatives_logsumexp`.
         """
-        return similarity.new_zeros(similarity.shape)
+        return None
 
 
 def as_rule(temperature: Rule | Temperature | float) -> Rule:
@@ -109,7 +115,9 @@ class HardNegativeRule(Rule):
         logit = similarity / tau
         return (1 + self.beta) * logit, self.beta * logit
 
-    def negatives_logsumexp(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
+    def negatives_logsumexp(
+        self, sums: Sequence[Tensor], positive: Tensor, similarity: Tensor, count: int
+    ) -> Tensor:
         total = sums[0] - sums[1] + math.log(count)  # log S
         if self.tau_plus == 0:
             return total
@@ -176,7 +184,8 @@ class ADNCERule(Rule):
     exp(l)``, which may be below 0. Published with this form: mu 0.4 and sigma 1 at the temperature
     0.07 (BERT-base).
 
-    ``weigh_positive`` is the form for sentences, for InfoNCE and NT-Xent.
+    ``weigh_positive`` is the form for sentences, for objectives with the positive in the
+    denominator.
 
     Examples:
         >>> str(InfoNCELoss(ADNCERule(0.07, mu=0.4, sigma=1.0, weigh_positive=True)))
@@ -207,20 +216,24 @@ class ADNCERule(Rule):
         log_height = self.log_height(similarity)
         return similarity / tau + log_height, log_height
 
-    def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
-        logit = similarity / tau
-        return logit + self.log_height(similarity) if self.weigh_positive else logit
+    def negatives_logsumexp(
+        self, sums: Sequence[Tensor], positive: Tensor, similarity: Tensor, count: int
+    ) -> Tensor:
+        return sums[0] - self.log_mean(sums, similarity, count)
 
-    def negatives_logsumexp(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
-        # beside a positive that weighs g too, the mean of g cancels
-        return sums[0] if self.weigh_positive else sums[0] - sums[1] + math.log(count)
-
-    def offset(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
-        """log w of the positive: its weight is in the denominator of the loss alone."""
+    def positive_log_weight(
+        self, sums: Sequence[Tensor], similarity: Tensor, count: int
+    ) -> Tensor | None:
         if not self.weigh_positive:
-            return super().offset(sums, similarity, count)
-        log_height = self.log_height(similarity)
-        return log_height - torch.logaddexp(log_height, sums[1].detach()) + math.log(count + 1)
+            return None
+        return self.log_height(similarity) - self.log_mean(sums, similarity, count)
+
+    def log_mean(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
+        """The logarithm of the mean g of each row, (rows,)."""
+        if not self.weigh_positive:
+            return sums[1] - math.log(count)
+        total = torch.logaddexp(self.log_height(similarity), sums[1].detach())
+        return total - math.log(count + 1)
 
 
 @register("hardness")

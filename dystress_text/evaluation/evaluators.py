@@ -11,11 +11,10 @@ import math
 import re
 import reprlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,12 +26,12 @@ from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import SUITES, TASKS, TransferTask, eval_pairs, suite_folder
 from dystress_text.evaluation.embedder import TextEncoder
-from dystress_text.evaluation.readers import Labelled, StsPairs, scored, slug_of
+from dystress_text.evaluation.readers import Labelled, StsPairs, check_distinct, scored, slug_of
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, spearman
 from dystress_text.evaluation.words import Words
-from dystress_text.files.tables import is_hub_name, is_table, load_table
+from dystress_text.files.tables import READERS, is_hub_name, is_table, open_table
 from dystress_text.files.text_lines import is_blank
 from dystress_text.models.embedder import encode, without_normalization
 
@@ -157,10 +156,7 @@ class Evaluation(Evaluator):
     """
 
     def __init__(self, evaluators: Sequence[SentenceEvaluator]) -> None:
-        known: list[str] = []
-        for number, evaluator in enumerate(evaluators):
-            known += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
-        super().__init__(known)
+        super().__init__([])
         self.evaluators = list(evaluators)
         self.seconds = 0.0
 
@@ -221,9 +217,11 @@ class Evaluation(Evaluator):
         ``avg`` is the mean over all sets of scored pairs; SimCSE's names are known too, with and
         without ``eval_``.
         """
-        known = list(self.metrics)
+        known: list[str] = []  # read now: others name their primary metric when they first measure
+        for number, evaluator in enumerate(self.evaluators):
+            known += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
         if name is None:
-            return self.primary_metric
+            return next(iter(known), None)
         scored = [pairs.metric("spearman") for pairs in self.pairs]
         known += [AVERAGE] if len(scored) > 1 else []
         plain = name.removeprefix("eval_")  # transformers knows metrics with and without it
@@ -254,20 +252,24 @@ def metric_of(evaluator: SentenceEvaluator, number: int) -> str:
 
 
 def build_evaluation(
-    settings: EvaluationSettings, data_dir: str | Path | None = None
+    settings: EvaluationSettings,
+    data_dir: str | Path | None = None,
+    own: SentenceEvaluator | None = None,
 ) -> Evaluation:
-    """The evaluators that the settings name: sets, files, transfer tasks, search."""
+    """Return the evaluators that the settings name: sets, files, transfer tasks, search.
+
+    ``own``, of the user's, comes first.
+    """
+    if own is not None and not own.greater_is_better:
+        raise ParameterError("evaluator", "its figures must be better the greater they are")
     sets = [
         eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"
     ]
     sets += [read_scored_pairs(file) for file in settings.eval_file or []]
-    metrics = [AVERAGE, *(pairs.metric("spearman") for pairs in sets)]
-    twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
-    if twice is not None:
-        raise ParameterError(
-            "eval_file", f"two sets would have the metric {twice}; rename the file"
-        )
-    evaluators: list[SentenceEvaluator] = [PairsEvaluator(pairs) for pairs in sets]
+    average = AVERAGE.removesuffix("_spearman")
+    check_distinct("eval_file", [average, *(pairs.slug for pairs in sets)])
+    evaluators: list[SentenceEvaluator] = [] if own is None else [own]
+    evaluators += [PairsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
     evaluators += map(
@@ -354,12 +356,11 @@ def words_line(pairs: StsPairs, words: Mapping[str, float]) -> list[str]:
 def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
     """Read pairs with scores, named by their file or data set (see :func:`name_of`).
 
-    The columns are sentence1, sentence2 and score, or the only three, in that order; a .csv or .tsv
-    file of three need not have a header. Alignment uses the pairs in the top fifth of the scores,
-    from the lowest to the highest, as STS-B uses those above 4 of 0 to 5.
+    The columns are sentence1, sentence2 and score. Alignment uses the pairs in the top fifth of the
+    scores, from the lowest to the highest, as STS-B uses those above 4 of 0 to 5.
 
     Args:
-        source: a .csv, .tsv, .jsonl, .json or .parquet file, or a hub data set as ``OWNER/NAME``
+        source: a .csv, .tsv, .jsonl or .parquet file, or a hub data set as ``OWNER/NAME``
             (its ``validation`` split) or ``OWNER/NAME:SPLIT``.
         parameter: what errors name.
     """
@@ -396,35 +397,17 @@ def _place(source: str) -> tuple[str, str]:
 
 
 def _rows(source: str) -> Iterator[tuple[str, str, str, Any]]:
-    """The place of each row for errors, its two texts and its score."""
+    """Yield the place of each row for errors, its two texts and its score."""
     name, split = _place(source)
     if not is_table(name) or not (split or Path(source).is_file()):
-        raise DataError(f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
-    table = load_table(name, split)
-    columns, rows = table.column_names, cast(Iterable[dict[str, Any]], table)
-    if set(COLUMNS) <= set(columns):
-        columns = list(COLUMNS)
-    elif len(columns) != 3:
-        raise DataError(
-            f"{source!r} has the columns {', '.join(columns)}; it should have sentence1, sentence2 and score, or three "
-            "alone, two texts and a number, in that order"
-        )
-    elif columns != ["0", "1", "2"] and _is_number(
-        columns[2]
-    ):  # no header, nor what pandas writes for none
-        rows = chain([dict(zip(columns, columns, strict=True))], rows)
-    for number, row in enumerate(rows, 1):
+        raise DataError(f"no table {source!r} ({', '.join(READERS)}) and no such data set")
+    table = open_table(name, split)
+    if not set(COLUMNS) <= set(table.columns):
+        found = ", ".join(table.columns)
+        raise DataError(f"{source!r}: expected the columns {', '.join(COLUMNS)}; found {found}")
+    for number, (first, second, score) in enumerate(table.rows(COLUMNS), 1):
         where = f"row {number} of {source!r}"
-        first, second = (_text(row[column], where) for column in columns[:2])
-        yield where, first, second, row[columns[2]]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+        yield where, _text(first, where), _text(second, where), score
 
 
 def _text(cell: Any, where: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystress_text.errors import DataError
+from dystress_text.errors import DataError, ParameterError
 
 POSITIVE_SCORE = 4.0  # as is usual for SimCSE, alignment is that of the pairs scored above it
 BINARY = ("0", "1")
@@ -69,6 +69,13 @@ class Labelled:
 def slug_of(name: str) -> str:
     """A name in lower case, with ``_`` for all but letters and digits."""
     return re.sub(r"\W+", "_", name.lower()).strip("_")
+
+
+def check_distinct(parameter: str, names: Sequence[str]) -> None:
+    """Refuse sets that share a name, since results are kept by name."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ParameterError(parameter, f"two sets would have the name {twice!r}; rename one")
 
 
 def one_spaced(text: str) -> str:

@@ -2,8 +2,9 @@
 InformationRetrievalEvaluator.
 
 A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl``
-(``_id``, ``text``) and ``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score). A document is
-its title and its text; a score above 0 makes it relevant. As in BEIR, judgements of what the folder
+(``_id``, ``text``) and ``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score, perhaps with a
+header); the path of a file such as ``FOLDER/qrels/dev.tsv`` takes its judgements. A document is its
+title and its text; a score above 0 makes it relevant. As in BEIR, judgements of what the folder
 lacks do not count, and a query that is a document too does not find itself. Source of the layout:
 Thakur et al., "BEIR", NeurIPS 2021.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,16 +24,13 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import TextEncoder
-from dystress_text.evaluation.readers import one_spaced, score_of, slug_of
+from dystress_text.evaluation.readers import check_distinct, one_spaced, score_of, slug_of
+from dystress_text.evaluation.sts import with_ties
 from dystress_text.evaluation.words import Words
 
 METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
 GRADED = "nDCG@10 (graded)"  # of scores as gains, as BEIR has it; sentence-transformers' evaluator knows 0 and 1 alone
-QRELS = {
-    "test": ("qrels.tsv", "qrels/test.tsv"),
-    "dev": ("qrels/dev.tsv",),
-    "train": ("qrels/train.tsv",),
-}  # by split
+QRELS = "qrels.tsv", "qrels/test.tsv"  # of the test split
 
 
 def figures_in(result: Mapping[str, Any]) -> dict[str, float]:
@@ -57,10 +55,12 @@ class Collection:
     @cached_property
     def own(self) -> frozenset[str]:
         """The queries that are documents: of the same id and text, and where most are, all of the
-        same id.
+        same id. A document that is judged relevant to a query is another text.
         """
         texts = {
-            name: one_spaced(text) for name, text in self.queries.items() if name in self.documents
+            name: one_spaced(text)
+            for name, text in self.queries.items()
+            if name in self.documents and name not in self.relevant[name]
         }
         alike = {
             name
@@ -131,7 +131,11 @@ class Collection:
             ) -> dict[str, Any]:
                 ranked, graded, dcg = [], [], self.compute_dcg_at_k
                 for query, hits in zip(self.queries_ids, hits_of_queries, strict=True):
-                    others = (hit for hit in hits if query not in own or hit["corpus_id"] != query)
+                    others = [hit for hit in hits if query not in own or hit["corpus_id"] != query]
+                    tied = with_ties(np.array([hit["score"] for hit in others]))
+                    others = [
+                        {**hit, "score": score} for hit, score in zip(others, tied, strict=True)
+                    ]
                     ranked.append(sorted(others, key=lambda hit: (-hit["score"], hit["corpus_id"])))
                     scores = self.relevant_docs[query]
                     gains = [scores.get(hit["corpus_id"], 0.0) for hit in ranked[-1]]
@@ -162,56 +166,36 @@ class Collection:
         }
 
 
-def read_collections(
-    parameter: str, folders: Sequence[str | Path], split: str = "test"
-) -> list[Collection]:
+def read_collections(parameter: str, paths: Sequence[str | Path]) -> list[Collection]:
     """Read several, whose metrics have names of their own; ``parameter`` is what an error names."""
     try:
-        collections = [read_collection(Path(folder), split) for folder in folders]
+        collections = [read_collection(Path(path)) for path in paths]
     except DataError as error:
         raise ParameterError(parameter, str(error)) from error
     slugs = [collection.slug for collection in collections]
-    for name in slugs:
-        if not name or slugs.count(name) > 1:
-            problem = (
-                f"two collections are named {name!r}"
-                if name
-                else "the name of a folder has no letter or digit"
-            )
-            raise ParameterError(parameter, f"{problem}; rename it")
+    if "" in slugs:
+        raise ParameterError(parameter, "the name of a folder has no letter or digit; rename it")
+    check_distinct(parameter, slugs)
     return collections
 
 
-def read_collection(folder: Path, split: str = "test") -> Collection:
-    """Read a collection with the judgements of a split; one whose parts do not fit together is
-    refused.
+def read_collection(path: Path) -> Collection:
+    """Read a collection from its folder, or from the file of one split's judgements.
+
+    A collection whose parts do not fit together is refused.
     """
-    if not folder.is_dir():
-        raise DataError(f"no folder {str(folder)!r}")
-    documents, queries = (_texts(folder / name) for name in ("corpus.jsonl", "queries.jsonl"))
-    qrels = next((folder / name for name in QRELS[split] if (folder / name).is_file()), None)
-    if qrels is None:
-        raise DataError(f"{str(folder)!r} has no {' and no '.join(QRELS[split])}")
-    known: dict[str, dict[str, float]] = {}
+    folder, qrels = _parts(path)
+    documents, queries = _texts(folder / "corpus.jsonl"), _texts(folder / "queries.jsonl")
+    judged: dict[str, dict[str, float]] = {}
     ignored = 0
-    for number, line in _lines(qrels):
-        cells = [cell.strip() for cell in line.split("\t")]
-        try:
-            query, document, score = *cells[:-1], score_of(cells[-1])
-        except ValueError:
-            if number == 1 and not (queries.keys() | documents.keys()) & set(cells):  # the header
-                continue
-            raise DataError(
-                f"line {number} of {qrels} is not a query, a document and a score with tabs between them, BEIR's "
-                "layout; of TREC's four columns leave out the second"
-            ) from None
+    for query, document, score in _judgements(qrels):
         if query in queries and document in documents:
-            known.setdefault(query, {})[document] = score
+            judged.setdefault(query, {})[document] = score
         else:
             ignored += 1
     positive = {
         query: {name: score for name, score in of.items() if score > 0}
-        for query, of in known.items()
+        for query, of in judged.items()
     }
     relevant = {query: of for query, of in positive.items() if of}
     if not relevant:
@@ -222,9 +206,38 @@ def read_collection(folder: Path, split: str = "test") -> Collection:
         )
         raise DataError(f"{qrels} has no score above 0{lacking}")
     asked = {query: text for query, text in queries.items() if query in relevant}
-    graded = any(score not in (0, 1) for of in known.values() for score in of.values())
-    name = folder.resolve().name + ("" if split == "test" else f" {split}")
+    graded = any(score not in (0, 1) for of in judged.values() for score in of.values())
+    split = "" if qrels.stem in ("qrels", "test") else f" {qrels.stem}"
+    name = folder.resolve().name + split
     return Collection(name, documents, asked, relevant, len(queries) - len(asked), ignored, graded)
+
+
+def _parts(path: Path) -> tuple[Path, Path]:
+    """Return the folder of a collection and its file of judgements."""
+    if path.suffix == ".tsv":
+        return path.parent.parent if path.parent.name == "qrels" else path.parent, path
+    if not path.is_dir():
+        raise DataError(f"no folder {str(path)!r}")
+    for name in QRELS:
+        if (path / name).is_file():
+            return path, path / name
+    raise DataError(f"{str(path)!r} has no {' and no '.join(QRELS)}")
+
+
+def _judgements(qrels: Path) -> Iterator[tuple[str, str, float]]:
+    """Yield query, document and score; a first line that ends with ``score`` is a header."""
+    for number, line in _lines(qrels):
+        cells = [cell.strip() for cell in line.split("\t")]
+        if number == 1 and cells[-1] == "score":
+            continue
+        try:
+            query, document, score = *cells[:-1], score_of(cells[-1])
+        except ValueError:
+            raise DataError(
+                f"line {number} of {qrels} is not a query, a document and a score with tabs between them, BEIR's "
+                "layout; of TREC's four columns leave out the second"
+            ) from None
+        yield query, document, score
 
 
 def _lines(file: Path) -> list[tuple[int, str]]:

@@ -25,7 +25,7 @@ from dystress_text.evaluation.catalogue import (
 )
 from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.evaluation.evaluators import read_scored_pairs
-from dystress_text.evaluation.readers import StsPairs
+from dystress_text.evaluation.readers import StsPairs, check_distinct
 from dystress_text.evaluation.retrieval import Collection, figures_in, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_pairs, evaluate_sts_task, score_vectors
@@ -203,7 +203,10 @@ def pairs_table(results: Sequence[Results], sets: Sequence[StsPairs]) -> str:
         [
             ["", *names],
             *(
-                [r.about["model"], *(f"{r.pairs[n]['spearman']:.2f}" for n in names)]
+                [
+                    r.about["model"],
+                    *(f"{r.pairs[n]['spearman']:.2f}" if n in r.pairs else "-" for n in names),
+                ]
                 for r in results
             ),
         ]
@@ -253,8 +256,9 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
     """
     chosen = choose(settings.suite, settings.tasks or [])
     folder = suite_folder(settings.suite, settings.data_dir)
-    collections = read_collections("retrieval", settings.retrieval or [], settings.split)
+    collections = read_collections("retrieval", settings.retrieval or [])
     own = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
+    check_distinct("pairs", [pairs.name for pairs in own])
     if chosen and not folder.is_dir():
         reason = f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none"
         raise ParameterError("data_dir", reason)
@@ -290,7 +294,7 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
             _measure_geometry(settings, results, folder, embed)
             results.write(file, "geometry")
         for pairs in own:
-            results.pairs[pairs.name] = evaluate_pairs(pairs, embed)
+            _run_pairs(results, pairs, embed)
             results.write(file, pairs.name)
         for collection in collections:
             _run_collection(results, collection, embed, file)
@@ -346,11 +350,22 @@ def _run_task(
     try:
         results.tasks[task.name] = entry = evaluate_task(task, folder, embed, settings.mode)
     except DataError as error:
-        results.left_out[task.name] = str(error)
-        print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
+        _leave_out(results, task.name, error)
         return
     name = _said(settings, results, task.name)
     print(f"{name}: {figure_of(entry):.2f} ({entry['seconds']:.1f} s)", file=sys.stderr, flush=True)
+
+
+def _run_pairs(results: Results, pairs: StsPairs, embed: Embed | Words) -> None:
+    try:
+        results.pairs[pairs.name] = evaluate_pairs(pairs, embed)
+    except DataError as error:
+        _leave_out(results, pairs.name, error)
+
+
+def _leave_out(results: Results, name: str, error: DataError) -> None:
+    results.left_out[name] = str(error)
+    print(f"{name} left out: {error}", file=sys.stderr, flush=True)
 
 
 def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
@@ -375,8 +390,7 @@ def _measure_geometry(
     try:
         pairs = task.pairs(folder)
     except DataError as error:
-        results.left_out["geometry"] = str(error)
-        print(f"geometry left out: {error}", file=sys.stderr)
+        _leave_out(results, "geometry", error)
         return
     measured = score_vectors(pairs, embed(pairs.sentences))
     sums = {name: sha256_of(folder / name) for name in task.files}

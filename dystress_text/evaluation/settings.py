@@ -31,7 +31,7 @@ class EvaluationSettings:
     eval_file: list[str] | None = option(
         None,
         "Evaluate on scored pairs of your own too: .csv, .tsv, .jsonl or .parquet files with the columns "
-        "sentence1, sentence2 and score, or with two texts and a number alone, or OWNER/NAME[:SPLIT] on the hub.",
+        "sentence1, sentence2 and score, or OWNER/NAME[:SPLIT] on the hub.",
     )
     eval_transfer: list[str] | None = option(
         None,
@@ -41,7 +41,7 @@ class EvaluationSettings:
     eval_retrieval: list[str] | None = option(
         None,
         "Evaluate on search too: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or "
-        "qrels/test.tsv).",
+        "qrels/test.tsv), or the file of another split (FOLDER/qrels/dev.tsv).",
     )
 
     def __post_init__(self) -> None:
@@ -77,19 +77,14 @@ class SentEvalSettings:
     pairs: list[str] | None = option(
         None,
         "similarity: scored pairs of your own, .csv, .tsv, .jsonl or .parquet files with the columns sentence1, "
-        "sentence2 and score, or with two texts and a number alone, or OWNER/NAME[:SPLIT] on the hub",
+        "sentence2 and score, or OWNER/NAME[:SPLIT] on the hub",
         metavar="FILE",
     )
     retrieval: list[Path] | None = option(
         None,
-        "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or qrels/test.tsv)",
+        "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or qrels/test.tsv), "
+        "or the file of another split (FOLDER/qrels/dev.tsv)",
         metavar="FOLDER",
-    )
-    split: str = option(
-        "test",
-        "of judgements, qrels/SPLIT.tsv",
-        choices=("test", "dev", "train"),
-        needs="retrieval",
     )
     suite: str = option(
         "senteval",

@@ -7,6 +7,7 @@ Source: SentEval's protocol with "all" aggregation, as SimCSE reports it.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from dystress_text.evaluation.words import Words
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 
 RANDOM_PAIRS = 100_000
+TIE = 5e-7  # similarities of fp32 vectors are known to this, in units of the largest, 1 at least
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,28 @@ class StsResult:
     uniformity: float  # of the distinct sentences
 
 
-def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
-    """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds
-    a NaN.
+def with_ties(similarities: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return similarities, (n,), of which those that differ by rounding alone are equal.
+
+    A text in another batch, in another case for an uncased model, or in another order of tokens for
+    a static table has a vector that differs by some 1e-7.
     """
-    return 100 * float(stats.spearmanr(x, y).statistic)
+    known_to = TIE * max(1.0, float(np.abs(similarities).max(initial=0)))
+    tied = np.empty(len(similarities))
+    first = -np.inf  # of the group that ends at the similarity before
+    for i in np.argsort(similarities):
+        if not similarities[i] - first <= known_to:  # true of NaN
+            first = similarities[i]
+        tied[i] = first
+    return tied
+
+
+def spearman(similarities: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
+    """Spearman's rank correlation, x 100; NaN where either is constant or holds a NaN."""
+    tied = with_ties(similarities)
+    if len(np.unique(tied)) < 2:
+        return math.nan
+    return 100 * float(stats.spearmanr(tied, scores).statistic)
 
 
 def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
@@ -100,10 +119,11 @@ def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed | Words) -> dict
     subsets = {
         n: np.stack([x, read[n].scores]) for n, x in zip(read, cosines, strict=True)
     }  # (2, pairs) each
+    together = _figure(*np.concatenate(list(subsets.values()), axis=1))
     scores = {name: spearman(*both) for name, both in subsets.items()}
     counts = {name: both.shape[1] for name, both in subsets.items()}
     return {
-        "spearman": round(spearman(*np.concatenate(list(subsets.values()), axis=1)), 2),
+        "spearman": together,
         "mean": round(float(np.mean(list(scores.values()))), 2),
         "weighted_mean": round(
             float(np.average(list(scores.values()), weights=list(counts.values()))), 2
@@ -120,10 +140,17 @@ def evaluate_pairs(pairs: StsPairs, embed: Embed | Words) -> dict[str, Any]:
         repr((pairs.first, pairs.second, pairs.scores.tolist())).encode()
     ).hexdigest()
     return {
-        "spearman": round(spearman(cosines, pairs.scores), 2),
+        "spearman": _figure(cosines, pairs.scores),
         "count": len(pairs),
         "sha256": data,
     }
+
+
+def _figure(cosines: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
+    figure = spearman(cosines, scores)
+    if math.isnan(figure):
+        raise DataError("all pairs have the same similarity, so there is no rank correlation")
+    return round(figure, 2)
 
 
 def _cosines(subsets: Sequence[StsPairs], embed: Embed | Words) -> list[NDArray[np.float64]]:
@@ -135,8 +162,6 @@ def _cosines(subsets: Sequence[StsPairs], embed: Embed | Words) -> list[NDArray[
             [text for pairs in subsets for text in getattr(pairs, s)] for s in ("first", "second")
         )
         cosines = embed.cosines(first, second)
-        if len(set(cosines)) < 2:
-            raise DataError("words alone give all pairs the same similarity")
         return np.split(cosines, np.cumsum([len(pairs) for pairs in subsets])[:-1])
     both = (
         [unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second)]

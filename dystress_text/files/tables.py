@@ -1,217 +1,238 @@
-"""Tables: csv, tsv, jsonl and parquet files, and data sets on the hub, as rows of ``datasets``."""
+"""Tables as rows under named columns: files, data sets of ``datasets``, and lists from Python.
+
+The ending of a file decides how it is read, and nothing is inferred from its content. All files
+are in UTF-8.
+
+- ``.csv``: commas, and quotation marks around cells that need them (RFC 4180).
+- ``.tsv``: tabs; a quotation mark is a character like others, as in GLUE's files.
+- ``.jsonl``: an object a line; the first one names the columns.
+- ``.parquet``.
+
+``datasets`` reads none of these files here: it infers the types of cells, takes names of files as
+patterns, and knows its copies by name and time.
+"""
 
 from __future__ import annotations
 
 import csv
-import glob
 import io
-import re
-import shlex
-import shutil
-import tempfile
-import warnings
-from collections import deque
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import ArrowException
 
-from dystress_text.errors import DataError, reason_of
+from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.files.hub import hub_reachable
-from dystress_text.files.places import cache_root
-from dystress_text.files.text_lines import PACKINGS, is_packed, not_utf8, open_text
+from dystress_text.files.text_lines import UNPACK_ERRORS, ending_of, open_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
-LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of datasets
-ENDINGS = (*SEPARATORS, *LOADERS)
-_MOST_IN_A_CELL = (
-    1 << 26
-)  # characters: an unpaired quotation mark makes one cell of all that follows
-_FIRST_ROW = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
+MAX_CELL = 1 << 26  # characters; an unpaired quotation mark makes one cell of all that follows
+BATCH = 1000  # rows; many times faster than row after row
+DIALECTS: dict[str, dict[str, Any]] = {
+    ".csv": {"strict": True},
+    ".tsv": {"strict": True, "delimiter": "\t", "quoting": csv.QUOTE_NONE},
+}
+
+Record = dict[str, Any]  # a row: cells by column
+Columns = Sequence[str] | None  # those to read; None for all
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns, which can be read again and again."""
+
+    source: str  # for messages: a file, a data set, a list
+    columns: tuple[str, ...]
+    read: Callable[[Columns], Iterator[Record]]  # may yield further columns too
+
+    def rows(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Yield the cells of these columns, row after row; None where a row lacks one."""
+        with _readable(self.source):
+            for record in self.read(columns):
+                yield tuple(map(record.get, columns))
 
 
 def is_table(source: str) -> bool:
-    """Whether a source is a table, by its ending, or the name of a data set on the hub."""
-    return _ending(source) in ENDINGS or is_hub_name(source)
-
-
-def _ending(source: str) -> str:
-    """The ending in lower case, without that of a packed file."""
-    path = Path(source.lower())
-    return Path(path.stem).suffix if path.suffix in PACKINGS else path.suffix
+    """Return whether a source is a table, by its ending, or names a data set on the hub."""
+    return ending_of(source) in READERS or is_hub_name(source)
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name has the form ``owner/name``, has no ending, and is not a file on this machine."""
-    words = name.split("/")
-    named = (
-        len(words) == 2 and all(words) and not name.startswith((".", "~")) and not Path(name).suffix
-    )
-    return named and not Path(name).exists()
+    """Return whether a name has the form ``owner/name``, has no ending, and is no file here."""
+    parts = name.split("/")
+    if len(parts) != 2 or not all(parts) or name.startswith((".", "~")):
+        return False
+    return not Path(name).suffix and not Path(name).exists()
 
 
-def load_table(source: str, split: str = "train") -> Dataset:
-    """The rows of a table: a file with one of the :data:`ENDINGS`, packed or not, or ``split`` of a
-    hub's data set.
+def open_table(source: str, split: str = "train") -> Table:
+    """Open a file with an ending in :data:`READERS`, or ``split`` of a data set on the hub."""
+    if is_hub_name(source):
+        return dataset_table(_from_hub(source, split), source)
+    read = partial(READERS[ending_of(source)], Path(source))
+    with _readable(source):
+        first = next(read(None), None)
+        if first is None:
+            raise ValueError("it has no rows")
+    return Table(source, tuple(first), read)
 
-    The cells of a .csv or .tsv file are all texts.
+
+def dataset_table(data: Dataset, source: str) -> Table:
+    """Return the table of a data set."""
+    plain = data.with_format(None)
+
+    def read(columns: Columns) -> Iterator[Record]:
+        for batch in plain.select_columns(list(columns or plain.column_names)).iter(BATCH):
+            yield from _records(batch)
+
+    return Table(source, tuple(data.column_names), read)
+
+
+def python_table(texts: object) -> Table:
+    """Return the table of a list of strings, pairs or triplets, or of a ``datasets.Dataset``.
+
+    The columns of a list are ``text``, or ``anchor``, ``positive``, ``negative``, ``negative_2``
+    and so on. Errors name the place, and never the data.
     """
+    if isinstance(texts, Sequence) and not isinstance(texts, str | bytes):
+        return _list_table(texts)
+    from datasets import Dataset  # slow to import
+
+    if not isinstance(texts, Dataset):
+        expected = "a list of strings, pairs or triplets, or a datasets.Dataset"
+        raise ParameterError("texts", f"expected {expected}, got {type(texts).__name__}")
+    return dataset_table(texts, f"data set of {len(texts):,} rows")
+
+
+def _list_table(texts: Sequence[Any]) -> Table:
+    if not texts:
+        raise ParameterError("texts", "the list is empty")
+    single = isinstance(texts[0], str)
+    columns = ("text",) if single else _columns_of(texts[0])
+    expected = "a string" if single else f"{len(columns)} strings, as a list or tuple"
+    rows = []
+    for index, item in enumerate(texts):
+        row = (item,) if single else item
+        fits = isinstance(row, list | tuple) and len(row) == len(columns)
+        if not fits or not all(isinstance(cell, str) for cell in row):
+            raise ParameterError("texts", f"item {index}: expected {expected}")
+        rows.append(tuple(row))
+
+    def read(_: Columns) -> Iterator[Record]:
+        return (dict(zip(columns, row, strict=True)) for row in rows)
+
+    return Table(f"list of {len(rows):,} {'texts' if single else 'rows of texts'}", columns, read)
+
+
+def _columns_of(row: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a list whose first item is ``row``."""
+    if not isinstance(row, list | tuple) or len(row) < 2:
+        raise ParameterError("texts", "item 0: expected a string, or a list or tuple of strings")
+    more = (f"negative_{number}" for number in range(2, len(row) - 1))
+    return ("anchor", "positive", "negative", *more)[: len(row)]
+
+
+def _from_hub(name: str, split: str) -> Dataset:
     import datasets  # slow to import
 
+    if not hub_reachable():
+        raise DataError(f"no file {name!r}, and no hub to look for a data set of that name")
     datasets.disable_progress_bars()
-    on_hub, ending = is_hub_name(source), _ending(source)
-    if on_hub and not hub_reachable():
-        raise DataError(f"no file {source!r}, and no hub to look for a data set of that name")
     try:
-        if on_hub:
-            return datasets.load_dataset(source, split=split)
-        if ending in SEPARATORS:
-            return datasets.Dataset(_separated(Path(source), ending))
-        if LOADERS[ending] == "json":
-            with open_text(Path(source)) as file:
-                if not _FIRST_ROW.match(file.read(2**20)):  # pyarrow crashes where null comes first
-                    raise ValueError(
-                        "it must be in UTF-8 and begin with a row, as an object or in a list of objects"
-                    )
-        with read_once(Path(source)) as (file, cache):
-            rows = datasets.load_dataset(
-                LOADERS[ending], data_files=file, split="train", cache_dir=cache
-            )
-            rows.data.table.validate(full=True)  # pyarrow reads texts of any bytes
-            return rows
-    except Exception as error:  # the libraries that read tables have many kinds
-        found = error.__cause__ or error
-        encoded = not (isinstance(found, UnicodeDecodeError) or "Invalid UTF8" in str(found))
-        reason = reason_of(found) if encoded or on_hub else f"it {not_utf8(Path(source))}"
-        raise DataError(f"cannot read {source!r}: {reason}") from error
+        return datasets.load_dataset(name, split=split)
+    except Exception as error:  # the library has many kinds
+        reason = reason_of(error.__cause__ or error)
+        raise DataError(f"cannot read {name!r}: {reason}") from error
 
 
 @contextmanager
-def read_once(path: Path) -> Iterator[tuple[str, str]]:
-    """A new name for a file, and a place for a copy: datasets takes names as patterns, and knows
-    its copies by them.
-    """
-    (root := cache_root() / "datasets").mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root) as folder, open_text(path) as file:
-        name = Path(folder) / "table"
-        if isinstance(file, io.BufferedReader):
-            name.symlink_to(path.absolute())
-        else:
-            with name.open("wb") as unpacked:
-                shutil.copyfileobj(file, unpacked, 1 << 20)
-        yield glob.escape(str(name)), folder
-
-
-def _separated(path: Path, ending: str) -> pa.Table:
-    # the libraries' readers guess a type for each column, and fill up or join rows that do not fit
-    # without a word
-    rows = (
-        cells
-        for cells, _ in _rows(path, SEPARATORS[ending], ending == ".csv" or _cells_in_marks(path))
-    )
-    names = next(rows, [])
-    if len(set(names)) < max(1, len(names)):
-        raise ValueError(
-            f"its header names a column twice: {', '.join(names)}" if names else "it is empty"
-        )
-    if len(names) == 1 and re.search(r"[\t,;|^~]|\w: ?\w", names[0]):
-        way = (
-            f"; for commas: {with_commas(path)}" if ";" in names[0] and not is_packed(path) else ""
-        )
-        raise ValueError(
-            f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs{way}"
-        )
-    schema = pa.schema([(name, pa.string()) for name in names])
-    batches = []
-    while some := list(islice(rows, 10_000)):
-        columns = [pa.array(cells, pa.string()) for cells in zip(*some, strict=True)]
-        batches.append(pa.record_batch(columns, schema=schema))
-    return pa.Table.from_batches(batches, schema)
-
-
-def with_commas(path: Path) -> str:
-    """The command that makes a .csv of a table with semicolons between its cells."""
-    code = "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter=';'))"
-    new = path.with_name(f"commas-{path.stem}.csv")
-    return f'python -c "{code}" < {shlex.quote(str(path))} > {shlex.quote(str(new))}'
-
-
-def _cells_in_marks(path: Path) -> bool:
-    """Whether quotation marks of a .tsv stand around cells, as pandas writes them, or are text, as
-    in GLUE's files.
-
-    They stand around cells if each row is what csv's writer makes of its cells, with marks where
-    they are needed, or if all cells of the header have them, or if the rows have one width in this
-    way alone. Where it matters, a warning says which it was.
-    """
-    as_needed, everywhere, differ = True, False, False
+def _readable(source: str) -> Iterator[None]:
     try:
-        for number, (cells, line) in enumerate(_rows(path, "\t", True)):
-            if '"' in line:
-                differ |= line != "\t".join(cells)
-                as_needed &= line == _written(cells, csv.QUOTE_MINIMAL)
-                everywhere |= number == 0 and line == _written(cells, csv.QUOTE_ALL)
-    except ValueError:
-        return False
-    if not differ:
-        return False
-    quoted = as_needed or everywhere
-    if not quoted:
+        yield
+    except UnicodeDecodeError as error:
+        found = f"{error.object[error.start]:#04x}"
+        raise DataError(f"cannot read {source!r}: expected UTF-8, got a byte {found}") from error
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+        csv.Error,
+        ArrowException,
+        *UNPACK_ERRORS,
+    ) as error:
+        raise DataError(f"cannot read {source!r}: {reason_of(error)}") from error
+
+
+def _lines(path: Path, newline: str) -> Iterator[str]:
+    """Yield lines with their ends; a line longer than a cell may be comes in pieces."""
+    with (
+        open_text(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline) as text,
+    ):
+        yield from iter(partial(text.readline, MAX_CELL), "")
+
+
+def _delimited(path: Path, _: Columns) -> Iterator[Record]:
+    """Yield the rows of a .csv or .tsv file that are not blank; all cells are strings."""
+    limit = csv.field_size_limit(MAX_CELL)  # of the whole process
+    reader = csv.DictReader(_lines(path, ""), **DIALECTS[ending_of(path)])
+    try:
+        _check_names(reader.fieldnames or ())
+        for row in reader:
+            if None in row or None in row.values():  # more or fewer cells
+                width = len(reader.fieldnames or ())
+                raise ValueError(f"line {reader.line_num} does not have the header's {width} cells")
+            yield row
+    except csv.Error as error:
+        reason = f"{error}; expected quotation marks in pairs"
+        raise ValueError(f"after line {reader.line_num}: {reason}") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _objects(path: Path, _: Columns) -> Iterator[Record]:
+    """Yield the objects of a .jsonl file."""
+    for number, line in enumerate(_lines(path, "\n"), 1):
+        if not line.strip():
+            continue
         try:
-            deque(_rows(path, "\t", False), maxlen=0)
-        except ValueError:
-            quoted = True
-    taken = "taken off, as pandas writes them" if quoted else "taken as text, as in GLUE's files"
-    warnings.warn(
-        f"{str(path)!r}: quotation marks around cells are {taken}; if they are not meant so, save it as .jsonl",
-        stacklevel=2,
-    )
-    return quoted
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number} is not a JSON object")
+        yield row
 
 
-def _written(cells: list[str], quoting: Literal[0, 1]) -> str:
-    csv.writer(line := io.StringIO(), delimiter="\t", quoting=quoting).writerow(cells)
-    return line.getvalue().removesuffix("\r\n")
+def _parquet(path: Path, columns: Columns) -> Iterator[Record]:
+    with open_text(path) as file:
+        table = pq.ParquetFile(file)
+        _check_names(table.schema_arrow.names)
+        for batch in table.iter_batches(BATCH, columns=columns and list(columns)):
+            yield from _records(batch.to_pydict())
 
 
-def _rows(path: Path, separator: str, quoted: bool) -> Iterator[tuple[list[str], str]]:
-    """The header and the rows, each with its text; blank lines are left out, a row of another width
-    is a ValueError.
-    """
-    lines: list[str] = []  # of the row that is being read
-    width, number, hint = 0, 1, "" if quoted else " (quotation marks are read as text)"
+def _records(batch: Mapping[str, list[Any]]) -> Iterator[Record]:
+    for row in zip(*batch.values(), strict=True):
+        yield dict(zip(batch, row, strict=True))
 
-    def read(text: Iterable[str]) -> Iterator[str]:
-        for line in text:
-            lines.append(line)
-            yield line
 
-    limit = csv.field_size_limit(_MOST_IN_A_CELL)  # of the whole process
-    with open_text(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        reader = csv.reader(
-            read(text),
-            delimiter=separator,
-            quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE,
-            strict=True,
-        )
-        try:
-            for row in reader:
-                width = width or len(row)
-                if row and len(row) != width:
-                    raise ValueError(
-                        f"line {number} does not have the header's {width} cells but {len(row)}{hint}"
-                    )
-                if row:
-                    yield row, "".join(lines).rstrip("\r\n")
-                lines.clear()
-                number = reader.line_num + 1
-        except csv.Error as error:
-            raise ValueError(f"line {number}: {error} (an unpaired quotation mark?)") from None
-        finally:
-            csv.field_size_limit(limit)
+def _check_names(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise ValueError(f"its header names a column twice: {', '.join(names)}")
+
+
+READERS: dict[str, Callable[[Path, Columns], Iterator[Record]]] = {
+    ".csv": _delimited,
+    ".tsv": _delimited,
+    ".jsonl": _objects,
+    ".parquet": _parquet,
+}

@@ -6,6 +6,7 @@ program that is killed leaves the old content.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -18,7 +19,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from dystress_text.errors import Interrupted, UserError
+
 MODEL_STAGING = ".model-writing"
+_NEARLY_FULL = 2**20  # bytes left where a write that failed did so for want of space
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -55,6 +59,28 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 
 @contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Raise what any library says when the folder's disk is full as the system's own OSError."""
+    try:
+        yield
+    except Exception as error:  # tokenizers raises Exception itself
+        if isinstance(error, UserError | Interrupted) or not _is_full(folder, error):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+
+
+def _is_full(folder: Path, error: Exception) -> bool:
+    """Whether a disk is full: of libraries of Rust the message says it, torch and numpy only that
+    a part was written.
+    """
+    number: int | None = getattr(error, "errno", None)
+    if number is not None:
+        return number == errno.ENOSPC
+    said = os.strerror(errno.ENOSPC) in str(error)
+    return said or shutil.disk_usage(folder).free < _NEARLY_FULL
+
+
+@contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
     """A new staging folder beside ``final``, which it replaces at the end; after an error ``final``
     is unchanged.
@@ -63,7 +89,8 @@ def whole_folder(final: Path) -> Iterator[Path]:
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
     try:
-        yield staging
+        with disk_errors(staging):
+            yield staging
         aside = _aside(final)
         shutil.rmtree(aside, ignore_errors=True)
         if final.is_dir():
@@ -91,7 +118,8 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program
     staging.mkdir(parents=True)
     try:
-        yield staging
+        with disk_errors(staging):
+            yield staging
         mode = staging.stat().st_mode & 0o666  # a new file's under the user's umask
         for file in (path for path in staging.rglob("*") if path.is_file()):
             file.chmod(mode)  # safetensors makes files that only their owner can read

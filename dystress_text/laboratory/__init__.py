@@ -1,3 +1,1 @@
-"""Experiments with temperatures: sweeps over losses and seeds, what a rule amounts to, the paper's
-figures.
-"""
+"""Experiments with temperatures: sweeps over losses and seeds, and what a rule amounts to."""

@@ -15,25 +15,21 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose
-from dystress_text.files.claim import LOCK, claimed
+from dystress_text.files.lock import LOCK, locked
 from dystress_text.report.runs import FinishedRun, differing
 from dystress_text.report.tables import Comparisons, verdict
 from dystress_text.report.text_runs import read_text_runs
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.presets import TABLES
-from dystress_text.training.run_folder import (
-    claim_folder,
-    evaluation_file,
-    finished_before,
-    read_json,
-)
+from dystress_text.training.run_folder import evaluation_file, read_json
+from dystress_text.training.run_state import finished_record, locked_folder
 
 SET_HERE = (
     "--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir", "--push_to_hub"
@@ -68,7 +64,7 @@ class PlannedRun:
 
     def is_trained(self) -> bool:
         """Whether the folder holds this run, finished; one with other settings is refused."""
-        return finished_before(self.folder, parse(self.options).asked()) is not None
+        return finished_record(self.folder, parse(self.options).asked()) is not None
 
 
 def _program(name: str) -> list[str]:
@@ -140,8 +136,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         for run in runs:
             print(f"{run.folder.name}: {shlex.join(next(run.commands(), ['done']))}")
         return True
-    with ExitStack() as held:
-        claim_folder(held, options.output_dir)
+    with locked_folder(options.output_dir):
         (options.output_dir / "logs").mkdir(exist_ok=True)
         print(
             f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}",
@@ -195,7 +190,7 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
         told = False
         while not signals:
             try:
-                with claimed(folder / LOCK):
+                with locked(folder / LOCK):
                     return
             except UserError as error:
                 if not told:

@@ -13,8 +13,8 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 from dystress_text.errors import DataError, reason_of
-from dystress_text.files.claim import LOCK, claimed
 from dystress_text.files.hub import hub_reachable
+from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.prepared_data import Manifest, read_manifest, write_manifest
 from dystress_text.files.whole import recover, sha256_of, whole_folder
 from dystress_text.preparation import images, texts
@@ -28,7 +28,7 @@ def prepare(name: str, request: Request) -> Manifest:
     final = request.root / name
     try:
         request.root.mkdir(parents=True, exist_ok=True)
-        with claimed(request.root / f".{name}{LOCK}"):
+        with locked(request.root / f".{name}{LOCK}"):
             for left in request.root.glob(f".{name}.*.writing"):  # by a process that was killed
                 shutil.rmtree(left)
             recover(final)

@@ -1,9 +1,10 @@
 """Make a copy of a trained model that other tools load.
 
     dystress export out/ --to hf        # transformers alone; the card spells the pooling out
-    dystress export out/ --to onnx      # ONNX Runtime and what is built on it; pooling is part of
-    the graph dystress export out/ --to onnx --quantize int8 --text FILE dystress export out/ --to
-    native --push_to_hub NAME/MODEL
+    # ONNX Runtime and what is built on it; pooling is part of the graph
+    dystress export out/ --to onnx
+    dystress export out/ --to onnx --quantize int8 --text FILE
+    dystress export out/ --to native --push_to_hub NAME/MODEL
 
 The copy lands in a folder of its own (``--output``, or ``out-hf`` and so on) and is there only if
 its vectors, as the tool that it is for computes them, are those of the model (1e-4). ``native`` is

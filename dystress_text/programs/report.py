@@ -3,11 +3,12 @@ temperatures.
 
     dystress report sweep/
     dystress report sweep/ --format latex > tables.tex
-    dystress report sweep/ --format jsonl > runs.jsonl         # a line for each run; dystress
-    report reads it again dystress report out_a/ out_b/ --baseline out_b             # single runs
-    dystress report base/ out/                                 # a model that is no run, after
-    dystress senteval dystress report out_a/ out_b/ --format html > compare.html # with curves,
-    settings and similarities
+    # a line for each run; dystress report reads it again
+    dystress report sweep/ --format jsonl > runs.jsonl
+    dystress report out_a/ out_b/ --baseline out_b             # single runs
+    dystress report base/ out/ # a model that is no run, after dystress senteval
+    # with curves, settings and similarities
+    dystress report out_a/ out_b/ --format html > compare.html
 
 The first lines say which configuration is above which, where the seeds can tell. Differences are
 paired by seed and corrected for their number; figures of other data are not compared. Without

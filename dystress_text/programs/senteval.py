@@ -19,31 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import program
 from dystress_text.cli.options import SettingsParser, check_names, converted
-from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import SentEvalSettings
+from dystress_text.simcse.arguments import SIMCSE
 
 if TYPE_CHECKING:
     from dystress_text.evaluation.run import Results
 
-# the options of SimCSE's evaluation.py, and what they are called here
-SIMCSE_OPTIONS = {
-    "--model_name_or_path": "--model",
-    "--pooler": "--pooler_type, and its cls is pooler",
-    "--task_set": "--tasks sts, transfer or all",
-    "--mode=fasttest": "--mode fast",
-    "--mode=dev": "dystress train --eval_set stsb_dev sickr_dev --eval_transfer",
-}
-
 
 def make_parser() -> SettingsParser:
     """The program's options."""
-    return SettingsParser([SentEvalSettings], "dystress senteval", __doc__)
+    return SettingsParser([SentEvalSettings], "dystress senteval", __doc__, elsewhere=SIMCSE)
 
 
 def evaluate(
@@ -112,10 +102,5 @@ def _evaluated(settings: SentEvalSettings) -> list[Results]:
 @program("dystress senteval", "interrupted; the result file holds what was finished")
 def main(words: list[str]) -> bool:
     """The program; whether every task has its figure."""
-    for word, following in pairwise([*words, ""]):
-        name, equals, value = word.partition("=")
-        name = name[:2] + name[2:].replace("-", "_")
-        for option in {name, f"{name}={value if equals else following}"} & SIMCSE_OPTIONS.keys():
-            raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
     (settings,) = make_parser().settings(words)
     return not any(results.missing for results in _evaluated(settings))

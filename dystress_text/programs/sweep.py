@@ -2,9 +2,9 @@
 folder.
 
     dystress sweep --table sts --seeds 0 1 2                         # the paper's nine rows
-    dystress sweep --table sts controls --seeds 0 1 2 --tasks all    # and constants as their
-    controls dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100 dystress sweep
-    --presets small --loss "infonce(0.05)" "infonce(cosine(0.03, 0.05))" "dcl(0.07)"
+    dystress sweep --table sts controls --seeds 0 1 2 --tasks all # and constants as their controls
+    dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
+    dystress sweep --presets small --loss "infonce(0.05)" "infonce(cosine(0.03, 0.05))" "dcl(0.07)"
 
 Losses go on top of the one preset that is named. The last lines say which configuration is higher.
 

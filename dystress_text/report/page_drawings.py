@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,7 +18,15 @@ from matplotlib.ticker import MaxNLocator
 from dystress_text.core.temperature import Temperature
 from dystress_text.report.outcome import MEASURES, metric_title
 from dystress_text.report.page import Pictures
-from dystress_text.report.plots import GREY, SIMILARITIES, STYLES, dress, legend_below, style
+from dystress_text.report.plots import (
+    GREY,
+    SIMILARITIES,
+    STYLES,
+    dress,
+    legend_below,
+    style,
+    subplots,
+)
 from dystress_text.report.runs import FinishedRun, Line, labels
 from dystress_text.training.run_folder import untrained_of
 
@@ -107,7 +114,7 @@ def _drawn(
     metric: str, title: str, runs: Sequence[tuple[FinishedRun, Curves]], looks: Mapping[str, Look]
 ) -> str:
     with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 2.1))
+        figure, axes = subplots(1, 1, (WIDTH, 2.1))
         named = set()
         for run, curves in runs:
             name, (steps, values) = run.configuration, curves.get(metric, ([], []))
@@ -176,9 +183,8 @@ def _draw(
         temperature = None  # it has no curve
     with style():
         rows = len(panels) + (temperature is not None)
-        figure, grid = plt.subplots(
-            rows, sharex=True, squeeze=False, figsize=(WIDTH, 0.5 + 1.25 * rows)
-        )
+        size = (WIDTH, 0.5 + 1.25 * rows)
+        figure, grid = subplots(rows, 1, size, sharex=True, squeeze=False)
         for axes, (title, histograms) in zip(grid.flat, panels.items(), strict=False):
             for name, (label, (colour, line)) in kinds.items():
                 counts = np.array(histograms[name])
@@ -200,8 +206,7 @@ def _draw(
 
 
 def picture(figure: Figure) -> str:
-    """A figure as a URI that holds it; the figure is closed."""
+    """A figure as a URI that holds it."""
     with io.BytesIO() as drawn:
         figure.savefig(drawn, format="svg", metadata={"Date": None})
-        plt.close(figure)
         return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")

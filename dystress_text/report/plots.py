@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from pathlib import Path
+from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -20,7 +16,6 @@ STYLES = [
     ("#e69f00", "-"), ("#56b4e9", "--"),
 ]  # fmt: skip
 GREY = "#8c8c8c"
-WIDTH = 12 / 2.54  # inches
 SIMILARITIES = torch.linspace(-1, 1, 1201, dtype=torch.float64)
 
 
@@ -31,9 +26,17 @@ def style() -> AbstractContextManager[None]:
             "font.size": 7.5, "axes.labelsize": 7.5, "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7.5,
             "axes.titlesize": 8, "lines.linewidth": 1.6, "axes.unicode_minus": False, "axes.grid": True,
             "grid.alpha": 0.25, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
-            "figure.constrained_layout.use": True, "savefig.dpi": 200, "pdf.fonttype": 42, "svg.hashsalt": "dystress",
+            "figure.constrained_layout.use": True, "savefig.dpi": 200, "svg.hashsalt": "dystress",
         }
     )  # fmt: skip
+
+
+def subplots(
+    rows: int, columns: int, size: tuple[float, float], **options: Any
+) -> tuple[Figure, Any]:
+    """A figure of a size in inches and its axes, without pyplot, whose backend is the user's."""
+    figure = Figure(figsize=size)
+    return figure, figure.subplots(rows, columns, **options)
 
 
 def dress(axes: Axes, label: str, title: str) -> None:
@@ -51,11 +54,3 @@ def dress(axes: Axes, label: str, title: str) -> None:
 def legend_below(figure: Figure, axes: Axes, columns: int = 1) -> None:
     """One legend for panels that share their lines, below the figure."""
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
-
-
-def save(figure: Figure, file: Path) -> None:
-    """Write a figure; the file's ending says the format. The same figure gives the same file."""
-    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-    with style():
-        figure.savefig(file, metadata=undated.get(file.suffix.lower()))
-        plt.close(figure)

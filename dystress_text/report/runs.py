@@ -18,6 +18,7 @@ from dystress_text.core.run_temperatures import LearnableTemperature
 from dystress_text.core.temperature import Temperature
 from dystress_text.errors import UserError
 from dystress_text.training import run_folder
+from dystress_text.training.run_state import FINISHED, state_of
 from dystress_text.training.settings import CONFIGURATION_FREE
 
 Line = Mapping[str, Any]  # of a log: step, and values by name
@@ -107,7 +108,7 @@ def read_finished(
                 f"{folder / run_folder.RECORD} is not the record of a run of {' or '.join(programs)}"
             )
         run_folder.check_version(folder, record)
-        if run_folder.state_of(record) == run_folder.FINISHED:
+        if state_of(record) == FINISHED:
             runs.append(FinishedRun(folder.absolute(), record))
         else:
             unfinished.append(folder.name)

@@ -140,11 +140,11 @@ class Comparison:
             d = replace(d, mean=abs(d.mean))
             said = f"{higher} is {d.mean:.2f} above {lower} in {where}"
             return f"{said}; {d.seeds} seeds can tell: {interval} {d.interval(True)}."
-        less = f"{name} less {baseline} is {d.mean:+.2f} in {where}"
+        subtracted = f"{name} - {baseline} = {d.mean:+.2f} in {where}"
         if d.p is None:
-            return f"{less}, with one seed: nobody can tell whether that is the temperature or the seed."
-        too = "are too few to" if d.seeds == 2 else "cannot"
-        return f"{less}, but {d.seeds} seeds {too} tell: {interval} {d.interval(True)}."
+            return f"{subtracted} ({d.interval()})."
+        told = "not significant" if d.seeds > 2 else f"{d.seeds} seeds are too few to tell"
+        return f"{subtracted} (95 % CI{correction} {d.interval(True)}; {d.seeds} seeds): {told}."
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ def notes_of(compared: Comparisons) -> list[str]:
     single = [name for name, several in configurations.items() if len(several) == 1]
     if single:
         notes.append(
-            f"One seed: no interval, and no claim about a temperature: {', '.join(single)}."
+            f"One seed: no interval over seeds, and no claim about a temperature: {', '.join(single)}."
         )
     elif configurations:
         notes.append(

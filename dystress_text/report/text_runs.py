@@ -97,7 +97,7 @@ def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], li
     that are no runs.
 
     A place is a run, an evaluated model, a folder of both, or a file of evaluations (``.json``) or
-    runs (``.jsonl``).
+    runs (``.jsonl``). Models inside a run's folder are parts of the run.
     """
     lines = [line for place in places if place.suffix == ".jsonl" for line in _of_file(place)]
     others = [place for place in places if place.suffix != ".jsonl"]
@@ -125,6 +125,8 @@ def _of_file(file: Path) -> list[TextRun | Evaluated]:
 
 def _evaluated(place: Path) -> list[Evaluated]:
     """The models with evaluations in a file, or in a folder or one in it that holds no run."""
+    if (place / RECORD).is_file():
+        return []
     pattern = evaluation_file(Path(), "*", "test").name
     within = sorted(file for each in ("", "*/") for file in place.glob(each + pattern))
     files = (

@@ -1,5 +1,4 @@
-"""The text recipe: task, training text, options, presets with the paper's figures, and SimCSE's own
-flags.
+"""The text recipe: task, training text, options, and presets with the paper's figures.
 
 May import: core, cli, files, training, encoders, evaluation.
 """

@@ -32,15 +32,15 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
-from dystress_text.files.claim import LOCK, claimed
+from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.places import cache_error, cache_root
-from dystress_text.files.text_lines import CorpusReport, not_utf8
+from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import sha256_of, whole_folder
 from dystress_text.simcse.crops import Crops, too_short
-from dystress_text.simcse.texts import TextFile, TrainingText
+from dystress_text.simcse.texts import TrainingText
 from dystress_text.training.batches import Batch
 
-FORMAT = 11  # version of the cache; raise it with the layout of the files or the reading of a text
+FORMAT = 12  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, REST = "tokens.bin", "rest.npz"  # what is mapped, and what has checksums of its own
 CHUNK = 256  # sentences that are tokenised at a time
 WARNED, REFUSED = (
@@ -199,7 +199,7 @@ def load_corpus(
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.enable_truncation(max_seq_length)
     backend.no_padding()
-    report = CorpusReport(sha256=text.checksum(), documents=getattr(text, "documents", False))
+    report = CorpusReport(sha256=text.checksum(), documents=text.documents)
     identity = f"{report.sha256}, tokenizer {_hash(backend.to_str())}"
     most = None if max_samples is None else max_samples * text.columns
     readable = report.sha256 if crops else f"{identity} {tokenizer.pad_token_id}"
@@ -207,9 +207,8 @@ def load_corpus(
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
     encode = _utf8 if crops else partial(_encoded, tokenizer, backend)
     try:
-        with claimed(
-            folder.with_name(f".{folder.name}{LOCK}"), wait=True
-        ):  # another run may be reading the same text
+        # another run may be reading the same text
+        with locked(folder.with_name(f".{folder.name}{LOCK}"), wait=True):
             corpus = None
             if folder.is_dir():
                 try:
@@ -301,22 +300,14 @@ def _write(
                 yield sentence, kept
 
     first, report.equal = _compare(rows(), text.columns)
-    if (
-        report.sentences == 0
-        or report.over_long + report.invalid_utf8 + report.nul > report.sentences
-    ):
-        of_bytes = report.invalid_utf8 + report.nul > report.over_long and isinstance(
-            text, TextFile
-        )
-        way = (
-            not_utf8(Path(text.name))
-            if of_bytes
-            else "is no text in UTF-8 with a sentence a line; save it so"
-        )
-        raise ParameterError("train_file", f"{text.name!r} gives {report.summary()}: it {way}")
+    unusable = report.over_long + report.invalid_utf8 + report.nul
+    if report.sentences == 0 or unusable > report.sentences:
+        expected = "expected UTF-8 with a sentence on each line or in each cell"
+        raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")
     if report.invalid_utf8:
         warnings.warn(
-            f"lines are left out: {text.name!r} {not_utf8(Path(text.name))}", stacklevel=2
+            f"{text.name!r}: {report.invalid_utf8:,} lines that are not UTF-8 are left out",
+            stacklevel=2,
         )
     some = _some_sentences(text, report.sentences)
     about = {

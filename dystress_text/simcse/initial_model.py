@@ -91,7 +91,12 @@ class InitialModel:
         """Whether the vectors of tokens are trained, without a transformer."""
         return is_static(self.embedder.model)
 
-    def save(self, folder: Any) -> None:
+    def to(self, device: torch.device) -> None:
+        """Move the model to a device."""
+        self.embedder.to(device)
+        self.model.to(device)
+
+    def save(self, folder: Path) -> None:
         """Save the model in sentence-transformers' format."""
         if hybrid_part(self.model) is not None:
             save_hybrid(self.model, folder)

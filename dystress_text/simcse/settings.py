@@ -68,13 +68,13 @@ class TextSettings:
     )
     train_file: str | None = option(
         None,
-        "Sentences, one per line (.txt, .gz, .xz, .bz2), a table (.csv, .tsv, .jsonl, .parquet), or the name "
-        "of a data set on the hub; default Wiki1M.",
+        "Sentences, one per line (.txt), a table (.csv, .tsv, .jsonl, .parquet), or the name of a data set on the "
+        "hub; the ending decides, and .gz, .xz or .bz2 may follow; default Wiki1M.",
     )
     text_columns: list[str] | None = option(
         None,
-        "Column of a table; default its only one, or text, sentence or sent0. With --supervised several, anchor first; "
-        "default all.",
+        "Column of a table; default its only one, or text or sentence. With --supervised several, anchor first; "
+        "default anchor, positive and negative by these names, else all.",
     )
     sample: str = option(
         "line",

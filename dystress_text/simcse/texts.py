@@ -1,69 +1,55 @@
-"""Training text: where it comes from. A file with one sample a line, a column of a table, or rows
-of a table.
+"""Training text: lines of a file, columns of a table, or texts from Python.
+
+A column is the one that is named, or the only one, or the one called text or sentence. With
+supervision the columns are those that are named, or anchor, positive and negatives by these names,
+or all in order. A run prints the first samples as it has read them, by column.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dystress_text.errors import ParameterError
 from dystress_text.files.hub import published_file
 from dystress_text.files.places import data_root
-from dystress_text.files.tables import ENDINGS, is_table, load_table, with_commas
+from dystress_text.files.tables import READERS, Table, is_table, open_table, python_table
 from dystress_text.files.text_lines import (
     MAX_LINE_BYTES,
     UNPACK_ERRORS,
     CorpusReport,
     bounded_lines,
-    cell_mark,
+    ending_of,
     is_blank,
-    is_packed,
     joined_lines,
     open_text,
     read_sentences,
 )
 from dystress_text.files.whole import sha256_of
-from dystress_text.simcse.crops import WORD
 from dystress_text.simcse.quickstart import write_documentation_corpus
-from dystress_text.simcse.settings import TextSettings
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from dystress_text.simcse.settings import RunSettings, TextSettings
 
 WIKI1M = "wiki1m_for_simcse.txt"
-_TABLES = {"\t": ".tsv", ",": ".csv", "{": ".jsonl"}  # by the mark between their cells
-_ANCHOR = re.compile(
-    "(search[ _-]?)?(anchor|query|question)([ _-]?text)?", re.IGNORECASE
-)  # names of columns
-_POSITIVE = re.compile(r"pos(itive)?s?([\d _-].*)?", re.IGNORECASE)
-_NEGATIVE = re.compile(r"(hard[ _-]?)?neg(ative)?s?([\d _-].*)?", re.IGNORECASE)
-_LETTER = re.compile(r"[^\W\d_]")
-_ID = re.compile(
-    r"\S*([\d_@]|\w[.:/\\]+\w)\S*", re.ASCII
-)  # no space, but a digit or a sign that words do not have
-_ADDRESS = re.compile(r"[a-z]+://\S+|www\.\S+", re.IGNORECASE)
-_DATE = re.compile(  # with names of months and days, or in Chinese
-    r"(?=.*\d)([\W\d]|(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun)[a-z]*"
-    r"|[ap]m|utc|gmt|st|nd|rd|th|[年月日时時分秒])+",
-    re.IGNORECASE,
-)
+TEXT_COLUMNS = "text", "sentence"
+FORMATS = f".txt (UTF-8, one sentence a line), {', '.join(READERS)}, or OWNER/NAME on the hub"
+SHOWN, SHOWN_LENGTH = 3, 100  # samples that a run prints, and the most characters of each text
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file, plain or compressed, with one sample a line, or as a document between blank
-    lines.
-    """
+    """A text file with one sample a line, or as a document between blank lines."""
 
     path: Path
     documents: bool = False
-    columns = 1
+    column_names = ()
+    columns = 1  # sentences of a sample
+    parameter = "train_file"  # for errors
 
     @property
     def name(self) -> str:
@@ -74,10 +60,10 @@ class TextFile:
             return sha256_of(self.path)
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
+        """Yield at most ``most`` sentences; count the lines of each kind in ``report``."""
+        split = joined_lines if self.documents else bounded_lines
         with self._readable(), open_text(self.path) as stream:
-            yield from read_sentences(
-                (joined_lines if self.documents else bounded_lines)(stream), report, most
-            )
+            yield from read_sentences(split(stream), report, most)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -90,14 +76,24 @@ class TextFile:
 
 @dataclass(frozen=True)
 class TableText:
-    """Columns of a table as a training text, row after row; line feeds within a cell become spaces."""
+    """Columns of a table as samples; line breaks within a cell become spaces.
 
-    name: str  # of the file, or of the data set on the hub
-    rows: Dataset  # with only these columns; with one its empty cells are left out, with several refused
+    Of one column empty cells are left out. Of several they are refused: one sentence less would
+    shift all others.
+    """
+
+    table: Table
+    column_names: tuple[str, ...]  # one, or anchor, positive and hard negatives
+    parameter: str = "train_file"  # for errors
+    documents = False
+
+    @property
+    def name(self) -> str:
+        return self.table.source
 
     @property
     def columns(self) -> int:
-        return len(self.rows.column_names)
+        return len(self.column_names)
 
     def checksum(self) -> str:
         digest = hashlib.sha256()
@@ -106,176 +102,138 @@ class TableText:
         return digest.hexdigest()
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
+        """Yield at most ``most`` sentences, row after row; count them in ``report``."""
         return read_sentences(self._lines(), report, most)
 
     def _lines(self) -> Iterator[bytes]:
-        """The cells in UTF-8, each with a line feed at its end."""
-        names, row = self.rows.column_names, 0
-        for batch in self.rows.iter(batch_size=1000):  # many times faster than row after row
-            for cells in zip(*(batch[name] for name in names), strict=True):
-                row += 1
-                for name, cell in zip(names, cells, strict=True):
-                    try:
-                        yield self._line("" if cell is None else cell)
-                    except (
-                        TypeError,
-                        ValueError,
-                    ) as error:  # UnicodeError too: half a surrogate pair
-                        where = f"row {row} of {self.name!r}, column {name!r}"
-                        raise ParameterError(
-                            "train_file", f"{where} is not a text to train on: {error}"
-                        ) from error
-
-    def _line(self, cell: Any) -> bytes:
-        if not isinstance(cell, str):
-            raise TypeError(f"it holds {cell!r:.40}; name a column of sentences")
-        line = re.sub(r"\r\n?|\n", " ", cell).encode()
-        if self.columns > 1 and (is_blank(cell) or len(line) > MAX_LINE_BYTES or b"\0" in line):
-            raise ValueError(
-                "it is empty, too long, or has a NUL byte"
-            )  # one sentence less would shift all others
-        return line + b"\n"
+        """Yield the cells in UTF-8, each with a line feed at its end."""
+        for index, row in enumerate(self.table.rows(self.column_names)):
+            for name, cell in zip(self.column_names, row, strict=True):
+                try:
+                    yield _line(cell, self.columns > 1)
+                except ValueError as error:  # UnicodeEncodeError too: half a surrogate pair
+                    place = f"row {index + 1} of {self.name!r}, column {name!r}"
+                    if self.parameter == "texts":
+                        place = f"item {index}, {name}"
+                    raise ParameterError(self.parameter, f"{place}: {error}") from error
 
 
 TrainingText = TextFile | TableText
 
 
+def _line(cell: Any, in_row: bool) -> bytes:
+    """Return a cell as a line, or say without its content what is wrong with it."""
+    text = "" if cell is None else cell
+    if not isinstance(text, str):
+        raise ValueError(f"expected a text, got a value of type {type(text).__name__}")
+    line = re.sub(r"\r\n?|\n", " ", text).encode()
+    if in_row and (is_blank(text) or len(line) > MAX_LINE_BYTES or b"\0" in line):
+        raise ValueError(f"it is empty, has a NUL byte, or more than {MAX_LINE_BYTES:,} bytes")
+    return line + b"\n"
+
+
+@dataclass(frozen=True)
+class TextSummary:
+    """What a run has read."""
+
+    source: str
+    columns: tuple[str, ...]  # of a table; empty for lines of a file
+    samples: tuple[tuple[str, ...], ...]  # the first ones, as read, by column
+    counts: CorpusReport
+
+    @classmethod
+    def of(cls, text: TrainingText, counts: CorpusReport) -> TextSummary:
+        """Read the first samples of a text again, and put its counts beside them."""
+        most = min(SHOWN * text.columns, counts.sentences)
+        read = text.sentences(CorpusReport(), most)
+        samples = tuple(zip(*[read] * text.columns, strict=True))
+        return cls(text.name, text.column_names, samples, counts)
+
+    def lines(self, dropped: bool) -> list[str]:
+        """Return lines for the user; of ``dropped`` duplicates another line says how many."""
+        lines = [f"{self.counts.summary(dropped)} ({self.source})"]
+        for number, sample in enumerate(self.samples, 1):
+            for i, text in enumerate(sample):
+                column = f", {self.columns[i]}" if self.columns else ""
+                lines.append(f"sample {number}{column}: {shortened(text)}")
+        return lines
+
+
+def shortened(text: str) -> str:
+    """Return a text in quotes on one line that standard output can show, cut where it is long."""
+    encoding = sys.stdout.encoding or "utf-8"
+    more = "..." if len(text) > SHOWN_LENGTH else ""
+    shown = repr(text[:SHOWN_LENGTH]) + more
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def training_text(text: TextSettings) -> TrainingText:
-    """The training text that the settings name."""
+    """Return the training text that the settings name."""
     name = text.train_file
-    if text.supervised:
-        if name is None or not is_table(name):
-            known = ", ".join(ENDINGS)
-            raise ParameterError(
-                "supervised", f"needs a table as --train_file ({known}, or one on the hub)"
-            )
-        return rows_of_table(name, text.text_columns)
-    documents = text.sample == "document"
-    if name is None:
-        return TextFile(wiki1m(text.data_dir), documents)
-    if name == "python-documentation":
-        return TextFile(write_documentation_corpus(), documents)
+    if name is None or name == "python-documentation":
+        if text.supervised:
+            raise ParameterError("supervised", f"needs rows of texts as --train_file: {FORMATS}")
+        path = wiki1m(text.data_dir) if name is None else write_documentation_corpus()
+        return TextFile(path, text.sample == "document")
+    path = Path(name)
     if is_table(name):
-        if documents:
+        if not path.suffix or path.is_file():
+            return table_text(open_table(name), text)
+    elif path.is_file():
+        if ending_of(name) not in ("", ".txt"):
+            raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
+        if text.supervised:
             raise ParameterError(
-                "sample", "a cell of a table is a sample; documents are those of text files"
+                "supervised", f"needs a table as --train_file: {', '.join(READERS)}"
             )
-        return column_of_table(name, text.text_columns[0] if text.text_columns else None)
-    if text.text_columns is not None:
-        raise ParameterError("text_columns", f"{name!r} is a text file without columns")
-    if not Path(name).is_file():  # said before a model is loaded
-        problem = "is a folder; name a file in it" if Path(name).is_dir() else "is no file"
-        raise ParameterError("train_file", f"{name!r} {problem}")
-    with (
-        suppress(OSError, *UNPACK_ERRORS),
-        open_text(Path(name)) as stream,
-    ):  # which are said when it is read
-        if mark := cell_mark(stream):
-            way = (
-                f"name it {ending}"
-                if (ending := _TABLES.get(mark))
-                else "put tabs there and name it .tsv"
-            )
-            way += f", or with commas: {with_commas(Path(name))}" * (
-                mark == ";" and not is_packed(Path(name))
-            )
-            header = "a .csv or .tsv begins with the names of its columns"
-            other = (
-                "; if its lines are sentences, put the line 'text' before them and name it .tsv"
-                * (mark != "\t")
-            )
-            raise ParameterError(
-                "train_file",
-                f"{name!r} is a table, with {mark!r} in each line: {way}; {header}{other}",
-            )
-    return TextFile(Path(name), documents)
+        if text.text_columns is not None:
+            raise ParameterError("text_columns", f"{name!r} is a text file without columns")
+        return TextFile(path, text.sample == "document")
+    problem = "is a folder; name a file in it" if path.is_dir() else "is no file"
+    raise ParameterError("train_file", f"{name!r} {problem}")
 
 
-def column_of_table(train_file: str, column: str | None) -> TableText:
-    """A column of a table, each cell a sentence; without a name the only one, or one called text,
-    sentence or sent0.
+def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, TableText]:
+    """Return texts from Python, and the settings with their name and checksum as ``train_file``.
+
+    Pairs and triplets of a list are training with supervision.
     """
-    table = load_table(train_file)
-    known, named = table.column_names, column is not None
-    if column is None and "hard_neg" in known:  # of SimCSE's NLI file
-        raise ParameterError(
-            "train_file",
-            f"{train_file!r} has hard negatives ({', '.join(known)}): add --supervised, or name the sentences with "
-            "--text_columns",
-        )
-    if column is None:
-        usual = known if len(known) == 1 else ("text", "sentence", "sent0")
-        column = next((name for name in usual if name in known), None)
-    if column is None or column not in known:
-        raise ParameterError(
-            "text_columns", f"{train_file!r} has the columns {', '.join(known)}; name one"
-        )
-    return _text_of(train_file, table, [column], named)
+    if "train_file" in settings.given:
+        raise ParameterError("texts", "give texts or train_file, not both")
+    table = python_table(texts)
+    in_rows = isinstance(texts, Sequence) and len(table.columns) > 1
+    text = replace(settings.text, supervised=settings.text.supervised or in_rows)
+    read = table_text(table, text, "texts")
+    name = f"{read.name}, sha256 {read.checksum()[:16]}"  # by which a finished run is known again
+    return replace(settings, text=replace(text, train_file=name)), read
 
 
-def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
-    """Rows of a table: columns of anchor, positive and any number of hard negatives; without names
-    all, in order.
-
-    Of columns in their own order an ``anchor`` is put first, and a ``positive``, or else no
-    ``negative``, second.
-    """
-    table = load_table(train_file)
-    names, known = list(columns or _ordered(table.column_names)), ", ".join(table.column_names)
-    if not set(names) <= set(table.column_names):
-        raise ParameterError(
-            "text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}"
-        )
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise ParameterError(
-            "supervised",
-            "a row is an anchor, a positive and any number of hard negatives, each in a column of its own; "
-            f"{train_file!r} gives {', '.join(names)}",
-        )
-    return _text_of(train_file, table, names, columns is not None)
+def table_text(table: Table, settings: TextSettings, parameter: str = "train_file") -> TableText:
+    """Return the columns of a table that the settings name, or the usual ones."""
+    if settings.sample == "document":
+        reason = "a cell of a table is a sample; documents are those of text files"
+        raise ParameterError("sample", reason)
+    known = f"{table.source!r} has the columns {', '.join(table.columns)}"
+    names = settings.text_columns or usual_columns(table.columns, settings.supervised)
+    if not names or not set(names) <= set(table.columns):
+        more = "" if settings.supervised else ", or train on rows with supervised"
+        raise ParameterError("text_columns", f"{known}; name the one to train on{more}")
+    if settings.supervised and (len(names) < 2 or len(set(names)) < len(names)):
+        expected = "an anchor, a positive and any number of hard negatives, a column each"
+        raise ParameterError("supervised", f"expected {expected}; {known}")
+    return TableText(table, tuple(names), parameter)
 
 
-def _ordered(names: Sequence[str]) -> list[str]:
-    positives = [name for name in names if _POSITIVE.fullmatch(name)]
-    others = [name for name in names if not _NEGATIVE.fullmatch(name) and name not in positives]
-    anchors = [name for name in others if _ANCHOR.fullmatch(name)] or others[:1]
-    return list(
-        dict.fromkeys([*anchors[:1], *positives[:1], *others[: 2 - len(positives)], *names])
-    )
-
-
-def _text_of(train_file: str, table: Dataset, columns: list[str], named: bool) -> TableText:
-    some = table.select(range(0, len(table), max(1, len(table) // 1000))).to_list()
-    if len(table.column_names) > 1:  # rows that are repeated as a whole say nothing of a column
-        some = list({repr(row): row for row in some}.values())
-    for column in columns:  # in a .csv labels and scores are texts too
-        cells = [str(row[column]) for row in some if isinstance(row[column], (str, int, float))]
-        cells = [cell for cell in cells if not is_blank(cell)]
-        if cells and (not any(map(_LETTER.search, cells)) or (not named and no_sentences(cells))):
-            reason = f"no letter, or labels, ids or one source, such as {cells[0]!r:.40}"
-            raise ParameterError(
-                "text_columns",
-                f"column {column!r} of {train_file!r} has {reason}; name columns of sentences",
-            )
-    return TableText(train_file, table.select_columns(columns))
-
-
-def no_sentences(cells: Sequence[str]) -> bool:
-    """Whether cells are labels, numbers, dates, ids or addresses, or always the same: five cells at
-    least are so.
-
-    Few words that come again and again are labels: one word twice, two or three ten times, any
-    number twenty times if there is nothing else. A character of a script without spaces is a word.
-    """
-    longest, kinds = max((len(WORD.findall(cell)) for cell in cells), default=0), len(set(cells))
-    least = 2 if longest < 2 else 10 if longest < 4 else 20
-    labels = kinds * least <= len(cells) and kinds <= (100 if longest < 4 else 1)
-    ids = sum(
-        (cell.isascii() and _ID.fullmatch(cell) is not None)
-        or any(kind.fullmatch(cell) for kind in (_ADDRESS, _DATE))
-        for cell in map(str.strip, cells)
-    )
-    return len(cells) > 4 and (labels or ids > 0.8 * len(cells))
+def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
+    """Return the columns to read where none is named; [] if that is not clear."""
+    if not supervised:
+        if len(columns) == 1:
+            return list(columns)
+        return [name for name in TEXT_COLUMNS if name in columns][:1]
+    if not {"anchor", "positive"} <= set(columns):
+        return list(columns)
+    negatives = [name for name in columns if re.fullmatch(r"negative(_\d+)?", name)]
+    return ["anchor", "positive", *negatives]
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -21,13 +22,10 @@ from accelerate import Accelerator
 from accelerate.utils import (
     DistributedType,
     InitProcessGroupKwargs,
-    LoggerType,
     broadcast_object_list,
     parse_flag_from_env,
 )
 
-from dystress_text.cli.extras import require
-from dystress_text.cli.options import check_names
 from dystress_text.core.gather import Gather, LocalGather, ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
 from dystress_text.training.run_folder import TRACKER_FOLDER
@@ -45,13 +43,6 @@ _PATIENCE = timedelta(hours=12)
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
     """The accelerator for these settings; what is not available here is refused."""
-    check_names(
-        "report_to",
-        [settings.report_to],
-        ["none", *(str(t.value) for t in LoggerType if t != LoggerType.ALL)],
-    )
-    if settings.report_to != "none":
-        require(settings.report_to, f"--report_to {settings.report_to}")
     try:
         accelerator = Accelerator(
             mixed_precision=resolve_precision(settings.mixed_precision),
@@ -62,6 +53,9 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
         )
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"accelerate cannot start here: {reason_of(error)}") from error
+    if settings.report_to != "none" and not accelerator.log_with:  # accelerate only logs it
+        reason = f"accelerate finds no {settings.report_to}; install its package"
+        raise ParameterError("report_to", reason)
     _check_launch(accelerator, settings)
     set_kernels(settings.deterministic)
     return accelerator
@@ -190,6 +184,8 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
         "CUDA error"
     ):  # torch before 2.8
         return f"the device has failed ({text[:200]})"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"the disk is full ({error.strerror})"
     lost = (
         isinstance(error, dist.DistError)
         or "onnection closed by peer" in text

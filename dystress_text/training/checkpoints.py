@@ -20,15 +20,15 @@ from accelerate.utils import load
 from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
+from dystress_text.files.whole import disk_errors
 from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.run_folder import (
-    INTERRUPTED,
-    NEW,
     STAGING,
     checkpoint_folders,
     differences,
     write_record,
 )
+from dystress_text.training.run_state import INTERRUPTED, NEW
 from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
 from dystress_text.training.task import Run
 
@@ -53,9 +53,6 @@ class TrainingState:
     losses: list[float] = field(default_factory=list)  # read from the device and not logged yet
     skipped_steps: int = 0  # by fp16, because the gradient overflowed
     spread: float = 0.0  # of the probe's vectors before the first step
-    collapsed_step: int | None = (
-        None  # the first evaluation since which the probe's vectors are all the same
-    )
     skipped_in_row: int = 0  # the number of skipped steps since the last step that was not skipped
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
@@ -128,11 +125,13 @@ class Checkpoints:
 
         on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
         try:
-            self.accelerator.save_state(str(staging))
-        except RuntimeError as error:  # what torch says of a full disk
+            with disk_errors(self.output):
+                self.accelerator.save_state(str(staging))
+        except RuntimeError as error:  # what torch says of a file that cannot be written
             raise OSError(reason_of(error)) from error
         self.accelerator.wait_for_everyone()  # every process writes its own random state
-        on_main_process(self.accelerator, finish)
+        with disk_errors(self.output):
+            on_main_process(self.accelerator, finish)
 
     def find(self) -> tuple[Path | None, TrainingState]:
         """The newest checkpoint if the run resumes, and where it goes on. A checkpoint of another

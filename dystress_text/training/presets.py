@@ -8,6 +8,7 @@ from that row.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -165,12 +166,18 @@ def parse_options(
     prog: str,
     description: str | None,
     common: Collection[str] = (),
+    elsewhere: str = "",
 ) -> dict[str, Any]:
     """The options that a command line gives, by name; ``--help`` shows those in ``common``,
     ``--help all`` all.
     """
     parser = SettingsParser(
-        program.groups, prog, description, formatter_class=_Formatter, add_help=False
+        program.groups,
+        prog,
+        description,
+        elsewhere=elsewhere,
+        formatter_class=_Formatter,
+        add_help=False,
     )
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add, absent = parser.add_argument, argparse.SUPPRESS
@@ -197,7 +204,20 @@ def parse_options(
         metavar="all",
         help=about,
     )
-    return vars(parser.parse_args(argv))
+    add("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)  # of torch.distributed.launch
+    options = vars(parser.parse_args(argv))
+    _check_rank(options.pop("local_rank"))
+    return options
+
+
+def _check_rank(rank: int) -> None:
+    """Refuse a rank that is not the environment's, which accelerate reads: each process would train
+    alone.
+    """
+    if rank >= 0 and os.environ.get("LOCAL_RANK") != str(rank):
+        raise ParameterError(
+            "local_rank", f"{rank}, but LOCAL_RANK is not; start with torchrun or accelerate launch"
+        )
 
 
 def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:

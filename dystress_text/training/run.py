@@ -1,11 +1,12 @@
-"""A run from its settings to its published result; text and images share it."""
+"""What a run of text or of images does around its loop: the folder, errors before the first step,
+and what the loop adds to the record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from accelerate import Accelerator
@@ -14,134 +15,109 @@ from dystress_text import __version__
 from dystress_text.errors import TrainingError
 from dystress_text.files.places import revision
 from dystress_text.training.accelerator import (
-    StopSignals,
     describe,
     failure_of,
-    make_accelerator,
     on_main_process,
     peak_memory,
 )
-from dystress_text.training.run_folder import (
+from dystress_text.training.run_folder import TRACKER_FOLDER
+from dystress_text.training.run_state import (
     FINISHED,
-    NEW,
-    RECORD,
     REPLACING,
-    TRACKER_FOLDER,
-    TRAINED,
-    claim_folder,
-    finished_before,
-    open_folder,
+    choose_folder,
+    finished_record,
+    locked_folder,
     prepare_folder,
-    read_record,
     take_place,
-    write_record,
 )
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
 
-def run(
-    engine: EngineSettings,
-    build: Callable[[Accelerator], Run],
-    asked: Mapping[str, Any] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Prepare, build, train and publish a run; returns what ``run.json`` holds.
+@contextmanager
+def open_run(
+    accelerator: Accelerator, settings: EngineSettings, asked: Mapping[str, Any]
+) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+    """Lock the folder of a run, on all processes.
 
-    ``build`` loads data and network, and makes the task, on all processes. A finished run that is
-    asked to resume, and had the options ``asked``, says so and stays as it is.
+    Yields where the run lives, and the record of a finished run that is asked to resume with the
+    options ``asked``, which says so and stays as it is.
     """
-    accelerator = make_accelerator(engine)
-    output = Path(engine.output_dir)
-
-    def finished() -> dict[str, Any] | None:
-        replaced = any((output / inside).is_dir() for inside in (REPLACING, TRAINED))
-        return finished_before(output, asked) if engine.resumes and not replaced else None
-
-    def opened() -> tuple[Path, dict[str, Any] | None]:
-        claim_folder(held, output)
-        return open_folder(output, engine, asked)
-
+    output = Path(settings.output_dir)
     with ExitStack() as held:
-        record = on_main_process(
-            accelerator, finished
-        )  # without the lock: it may lie where nothing can be written
-        if record is None:
-            folder, record = on_main_process(accelerator, opened)
-        if record is not None:
-            if accelerator.is_main_process:
-                print(
-                    f"{output} holds this run, finished; nothing was changed (--overwrite_output_dir replaces it)"
-                )
-            accelerator.end_training()
-            return record
-        accelerator.project_configuration.set_directories(str(folder / TRACKER_FOLDER))
-        return _train(engine, build, accelerator, folder)
+
+        def choose() -> tuple[Path, dict[str, Any] | None]:
+            if settings.resumes and not any(output.glob(f"{REPLACING}*")):
+                # without the lock: a finished run may lie where nothing can be written
+                finished = finished_record(output, asked)
+                if finished is not None:
+                    return output, finished
+            held.enter_context(locked_folder(output))
+            return choose_folder(output, settings, asked)
+
+        folder, finished = on_main_process(accelerator, choose)
+        if finished is None:
+            accelerator.project_configuration.set_directories(str(folder / TRACKER_FOLDER))
+        elif accelerator.is_main_process:
+            print(
+                f"{output} holds this run, finished; nothing was changed "
+                "(--overwrite_output_dir replaces it)"
+            )
+        yield folder, finished
+    if finished is not None:
+        accelerator.end_training()
 
 
-def _train(
-    engine: EngineSettings,
-    build: Callable[[Accelerator], Run],
-    accelerator: Accelerator,
-    folder: Path,
-) -> dict[str, Any]:
-    """Train in a folder that is this run's alone."""
+@contextmanager
+def before_first_step(accelerator: Accelerator) -> Iterator[None]:
+    """Turn failures of the device and of other processes into one line; wait for all at the end."""
     try:
-        built = build(accelerator)
-        engine = built.engine or engine
-        trainer = Trainer(built, engine, accelerator, folder)
-        accelerator.wait_for_everyone()  # all must have read the folder before one of them writes to it
+        yield
+        accelerator.wait_for_everyone()  # all have read the folder before one writes to it
     except RuntimeError as error:
-        if (reason := failure_of(error, accelerator)) is None:
+        reason = failure_of(error, accelerator)
+        if reason is None:
             raise
         raise TrainingError(f"before the first step: {reason}") from error
-    built.record.update(
+
+
+def begin_record(
+    trainer: Trainer, settings: EngineSettings, folder: Path, record: dict[str, Any]
+) -> None:
+    """Write the record of a run that begins or goes on; on the main process."""
+    record.update(
         version=__version__,
         revision=revision(),
-        processes=accelerator.num_processes,
-        device=describe(accelerator),
+        processes=trainer.accelerator.num_processes,
+        device=describe(trainer.accelerator),
     )
-
-    record, output = built.record, Path(engine.output_dir)
-
-    def begin() -> None:
-        before = read_record(folder) if engine.resumes else {}
-        prepare_folder(folder, engine, record)
-        try:
-            built.begin(trainer.total_steps, before)
-        except BaseException:
-            if record["state"] == NEW:  # what is refused before the first step leaves nothing
-                (folder / RECORD).unlink()
-            raise
-        if engine.resumes:
-            step = trainer.state.step
-            print(
-                f"going on after step {step:,}" if step else "no checkpoint yet: from the start",
-                flush=True,
-            )
-        write_record(folder, record)
-
-    def finish() -> None:
-        if folder != output:
-            take_place(output)
-        record["state"] = FINISHED
-        built.finish(trainer.samples_per_second, output)
-
-    try:
-        on_main_process(accelerator, begin)
-        state = trainer.fit()
-        record.update(
-            trained=state.metrics,
-            best_step=state.best_step,
-            skipped_steps=state.skipped_steps,
-            steps=state.step,
-            train_seconds=round(state.train_seconds, 2),
-            peak_memory_gb=round(peak_memory(accelerator.device) / 1e9, 3),
+    prepare_folder(folder, settings, record)
+    if settings.resumes:
+        step = trainer.state.step
+        print(
+            f"going on after step {step:,}" if step else "no checkpoint yet: from the start",
+            flush=True,
         )
-        if state.learned:
-            record["learned_temperature"] = state.learned
-        with StopSignals(accelerator):  # card and page take seconds, for which a signal waits
-            on_main_process(accelerator, finish)
-    finally:
-        trainer.close()
-    return record
+
+
+def end_record(
+    trainer: Trainer, settings: EngineSettings, folder: Path, record: dict[str, Any]
+) -> None:
+    """Put the trained run in its place, and what the loop tells into its record; on the main
+    process.
+    """
+    state = trainer.state
+    record.update(
+        trained=state.metrics,
+        best_step=state.best_step,
+        skipped_steps=state.skipped_steps,
+        steps=state.step,
+        train_seconds=round(state.train_seconds, 2),
+        peak_memory_gb=round(peak_memory(trainer.accelerator.device) / 1e9, 3),
+    )
+    if state.learned:
+        record["learned_temperature"] = state.learned
+    output = Path(settings.output_dir)
+    if folder != output:
+        take_place(output)
+    record["state"] = FINISHED

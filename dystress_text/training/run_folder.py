@@ -1,9 +1,4 @@
-"""The folder of a run: its state, its files, whether it may be used, and how a new run takes the
-place of an older one.
-
-A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.json``. A run that
-replaces another one lives in a folder inside that one's, so that the old model stands until the new
-one is trained to its end.
+"""The files in the folder of a run: its record, its logs, and the results of its evaluations.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's),
 ``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, the
@@ -17,118 +12,47 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.claim import LOCK, claimed
-from dystress_text.files.whole import MODEL_STAGING, move_files, to_json, write_json, write_text
-from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS, EngineSettings
+from dystress_text.files.lock import LOCK, locked
+from dystress_text.files.whole import to_json, write_json, write_text
+from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS
 
 RECORD, REPORT = "run.json", "report.html"
 AUDIT = "audit.json"  # what dystress audit writes
 LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
 TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
-NEW, INTERRUPTED, FINISHED = "new", "interrupted", "finished"  # states of a run
-REPLACING, TRAINED = (
-    ".replacing",
-    ".replacing-trained",
-)  # folders of a run that replaces another one
-EVALUATIONS = ("senteval-*.json", "vision-*.json")
 PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
 MODEL_FILES = (  # no model loads without one of them
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
     "projector.safetensors",
 )  # fmt: skip
+FILES = (  # of a run, besides its record
+    LOG, SIMILARITY_LOG, REPORT, AUDIT, "senteval-*.json", "vision-*.json", *MODEL_FILES
+)  # fmt: skip
 _NAMED = 8  # differences that a message names
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
-def claim_folder(held: ExitStack, folder: Path) -> None:
-    """Let this process alone write a folder until ``held`` is closed; a replacement killed at its
-    end is ended.
-    """
-    try:
-        held.enter_context(claimed(folder / LOCK))
-        if (folder / TRAINED).is_dir():
-            take_place(folder)
-    except OSError as error:
-        place = (
-            lock if (lock := folder / LOCK).exists() else folder
-        )  # another user's, or a folder of that name
-        raise ParameterError(
-            "output_dir", f"cannot write to {str(place)!r}: {error.strerror}"
-        ) from error
-
-
-def open_folder(
-    output: Path, engine: EngineSettings, asked: Mapping[str, Any]
-) -> tuple[Path, dict[str, Any] | None]:
-    """The folder where the run lives, and the record of the one there that is asked to resume and
-    has finished.
-
-    It is ``output``, or one inside while the run replaces another one, or a model. A run that
-    resumes and was not begun as a replacement with the options ``asked`` is the one in ``output``.
-    What may not be used is refused, before anything is written; call it under the folder's lock.
-    """
-    occupied = output.is_dir() and any(not path.name.startswith(LOCK) for path in output.iterdir())
-    record = read_record(output)
-    is_run = record.get("program") in PROGRAMS
-    if occupied and not engine.resumes and not engine.overwrite_output_dir:
-        what = f"holds a run, which is {state_of(record)}" if is_run else "is not empty"
-        more = ", or add --overwrite_output_dir or --resume_from_checkpoint" * is_run
-        raise ParameterError("output_dir", f"{str(output)!r} {what}; name another folder{more}")
-    if not is_run and (occupied or engine.resume_from_checkpoint == "yes"):
-        raise ParameterError(
-            "output_dir", f"{str(output)!r} holds no run of this program; nothing was changed"
-        )
-    inside = read_record(output / REPLACING)
-    replaces = engine.overwrite_output_dir or (inside and not _changed(inside, asked))
-    if not replaces:
-        finished_before(output, asked)
-        replaces = _begins_again(output)
-    folder = output / REPLACING if is_run and replaces else output
-    return folder, finished_before(folder, asked) if engine.resumes else None
-
-
-def _begins_again(output: Path) -> bool:
-    """Whether a folder has a model of a run that has neither ended nor left a checkpoint."""
-    record = read_record(output)
-    unfinished = bool(record) and state_of(record) != FINISHED and not checkpoint_folders(output)
-    return unfinished and any(any(output.glob(pattern)) for pattern in MODEL_FILES)
-
-
-def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of the run in a folder, if it is finished; one that was asked for with other
-    options is refused.
-    """
-    record = read_record(folder)
-    check_version(folder, record)
-    finished = state_of(record) == FINISHED
-    if (finished or _begins_again(folder)) and (changed := _changed(record, asked)):
-        reason = f"holds a{' finished' * finished} run with other settings ({changed}); name another folder"
-        raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
-    return record if finished else None
-
-
-def _changed(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """In which options a run differs from those that are asked for, in words; "" for none."""
-    then, now = (
-        {name: _moved(name, of.get(name)) for name in asked}
-        for of in (record.get("settings") or {}, asked)
-    )
+def changed_options(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """Return how the options of a run differ from those asked for; data may have been moved."""
+    options = record.get("settings") or {}
+    then = {name: _without_folder(name, options.get(name)) for name in asked}
+    now = {name: _without_folder(name, value) for name, value in asked.items()}
     return differences(then, now, CONFIGURATION_FREE)
 
 
-def _moved(name: str, value: Any) -> Any:
-    """A setting without the place of data, which may have been moved."""
+def _without_folder(name: str, value: Any) -> Any:
     if name not in DATA_OPTIONS or value is None:
         return value
-    return Path(value).name if isinstance(value, str) else [Path(each).name for each in value]
+    if isinstance(value, str):
+        return Path(value).name
+    return [Path(each).name for each in value]
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> str:
@@ -151,46 +75,6 @@ def check_version(folder: Path, record: Mapping[str, Any]) -> None:
         raise UserError(
             f"{folder / RECORD} was written by dystress-text 0.1.0, and that version reads it"
         )
-
-
-def state_of(record: Mapping[str, Any]) -> str:
-    """The state of a run by its record; an older record, which has none, has figures when the run
-    is finished.
-    """
-    return str(
-        record.get("state") or (FINISHED if "trained" in record else INTERRUPTED if record else NEW)
-    )
-
-
-def prepare_folder(folder: Path, engine: EngineSettings, record: dict[str, Any]) -> None:
-    """Create the folder of a run, and write its record; a run without a checkpoint starts again."""
-    try:
-        if folder.name == REPLACING and not engine.resumes:
-            shutil.rmtree(folder, ignore_errors=True)  # of a replacement that was given up
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder / STAGING, ignore_errors=True)  # of a run that was killed
-        record["state"] = INTERRUPTED if engine.resumes and checkpoint_folders(folder) else NEW
-        if record["state"] == NEW:
-            _remove_run(folder)
-        write_record(folder, record)
-    except OSError as error:
-        raise ParameterError(
-            "output_dir", f"cannot write to {str(folder)!r}: {error.strerror}"
-        ) from error
-
-
-def take_place(output: Path) -> None:
-    """Put the trained run inside a folder in the place of the one that the folder holds; call it
-    again after a kill.
-    """
-    inside = output / TRAINED
-    if (output / REPLACING).is_dir():
-        (output / REPLACING).rename(inside)
-    if (inside / RECORD).is_file():  # it is moved first, when the old run is gone
-        _remove_run(output, {path.name for path in inside.iterdir()})
-        (inside / RECORD).replace(output / RECORD)
-    move_files(inside, output)
-    shutil.rmtree(inside)
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:
@@ -285,7 +169,7 @@ def contents_of(file: Path) -> list[dict[str, Any]]:
 def one_writer(folder: Path) -> Iterator[None]:
     """One process at a time changes the results of evaluations in a folder, and the others wait."""
     try:
-        with claimed(folder / f"{LOCK}.evaluation", wait=True):
+        with locked(folder / f"{LOCK}.evaluation", wait=True):
             yield
     except OSError as error:
         raise ParameterError(
@@ -300,17 +184,6 @@ def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
         write_json(file, content)
     except OSError as error:
         raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
-
-
-def _remove_run(folder: Path, but: Collection[str] = ()) -> None:
-    """Remove the files of a run, except those of these names, which are replaced."""
-    for pattern in (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES):
-        for path in folder.glob(pattern):
-            if path.name not in but:
-                path.unlink()
-    others = (MODEL_STAGING, f"{TRACKER_FOLDER}/dystress")
-    for inner in (*checkpoint_folders(folder), *(folder / name for name in others)):
-        shutil.rmtree(inner, ignore_errors=True)
 
 
 def checkpoint_folders(output: Path) -> list[Path]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from dystress_text.core.objectives import Objective
 from dystress_text.training.batches import Batch
-from dystress_text.training.settings import EngineSettings
 
 PROBE = 64  # samples whose vectors are looked at in every run
 
@@ -64,33 +63,22 @@ class Task(Protocol):
 
 @dataclass(kw_only=True)
 class Run:
-    """A task and all that training it needs; the recipes for text and images add what they print
-    and publish.
+    """A task and what the trainer has to know to train it.
+
+    Attributes:
+        task: what is trained.
+        samples: the number of training samples.
+        options: all of the run; a resumed run must have the same.
+        data_id: identifies the content of the training data, such as a checksum.
+        record: the content of ``run.json``; it grows during the run.
+        make_optimizer: makes the optimizer of a network; None is AdamW.
+        best_metric: the metric that selects the best model; None selects the last model.
     """
 
     task: Task
-    samples: int  # number of training samples
-    options: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # all of the run; a resumed one must have the same
-    data_id: str = ""  # identifies the training data's content, such as a checksum
-    record: dict[str, Any] = field(
-        default_factory=dict
-    )  # the content of ``run.json``; grows during the run
-    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None  # None is AdamW
-    best_metric: str | None = (
-        None  # the task's metric that selects the best model; None selects the last model
-    )
-    engine: EngineSettings | None = (
-        None  # in place of those asked for, where the samples decide on some
-    )
-
-    def begin(self, steps: int, before: Mapping[str, Any]) -> None:
-        """Print what the run trains on, and measure the untrained model; on the main process,
-        before the first step.
-
-        ``before`` is the record of the run that is resumed, empty for a new one.
-        """
-
-    def finish(self, samples_per_second: float, output: Path) -> None:
-        """Complete the record and publish the result; on the main process, after the last step."""
+    samples: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    data_id: str = ""
+    record: dict[str, Any] = field(default_factory=dict)
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
+    best_metric: str | None = None

@@ -10,7 +10,6 @@ import gc
 import math
 import signal
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -52,7 +51,6 @@ _COLLAPSED = 1e-3  # of the spread before the first step
 _ROUNDING = (
     1e-6  # a smaller spread before the first step, as of one line again and again, says nothing
 )
-_ONE_VECTOR = "all samples have one vector, or one of two"
 
 
 class Trainer:
@@ -103,9 +101,6 @@ class Trainer:
         if settings.log_similarity and isinstance(run.task.objective, ContrastiveLoss):
             self._similarities = SimilarityLog(run.task.objective)
         self._fp16 = accelerator.scaler is not None
-        self._kept: tuple[int, dict[str, Tensor]] | None = (
-            None  # step and weights before a collapse, without a metric
-        )
         self._pending: list[
             Tensor
         ] = []  # a loss and a gradient's norm, (2,), for each batch since the last reading
@@ -179,8 +174,6 @@ class Trainer:
     def _resume(self, folder: Path) -> None:
         """Load the state of a checkpoint, and forget what was logged after it."""
         self._checkpoints.load(folder)
-        if self.run.best_metric is None and self.accelerator.is_main_process:
-            self._keep()
         step = self.state.step
         self.scheduler.last_epoch, self.scheduler._step_count = step - 1, step + 1
         self.scheduler.step()
@@ -260,8 +253,7 @@ class Trainer:
         logging = evaluating or state.step % settings.logging_steps == 0
         stopping = 0 if last else stop.agreed()
         due = settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last
-        collapsed = (evaluating or due) and on_main_process(self.accelerator, self._has_collapsed)
-        saving = stopping or (due and not collapsed)  # a checkpoint from before the collapse stays
+        saving = stopping or due
         if logging or saving:
             self._read_losses()
             self._log_similarities()
@@ -270,10 +262,10 @@ class Trainer:
             self._mark = now
         if logging:
             bar.set_postfix_str(self._log_losses(), refresh=False)
-        if evaluating and not collapsed:
+        if evaluating or due:
+            on_main_process(self.accelerator, self._check_vectors)
+        if evaluating:
             on_main_process(self.accelerator, self._evaluate)
-        if collapsed and last:
-            on_main_process(self.accelerator, self._end_collapsed)
         if saving:
             self._checkpoints.write(state)
         if stopping:
@@ -348,24 +340,22 @@ class Trainer:
     # ---- the best model
     # --------------------------------------------------------------------------------------------
 
-    def _has_collapsed(self) -> bool:
-        """Whether the vectors of different samples have become one; says so when it happens."""
+    def _check_vectors(self) -> None:
+        """End a run whose weights are not finite, or whose vectors have become one."""
         state = self.state
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
-        if not get_total_norm(
-            weights, norm_type=math.inf
-        ).isfinite():  # the largest weight; NaN if there is one
+        largest = get_total_norm(weights, norm_type=math.inf)  # NaN if there is one
+        if not largest.isfinite():
             raise TrainingError(
                 f"a weight is not finite at step {state.step}; lower --learning_rate"
             )
         if state.spread < _ROUNDING or not spread_of(self.task.probe()) < _COLLAPSED * state.spread:
-            state.collapsed_step = None
-        elif state.collapsed_step is None:
-            state.collapsed_step = state.step
-            warnings.warn(
-                f"at step {state.step} {_ONE_VECTOR}; this model is not saved", stacklevel=2
-            )
-        return state.collapsed_step is not None
+            return
+        raise TrainingError(
+            f"the embeddings have collapsed at step {state.step} (all samples have one vector, or "
+            f"one of two): lower --learning_rate or raise the temperature. {self._saved_model()}; "
+            "checkpoints from before stay"
+        )
 
     def _evaluate(self) -> None:
         """Evaluate the model, and save it if it is the best one; without a metric the last one is."""
@@ -381,31 +371,10 @@ class Trainer:
                 f"{name} is {value} at step {state.step}: the vectors are all equal or not finite"
             )
         if name is None and state.step < self.total_steps:
-            self._keep()
             return
         self.task.save(self.folder)
         state.best_metric, state.best_step, state.metrics = value, state.step, metrics
         state.learned = self.task.objective.learned()
-
-    def _keep(self) -> None:
-        """Keep the weights of this step, which are written where those of the last one have
-        collapsed.
-        """
-        self._kept = (
-            self.state.step,
-            {k: v.to("cpu", copy=True) for k, v in self.task.model.state_dict().items()},
-        )
-
-    def _end_collapsed(self) -> None:
-        state = self.state
-        if self._kept is not None and self.run.best_metric is None:
-            state.best_step, weights = self._kept
-            self.task.model.load_state_dict(weights)
-            self.task.save(self.folder)
-        raise TrainingError(
-            f"since step {state.collapsed_step} {_ONE_VECTOR}, so nothing can be told apart: lower "
-            f"--learning_rate or raise the temperature. {self._saved_model()}; checkpoints from before stay"
-        )
 
     def _saved_model(self) -> str:
         step = self.state.best_step

@@ -1,9 +1,8 @@
 """The study of docs/study/halves_plan.md: do halves that find each other agree with a labelled
 search?
 
-    python tests/benchmarks/halves.py                          # the statistics of
-    docs/study/halves.jsonl python tests/benchmarks/halves.py measure DATA MINILM OUT  # the rows
-    anew, into OUT/halves.jsonl
+    python tests/benchmarks/halves.py # the statistics of docs/study/halves.jsonl
+    python tests/benchmarks/halves.py measure DATA MINILM OUT # the rows anew, into OUT/halves.jsonl
 
 DATA has ``retrieval/cisi``, ``retrieval/cacm`` and ``wiki_paragraphs.txt.xz``; MINILM is a folder
 of all-MiniLM-L6-v2. BM25 has the idf of the second halves alone here; the rows have it with other

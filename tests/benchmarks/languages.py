@@ -2,8 +2,7 @@
 docs/study/languages.jsonl.
 
     python tests/benchmarks/languages.py FOLDER          # with NAME.txt, a text a line
-    python tests/benchmarks/languages.py                 # prints the table of
-    docs/laboratory/own-text.md
+    python tests/benchmarks/languages.py # prints the table of docs/laboratory/own-text.md
 
 A fifth of the texts, at most 500, is held out. The first half of each looks for its second half
 among all second halves. The texts of the table are the Debian handbook's (package debian-handbook

@@ -1,8 +1,7 @@
 """Forward and backward of a loss: plain, blockwise and the paper's pseudocode; time and peak
 memory.
 
-    python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads
-    1]
+    python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads 1]
 
 Runs on a CUDA device when there is one. Prints a Markdown table and, on the last line, a JSON
 record. Each contestant's peak memory is that of a process of its own (resident memory, or the CUDA

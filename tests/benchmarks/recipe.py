@@ -2,9 +2,8 @@
 
 The plan is in docs/laboratory/own-text-encoder.md.
 
-    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data
-    ../shared/data python tests/benchmarks/recipe.py                     # prints the tables of the
-    page
+    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
+    python tests/benchmarks/recipe.py                     # prints the tables of the page
 
 Steps 0 are no training. What the file has is not measured again. Training and evaluation take bf16
 where the device is fast in it. ``--data`` is a folder with the texts, ``senteval``,
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from dystress_text.files.claim import claimed
+from dystress_text.files.lock import locked
 from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
@@ -326,7 +325,7 @@ def main() -> None:
     for seed, arm in product(options.seeds, options.arms):
         key = {"arm": arm, "seed": seed, "steps": options.steps, "text": options.text}
         line = measure(key, options.sets, options.data, options.models)
-        with claimed(options.models / "lock", wait=True):
+        with locked(options.models / "lock", wait=True):
             lines = [other for other in read() if not key.items() <= other.items()]
             STUDY.write_text(
                 "".join(json.dumps(each) + "\n" for each in (*lines, line)), encoding="utf-8"

@@ -23,8 +23,9 @@ from dystress_text.evaluation.catalogue import TRANSFER_TASKS
 from dystress_text.evaluation.retrieval import Collection, read_collection
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.places import EMBEDDED
-from dystress_text.report.plots import GREY, STYLES, WIDTH, save, style
+from dystress_text.report.plots import GREY, STYLES, style
 
+WIDTH = 12 / 2.54  # inches
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 GROUPS = {"similarity": ("STS-B dev", "STS12", "SICK-R"), "search": ("CISI", "CACM")}
 _CROPS = "crop, first-last, DCL 0.03"
@@ -73,7 +74,8 @@ def draw_steps(file: Path) -> None:
             axes.minorticks_off()
         panels[0].set_ylabel("figure x 100")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        save(figure, file)
+        figure.savefig(file)
+        plt.close(figure)
 
 
 def _units(vectors: Tensor) -> NDArray[np.float32]:
@@ -109,7 +111,8 @@ def draw_queries(collection: Collection, embeds: dict[str, Embed], file: Path) -
                 xlim=(0, 1), ylim=(-24, 1), title=f"{title}: {found} relevant of the first 5 x 10"
             )
             axes.axis("off")
-        save(figure, file)
+        figure.savefig(file)
+        plt.close(figure)
 
 
 def draw_space(
@@ -139,7 +142,8 @@ def draw_space(
         figure.legend(
             *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(CLASSES)
         )
-        save(figure, file)
+        figure.savefig(file)
+        plt.close(figure)
 
 
 def main() -> None:

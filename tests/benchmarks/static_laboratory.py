@@ -1,10 +1,10 @@
 """The laboratory on static tables: constants, profiles and other papers' rules, each run a line of
 static.jsonl.
 
+    # all settings
     OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --seeds 0 1 --data ../shared/data
-    # all settings OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --test --seeds 2 3
-    4 --data ../shared/data python tests/benchmarks/static_laboratory.py             #
-    docs/laboratory/static-tables.md's table
+    OMP_NUM_THREADS=1 python tests/benchmarks/static_laboratory.py --test --seeds 2 3 4 --data ../shared/data
+    python tests/benchmarks/static_laboratory.py # docs/laboratory/static-tables.md's table
 
 docs/study/static_plan.md has the plan. A line of docs/study/static.jsonl is a run: loss, text,
 seed, and the figures on the sets of that text. Runs of one seed share the table's start, the

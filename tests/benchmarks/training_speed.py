@@ -1,7 +1,6 @@
 """Training sentences a second, beside sentence-transformers' trainer and a bare loop.
 
-    python tests/benchmarks/training_speed.py --corpus sentences.txt [--model FOLDER] [--steps 60]
-    [--repeats 5]
+    python tests/benchmarks/training_speed.py --corpus sentences.txt [--model FOLDER] [--steps 60] [--repeats 5]
 
 Unsupervised SimCSE on the same sentences with the same encoder, precision, batch size and
 truncation, alternately by this package's engine, by sentence-transformers' trainer with

@@ -24,16 +24,13 @@ for line in sys.stdin.read().splitlines():
         importlib.import_module(program).main(words)
 """
 QUIET = ["vision.train --help", "vision.train --list_presets", "vision.evaluate --help", "vision.export --help",
-         "dystress_text.programs.figures --list", "dystress_text.programs.train --help all",
+         "dystress_text.programs.train --help all",
          "dystress_text.programs.train --list_presets",
          "dystress_text.programs.export --help", "dystress_text.programs.report --help"]  # fmt: skip
 NEEDY = {
     "vision.train --preset quickstart": ("vision", "train.py: error: this program needs kornia and PIL and "),
     "vision.evaluate --model x": ("vision", "evaluate.py: error: this program needs kornia and PIL and "),
-    "dystress_text.programs.figures default": ("plots", "dystress figures: error: a figure needs matplotlib: "),
     "dystress_text.programs.export x --to onnx": ("onnx", "dystress export: error: --to onnx needs onnx and onnxscr"),
-    "dystress_text.programs.train --report_to tensorboard":
-        ("tensorboard", "dystress train: error: --report_to tensorboard "),
 }  # fmt: skip
 
 

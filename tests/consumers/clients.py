@@ -1,9 +1,9 @@
 """Whether what other software reads of a saved model are the model's vectors.
 
-    python tests/consumers/clients.py save FOLDER [MODEL ...]  # here: models, their copies, and the
-    vectors python tests/consumers/clients.py read FOLDER CLIENT ...   # where the client is
-    installed python tests/consumers/clients.py table FILE ...           # what ``read`` printed, as
-    a table
+    # here: models, their copies, and the vectors
+    python tests/consumers/clients.py save FOLDER [MODEL ...]
+    python tests/consumers/clients.py read FOLDER CLIENT ...   # where the client is installed
+    python tests/consumers/clients.py table FILE ...           # what ``read`` printed, as a table
 
 ``read`` needs nothing of this package. It prints a line of JSON for each model: the largest
 difference of an entry of unit vectors, and for how many of the queries the first hit is that of the

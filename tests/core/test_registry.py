@@ -127,8 +127,8 @@ WRONG = {
         "infonce(0.05, detach_temperature=3): detach_temperature must be True or False, got 3",
     "infonce(hcl(focal(0.1)))": "hcl(focal(0.1)): temperature must be no rule itself, got focal(0.1, margin=0.3)",
     "dclw(adnce(0.1))": "dclw(adnce(0.1)): adnce does not go with dclw: each has a sigma for weights of its own",
-    "dcl(adnce(0.1, weigh_positive=True))": "dcl(adnce(0.1, weigh_positive=True)): weigh_positive: infonce and ntxent "
-        "have a positive to weigh in the denominator, this loss has not",
+    "dcl(adnce(0.1, weigh_positive=True))": "dcl(adnce(0.1, weigh_positive=True)): weigh_positive: DCLLoss has no "
+        "positive in the denominator to weigh",
     "infonce(dcl(0.1))": "infonce(dcl(0.1)): temperature must be a temperature or a number, got DCLLoss(0.1)",
     "infonce(learned(scheduled(0.1, 1)))": "learned(scheduled(0.1, 1)): temperature scheduled(0.1, 1, half_period=200, "
         "unit='epoch') has nothing to learn; a constant or profile has",

@@ -2,6 +2,7 @@
 forms.
 """
 
+import math
 from functools import partial
 
 import pytest
@@ -80,6 +81,42 @@ def test_a_rule_is_its_loop_over_pairs(name):
     assert_same(
         with_gradients(queue, z[:2], z[:1]), by_loop(rows, row_loss, z[:1]), 1e-6
     )  # its norms are of fp32
+
+
+@pytest.mark.parametrize("tau", [0.5, 0.1])
+@FORMS
+def test_a_weighed_positive_is_in_the_denominator_of_macl_and_rince(form, tau):
+    """ADNCE's denominator, with weights of mean 1, in place of theirs."""
+    z, adnce = views(6, 3), {"mu": 0.4, "sigma": 0.5}
+    rule = core.ADNCERule(tau, **adnce, weigh_positive=True)
+
+    def log_denominator(pos, negs):
+        return spec.adnce(pos, negs, tau, **adnce, weigh_positive=True) + pos / tau
+
+    def weight(pos, negs):
+        heights = [math.exp(-((s.item() - 0.4) ** 2) / (2 * 0.5**2)) for s in (pos, *negs)]
+        return heights[0] * len(heights) / sum(heights)
+
+    def macl(pos, negs):
+        loss = log_denominator(pos, negs) - pos / tau
+        share = weight(pos, negs) * (-loss.detach()).exp()
+        return loss / (1 - share)
+
+    def rince(pos, negs):
+        return (0.01 * log_denominator(pos, negs).exp()) ** 0.6 / 0.6 - (
+            0.6 * pos / tau
+        ).exp() / 0.6
+
+    for both_views, rows_of in ((False, spec.simcse_rows), (True, spec.simclr_rows)):
+        loss = core.MACLLoss(temperature=rule, both_views=both_views, blockwise=form)
+        assert_same(with_gradients(loss, z), by_loop(rows_of(*z), macl, z))
+    loss = core.RINCELoss(rule, q=0.6, lam=0.01, blockwise=form)
+    assert_same(with_gradients(loss, z), by_loop(spec.simcse_rows(*z), rince, z))
+
+
+def test_a_positive_that_is_not_in_the_denominator_is_not_weighed():
+    with pytest.raises(ValueError, match=r"weigh_positive: DCLLoss has no positive"):
+        core.DCLLoss(core.ADNCERule(0.1, weigh_positive=True))
 
 
 @FORMS

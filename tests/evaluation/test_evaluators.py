@@ -208,7 +208,7 @@ def test_an_evaluator_that_gives_a_number_alone():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [(["--eval_set", "stsb_dev", "sts13"], ["--eval_set", "no sts13", "dystress prepare senteval"]),
-     (["--eval_file", "{own}", "{own}"], ["--eval_file", "my_pairs_spearman", "rename"])],
+     (["--eval_file", "{own}", "{own}"], ["--eval_file", "'my_pairs'", "rename"])],
 )  # fmt: skip
 def test_bad_evaluations_are_one_line_and_write_nothing(flags, own, wrong, words, tmp_path, capsys):
     assert main([*flags, *(word.format(own=own) for word in wrong)]) == 2

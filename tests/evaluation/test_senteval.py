@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -332,10 +333,47 @@ def test_own_pairs_and_an_own_collection_from_the_command_line_and_from_python(
         dt.evaluate("words", pair="nope.csv")
 
 
+def test_two_files_of_pairs_of_one_name_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    files = [tmp_path / folder / "pairs.csv" for folder in ("a", "b")]
+    for file, scores in zip(files, ((5, 1, 0), (0, 1, 5)), strict=True):
+        file.parent.mkdir()
+        texts = "one,two,score\nThe cat sat.,The cat sat.,{}\nThe dog ran.,A dog swam.,{}\nA bird.,The man.,{}\n"
+        file.write_text(texts.format(*scores))
+    assert main(["--model=words", "--pairs", *map(str, files)]) == 2
+    error = capsys.readouterr().err
+    assert (
+        error
+        == "dystress senteval: error: --pairs: two sets would have the name 'pairs'; rename one\n"
+    )
+    assert not list(tmp_path.glob("*.json"))
+    figures = [dt.evaluate("words", pairs=file)["words"]["pairs"] for file in files]
+    assert figures == pytest.approx([100, -100])
+
+
+def test_pairs_without_two_similarities_have_no_figure_and_the_rest_is_measured(tmp_path, capsys):
+    """The texts of a pair differ in case alone, which the model does not see."""
+    texts = make_sentences(12)
+    for name, case in (("equal", str.upper), ("other", lambda text: text[:9])):
+        rows = [f"{text},{case(text)},{i % 5}" for i, text in enumerate(texts)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["one,two,score", *rows]))
+    file = tmp_path / "results.json"
+    model = ["--model", EMBEDDED / "bert-mini-wiki", "--pooler_type=avg", f"--output={file}"]
+    pairs = ["--pairs", tmp_path / "equal.csv", tmp_path / "other.csv"]
+    assert main([*map(str, [*model, *pairs])]) == 1
+    out, error = capsys.readouterr()
+    assert "equal left out: all pairs have the same similarity" in error
+    found = json.loads(file.read_text())
+    assert found["pairs"].keys() == {"other"}
+    assert found["left_out"].keys() == {"equal"}
+    assert re.search(r"^\S+ +- +-?\d+\.\d\d$", out, re.MULTILINE)
+
+
 def test_own_pairs_are_on_the_card_and_on_the_page_of_a_run(flags, tmp_path):
     assert train([*flags, "--eval_set=none", "--pooler_type=avg"]) == 0
     pairs = tmp_path / "mine.csv"
     pairs.write_text(
+        "sentence1,sentence2,score\n"
         "The cat sat.,A cat sat.,5\nThe dog ran.,A fish swam.,1\nA bird flew.,The man ate.,0\n"
     )
     (figures,) = dt.evaluate(tmp_path / "out", pairs=pairs).values()

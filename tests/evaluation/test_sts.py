@@ -9,9 +9,15 @@ import torch
 from conftest import make_sentences
 from scipy import stats
 
+from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import STS_SETS, StsTask
 from dystress_text.evaluation.readers import StsPairs, read_sts_benchmark, read_sts_subset
-from dystress_text.evaluation.sts import evaluate_sts_task, score_vectors, spearman
+from dystress_text.evaluation.sts import (
+    evaluate_pairs,
+    evaluate_sts_task,
+    score_vectors,
+    spearman,
+)
 from dystress_text.files.places import EMBEDDED
 
 
@@ -51,6 +57,30 @@ def test_constant_or_missing_numbers_have_no_correlation():
     assert spearman(x, x) == pytest.approx(100)
     assert math.isnan(spearman(np.ones(3), x))
     assert math.isnan(spearman(np.array([1.0, np.nan, 2.0]), x))
+
+
+@pytest.mark.parametrize("angle", [0.0, 1.1])
+def test_similarities_that_differ_by_rounding_are_ties_and_alone_have_no_figure(angle):
+    """Vectors in fp32 as a model gives them for one text in several batches."""
+    draw = np.random.default_rng(0)
+    texts = [f"text {i}" for i in range(80)]
+    pairs = StsPairs(tuple(texts[:40]), tuple(texts[40:]), draw.normal(size=40))
+    plane = np.linalg.qr(draw.normal(size=(256, 2)))[0].T  # (2, 256)
+
+    def vectors(angles):
+        exact = np.cos(angles)[:, None] * plane[0] + np.sin(angles)[:, None] * plane[1]
+        noisy = exact * (1 + 1e-7 * draw.normal(size=exact.shape))
+        return torch.tensor(noisy * draw.uniform(1, 30, (len(exact), 1))).float()
+
+    one_angle = vectors(np.repeat([0.0, angle], 40))
+    assert math.isnan(score_vectors(pairs, one_angle).spearman)
+    by_text = dict(zip(texts, one_angle, strict=True))
+    with pytest.raises(DataError, match="all pairs have the same similarity"):
+        evaluate_pairs(pairs, lambda of: torch.stack([by_text[text] for text in of]))
+    some = np.where(np.arange(40) % 4 == 0, 0.5, angle)
+    found = score_vectors(pairs, vectors(np.concatenate([np.zeros(40), some]))).spearman
+    expected = stats.spearmanr(-some, pairs.scores).statistic
+    assert found == pytest.approx(100 * expected, abs=1e-9)
 
 
 def test_lines_are_split_at_line_feeds_and_tabs_alone_and_unscored_pairs_are_dropped(tmp_path):

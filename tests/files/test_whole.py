@@ -1,10 +1,15 @@
 """Files and folders that are written whole or not at all."""
 
+import errno
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from conftest import build_tokenizer
+from safetensors.torch import save_file
 
-from dystress_text.files.whole import recover, whole_folder
+from dystress_text.files.whole import recover, replaced_files, whole_folder
 
 
 def make_folder(folder, text):
@@ -44,3 +49,33 @@ def test_a_kill_between_the_two_renames_is_mended(tmp_path, monkeypatch):
     make_folder(tmp_path / ".final.replaced", "older")
     recover(final)
     assert (final / "content").read_text() == "old"
+
+
+WRITERS = {
+    "safetensors": lambda folder: save_file({"a": LARGE}, folder / "a"),
+    "torch": lambda folder: torch.save({"a": LARGE}, folder / "a"),
+    "torch, an open file": lambda folder: torch.save({"a": LARGE}, (folder / "a").open("wb")),
+    "torch, many files": lambda folder: [torch.save(LARGE[:9999], folder / f"{i}") for i in range(99)],
+    "numpy": lambda folder: np.save(folder / "a.npy", LARGE.numpy()),
+    "numpy, zip": lambda folder: np.savez(folder / "a.npz", LARGE.numpy()),
+    "tokenizers": lambda folder: [build_tokenizer().save_pretrained(folder / f"{i}") for i in range(999)],
+    "python": lambda folder: (folder / "a").write_bytes(bytes(4 * len(LARGE))),
+}  # fmt: skip
+LARGE = torch.rand(500_000)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writing", [whole_folder, replaced_files])
+def test_a_full_disk_is_said_as_such_by_whatever_finds_it(writer, writing, small_disk):
+    final = small_disk(1_000_000) / "final"
+    with (
+        pytest.raises(OSError, match="No space left on device") as caught,
+        writing(final) as folder,
+    ):
+        WRITERS[writer](folder)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_another_error_stays_what_it_is(tmp_path):
+    with pytest.raises(RuntimeError, match="mine"), whole_folder(tmp_path / "final"):
+        raise RuntimeError("mine")

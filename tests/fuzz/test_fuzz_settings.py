@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dystress_text import loss
 from dystress_text.cli.command_line import exit_code
 from dystress_text.programs import train
-from dystress_text.simcse.arguments import FLAGS, REPLACED, parse
+from dystress_text.simcse.arguments import parse
 from vision.train import parse as parse_vision
 
 LIKELY = (
@@ -39,8 +39,6 @@ def command_lines(draw, names):
         words += (
             [f"--{name}={value}"] if shape < 3 else [f"--{name}", value] if shape < 5 else [value]
         )
-    if draw(st.integers(0, 5)) == 0:
-        words.append(draw(st.sampled_from(sorted([*FLAGS, *REPLACED]))))
     return words
 
 

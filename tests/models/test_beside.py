@@ -4,6 +4,7 @@ both.
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from model_cases import build_model
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Router, StaticEmbedding
 from torch.nn.functional import normalize
@@ -21,6 +23,7 @@ from dystress_text.evaluation.embedder import load_model
 from dystress_text.models.embedder import save_model
 from dystress_text.models.loading import load_sentence_transformer
 from dystress_text.programs.export import main as export
+from dystress_text.programs.senteval import main as senteval
 from dystress_text.programs.train import main
 
 TEXTS = [
@@ -135,6 +138,28 @@ def test_the_saved_model_has_both_vectors_and_loads_without_this_package(
     card = (folder / "README.md").read_text()
     assert f"first {own.shape[1]} of {kind}" in card
     assert "trust_remote_code=True" in card
+
+
+def test_an_evaluated_base_leaves_the_run_its_page(models, text_file, tmp_path, capsys):
+    """The folder of the base may be a run's, with its results and a user's files."""
+    base = shutil.copytree(models / "bert", tmp_path / "base")
+    assert senteval([f"--model={base}", "--tasks=MiniSTS", "--suite=mini"]) == 0
+    weights = load_file(base / "model.safetensors")
+    torch.save(weights, base / "pytorch_model.bin")  # not read beside safetensors
+    for name in ("run.json", "notes.txt", "data_config.json", "1_Pooling/notes.txt"):
+        (base / name).write_text("{}")
+    out = tmp_path / "out"
+    options = [
+        "--model_name_or_path=static", "--dim=16", "--views=crop", f"--train_file={text_file}", "--max_steps=2",
+        "--train_batch_size=8", "--eval_set=none", "--pooler_type=avg", f"--beside={base}", f"--output_dir={out}",
+    ]  # fmt: skip
+    assert main(options) == 0
+    copied, read = (
+        {str(file.relative_to(folder)) for file in folder.rglob("*.*") if file.is_file()}
+        for folder in (out / "model", models / "bert")
+    )
+    assert copied == read
+    assert (out / "report.html").is_file()
 
 
 def test_the_table_trains_as_without_the_model(train):

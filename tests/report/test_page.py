@@ -5,6 +5,8 @@ import html
 import json
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 from sweep_runs import PRESET, a_run
@@ -63,7 +65,7 @@ def test_a_page_holds_settings_tables_curves_and_similarities(page):
     assert {"STS12", "70.00", "76.37", "learning_rate", "versions: torch", "2.13"} <= set(
         found
     )  # 76.37: the paper's
-    assert "One seed: no interval" in page
+    assert "One seed: no interval over seeds" in page
     assert list(pictures(page)) == [
         "loss over the steps",
         "sts_b_dev_spearman over the steps",
@@ -128,8 +130,8 @@ def test_runs_side_by_side_begin_with_the_verdict_and_say_where_they_differ(tmp_
     page = capsys.readouterr().out
     heading = r"<h1>2 losses compared: A text encoder \(bert-base-uncased\) trained on 3,000 texts of Wikipedia"
     shifted, constant = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))", "infonce(0.05)"
-    less = f"{shifted} less {constant} is +0.00 in avg "
-    assert re.search(rf"{heading} \(Wiki1M\)</h1>\n<p>{re.escape(less)}.*nobody can tell", page)
+    difference = f"{shifted} - {constant} = +0.00 in avg "
+    assert re.search(rf"{heading} \(Wiki1M\)</h1>\n<p>{re.escape(difference)}.*one seed", page)
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
     assert rows["loss"] == shifted
     assert not {"learning_rate", "seed"} & rows.keys()
@@ -242,3 +244,24 @@ def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, c
     assert line.startswith("no report.html: ")
     assert message in line
     assert not (run / "report.html").exists()
+
+
+def test_the_pictures_leave_pyplot_to_the_user(tmp_path):
+    """In a process of its own, as in a notebook that chose a backend before its first run."""
+    run = a_run(tmp_path)
+    script = """
+import sys
+import matplotlib
+matplotlib.use("svg")
+from matplotlib import pyplot
+from dystress_text.laboratory import drawings
+from dystress_text.report.page_drawings import galleries
+from dystress_text.report.runs import read_finished
+from pathlib import Path
+runs, _ = read_finished([Path(sys.argv[1])])
+assert any(pictures for _, pictures in galleries(runs))
+drawings.make("default")
+print(matplotlib.get_backend(), pyplot.get_fignums(), matplotlib.rcParams["axes.grid"])
+"""
+    done = subprocess.run([sys.executable, "-c", script, run], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("svg [] False\n", 0), done.stderr

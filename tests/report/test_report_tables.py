@@ -133,9 +133,9 @@ def test_differences_are_paired_by_seed_tested_and_put_into_words(sweep, printed
 
 @pytest.mark.parametrize(
     ("seeds", "words"),
-    [(3, f"is +0.67 in {{}}, but 3 seeds cannot tell: the 95 % interval is {interval(0.5, 1.0, 0.5)}."),
-     (2, f"is +0.75 in {{}}, but 2 seeds are too few to tell: the 95 % interval is {interval(0.5, 1.0)}."),
-     (1, "is +0.50 in {}, with one seed: nobody can tell whether that is the temperature or the seed.")],
+    [(3, f"= +0.67 in {{}} (95 % CI {interval(0.5, 1.0, 0.5)}; 3 seeds): not significant."),
+     (2, f"= +0.75 in {{}} (95 % CI {interval(0.5, 1.0)}; 2 seeds): 2 seeds are too few to tell."),
+     (1, "= +0.50 in {} (one seed: no interval).")],
 )  # fmt: skip
 def test_a_verdict_says_when_seeds_cannot_tell_and_claims_nothing_then(
     tmp_path, printed, seeds, words
@@ -144,7 +144,7 @@ def test_a_verdict_says_when_seeds_cannot_tell_and_claims_nothing_then(
         for name in (CONSTANT, SHIFTED):
             write_run(tmp_path, name, seed, FIGURES[name][seed])
     line = words.format("avg (STS, Spearman x 100)")
-    assert verdict(compared(tmp_path)) == [f"{SHIFTED} less {CONSTANT} {line}"]
+    assert verdict(compared(tmp_path)) == [f"{SHIFTED} - {CONSTANT} {line}"]
     assert not re.search("above|higher|better", printed(tmp_path))
 
 
@@ -158,9 +158,11 @@ def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tm
     assert nothing.startswith(
         "Nothing is compared: there is no constant that differs in nothing else"
     )
-    less = f"small less {CONSTANT} is +34.00 in avg (STS, Spearman x 100), with one seed: nobody can tell whether that "
-    doing = "is the temperature or the seed. It is no temperature's doing alone: they differ in model_name_or_path, "
-    assert less + doing in printed(tmp_path, "--baseline", CONSTANT)
+    difference = (
+        f"small - {CONSTANT} = +34.00 in avg (STS, Spearman x 100) (one seed: no interval)."
+    )
+    doing = " It is no temperature's doing alone: they differ in model_name_or_path, "
+    assert difference + doing in printed(tmp_path, "--baseline", CONSTANT)
     text = printed(tmp_path)
     assert "Setup of small: bert-mini-wiki, avg, 20 steps of 64, learning rate 0.0001, " in text
     assert text.count("  paper: ") == 1  # bert-mini-wiki has no row
@@ -293,6 +295,17 @@ def test_a_model_that_is_no_run_stands_beside_the_runs(
     )
 
 
+def test_an_evaluated_model_inside_a_run_does_not_hide_the_run(tmp_path, printed):
+    run = write_run(tmp_path, CONSTANT, 0, 70.0)
+    (run / "model").mkdir()
+    tasks = {task: {"spearman": 1.0} for task in TASKS["sts"]}
+    about = {"suite": "senteval", "model": "x/inside"}
+    Results(about, tasks).write(evaluation_file(run / "model", "senteval", "test"))
+    text = printed(run)
+    assert re.search(rf"^{CONSTANT}, 1 seed ", text, re.MULTILINE)
+    assert "inside" not in text
+
+
 def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
     markdown, latex, text = (
         printed(sweep, f"--format={style}") for style in ("markdown", "latex", "text")
@@ -310,7 +323,7 @@ def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
     for said in (
         "Not the paper's setup (num_train_epochs, max_steps): the lines 'ours - paper' are not about its claims.",
         "Not the published data but a variant: train_file: a sample.",
-        "One seed: no interval, and no claim about a temperature: grid-temp=0.2, short.",
+        "One seed: no interval over seeds, and no claim about a temperature: grid-temp=0.2, short.",
         "Not finished and left out: sts-macl-seed-7.",
         "Setup: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, 3,000 sentences (sha256 0123",
     ):

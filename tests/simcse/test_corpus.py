@@ -19,7 +19,8 @@ from dystress_text.errors import UserError
 from dystress_text.files.text_lines import MAX_LINE_BYTES, CorpusReport, read_sentences
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops
-from dystress_text.simcse.texts import TextFile, rows_of_table
+from dystress_text.simcse.settings import TextSettings
+from dystress_text.simcse.texts import TextFile, training_text
 
 
 def read(data: bytes, limit: int | None = None) -> tuple[list[str], CorpusReport]:
@@ -29,6 +30,10 @@ def read(data: bytes, limit: int | None = None) -> tuple[list[str], CorpusReport
 
 def load(file, tokenizer, folder, limit=None, length=9):
     return load_corpus(TextFile(file), tokenizer, length, limit, cache_dir=folder)
+
+
+def rows_of(file, columns=None):
+    return training_text(TextSettings(train_file=str(file), supervised=True, text_columns=columns))
 
 
 def test_every_finding_is_counted():
@@ -113,7 +118,7 @@ def test_of_samples_with_the_same_tokens_the_first_is_kept(tokenizer, tmp_path):
     batch, expected = corpus.distinct().batch(rows), corpus.batch(np.array([3, 5]))
     assert all(torch.equal(batch[name], expected[name]) for name in ("token_ids", "lengths"))
     table.write_text("a,b\nthe cat,the dog\nthe cat,cat the\nthe cat,the dog\nthe,cat the dog\n")
-    of_rows = load_corpus(rows_of_table(str(table), None), tokenizer, 9, cache_dir=tmp_path)
+    of_rows = load_corpus(rows_of(table), tokenizer, 9, cache_dir=tmp_path)
     assert of_rows.distinct().chosen.tolist() == [0, 1, 3]
 
 
@@ -207,8 +212,8 @@ def test_of_a_table_the_worst_column_counts(tmp_path, tokenizer):
     with pytest.raises(
         UserError, match=r"; .* % unknown tokens, 97.37 % of the texts equal"
     ):  # 37 of 38
-        load_corpus(rows_of_table(str(file), None), tokenizer, 16, cache_dir=tmp_path)
-    load_corpus(rows_of_table(str(file), ["two", "one"]), tokenizer, 16, cache_dir=tmp_path)
+        load_corpus(rows_of(file), tokenizer, 16, cache_dir=tmp_path)
+    load_corpus(rows_of(file, ["two", "one"]), tokenizer, 16, cache_dir=tmp_path)
 
 
 def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer, monkeypatch):
@@ -239,7 +244,7 @@ def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer
     ("name", "content"),
     [("blank.txt", b"\n \n"), ("binary.txt", b"\xff\xfe\0"),
      ("most.txt", b"a sentence\n" + b"\xff\n" * 2), ("fake.gz", b"\x1f\x8b\x08 no gzip"),
-     ("torn.xz", lzma.compress(b"x\n")[:-9]), ("none.txt", None)],
+     ("torn.xz", lzma.compress(b"x\n")[:-9]), ("packed.txt", lzma.compress(b"x\n")), ("none.txt", None)],
 )  # fmt: skip
 def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, name, content):
     file = tmp_path / name

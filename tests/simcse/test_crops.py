@@ -13,7 +13,7 @@ from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops, too_short
-from dystress_text.simcse.texts import TextFile, training_text
+from dystress_text.simcse.texts import TextFile
 
 WORDS = [f"w{i}" for i in range(50)]
 TEXT = " ".join(WORDS)
@@ -130,8 +130,6 @@ def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
         TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None)
     )
     assert (documents, report.over_long) == (["one", "x" * 65_536, "three"], 1)
-    with pytest.raises(UserError, match="sample: a cell of a table"):
-        training_text(parse(["--train_file", "x.csv", "--sample", "document"]).text)
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import set_dropout
+from dystress_text.encoders.loading import load_encoder
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.files.text_lines import CorpusReport
@@ -17,7 +18,7 @@ from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import rows_of_table
+from dystress_text.simcse.texts import training_text
 
 WORDS = zip(
     ("cat", "dog", "bird", "fish", "man", "woman") * 4, ("dog", "bird", "fish") * 8, strict=True
@@ -36,6 +37,10 @@ def table(folder, columns=3, rows=ROWS, names=NAMES):
     return str(file)
 
 
+def rows_of(file, columns=None):
+    return training_text(TextSettings(train_file=str(file), supervised=True, text_columns=columns))
+
+
 def sentences_of(text):
     return list(text.sentences(CorpusReport(), None))
 
@@ -50,7 +55,7 @@ def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(
     settings = TextSettings(str(tiny_bert), pooler_type="avg", mlp_head=False)
     initial = load_initial_model(settings)
     set_dropout(initial.embedder, 0.0)
-    corpus = load_corpus(rows_of_table(table(tmp_path, columns), None), initial.tokenizer, 32)
+    corpus = load_corpus(rows_of(table(tmp_path, columns)), initial.tokenizer, 32)
     task = SimcseTask(initial, corpus, objective, packed=packing)
     assert len(task.corpus) == len(ROWS)
     rows = np.array([5, 0, 7])
@@ -98,14 +103,15 @@ def test_the_program_trains_on_rows(flags, tmp_path, columns, more, capsys):
         f"{20 - dropped} rows of {columns} sentences: {6 / per_epoch:.4g} epochs, 6 steps of "
         in printed
     )
-    assert f"rows.csv: {', '.join(NAMES[:columns])})" in printed
+    first = [f"sample 1, {name}: {text!r}" for name, text in zip(NAMES, ROWS[0], strict=True)]
+    assert "\n".join(first[:columns]) in printed
 
 
 def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_are_texts(tmp_path):
-    text = rows_of_table(table(tmp_path, 4), ["sent1", "sent0"])
+    text = rows_of(table(tmp_path, 4), ["sent1", "sent0"])
     assert text.columns == 2
     assert sentences_of(text)[:2] == [ROWS[0][1], ROWS[0][0]]
-    text = rows_of_table(table(tmp_path, 2, [("NA", "None"), ("null", "nan\nx")]), None)
+    text = rows_of(table(tmp_path, 2, [("NA", "None"), ("null", "nan\nx")]))
     assert sentences_of(text) == ["NA", "None", "null", "nan x"]
     assert (
         text.checksum() == hashlib.sha256(b"NA\nNone\nnull\nnan x\n").hexdigest()
@@ -115,13 +121,13 @@ def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_ar
 @pytest.mark.parametrize(
     ("columns", "rows", "options", "message"),
     [
-        (1, ROWS, ["--supervised"], "--supervised: a row is an anchor, a positive"),
+        (1, ROWS, ["--supervised"], "--supervised: expected an anchor, a positive"),
         (3, [*ROWS, ("a", "", "b")], ["--supervised"], "row 25 of"),
-        (3, [("a", "b", "c" * 70_000), *ROWS], ["--supervised"], "too long"),
+        (3, [("a", "b", "c" * 70_000), *ROWS], ["--supervised"], "more than 65,536 bytes"),
         (3, ROWS, ["--supervised", "--text_columns", "sent0", "nope"], "--text_columns: "),
         (2, ROWS, ["--supervised", "--loss=infonce(0.05, hard_negative_weight=1)"],
          "--loss: hard_negative_weight: there are no hard negatives"),
-        (3, ROWS, [], "has hard negatives (sent0, sent1, hard_neg): add --supervised, or"),
+        (3, ROWS, [], "has the columns sent0, sent1, hard_neg; name the one to train on, or"),
         (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: takes one name without --supervised"),
     ],
 )  # fmt: skip

@@ -1,120 +1,222 @@
-"""Which columns of a table are sentences, and in which order they come."""
+"""Which columns of a table are read, what a run prints of its samples, and texts from Python."""
 
 import csv
 import hashlib
 import json
-import uuid
 
+import datasets
 import pytest
+from conftest import make_sentences
+from hypothesis import given
+from hypothesis import strategies as st
+from trainer_cases import interrupt
 
-from dystress_text.errors import UserError
+import dystress_text
+from dystress_text.errors import ParameterError, UserError
+from dystress_text.files.tables import python_table
 from dystress_text.files.text_lines import CorpusReport
-from dystress_text.simcse.texts import column_of_table, rows_of_table
-
-WORDS = (
-    "ran",
-    "sat",
-    "slept",
-    "jumped",
-    "saw",
-    "fell",
-    "sang",
-    "left",
-    "stayed",
-    "spoke",
-    "read",
-    "wrote",
+from dystress_text.simcse.settings import RunSettings, TextSettings
+from dystress_text.simcse.texts import (
+    TextFile,
+    TextSummary,
+    table_text,
+    training_text,
+    usual_columns,
+    with_texts,
 )
-PAIRS = [(f"The {a} cat {b}.", f"A cat that {b} was {a}.") for a in ("old", "big") for b in WORDS]
-NO_SENTENCES = {
-    "labels": ["entailment", "neutral", "contradiction"], "answers": ["yes", "No"], "truth": ["True", "False"],
-    "phrases": ["not similar", "similar"], "languages": ["en", "de-AT"], "Chinese": ["正面", "负面"],
-    "source": ["Wikipedia"], "long source": ["Stanford Natural Language Inference, version 1"],
-    "address": ["https://example.com/data"], "addresses": [f"www.example.com/how/{word}" for word in WORDS],
-    "ids": [f"doc_{i}" for i in range(24)], "uuids": [str(uuid.UUID(int=i << 99 | i)) for i in range(24)],
-    "hashes": [hashlib.sha1(bytes([i])).hexdigest() for i in range(24)], "files": [f"img/{word}.jpg" for word in WORDS],
-    "dates": [f"2020-01-{i:02}" for i in range(1, 25)], "times": [f"2020-01-01T10:{i}:07Z" for i in range(10, 34)],
-    "months": [f"Jan {i}, 2020" for i in range(1, 25)], "Chinese dates": [f"2020年1月{i}日" for i in range(1, 25)],
-    "stamps": [f"Mon, 1 June 2020 10:{i} PM" for i in range(10, 34)],
-    "addresses of any script": [f"https://ja.wikipedia.org/wiki/日本_{i}" for i in range(24)],
-    "scores": ["4.5", "nan", "3"], "mails": [f"{word}@example.org" for word in WORDS],
-}  # fmt: skip
-SENTENCES = {
-    "query": ["how to cook rice", "what is a cat", "python list sort"],
-    "short": ["He ran.", "I see.", "Stop it!", "Go home now.", "Yes."],
-    "terms": ["gravity", *WORDS, *map(str.upper, WORDS)],
-    "Chinese": ["今天天气很好", "我想去北京", "2020年东京奥运会", "你好吗"], "Thai": ["ภาษาไทยง่าย", "แมวนอน"],
-    "numbers": [f"number {i}" for i in range(24)], "mixed": ["see https://a.b/c", "doc_1 is here", "a_b", "It is."],
-}  # fmt: skip
+
+LINES = make_sentences(40)
 
 
-def table(folder, columns, kind="csv"):
-    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    file = folder / f"table.{kind}"
-    if kind == "jsonl":
-        file.write_text("\n".join(map(json.dumps, rows)))
-    else:
-        with file.open("w", newline="") as stream:
-            (writer := csv.DictWriter(stream, list(columns))).writeheader()
-            writer.writerows(rows)
-    return str(file)
+@pytest.mark.parametrize(
+    ("columns", "supervised", "read"),
+    [
+        ("x", False, "x"),
+        ("label text", False, "text"),
+        ("sentence id", False, "sentence"),
+        ("sentence text", False, "text"),
+        ("sent0 sent1 hard_neg", False, ""),
+        ("Text id", False, ""),
+        ("sent0 sent1 hard_neg", True, "sent0 sent1 hard_neg"),
+        ("label positive anchor", True, "anchor positive"),
+        ("negative positive anchor", True, "anchor positive negative"),
+        ("id negative_2 anchor positive negative_1", True, "anchor positive negative_2 negative_1"),
+        ("query positive negative", True, "query positive negative"),
+    ],
+)
+def test_columns_are_found_by_their_names_or_their_order_alone(columns, supervised, read):
+    assert usual_columns(columns.split(), supervised) == read.split()
 
 
-def among_pairs(cells):
-    firsts, seconds = zip(*PAIRS, strict=True)
-    return {
-        "premise": firsts,
-        "hypothesis": seconds,
-        "third": [cells[i % len(cells)] for i in range(len(PAIRS))],
-    }
+def sentences_of(text):
+    return list(text.sentences(CorpusReport(), None))
 
 
-@pytest.mark.parametrize("kind", NO_SENTENCES)
-def test_a_column_of_labels_ids_or_one_source_is_refused_unless_it_is_named(tmp_path, kind):
-    file = table(tmp_path, among_pairs(NO_SENTENCES[kind]))
-    with pytest.raises(
-        UserError,
-        match=r"^text_columns: column 'third' of .* has [^\n]+; name columns of sentences\Z",
-    ):
-        rows_of_table(file, None)
-    assert rows_of_table(file, ["premise", "hypothesis"]).columns == 2
-    if kind != "dates":  # which have no letter
-        assert rows_of_table(file, ["premise", "third"]).columns == 2
-    alone = table(tmp_path, {"text": among_pairs(NO_SENTENCES[kind])["third"]})
-    with pytest.raises(UserError, match=r"^text_columns: column 'text' of "):
-        column_of_table(alone, None)
+@pytest.mark.parametrize("named", [["b", "a"], ["c", "b", "a"]])
+def test_named_columns_are_read_in_the_order_that_is_named(tmp_path, named):
+    file = tmp_path / "rows.csv"
+    file.write_text("a,b,c\n1,2,3\n4,5,6\n")
+    text = training_text(TextSettings(train_file=str(file), supervised=True, text_columns=named))
+    rows = [dict(zip("abc", row, strict=True)) for row in ("123", "456")]
+    assert sentences_of(text) == [row[name] for row in rows for name in named]
 
 
-@pytest.mark.parametrize("kind", SENTENCES)
-def test_sentences_are_taken(tmp_path, kind):
-    assert rows_of_table(table(tmp_path, among_pairs(SENTENCES[kind])), None).columns == 3
+@pytest.mark.parametrize(
+    ("name", "content", "settings", "said"),
+    [
+        ("a.csv", "x,y\n1,2\n", {}, "text_columns: 'a.csv' has the columns x, y; name the one"),
+        ("a.csv", "x,y\n1,2\n", {"text_columns": ["z"]}, "text_columns: .* columns x, y; name"),
+        ("a.csv", "x\n1\n", {"supervised": True}, "supervised: expected an anchor, a positive"),
+        ("a.csv", "text\na\n", {"sample": "document"}, "sample: a cell of a table is a sample"),
+        ("a.txt", "a\n", {"text_columns": ["x"]}, "text_columns: 'a.txt' is a text file without"),
+        ("a.txt", "a\n", {"supervised": True}, "supervised: needs a table as --train_file: .csv"),
+        ("a.json", "[]", {}, "train_file: 'a.json': expected .txt .UTF-8, one sentence a line., "),
+        ("a.pdf.gz", "a", {}, "train_file: 'a.pdf.gz': expected .txt"),
+        ("a.csv", None, {}, "train_file: 'a.csv' is no file"),
+    ],
+)
+def test_an_error_says_what_was_expected(tmp_path, monkeypatch, name, content, settings, said):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ParameterError, match=f"^{said}") as caught:
+        training_text(TextSettings(train_file=name, **settings))
+    assert "\n" not in str(caught.value)
 
 
-def test_few_rows_cannot_be_judged_and_numbers_of_json_are_named(tmp_path):
-    assert rows_of_table(table(tmp_path, {"a": ["yes"] * 4, "b": ["no"] * 4}), None).columns == 2
-    one_query = {"query": ["how to cook rice"] * 12, "positive": [first for first, _ in PAIRS[:12]]}
-    assert rows_of_table(table(tmp_path, one_query), None).columns == 2
-    with pytest.raises(
-        UserError, match=r"^text_columns: column 'id' of .*name columns of sentences"
-    ):
-        rows_of_table(table(tmp_path, {"id": range(4), "a": "abcd", "b": "efgh"}, "jsonl"), None)
-    mixed = table(tmp_path, {"a": [["x"], "y"], "b": ["z", "w"]}, "jsonl")
-    with pytest.raises(
-        UserError, match=r"row 1 of .*column 'a' is not a text to train on: it holds \['x'\]; name"
-    ):
-        list(rows_of_table(mixed, None).sentences(CorpusReport(), None))
+@pytest.mark.parametrize("cell", ["", " \u200b", "a\0b", "x" * 65_537, None, 3, ["x"], "\ud800"])
+def test_a_row_with_a_cell_that_is_no_text_is_refused_without_its_content(tmp_path, cell):
+    file = tmp_path / "rows.jsonl"
+    rows = [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": cell}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    text = training_text(TextSettings(train_file=str(file), supervised=True))
+    with pytest.raises(ParameterError, match=r"row 2 of .*, column 'positive': ") as caught:
+        sentences_of(text)
+    assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(("names", "order"), [
-    ("positive anchor", "anchor positive"), ("negative positive anchor", "anchor positive negative"),
-    ("Positive source Anchor", "Anchor Positive source"), ("answer query neg_1 neg_2", "query answer neg_1 neg_2"),
-    ("hard_neg sent0 sent1", "sent0 sent1 hard_neg"), ("hard_negative_1 query pos", "query pos hard_negative_1"),
-    ("document search_query", "search_query document"), ("positive sentence", "sentence positive"),
-    ("anchor neg source positive", "anchor positive neg source"), ("text neg positive", "text positive neg"),
-    ("sent0 sent1 hard_neg more", "sent0 sent1 hard_neg more"),
-])  # fmt: skip
-def test_an_anchor_comes_first_and_a_negative_last(tmp_path, names, order):
-    columns = {name: [f"{name} {word} and {word}" for word in WORDS] for name in names.split()}
-    file = table(tmp_path, columns)
-    assert rows_of_table(file, None).rows.column_names == order.split()
-    assert rows_of_table(file, names.split()).rows.column_names == names.split()
+def test_the_summary_has_the_first_samples_by_column_and_the_counts(tmp_path):
+    file = tmp_path / "pairs.csv"
+    with file.open("w", newline="") as stream:
+        csv.writer(stream).writerows(
+            [("a", "b"), ("one\n\x1b[31mtwo", "x" * 500), ("a", "b"), ("a", "b"), ("never", "c")]
+        )
+    text = training_text(TextSettings(train_file=str(file), supervised=True))
+    sentences = text.sentences(report := CorpusReport(), None)
+    assert len(list(sentences)) == 8
+    first, *samples = TextSummary.of(text, report).lines(dropped=False)
+    assert first == f"8 sentences in 8 lines; 2 duplicates (kept) ({file})"
+    assert samples == [
+        r"sample 1, a: 'one \x1b[31mtwo'",
+        f"sample 1, b: '{'x' * 100}'...",
+        *[f"sample {i}, {name}: {name!r}" for i in (2, 3) for name in "ab"],
+    ]
+
+
+def test_the_summary_of_a_short_file_has_what_there_is(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text("one\n\n")
+    list(TextFile(file).sentences(report := CorpusReport(), None))
+    assert TextSummary.of(TextFile(file), report).lines(dropped=False) == [
+        f"1 sentences in 2 lines; 1 empty (left out) ({file})",
+        "sample 1: 'one'",
+    ]
+
+
+CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))
+
+
+@given(st.lists(CELLS, min_size=1))
+def test_a_list_is_read_as_a_file_with_its_texts_is(texts):
+    read = table_text(python_table(texts), TextSettings())
+    assert read.checksum() == hashlib.sha256("".join(f"{x}\n" for x in texts).encode()).hexdigest()
+    kept = [x for x in texts if "\0" not in x]
+    assert set(sentences_of(read)) <= set(kept)
+    assert sentences_of(table_text(python_table(tuple(texts)), TextSettings())) == sentences_of(
+        read
+    )
+
+
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_rows_of_a_list_are_anchors_positives_and_negatives(width):
+    rows = [[f"{i} {j}" for j in range(width)] for i in range(4)]
+    settings, read = with_texts(RunSettings.of({"preset": "small"}), rows)
+    assert settings.text.supervised
+    assert read.column_names[:3] == ("anchor", "positive", "negative")[:width]
+    assert sentences_of(read) == [cell for row in rows for cell in row]
+
+
+def test_the_columns_of_a_data_set_are_found_as_those_of_a_file():
+    data = datasets.Dataset.from_dict({"id": [1, 2, 3], "text": ["a", None, "c"]}).select([2, 1])
+    assert sentences_of(with_texts(RunSettings.of({}), data)[1]) == ["c"]
+    assert sentences_of(with_texts(RunSettings.of({}), data["text"][:1])[1]) == ["c"]
+    pairs = datasets.Dataset.from_dict({"positive": ["b"], "score": [1.5], "anchor": ["a"]})
+    given = RunSettings.of({"supervised": True})
+    assert sentences_of(with_texts(given, pairs)[1]) == ["a", "b"]
+    with pytest.raises(ParameterError, match=r"^text_columns: .*or train on rows with supervised"):
+        with_texts(RunSettings.of({}), pairs)
+
+
+SECRET = "secret"
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ([], "the list is empty"),
+        (SECRET, "expected a list of strings, .* got str"),
+        ({SECRET}, "expected a list of strings, .* got set"),
+        (datasets.DatasetDict(), "expected a list of strings, .* got DatasetDict"),
+        ([SECRET, 3.5], "item 1: expected a string"),
+        ([3.5, SECRET], "item 0: expected a string, or a list or tuple of strings"),
+        ([(SECRET,)], "item 0: expected a string, or a list or tuple of strings"),
+        ([SECRET, (SECRET, "b")], "item 1: expected a string"),
+        ([(SECRET, "b"), SECRET], "item 1: expected 2 strings, as a list or tuple"),
+        ([(SECRET, "b"), (SECRET, "b", "c")], "item 1: expected 2 strings"),
+        ([(SECRET, "b"), (SECRET, None)], "item 1: expected 2 strings"),
+        ([(SECRET, "b"), (SECRET, "")], "item 1, positive: it is empty"),
+        ([SECRET, "\ud800"], "item 1, text: "),
+    ],
+)
+def test_a_wrong_list_is_one_line_that_never_shows_the_data(texts, said):
+    with pytest.raises(ParameterError, match=f"^texts: {said}") as caught:
+        dystress_text.train("small", texts=texts)
+    assert SECRET not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_list_trains_as_a_file_and_is_known_again_by_its_content(tmp_path, capsys):
+    options = {"preset": "quickstart", "max_steps": 2, "eval_set": "none", "train_batch_size": 8}
+    (tmp_path / "mine.txt").write_text("".join(f"{line}\n" for line in LINES))
+    of_file = dystress_text.train(
+        **options, train_file=tmp_path / "mine.txt", output_dir=tmp_path / "file"
+    )
+    options |= {"output_dir": tmp_path / "list"}
+    of_list = dystress_text.train(**options, texts=LINES)
+    weights = [(run.folder / "model.safetensors").read_bytes() for run in (of_file, of_list)]
+    assert weights[0] == weights[1]
+    checksum = of_list.record["corpus"]["sha256"]
+    assert checksum == of_file.record["corpus"]["sha256"]
+    name = f"list of 40 texts, sha256 {checksum[:16]}"
+    assert of_list.record["settings"]["train_file"] == name
+    assert f"sample 3, text: {LINES[2]!r}\n" in capsys.readouterr().out
+
+    options["resume_from_checkpoint"] = "yes"
+    assert dystress_text.train(**options, texts=LINES).record == of_list.record
+    with pytest.raises(UserError, match=f"train_file was {name}, is list of 40 texts, "):
+        dystress_text.train(**options, texts=LINES[::-1])
+    with pytest.raises(UserError, match=r"^texts: give texts or train_file, not both"):
+        dystress_text.train(**options, texts=LINES, train_file="mine.txt")
+
+
+def test_an_interrupted_run_on_a_list_goes_on_with_the_same_list_alone(tmp_path):
+    options = {"preset": "quickstart", "eval_set": "none", "train_batch_size": 8, "max_steps": 4}
+    options |= {"save_steps": 2, "output_dir": tmp_path / "out"}
+    run = dystress_text.train(**options, texts=LINES)
+    weights = (run.folder / "model.safetensors").read_bytes()
+    interrupt(run.folder)
+    options["resume_from_checkpoint"] = "yes"
+    with pytest.raises(UserError, match="data"):
+        dystress_text.train(**options, texts=LINES[::-1])
+    again = dystress_text.train(**options, texts=LINES)
+    assert (again.folder / "model.safetensors").read_bytes() == weights

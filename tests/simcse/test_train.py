@@ -21,7 +21,6 @@ from dystress_text.core.diagnosis import BINS
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.evaluation.sts import score_vectors
 from dystress_text.programs.train import main
-from dystress_text.simcse.run import TextRun
 
 
 @pytest.mark.usefixtures("with_pictures")

@@ -7,7 +7,6 @@ import re
 
 from dystress_text import __version__
 from dystress_text.evaluation.catalogue import TASKS
-from dystress_text.programs.figures import main as figures
 from dystress_text.simcse.arguments import parse
 
 PRESET = "sts-shifted-0.4-0.05-0.07"
@@ -67,8 +66,8 @@ def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
     return run
 
 
-def error_of(capsys, *arguments, main=figures):
-    """What a program says when it ends with 2, of figures if none is named."""
+def error_of(capsys, *arguments, main):
+    """What a program says when it ends with 2."""
     assert main([str(argument) for argument in arguments]) == 2
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1)

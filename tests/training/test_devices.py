@@ -2,6 +2,7 @@
 checkpoints, failures.
 """
 
+import importlib.util
 import os
 
 import pytest
@@ -118,3 +119,12 @@ def test_caches_of_kernels_are_bounded_and_a_bound_of_the_user_stays(monkeypatch
         "7",
         "32",
     )
+
+
+@pytest.mark.parametrize("name", ["no-tracker", "comet_ml"])
+def test_a_tracker_that_accelerate_does_not_have_is_one_line(name, flags, capsys):
+    assert importlib.util.find_spec("comet_ml") is None
+    assert main([*flags, f"--report_to={name}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert name in said

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from dystress_text.simcse.run import TextRun
 from meta_cases import META, leave_autocast_out, step, to_meta
 
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.run import TextRun
 from dystress_text.training.accelerator import make_accelerator
 
 WITH_MASK = "--model_name_or_path=bert-mini-wiki"  # a tokenizer with a mask token

@@ -176,3 +176,24 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(flags, tmp_path)
     assert f"in {str(out)!r}: a file cannot be read or written" in last
     assert {path: path.read_bytes() for path in (out / "checkpoint-2").iterdir()} == before
     assert main(arguments) == 0
+
+
+@pytest.mark.slow(20)
+def test_a_run_says_that_the_disk_is_full_wherever_it_fills(flags, tmp_path, small_disk):
+    """Before the first step, at a checkpoint, at the model; and goes on where there is space."""
+    codes, disk = [], small_disk(3_000_000)
+    for free in range(30_000, 900_000, 70_000):
+        out = disk / "out"
+        taken = shutil.disk_usage(disk).free - free
+        (disk / "taken").write_bytes(bytes(taken))
+        errors = tmp_path / f"errors-{free}"
+        arguments = with_output(flags, out, "--max_steps=6")
+        codes.append(finish(start(arguments, errors)))
+        said = errors.read_text()
+        if codes[-1]:
+            last = said.strip().splitlines()[-1]
+            assert last.startswith("dystress train: error: "), said
+            assert "No space left on device" in last
+        (disk / "taken").unlink()
+        shutil.rmtree(out, ignore_errors=True)
+    assert (codes[0], codes[-1]) == (2, 0)

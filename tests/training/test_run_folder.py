@@ -3,7 +3,10 @@ leave.
 """
 
 import json
+import re
 import shutil
+from functools import partialmethod
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +15,20 @@ from processes import finish, start, wait_for
 from sentence_transformers import SentenceTransformer
 from trainer_cases import logged
 
-from dystress_text.files.claim import LOCK, claimed
+from dystress_text.errors import UserError
+from dystress_text.files.lock import LOCK, locked
 from dystress_text.programs.prepare import main as prepare
 from dystress_text.programs.sweep import main as sweep
 from dystress_text.programs.train import main
 from dystress_text.training import run as run_module
-from dystress_text.training.run_folder import REPLACING, TRAINED, state_of, take_place
+from dystress_text.training.run_folder import checkpoint_folders
+from dystress_text.training.run_state import (
+    REPLACING,
+    TRAINED,
+    locked_folder,
+    state_of,
+    take_place,
+)
 from dystress_text.training.trainer import Trainer, spread_of
 
 
@@ -124,7 +135,7 @@ def test_a_replacement_that_was_given_up_does_not_touch_the_finished_run(
     assert "finished; nothing was changed" in capsys.readouterr().out
     assert content(out) == before
     shutil.rmtree(out / REPLACING)
-    monkeypatch.setattr(run_module, "claim_folder", None)  # as where nothing can be written
+    monkeypatch.setattr(run_module, "locked_folder", None)  # as where nothing can be written
     assert main([*flags, "--resume_from_checkpoint=auto"]) == 0
 
 
@@ -160,32 +171,58 @@ def test_a_finished_run_says_that_it_was_not_uploaded(finished, out, monkeypatch
     assert "not uploaded; dystress export" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("moved", [0, 1, 3])
-def test_a_replacement_killed_while_it_takes_its_place_does_so_later(
-    moved, finished, out, monkeypatch
+def test_a_replacement_killed_at_any_change_of_its_swap_is_completed_at_the_next_start(
+    finished, out, monkeypatch
 ):
-    """After so many of its files were moved, of which the record is the first."""
     new = out / REPLACING
     shutil.copytree(finished[0], new)
     (new / "model.safetensors").write_bytes(b"new")
     (new / "checkpoint-4").mkdir()
     (new / "checkpoint-4" / "file").write_text("new")
-    wanted, left = content(new), [moved]
-    rename = run_module.Path.replace
+    for name in ("mine.txt", "senteval-mini-test.json"):  # of the user, of the old model
+        (new / name).unlink()
+    wanted = content(new) | {Path("mine.txt"): b"mine"}
+    for changes in range(100):
+        place = out.with_name(f"killed-after-{changes}")
+        shutil.copytree(out, place)
+        left = [changes]
 
-    def killed(self, target):
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        return rename(self, target)
+        def change(self, *target, do, left=left):
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            return do(self, *target)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(run_module.Path, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            take_place(out)
-    assert (out / TRAINED).is_dir()
-    take_place(out)
-    assert content(out) == wanted
+        with monkeypatch.context() as patch:
+            for name in ("replace", "rename", "unlink"):
+                patch.setattr(Path, name, partialmethod(change, do=getattr(Path, name)))
+            try:
+                take_place(place)
+            except KeyboardInterrupt:
+                pass
+            else:
+                break
+        assert (place / TRAINED).is_dir() == (changes > 0)
+        if changes:
+            with locked_folder(place):
+                assert content(place) == wanted | {Path(LOCK): b""}
+    assert content(place) == wanted
+    assert changes > 8
+
+
+def test_what_is_refused_before_the_first_step_leaves_nothing(
+    finished, out, tmp_path, monkeypatch, capsys
+):
+    def refused(*_):
+        raise UserError("no such model can be saved")
+
+    monkeypatch.setattr("dystress_text.simcse.run.check_saving", refused)
+    before = sorted(out.rglob("*"))
+    assert main([*finished[1], f"--output_dir={out}", "--overwrite_output_dir"]) == 2
+    assert main([*finished[1], f"--output_dir={tmp_path / 'a' / 'b'}"]) == 2
+    assert capsys.readouterr().err.count("no such model can be saved") == 2
+    assert sorted(out.rglob("*")) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_two_processes_in_one_folder(flags, tmp_path, capsys):
@@ -193,7 +230,7 @@ def test_two_processes_in_one_folder(flags, tmp_path, capsys):
     alone.
     """
     out = tmp_path / "out"
-    with claimed(out / LOCK):
+    with locked(out / LOCK):
         for program, words in (
             (main, flags),
             (main, [*flags, "--resume_from_checkpoint=auto"]),
@@ -203,7 +240,7 @@ def test_two_processes_in_one_folder(flags, tmp_path, capsys):
             assert program(words) == 2
             assert "is in use by" in capsys.readouterr().err
         assert [path.name for path in out.iterdir()] == [LOCK]
-    with claimed(tmp_path / f".senteval{LOCK}"):
+    with locked(tmp_path / f".senteval{LOCK}"):
         assert prepare(["senteval", f"--data_dir={tmp_path}"]) == 2
     assert f"{str(tmp_path / 'senteval')!r} is in use by" in capsys.readouterr().err
     errors = tmp_path / "errors"
@@ -225,25 +262,26 @@ def test_without_evaluation_the_model_is_written_once(tiny_run, tmp_path, monkey
     assert saved == [tmp_path]
 
 
-def test_a_collapse_is_said_when_it_happens_and_ends_the_run(tiny_run, tmp_path, recwarn, capsys):
-    """A rate of 1 makes all vectors of this encoder one; the model of a step before stays."""
+def test_a_collapse_ends_the_run_and_what_was_saved_before_stays(tiny_run, tmp_path, capsys):
+    """A rate of 1 makes all vectors of this encoder one."""
     flags = [
         *tiny_run,
         "--pooler_type=avg",
         "--learning_rate=1",
         "--max_steps=40",
-        "--save_steps=5",
+        "--save_steps=1",
         "--eval_steps=1",
+        "--warmup_ratio=0.9",
     ]
-    flags += ["--warmup_ratio=0.9"]
-    for evaluation in ("stsb_dev", "none"):
+    saved = {"stsb_dev": "The model of step ", "none": "This run has saved no model"}
+    for evaluation, said in saved.items():
         out = tmp_path / evaluation
         assert main([*flags, f"--output_dir={out}", f"--eval_set={evaluation}"]) == 2
         last = capsys.readouterr().err.strip().splitlines()[-1]
-        assert "all samples have one vector" in last
-        assert str(out) in last.partition("The model of step ")[2]
-        SentenceTransformer(str(out))
-    assert [str(w.message) for w in recwarn if "all samples have one vector" in str(w.message)]
+        collapsed = int(re.search(r"have collapsed at step (\d+) ", last)[1])
+        assert said in last
+        assert checkpoint_folders(out)[0].name == f"checkpoint-{collapsed - 1}"
+    SentenceTransformer(str(tmp_path / "stsb_dev"))
 
 
 def test_vectors_that_are_one_or_one_of_two_have_no_spread():

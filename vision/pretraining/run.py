@@ -20,7 +20,8 @@ from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.runs import read_finished
 from dystress_text.training.accelerator import describe
 from dystress_text.training.presets import paper_row
-from dystress_text.training.run_folder import IMAGE_PROGRAM, REPLACING, read_record, write_record
+from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record, write_record
+from dystress_text.training.run_state import REPLACING
 from dystress_text.training.task import Run
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop

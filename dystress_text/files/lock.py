@@ -1,0 +1,63 @@
+"""A lock file that one process holds at a time, on every host that shares the disk.
+
+The lock is the kernel's (flock), so a process that dies, however it dies, holds nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from dystress_text.errors import UserError
+
+LOCK = ".lock"  # its name inside a folder
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # such as Lustre mounted without flock
+
+
+@contextmanager
+def locked(file: Path, wait: bool = False) -> Iterator[None]:
+    """Hold the lock ``file``; its folder is created, and removed at the end if it is still empty.
+
+    While another process holds the lock, wait, or raise a UserError and change nothing. A disk
+    without locks gives a warning.
+    """
+    created = [folder for folder in file.parents if not folder.exists()]
+    # a soft lock, filelock's own way out, would outlive a process that is killed
+    lock = FileLock(file, timeout=-1 if wait else 0, fallback_to_soft=False)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _acquire(lock, file)
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)  # first: a process that waits finds no name and retries
+            lock.release()
+    finally:
+        with suppress(OSError):
+            for folder in created:
+                folder.rmdir()
+
+
+def _acquire(lock: FileLock, file: Path) -> None:
+    try:
+        lock.acquire()
+    except Timeout as error:
+        target = file.parent
+        if file.name != LOCK:
+            target = file.with_name(file.name.removeprefix(".").removesuffix(LOCK))
+        raise UserError(
+            f"{str(target)!r} is in use by another process; nothing was changed"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        warnings.warn(
+            f"the disk of {str(file.parent)!r} has no file locks: "
+            "see to it that one process at a time writes there",
+            stacklevel=4,
+        )

@@ -1,0 +1,283 @@
+"""A text run, from its settings to the published model."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.evaluation import SentenceEvaluator
+
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.errors import ParameterError
+from dystress_text.evaluation.evaluators import Evaluation, build_evaluation
+from dystress_text.export.card import describe_base, write_card
+from dystress_text.export.copies import check_push, export, push
+from dystress_text.files.places import model_path
+from dystress_text.files.whole import MODEL_STAGING, versions
+from dystress_text.models.loading import load_sentence_transformer, quiet
+from dystress_text.models.masked_lm import TokenMasking
+from dystress_text.report.text_page import leave_text_report
+from dystress_text.simcse.initial_model import InitialModel, check_saving, load_initial_model
+from dystress_text.simcse.measures import RunMeasures, description, variants_of_data
+from dystress_text.simcse.settings import PROGRAM, RunSettings
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.texts import TrainingText, training_text
+from dystress_text.simcse.training_data import TrainingData, fit_settings, prepare_data
+from dystress_text.training.accelerator import (
+    StopSignals,
+    describe,
+    gather_of,
+    keep_few_kernels,
+    make_accelerator,
+    on_main_process,
+)
+from dystress_text.training.presets import paper_row
+from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
+from dystress_text.training.run_folder import TEXT_PROGRAM, write_record
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.surroundings import left_as_they_were
+from dystress_text.training.task import Run
+from dystress_text.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class FinishedTraining:
+    """A finished run.
+
+    Attributes:
+        folder: of the model, the logs and the page.
+        record: the content of its ``run.json``.
+    """
+
+    folder: Path
+    record: dict[str, Any]
+
+    @property
+    def evaluation(self) -> dict[str, float]:
+        """The figures of the trained model, by the metric's name."""
+        return dict(self.record["trained"])
+
+    @cached_property
+    def model(self) -> SentenceTransformer:
+        """The trained model."""
+        return load_sentence_transformer(str(self.folder), device=None)
+
+
+def fine_tune(
+    settings: RunSettings,
+    texts: TrainingText | None = None,
+    evaluator: SentenceEvaluator | None = None,
+) -> FinishedTraining:
+    """Train with settings, on all processes of a launch.
+
+    Args:
+        settings: of model, data, loss, evaluation and loop.
+        texts: in place of those that the settings name.
+        evaluator: before those that the settings name; by default it chooses the step.
+
+    Raises:
+        UserError: an option or the data are wrong, or the run cannot go on.
+        Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
+    """
+    output = Path(settings.engine.output_dir)
+    if settings.text.push_to_hub is not None:
+        check_push(settings.text.push_to_hub)
+    with left_as_they_were(), quiet():
+        keep_few_kernels()
+        accelerator = make_accelerator(settings.engine)
+        with open_run(accelerator, settings.engine, settings.asked()) as (folder, finished):
+            if finished is not None:
+                _say_not_uploaded(settings, accelerator)
+                return FinishedTraining(output, finished)
+            with before_first_step(accelerator):
+                text = _read_text(settings, texts, accelerator)
+                loss = _loss_on_device(settings.loss, text, accelerator)
+                evaluation = build_evaluation(
+                    settings.evaluation, settings.text.data_dir, evaluator
+                )
+                set_seed(settings.engine.seed)
+                initial = load_initial_model(settings.text, settings.given, text)
+                initial.to(accelerator.device)
+                metric = _choose_metric(evaluation, settings.engine, initial, accelerator)
+                data = prepare_data(text, initial, settings, accelerator)
+                training = fit_settings(settings, data, initial, accelerator.num_processes)
+                task = _make_task(settings, initial, data, loss, evaluation)
+                record = _new_record(settings, training, task, data, metric)
+                run = Run(
+                    task=task,
+                    samples=len(data),
+                    options=record["settings"],
+                    data_id=_data_id(settings, data, evaluation),
+                    record=record,
+                    best_metric=metric,
+                )
+                trainer = Trainer(run, training, accelerator, folder)
+            measures = RunMeasures(initial, data, evaluation, record)
+            try:
+                begin = partial(_begin, settings, training, trainer, measures, folder)
+                on_main_process(accelerator, begin)
+                trainer.fit()
+                with StopSignals(accelerator):  # card and page take seconds; a signal waits
+                    publish = partial(_publish, settings, training, trainer, measures, folder)
+                    on_main_process(accelerator, publish)
+            finally:
+                trainer.close()
+    return FinishedTraining(output, record)
+
+
+def _read_text(
+    settings: RunSettings, texts: TrainingText | None, accelerator: Accelerator
+) -> TrainingText:
+    with accelerator.local_main_process_first():  # the others find what the first one downloads
+        return texts or training_text(settings.text)
+
+
+def _loss_on_device(
+    loss: ContrastiveLoss, text: TrainingText, accelerator: Accelerator
+) -> ContrastiveLoss:
+    """Return a copy of a loss that gathers the embeddings of all processes."""
+    if text.columns < 3 and loss.hard_negative_weight != 0:
+        raise ParameterError(
+            "loss", "hard_negative_weight: there are no hard negatives; --supervised reads them"
+        )
+    loss = copy.deepcopy(loss).to(accelerator.device)
+    loss.gather = gather_of(accelerator)
+    return loss
+
+
+def _choose_metric(
+    evaluation: Evaluation,
+    training: EngineSettings,
+    initial: InitialModel,
+    accelerator: Accelerator,
+) -> str | None:
+    """Return the metric that chooses the step.
+
+    Evaluators of others may name their primary metric only once they have measured a model.
+    """
+
+    def choose() -> str | None:
+        if any(each.primary_metric is None for each in evaluation.evaluators):
+            evaluation(initial.untrained)
+        return evaluation.best_metric(training.metric_for_best_model)
+
+    return on_main_process(accelerator, choose)
+
+
+def _make_task(
+    settings: RunSettings,
+    initial: InitialModel,
+    data: TrainingData,
+    loss: ContrastiveLoss,
+    evaluation: Evaluation,
+) -> SimcseTask:
+    options = settings.text
+    masking = None
+    if options.do_mlm:
+        masking = TokenMasking(initial.tokenizer, options.mlm_probability, settings.engine.seed)
+    return SimcseTask(
+        initial, data.corpus, loss, evaluation, masking=masking, mlm_weight=options.mlm_weight
+    )
+
+
+def _new_record(
+    settings: RunSettings,
+    training: EngineSettings,
+    task: SimcseTask,
+    data: TrainingData,
+    metric: str | None,
+) -> dict[str, Any]:
+    """Return what ``run.json`` holds from the start on."""
+    options = settings.options() | {
+        "pooler_type": task.initial.pooler,
+        "metric_for_best_model": metric,
+        "train_batch_size": training.train_batch_size,
+        "learning_rate": training.learning_rate,
+    }
+    evaluation = task.evaluation
+    collections = [] if evaluation is None else evaluation.collections
+    return {
+        "program": TEXT_PROGRAM,
+        "settings": options,
+        "loss": str(task.objective),
+        "corpus": {**asdict(data.corpus.report), "dropped": data.dropped},
+        "collections": {each.name: each.about for each in collections},
+        "versions": versions("sentence-transformers", "tokenizers"),
+        "data_variants": variants_of_data(settings, data),
+        **paper_row(PROGRAM, settings.options()),
+        **task.initial.metadata,
+    }
+
+
+def _data_id(settings: RunSettings, data: TrainingData, evaluation: Evaluation) -> str:
+    """Return what identifies the data of a run; a resumed one must have the same."""
+    identity = data.corpus.identity
+    if settings.evaluation.eval_file or settings.evaluation.eval_retrieval:
+        identity += f", --eval_file {evaluation.digest()}"
+    return identity
+
+
+def _begin(
+    settings: RunSettings,
+    training: EngineSettings,
+    trainer: Trainer,
+    measures: RunMeasures,
+    folder: Path,
+) -> None:
+    """Say what is trained, measure the untrained model, and write the record."""
+    devices = describe(trainer.accelerator)
+    steps = trainer.total_steps
+    lines = description(settings, training, measures.data, measures, steps, devices)
+    print(*lines, sep="\n", flush=True)
+    check_saving(measures.initial, Path(training.output_dir) / MODEL_STAGING)
+    measures.before_training()
+    begin_record(trainer, training, folder, measures.record)
+
+
+def _publish(
+    settings: RunSettings,
+    training: EngineSettings,
+    trainer: Trainer,
+    measures: RunMeasures,
+    folder: Path,
+) -> None:
+    """Measure the trained model, and write record, card and page; upload it if asked to."""
+    record, output = measures.record, Path(training.output_dir)
+    end_record(trainer, training, folder, record)
+    sentences = measures.data.text.columns * trainer.samples_per_second
+    record["sentences_per_second"] = round(sentences, 1)
+    record["padding_share"] = round(cast(SimcseTask, trainer.task).padding_share, 4)
+    model = load_sentence_transformer(str(output), str(trainer.accelerator.device))
+    measures.after_training(model)
+    print(*measures.result_lines(), sep="\n", flush=True)
+    record["base_model"] = describe_base(model_path(settings.text.model_name_or_path))
+    trust = ""
+    if settings.text.beside is not None:
+        record["beside"] |= describe_base(settings.text.beside)
+        trust = " with trust_remote_code"
+    write_card(output, record, model)
+    write_record(output, record)  # the run is finished; its page can be made again
+    page = leave_text_report(output)
+    print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
+    repository = settings.text.push_to_hub
+    if repository is not None:
+        with TemporaryDirectory() as place:
+            copied, _ = export(output, "native", Path(place) / "copy", repository)
+            print(push(copied, repository, output), flush=True)
+
+
+def _say_not_uploaded(settings: RunSettings, accelerator: Accelerator) -> None:
+    repository = settings.text.push_to_hub
+    if repository is not None and accelerator.is_main_process:
+        output = settings.engine.output_dir
+        print(
+            "The run had already finished and was not uploaded. To upload it, run dystress export "
+            f"{output} --to native --push_to_hub {repository}"
+        )

@@ -1,0 +1,195 @@
+"""What a text run measures and prints before its first step and after its last one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+
+from dystress_text.evaluation.catalogue import suite_folder
+from dystress_text.evaluation.evaluators import (
+    Evaluation,
+    further_lines,
+    sts_line,
+    sts_metrics,
+    words_line,
+)
+from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
+from dystress_text.evaluation.readers import StsPairs
+from dystress_text.evaluation.sts import similarity_histograms
+from dystress_text.evaluation.words import not_beaten
+from dystress_text.files.prepared_data import variant_of
+from dystress_text.models.embedder import encode
+from dystress_text.models.poolers import (
+    FIRST,
+    POOLERS,
+    attends_to_the_left_only,
+    embeddings_by_pooler,
+)
+from dystress_text.simcse import halves
+from dystress_text.simcse.initial_model import NEW_HEAD, InitialModel
+from dystress_text.simcse.settings import RunSettings
+from dystress_text.simcse.texts import TextSummary
+from dystress_text.simcse.training_data import TrainingData
+from dystress_text.training.run_folder import untrained_of
+from dystress_text.training.settings import EngineSettings
+
+
+@dataclass
+class RunMeasures:
+    """Measures a run's model before and after training, into the run's record.
+
+    Attributes:
+        initial: the model.
+        data: what it is trained on, and the texts that are held out.
+        evaluation: its evaluators; the first set of scored pairs is the one that is shown.
+        record: the content of ``run.json``.
+    """
+
+    initial: InitialModel
+    data: TrainingData
+    evaluation: Evaluation
+    record: dict[str, Any]
+    _half_documents: halves.Measured | None = field(default=None, init=False)
+
+    @property
+    def shown_set(self) -> StsPairs | None:
+        """The set of scored pairs that table and page show; None without one."""
+        return next(iter(self.evaluation.pairs), None)
+
+    @property
+    def _pooler(self) -> str:
+        return str(self.initial.pooler)
+
+    def before_training(self) -> None:
+        """Measure the untrained model with each pooler, and the lexical baseline."""
+        record = self.record
+        record["words"] = self.evaluation.lexical_baseline()
+        shown = self.shown_set
+        record["untrained"] = {} if shown is None else self._by_pooler(shown)
+        record["eval_sha256"] = {
+            str(each.primary_metric).rpartition("_")[0]: Evaluation([each]).digest()
+            for each in self.evaluation.evaluators
+        }
+        own = record["untrained"].setdefault(self._pooler, {})
+        direct = self.evaluation.direct
+        if len(direct.evaluators) > (shown is not None):  # the set that is shown is measured by now
+            own |= direct(self.initial.untrained) | own
+        if self.data.held_out:
+            measured = halves.measure(self.data.held_out, partial(encode, self.initial.untrained))
+            self._half_documents = measured
+            own[halves.METRIC] = 100 * measured[0].mean()
+            record["words"][halves.METRIC] = 100 * halves.by_words(self.data.held_out).mean()
+        if not own:
+            del record["untrained"][self._pooler]
+
+    def _by_pooler(self, shown: StsPairs) -> dict[str, dict[str, float]]:
+        """Return the figures of each pooler before training, the best one first."""
+        model = self.initial.untrained
+        transformer = model.transformers_model
+        head = self.record["head"] or {"kept": False}
+        has_trained_head = head["kept"] and head["starts"] != NEW_HEAD
+        embeddings = {}
+        if transformer is not None:
+            poolers = list(POOLERS)
+            if attends_to_the_left_only(transformer, self.initial.tokenizer):
+                poolers = [name for name in POOLERS if name not in FIRST]
+            embeddings = embeddings_by_pooler(model, shown.sentences, poolers)
+        if has_trained_head or self._pooler not in embeddings:
+            embeddings[self._pooler] = encode(model, shown.sentences)
+        self.record["similarities"] = {
+            "set": shown.name,
+            "positive_above": shown.positive_above,
+            "before": similarity_histograms(shown, embeddings[self._pooler]),
+        }
+        results = {name: sts_metrics(shown, vectors) for name, vectors in embeddings.items()}
+        metric = shown.metric("spearman")
+        order = sorted(results, key=lambda name: -results[name].get(metric, -math.inf))
+        return {name: results[name] for name in order}
+
+    def after_training(self, model: SentenceTransformer) -> None:
+        """Measure the saved model on what needs it."""
+        record, shown = self.record, self.shown_set
+        if self._half_documents is not None:
+            after = halves.measure(self.data.held_out, partial(encode, model))
+            record["trained"] = {**record["trained"], halves.METRIC: 100 * after[0].mean()}
+            record["halves"] = halves.compared(self.data.held_out, self._half_documents, after)
+        if shown is not None:
+            embeddings = encode(model, shown.sentences)
+            record["similarities"]["after"] = similarity_histograms(shown, embeddings)
+        some = encode(model, self.data.corpus.some)
+        record["random_pairs"] = random_pairs(some.cpu().numpy())
+
+    def result_lines(self) -> list[str]:
+        """Return speed, what was learned, and the tables before and after training."""
+        record, shown = self.record, self.shown_set
+        speed = (
+            f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s "
+            f"of training, {self.evaluation.seconds:,.0f} s of evaluation, peak memory "
+            f"{record['peak_memory_gb']:.2f} GB"
+        )
+        if not self.initial.is_static:
+            speed += f", {100 * record['padding_share']:.1f} % padding"
+        lines = [speed]
+        learned = record.get("learned_temperature", {})
+        if learned:
+            values = ", ".join(f"{name} {value:.4f}" for name, value in learned.items())
+            lines.append(f"learned: {values}")
+        reached = [f"{cosine} by {share}" for share, cosine in random_pairs_rows(record)]
+        if reached:
+            lines.append(f"similarity reached by random pairs: {', '.join(reached)}")
+        if shown is not None:
+            head = f"{'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}"
+            lines.append(f"\n{shown.name:24} {head}")
+            titles = ("untrained, best pooler", "untrained")
+            for title, (pooler, figures) in zip(titles, untrained_of(record).items(), strict=False):
+                lines.append(sts_line(title, pooler, shown, figures))
+            title = f"trained, step {record['best_step']}"
+            lines.append(sts_line(title, self._pooler, shown, record["trained"]))
+            lines += words_line(shown, record["words"])
+        trained = {name: x for name, x in record["trained"].items() if name != halves.METRIC}
+        before = record["untrained"].get(self._pooler, {})
+        lines += further_lines(self.evaluation, before, trained, record["words"], self._pooler)
+        return lines + halves.outcome(record) + not_beaten(record)
+
+
+def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:
+    """Return the variants of prepared data, by option; None for published data."""
+    variants = {"train_file": variant_of(Path(data.text.name))}
+    if set(settings.evaluation.eval_set) - {"mini_sts", "none"}:
+        variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
+    return variants
+
+
+def description(
+    settings: RunSettings,
+    training: EngineSettings,
+    data: TrainingData,
+    measures: RunMeasures,
+    steps: int,
+    devices: str,
+) -> list[str]:
+    """Return lines that say what a run has read and what it does."""
+    options, corpus = settings.text, data.corpus
+    lines = [*measures.initial.notes]
+    lines += TextSummary.of(data.text, corpus.report).lines(options.drop_duplicates)
+    if options.drop_duplicates:
+        lines.append(f"{data.dropped:,} samples with the tokens of an earlier one are dropped")
+    for name, variant in measures.record["data_variants"].items():
+        if variant:
+            lines.append(f"--{name}: not the published data but a variant: {variant}")
+    if options.views == "crop":
+        share = f"{options.crop_min} to {options.crop_max} of its {data.unit}"
+        lines.append(f"views: two crops of a sample, each {share}")
+    lines += [collection.summary() for collection in measures.evaluation.collections]
+    lines.append(f"loss: {measures.record['loss']}")
+    samples = "samples" if data.text.columns == 1 else f"rows of {corpus.columns} sentences"
+    batch = training.train_batch_size
+    epochs = steps * training.gradient_accumulation_steps / (len(data) // batch)
+    length = f"{epochs:.4g} epochs, {steps:,} steps of {batch}"
+    lines.append(f"{len(data):,} {samples}: {length} on {devices}")
+    return lines

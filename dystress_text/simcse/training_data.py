@@ -1,0 +1,123 @@
+"""The samples of a run: tokenised, without duplicates and without the texts that are held out."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import numpy as np
+from accelerate import Accelerator
+
+from dystress_text.errors import ParameterError
+from dystress_text.files.text_lines import CorpusReport
+from dystress_text.models.static import NEW, initialize_by_idf, table_of
+from dystress_text.simcse import halves
+from dystress_text.simcse.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
+from dystress_text.simcse.crops import Crops
+from dystress_text.simcse.initial_model import InitialModel
+from dystress_text.simcse.settings import RunSettings
+from dystress_text.simcse.texts import TrainingText
+from dystress_text.training.batches import count_steps
+from dystress_text.training.settings import EngineSettings
+
+# Steps of a static model at its preset's rate; a longer run takes the rate x sqrt(250 / steps), so
+# that tokens keep the weight that their idf gave them.
+FULL_RATE_STEPS = 250
+DEEP_LAYERS, DEEP_RATE = 12, 1e-4  # a higher rate for a deeper encoder may diverge
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run trains on, and what it holds out.
+
+    Attributes:
+        text: the source.
+        corpus: the samples to train on.
+        dropped: how many samples have the tokens of an earlier one, and are left out.
+        held_out: texts for half-document retrieval.
+        unit: what crops are measured in.
+    """
+
+    text: TrainingText
+    corpus: TokenizedCorpus
+    dropped: int
+    held_out: list[str]
+    unit: str
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+
+def prepare_data(
+    text: TrainingText, initial: InitialModel, settings: RunSettings, accelerator: Accelerator
+) -> TrainingData:
+    """Tokenise a text, choose the samples to train on, and start a new static model by their idf."""
+    options, seed = settings.text, settings.engine.seed
+    crops = Crops(seed, options.crop_min, options.crop_max, options.max_seq_length)
+    cropped = options.views == "crop"
+    with accelerator.local_main_process_first():  # the others read the cache
+        read = load_corpus(
+            text,
+            initial.tokenizer,
+            options.max_seq_length,
+            options.max_train_samples,
+            crops=crops if cropped and not initial.is_static else None,
+        )
+    if cropped and initial.is_static:
+        read = TokenCroppedCorpus(**vars(read), crops=crops)
+    if options.model_name_or_path == NEW:
+        model = initial.embedder.model
+        texts_with = read.texts_with(len(table_of(model)))  # (vocabulary,)
+        initialize_by_idf(model, texts_with, len(read.offsets) - 1, seed)
+    corpus = read.distinct() if options.drop_duplicates else read
+    dropped = len(read) - len(corpus)
+    held_out: list[str] = []
+    evaluates = {*settings.evaluation.eval_set} - {"none"}
+    if cropped and options.held_out and not evaluates:
+        samples = text.sentences(CorpusReport(), options.max_train_samples)
+        held_out, numbers = halves.hold_out(read, samples, options.held_out)
+        kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
+        corpus = replace(corpus, chosen=kept)
+        note = f"no text is held out: there must be {10 * halves.LEAST} that can be cropped"
+        if held_out:
+            note = f"{len(held_out)} texts are held out"
+        initial.notes.append(note)
+    unit = "tokens" if initial.is_static else "words"
+    return TrainingData(text, corpus, dropped, held_out, unit)
+
+
+def fit_settings(
+    settings: RunSettings, data: TrainingData, initial: InitialModel, processes: int
+) -> EngineSettings:
+    """Return the settings of the loop for the samples that there are.
+
+    Batch size and a static model's rate follow the samples where the user named neither.
+
+    Raises:
+        ParameterError: a batch needs more samples than there are.
+    """
+    training = settings.engine
+    fewer = len(data) // processes * processes
+    if 2 <= fewer < training.train_batch_size and "train_batch_size" not in settings.given:
+        initial.notes.append(f"batches of {fewer}, as there are no more samples")
+        training = replace(training, train_batch_size=fewer)
+    batch = training.train_batch_size
+    if len(data) < batch:
+        counts = data.corpus.report.summary()
+        reason = f"{batch} exceeds the {len(data)} samples of {data.text.name!r} ({counts})"
+        raise ParameterError("train_batch_size", reason)
+    rate = training.learning_rate
+    if initial.is_static and "learning_rate" not in settings.given:
+        _, steps = count_steps(len(data) // batch, training)
+        rate *= min(1.0, math.sqrt(FULL_RATE_STEPS / steps))
+        training = replace(training, learning_rate=rate)
+    transformer = initial.model.transformers_model
+    layers = 0 if transformer is None else getattr(transformer.config, "num_hidden_layers", 0)
+    if layers >= DEEP_LAYERS and rate > DEEP_RATE and settings.text.lora is None:
+        warnings.warn(
+            f"learning_rate: {rate:g} is for a small encoder. One of {layers} layers learns with "
+            "1e-5 to 5e-5, as --learning_rate 3e-5 says; higher rates may diverge",
+            stacklevel=2,
+        )
+    return training
