@@ -114,7 +114,7 @@ def test_unknown_metrics_and_names_of_other_evaluators(data_dir):
     assert best("eval_MR") == best("MR") == "mr_dev_accuracy"
     assert best("eval_own") == "eval_own"
     evaluation = build_evaluation(EvaluationSettings(eval_set=BOTH), data_dir)
-    with pytest.raises(UserError, match="^metric_for_best_model: .*sts_b_dev_spearman"):
+    with pytest.raises(UserError, match=r"^metric_for_best_model: .*sts_b_dev_spearman"):
         evaluation.best_metric("eval_sickr_spearman")
     with pytest.raises(UserError, match="^metric_for_best_model: "):
         Evaluation([]).best_metric("avg")

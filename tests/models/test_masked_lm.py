@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, set_dropout
-from dystress_text.encoders.loading import load_encoder
-from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
 from processes import in_threads
 from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence

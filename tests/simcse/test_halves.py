@@ -10,7 +10,6 @@ from math import log
 import numpy as np
 import pytest
 import torch
-from dystress_text.encoders.static import new_static
 from scipy.stats import sem
 from sklearn.metrics.pairwise import cosine_similarity
 

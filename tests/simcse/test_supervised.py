@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import set_dropout
-from dystress_text.encoders.loading import load_encoder
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.files.text_lines import CorpusReport
