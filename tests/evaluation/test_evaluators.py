@@ -116,7 +116,7 @@ def test_unknown_metrics_and_names_of_other_evaluators(data_dir):
     evaluation = build_evaluation(EvaluationSettings(eval_set=BOTH), data_dir)
     with pytest.raises(UserError, match=r"^metric_for_best_model: .*sts_b_dev_spearman"):
         evaluation.best_metric("eval_sickr_spearman")
-    with pytest.raises(UserError, match="^metric_for_best_model: "):
+    with pytest.raises(UserError, match=r"^metric_for_best_model: "):
         Evaluation([]).best_metric("avg")
 
 

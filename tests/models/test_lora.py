@@ -66,7 +66,7 @@ def test_a_run_trains_adapters_and_leaves_an_ordinary_model(flags, tiny_bert, tm
 def test_an_encoder_without_layers_of_peft_s_choice_and_an_installation_without_peft(
     flags, capsys, monkeypatch
 ):
-    with pytest.raises(ParameterError, match="lora: .*'mpnet'"):
+    with pytest.raises(ParameterError, match=r"lora: .*'mpnet'"):
         Embedder(build_model("mpnet")).add_lora(2)
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     assert main([*flags, "--lora=2"]) == 2

@@ -128,5 +128,5 @@ def test_the_program_trains_with_it_and_the_model_has_no_head(checkpoint, flags,
 def test_a_head_that_is_missing_is_new_and_one_of_another_kind_is_refused(tiny_bert):
     with pytest.warns(UserWarning, match="has no masked-language-model head"):
         load_lm_head(str(tiny_bert), build_transformer("bert"))
-    with pytest.raises(ParameterError, match="do_mlm: .*'mpnet'"):
+    with pytest.raises(ParameterError, match=r"do_mlm: .*'mpnet'"):
         load_lm_head("nowhere", build_transformer("mpnet"))

@@ -140,7 +140,7 @@ def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
                 close(normalize(load_model("someone/st", None)[0](SENTENCES)), expected)
                 with pytest.raises(UserError, match=f"model: 'someone/sup' is {said}"):
                     load_model("someone/sup", None)
-                with pytest.raises(UserError, match="^model_name_or_path: .*someone/none"):
+                with pytest.raises(UserError, match=r"^model_name_or_path: .*someone/none"):
                     load_initial_model(TextSettings("someone/none"))
 
 
