@@ -24,6 +24,7 @@ import time
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
@@ -39,7 +40,7 @@ from sentence_transformers import (
 )
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-from transformers import AutoTokenizer, BertConfig, BertModel, PreTrainedModel
+from transformers import AutoTokenizer, BertConfig, BertModel
 
 from dystress_text import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.files.places import EMBEDDED
@@ -127,7 +128,7 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     embedder = initial.embedder
     device = here()
     embedder.to(device).train()
-    transformer: PreTrainedModel = embedder.model[0].model
+    transformer = cast(Transformer, embedder.model[0]).model
     assert embedder.head is not None
     objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
     optimizer = torch.optim.AdamW(parameter_groups(embedder, 0.0), lr=RATE, fused=True)
