@@ -1,12 +1,15 @@
 """Pre-train a ResNet with a contrastive loss whose temperature depends on the similarity of each
 pair.
 
-    accelerate launch vision/train.py --preset cifar10            # the paper's CIFAR-10 run
-    python vision/train.py --preset quickstart                    # no network, no GPU: shapes drawn
-    at run time accelerate launch vision/train.py --preset imagenet100 --dataset FOLDER      # own
-    photos, with or without classes accelerate launch vision/train.py --preset cifar10 --temp 0.2 #
-    SimCLR's constant temperature accelerate launch vision/train.py --preset imagenet100-byol   #
-    the methods without negatives, for comparison
+    accelerate launch vision/train.py --preset cifar10   # the paper's CIFAR-10 run
+    # no network, no GPU: shapes drawn at run time
+    python vision/train.py --preset quickstart
+    # own photos, with or without classes
+    accelerate launch vision/train.py --preset imagenet100 --dataset FOLDER
+    # SimCLR's constant temperature
+    accelerate launch vision/train.py --preset cifar10 --temp 0.2
+    # the methods without negatives, for comparison
+    accelerate launch vision/train.py --preset imagenet100-byol
 
 The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluate.py --model
 out_vision`` evaluates it.
@@ -22,7 +25,6 @@ import transformers
 from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.extras import require
 from dystress_text.training.presets import parse_options
-from dystress_text.training.run import run
 from vision.pretraining.settings import PROGRAM, PretrainSettings
 
 
@@ -39,13 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> bool:
         settings = parse(sys.argv[1:] if argv is None else argv)
         require("vision", "this program")
-        from vision.pretraining.run import VisionRun
+        from vision.pretraining.run import pretrain
 
-        run(
-            settings.engine,
-            lambda accelerator: VisionRun(settings, accelerator),
-            settings.options(),
-        )
+        pretrain(settings)
         return True
 
     return exit_code("train.py", work)

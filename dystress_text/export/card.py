@@ -24,7 +24,7 @@ from dystress_text.export.citation import CITATION, DYSTRESS, SIMCSE, credits_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import write_text
 from dystress_text.models import hybrid_module
-from dystress_text.models.hybrid import WEIGHT, hybrid_part
+from dystress_text.models.hybrid import WEIGHT, hybrid_part, may_have_graph
 from dystress_text.models.poolers import AVERAGED, pooler_of
 from dystress_text.simcse.texts import WIKI1M
 from dystress_text.training.run_folder import step_chosen_by, untrained_of
@@ -91,6 +91,7 @@ def write_card(
         dim=model.get_embedding_dimension(),
         dense_dim=None if dense is None else dense.get_embedding_dimension(),
         weight=WEIGHT,
+        may_have_graph=hybrid is not None and may_have_graph(hybrid),
         config=None if transformer is None else transformer.config,
         has_head=any(isinstance(module, Dense) for module in model),
         normalizes=isinstance(model[-1], Normalize) or dense is not None,

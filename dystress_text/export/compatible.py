@@ -15,8 +15,8 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding, 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from dystress_text.files.whole import write_json, write_text
-from dystress_text.models.embedder import reset_tokenizer, save_model
-from dystress_text.models.loading import MODULES, transformer_of
+from dystress_text.models.loading import MODULES, reset_tokenizer, save_model, transformer_of
+from dystress_text.models.static import save_static
 
 _OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
 _NEW_NAMES = ("module_input_name", "module_output_name", "include_prompt")  # at their defaults
@@ -26,8 +26,9 @@ _OF_A_CALL = ("max_length", "stride", "truncation_strategy", "pad_to_multiple_of
 
 def write_compatible(model: SentenceTransformer, folder: Path) -> None:
     """Save a model into a new folder, for sentence-transformers from 5.1 on and other readers."""
-    save_model(model, folder)
     first = model[0]
+    save = save_static if isinstance(first, StaticEmbedding) else save_model
+    save(model, folder)
     if isinstance(first, Transformer):
         write_config(transformer_of(first).config, folder)
         write_tokenizer(first.tokenizer, folder)

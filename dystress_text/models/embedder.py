@@ -30,8 +30,9 @@ from dystress_text.cli.extras import require
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.files.whole import replaced_files
-from dystress_text.models.loading import prompts_of, quiet, transformer_of
+from dystress_text.models.loading import prompts_of, quiet, save_model, transformer_of
 from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
+from dystress_text.models.static import is_static, save_static
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -144,7 +145,8 @@ class Embedder(nn.Module):
         Files of an earlier model in the folder are replaced when all new files are complete.
         """
         with quiet(), replaced_files(folder) as complete, self._merged_adapters():
-            save_model(self.model, complete)
+            save = save_static if is_static(self.model) else save_model
+            save(self.model, complete)
 
     @contextmanager
     def _merged_adapters(self) -> Iterator[None]:
@@ -158,20 +160,6 @@ class Embedder(nn.Module):
             yield
         finally:
             module.model = adapted
-
-
-def save_model(model: SentenceTransformer, folder: Path) -> None:
-    """Save a model into a new folder; the settings of the tokenizer's last call are left out."""
-    reset_tokenizer(model.tokenizer)
-    model.save(str(folder), create_model_card=False)
-
-
-def reset_tokenizer(tokenizer: Any) -> None:
-    """Undo what the last call has left in a fast tokenizer, which would be saved with it."""
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if hasattr(backend, "no_truncation"):
-        backend.no_truncation()
-        backend.no_padding()
 
 
 def can_pack(model: SentenceTransformer) -> bool:

@@ -9,8 +9,9 @@ import copy
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -32,6 +33,7 @@ from dystress_text.models.loading import (
 )
 from dystress_text.models.static import (
     fast_tokenizer,
+    set_unknown,
     table_of,
     tokenizer_of,
     without_special_tokens,
@@ -42,6 +44,7 @@ WEIGHT = 0.7  # of the lexical part
 
 def new_hybrid(dense: SentenceTransformer, static: SentenceTransformer) -> SentenceTransformer:
     """Return a hybrid model of both, which shares the vectors of the static one."""
+    set_unknown(static, 0.0)  # a text of unknown tokens alone has the dense embedding alone
     tokenizer = without_special_tokens(tokenizer_of(static))
     module = HybridEmbedding(dense, table_of(static).detach(), tokenizer, WEIGHT)
     module.table.weight = table_of(static)
@@ -77,9 +80,19 @@ def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
     with quiet(), replaced_files(folder) as complete:
         model.save(str(complete), create_model_card=False)
         shutil.copyfile(file, complete / file.name)
-        modules = json.loads((complete / MODULES).read_text(encoding="utf-8"))
-        modules[0]["type"] = f"{file.stem}.{HybridEmbedding.__name__}"
-        write_json(complete / MODULES, modules)
+        _name_modules(complete, lambda kind: f"{file.stem}.{kind}")
+        # by names that each release reads: 5 lacks some of 6
+        _name_modules(
+            complete / hybrid_module.MODEL, lambda kind: f"sentence_transformers.models.{kind}"
+        )
+
+
+def _name_modules(folder: Path, name: Callable[[str], str]) -> None:
+    """Write the types of a folder's modules, which ``name`` makes of their classes."""
+    modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+    for entry in modules:
+        entry["type"] = name(entry["type"].rpartition(".")[2])
+    write_json(folder / MODULES, modules)
 
 
 def load_dense(name_or_path: str) -> SentenceTransformer:
@@ -109,20 +122,31 @@ def load_dense(name_or_path: str) -> SentenceTransformer:
 def embed_padded(module: HybridEmbedding, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
     """Return embeddings (n, dim) of whole texts (n, length) by the dense model's tokenizer.
 
-    The static part reads all tokens; what the dense one reads is cut at its limit here, as its
-    tokenizer would. This is for one graph of both.
+    The static part reads all tokens but those that the tokenizer puts around a text; what the dense
+    part reads is cut here, as its tokenizer would. This is for one graph of both.
     """
-    dense = module.model
+    dense: Any = module.model
     limit = dense.max_seq_length or sys.maxsize
     lengths = attention_mask.sum(1, keepdim=True)  # (n, 1)
-    special = torch.tensor(cast(Any, dense.tokenizer)("")["input_ids"])  # around a text
-    is_token = attention_mask * (input_ids.unsqueeze(-1) != special).all(-1)  # (n, length)
+    positions = torch.arange(input_ids.shape[1])  # (length,)
+    around = dense.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    before, after = around.index(0), around[::-1].index(0)  # how many tokens are put there
+    is_token = (positions >= before) & (positions < lengths - after)  # (n, length)
     tokens = (module.table(input_ids) * is_token.unsqueeze(-1)).sum(1)  # (n, dim of the table)
     kept = torch.sym_min(input_ids.shape[1], limit)  # type: ignore[no-untyped-call]
-    is_end = (lengths > limit) & (torch.arange(kept) == limit - 1)  # (n, kept)
-    ids = torch.where(is_end, input_ids.gather(1, lengths - 1), input_ids[:, :kept])
+    positions = positions[:kept]
+    moved = (lengths - limit).clamp(min=0) * (
+        positions >= limit - after
+    )  # (n, kept), the last ones
+    ids = input_ids.gather(1, positions + moved)
     features = {"input_ids": ids, "attention_mask": attention_mask[:, :kept], "modality": "text"}
     return joined(dense(features)["sentence_embedding"], tokens, module.weight)
+
+
+def may_have_graph(module: HybridEmbedding) -> bool:
+    """Return whether one graph can hold both parts, if they have one vocabulary."""
+    dense = module.model
+    return dense.transformers_model is not None and not any(dense.prompts.values())
 
 
 def onnx_files(module: HybridEmbedding) -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
@@ -133,13 +157,12 @@ def onnx_files(module: HybridEmbedding) -> tuple[PreTrainedTokenizerBase, Pretra
     """
     dense = module.model
     own = without_special_tokens(fast_tokenizer(dense))
-    if any(dense.prompts.values()) or own.to_str() != module.words.to_str():
+    transformer = dense.transformers_model
+    same = may_have_graph(module) and own.to_str() == module.words.to_str()
+    if transformer is None or not same:
         raise ParameterError(
-            "to", "onnx needs a table of the vocabulary of the model beside it, without prompts"
+            "to", "onnx needs one vocabulary of both parts, and a transformer without prompts"
         )
     tokenizer: PreTrainedTokenizerBase = copy.deepcopy(dense.tokenizer)
     tokenizer.model_max_length = sys.maxsize
-    transformer = dense.transformers_model
-    if transformer is None:
-        raise ParameterError("to", "onnx needs a transformer as the model beside the table")
     return tokenizer, transformer.config

@@ -227,6 +227,20 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def save_model(model: SentenceTransformer, folder: Path) -> None:
+    """Save a model into a new folder; the settings of the tokenizer's last call are left out."""
+    reset_tokenizer(model.tokenizer)
+    model.save(str(folder), create_model_card=False)
+
+
+def reset_tokenizer(tokenizer: Any) -> None:
+    """Undo what the last call has left in a fast tokenizer, which would be saved with it."""
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if hasattr(backend, "no_truncation"):
+        backend.no_truncation()
+        backend.no_padding()
+
+
 def _is_local(name_or_path: str) -> bool:
     return Path(name_or_path).is_dir() or not hub_reachable()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import islice
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -20,12 +21,20 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dystress_text.errors import ParameterError
 from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
+from dystress_text.files.whole import write_json
+from dystress_text.models.loading import CONFIG, save_model
 
 NEW = "static"  # in place of a model's name: a new static model
 PIECES = 4096  # most word pieces of a vocabulary that is learned
 TEXTS_READ = 200_000  # most texts that a vocabulary is learned from
 # a word with its marks and joiners, in parts where a script has no spaces, or one other sign
 _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{Cf}]")
+# Each number of the unknown token's vector. At 0 a text of unknown tokens alone would have no
+# direction, and where sentence-transformers divides by its length (in Normalize, and in each loss)
+# the slope is 1e12: one such text in a batch stops training. Normalize being its own, only the
+# vector can mend that. Known vectors are 5,000 times as large: a text of both changes by 1e-5, also
+# for readers such as model2vec, which leave the unknown token out; others do not change at all.
+UNKNOWN = 2e-5
 _SPREAD = 0.1  # standard deviation of a new row at the mean idf
 _RARE = 0.01  # share of the texts; a token in fewer weighs little more, since other texts come
 
@@ -80,10 +89,11 @@ def initialize_by_idf(
     idf = torch.log((rare + texts) / (rare + texts_with.double())).float()  # (vocabulary,)
     table = table_of(model)  # (vocabulary, dim)
     rows = torch.randn(table.shape, generator=torch.Generator().manual_seed(seed))
-    table.copy_(rows * (_SPREAD * idf / idf.mean()).unsqueeze(1))
+    rows *= (_SPREAD * idf / idf.mean()).unsqueeze(1)
     unknown = unknown_id(model)
     if unknown is not None:
-        table[unknown] = 0
+        rows[unknown] = table[unknown]
+    table.copy_(rows)
 
 
 def unknown_id(model: SentenceTransformer) -> int | None:
@@ -93,11 +103,19 @@ def unknown_id(model: SentenceTransformer) -> int | None:
     return None if token is None else tokenizer.token_to_id(token)
 
 
+@torch.no_grad()
+def set_unknown(model: SentenceTransformer, value: float = UNKNOWN) -> None:
+    """Set each number of the unknown token's vector, if that is next to nothing."""
+    unknown = unknown_id(model)
+    if unknown is not None and table_of(model)[unknown].abs().max() <= UNKNOWN:
+        table_of(model)[unknown] = value
+
+
 def freeze_unknown(model: SentenceTransformer) -> None:
-    """Keep the vector of the unknown token as it is in training, if it is 0: it has no meaning."""
+    """Keep the vector of the unknown token in training, if it is next to nothing."""
     unknown = unknown_id(model)
     table = table_of(model)
-    if unknown is None or table[unknown].any():
+    if unknown is None or table[unknown].abs().max() > UNKNOWN:
         return
 
     def without_unknown(gradient: Tensor) -> Tensor:
@@ -105,6 +123,16 @@ def freeze_unknown(model: SentenceTransformer) -> None:
         return gradient
 
     table.register_hook(without_unknown)  # type: ignore[no-untyped-call]
+
+
+def save_static(model: SentenceTransformer, folder: Path) -> None:
+    """Save a static model into a new folder, with a line by which model2vec normalises too."""
+    set_unknown(model)  # weight decay makes it smaller
+    save_model(model, folder)
+    if isinstance(model[-1], Normalize):
+        file = folder / CONFIG
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        write_json(file, settings | {"normalize": True})
 
 
 def embedded_tokenizer() -> Tokenizer:

@@ -187,7 +187,7 @@ def _run(text: Path, folder: Path, preset: str, *options: str) -> str:
 def _untrained(text: Path, folder: Path) -> str:
     import torch
 
-    from dystress_text.models.embedder import save_model
+    from dystress_text.models.loading import save_model
     from dystress_text.models.static import (
         embedded_tokenizer,
         initialize_by_idf,

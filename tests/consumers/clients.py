@@ -48,8 +48,7 @@ def save(folder: Path, only: Sequence[str] = ()) -> None:
     from dystress_text.evaluation.embedder import with_pooler
     from dystress_text.export.copies import PROBES, export
     from dystress_text.files.places import EMBEDDED
-    from dystress_text.models.embedder import save_model
-    from dystress_text.models.loading import load_encoder
+    from dystress_text.models.loading import load_encoder, save_model
     from dystress_text.models.static import (
         embedded_tokenizer,
         initialize_by_idf,

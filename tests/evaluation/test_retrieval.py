@@ -23,8 +23,7 @@ from dystress_text.evaluation.evaluators import build_evaluation
 from dystress_text.evaluation.retrieval import figures_in, read_collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.files.places import EMBEDDED
-from dystress_text.models.embedder import save_model
-from dystress_text.models.loading import load_encoder
+from dystress_text.models.loading import load_encoder, save_model
 from dystress_text.programs.senteval import main
 from dystress_text.programs.train import main as train
 from dystress_text.report.text_runs import read_text_runs

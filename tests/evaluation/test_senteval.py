@@ -26,7 +26,7 @@ from dystress_text.evaluation import run as runner
 from dystress_text.evaluation.run import Results
 from dystress_text.export.card import write_card
 from dystress_text.files.places import EMBEDDED
-from dystress_text.models.embedder import save_model
+from dystress_text.models.loading import save_model
 from dystress_text.programs.senteval import main
 from dystress_text.programs.train import main as train
 from dystress_text.report.text_page import leave_text_report

@@ -20,7 +20,7 @@ from dystress_text.cli import extras
 from dystress_text.export import copies as program
 from dystress_text.export.card import write_card
 from dystress_text.export.graph import _Graph
-from dystress_text.models.embedder import save_model
+from dystress_text.models.loading import save_model
 from dystress_text.programs.export import main
 
 INDEX = """model-index:

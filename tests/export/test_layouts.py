@@ -30,7 +30,7 @@ from dystress_text.export.graph import (
     quantize,
     write_graph,
 )
-from dystress_text.models.embedder import save_model
+from dystress_text.models.loading import save_model
 from dystress_text.models.static import embedded_tokenizer, learn_tokenizer, pretrained_tokenizer
 from dystress_text.programs.export import main
 

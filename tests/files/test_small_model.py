@@ -16,7 +16,7 @@ import dystress_text as dt
 from dystress_text import __main__ as dystress
 from dystress_text.errors import UserError
 from dystress_text.files.places import EMBEDDED, PACKAGE
-from dystress_text.models.embedder import save_model
+from dystress_text.models.loading import save_model
 
 PAIRS = "sentence1,sentence2,score\nIt rains.,It pours.,4\nIt rains.,A cat sat.,1\nA dog ran.,A cat sat.,2\n"
 TRAIN = [

@@ -16,8 +16,7 @@ from model_cases import build_model
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import load_model
-from dystress_text.models.embedder import save_model
-from dystress_text.models.loading import load_encoder, load_sentence_transformer
+from dystress_text.models.loading import load_encoder, load_sentence_transformer, save_model
 from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.settings import TextSettings
 

@@ -114,7 +114,7 @@ def test_a_sweep_trains_and_evaluates_each_run_once_and_says_which_is_higher(sta
         }
         printed = capsys.readouterr().out
         assert "4 done" in printed
-        difference = re.escape(f"paper - {CONSTANT} = +2.00 in avg (STS, Spearman x 100) (95 % CI ")
+        difference = re.escape(f"paper - {CONSTANT} = +2.00 in avg (STS, Spearman x 100) (95 % CI")
         assert re.search(difference + r".*2 seeds are too few to tell\.", printed)
     logs = "".join(log.read_text() for log in (stage.folder / "logs").iterdir())
     assert set(re.findall(r"at once (\d)", logs)) <= {"1", "2"}

@@ -4,7 +4,6 @@ both.
 
 import hashlib
 import json
-import shutil
 import subprocess
 import sys
 
@@ -13,22 +12,26 @@ import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from model_cases import build_model
-from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
 from sentence_transformers.sentence_transformer.modules import Router, StaticEmbedding
 from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
 from dystress_text.evaluation.embedder import load_model
-from dystress_text.models.embedder import save_model
-from dystress_text.models.loading import load_sentence_transformer
+from dystress_text.models.hybrid import embed_padded, onnx_files
+from dystress_text.models.hybrid_module import BesideEmbedding
+from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.programs.export import main as export
-from dystress_text.programs.senteval import main as senteval
 from dystress_text.programs.train import main
 
 TEXTS = [
     *make_sentences(9),
     "",
+    "[SEP] a cat [CLS] ran",
     " ".join(["cat dog"] * 60),
 ]  # the last one is longer than the 40 positions
 PLAIN = """
@@ -140,33 +143,15 @@ def test_the_saved_model_has_both_vectors_and_loads_without_this_package(
     assert "trust_remote_code=True" in card
 
 
-def test_an_evaluated_base_leaves_the_run_its_page(models, text_file, tmp_path, capsys):
-    """The folder of the base may be a run's, with its results and a user's files."""
-    base = shutil.copytree(models / "bert", tmp_path / "base")
-    assert senteval([f"--model={base}", "--tasks=MiniSTS", "--suite=mini"]) == 0
-    weights = load_file(base / "model.safetensors")
-    torch.save(weights, base / "pytorch_model.bin")  # not read beside safetensors
-    for name in ("run.json", "notes.txt", "data_config.json", "1_Pooling/notes.txt"):
-        (base / name).write_text("{}")
-    out = tmp_path / "out"
-    options = [
-        "--model_name_or_path=static", "--dim=16", "--views=crop", f"--train_file={text_file}", "--max_steps=2",
-        "--train_batch_size=8", "--eval_set=none", "--pooler_type=avg", f"--beside={base}", f"--output_dir={out}",
-    ]  # fmt: skip
-    assert main(options) == 0
-    copied, read = (
-        {str(file.relative_to(folder)) for file in folder.rglob("*.*") if file.is_file()}
-        for folder in (out / "model", models / "bert")
-    )
-    assert copied == read
-    assert (out / "report.html").is_file()
-
-
 def test_the_table_trains_as_without_the_model(train):
     own = "--vocabulary=embedded"
     alone = SentenceTransformer(str(train(None, own)[0]), device="cpu")
     beside = load_sentence_transformer(str(train("bert", own)[0]), "cpu")
-    assert torch.equal(alone[0].embedding.weight, beside[0].table.weight)
+    found, expected = beside[0].table.weight, alone[0].embedding.weight
+    unknown = alone.tokenizer.token_to_id("[UNK]")
+    assert not found[unknown].any()  # a text of unknown words alone has the model's vector alone
+    expected[unknown].data.zero_()
+    assert torch.equal(found, expected)
 
 
 def test_words_are_without_the_models_prompts(train):
@@ -177,6 +162,101 @@ def test_words_are_without_the_models_prompts(train):
     ]
     for other in words[1:]:
         np.testing.assert_allclose(other, words[0], atol=1e-6)
+
+
+COLUMNS = [  # some have one token a text, so there are as many tokens as texts
+    ["cat", "dog", "the bird sat", "fish"],
+    ["tree", "the big man sat on a house", "\N{DUCK}", "river"],
+    ["one", "two", "three", "red"],
+]
+
+
+@pytest.mark.parametrize("kind", ["bert", "static"])
+def test_losses_of_three_columns_read_each_text(kind, train):
+    model = load_sentence_transformer(str(train(kind)[0]), "cpu").eval()
+    anchors, *candidates = (
+        torch.from_numpy(model.encode(texts)).double().numpy() for texts in COLUMNS
+    )
+    candidates = np.concatenate(candidates)
+    scores = 20 * anchors @ candidates.T
+    by_hand = np.mean([np.log(np.exp(row).sum()) - row[i] for i, row in enumerate(scores)])
+    gradients = []
+    for loss in (
+        MultipleNegativesRankingLoss(model),
+        CachedMultipleNegativesRankingLoss(model, mini_batch_size=3),
+    ):
+        features = [model.tokenize(texts) for texts in COLUMNS]
+        for of_column in features:
+            assert {len(x) for x in of_column.values() if isinstance(x, torch.Tensor)} == {4}
+        model.zero_grad()
+        value = loss(features, None)
+        value.backward()
+        assert value.item() == pytest.approx(by_hand, abs=1e-5)
+        gradients.append(model[0].table.weight.grad.clone())
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_part_without_a_known_token_has_no_gradient_and_no_nan(train):
+    model = load_sentence_transformer(str(train("bert")[0]), "cpu").eval()
+    texts = ["\N{DUCK}", "the cat"]
+    vectors = model(model.tokenize(texts))["sentence_embedding"]
+    own = model[0].model.encode(texts[:1])
+    np.testing.assert_allclose(vectors[0, :16].detach(), own[0] / np.linalg.norm(own), atol=1e-6)
+    vectors[0].sum().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert all(x.isfinite().all() for x in gradients)
+    assert torch.stack([x.norm() for x in gradients]).norm() < 1e3
+    half = model.half().encode(texts)
+    assert half.dtype == np.float16
+    np.testing.assert_allclose(half, vectors.detach(), atol=4e-3)
+
+
+def test_the_graph_counts_tokens_of_the_text_that_equal_special_ones(train):
+    folder, _ = train("bert")
+    model = load_sentence_transformer(str(folder), "cpu").eval()
+    tokenizer, _ = onnx_files(model[0])
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    found = embed_padded(model[0], batch["input_ids"], batch["attention_mask"])
+    expected = model.encode(TEXTS)
+    np.testing.assert_allclose(found.detach(), expected, rtol=0, atol=2e-6)
+
+
+def test_options_of_the_load_reach_the_model_inside_or_are_refused(train):
+    folder = str(train("bert")[0])
+    options = {
+        "model_kwargs": {"dtype": torch.float16},
+        "processor_kwargs": {"model_max_length": 5},
+    }
+    module = BesideEmbedding.load(folder, **options)
+    assert next(module.model.parameters()).dtype == torch.float16
+    assert module.tokenize(["a cat ran to the house"])["input_ids"].shape == (1, 5)
+    with pytest.raises(Exception, match=r"(?i)optimum|onnx"):  # whose model has no graph
+        BesideEmbedding.load(folder, backend="onnx", local_files_only=True)
+    with pytest.raises(ValueError, match="backend 'onnx'"):
+        BesideEmbedding.load(str(train("static")[0]), backend="onnx")
+
+
+def test_the_card_names_the_release_that_loads_it(train, monkeypatch):
+    folder, _ = train("bert")
+    card = (folder / "README.md").read_text()
+    assert "from version 5.4 on" in card
+    assert "--to onnx" in card
+    assert "--to onnx" not in (train("static")[0] / "README.md").read_text()
+    modules = json.loads((folder / "model" / "modules.json").read_text())
+    assert {entry["type"].rpartition(".")[0] for entry in modules} == {
+        "sentence_transformers.models"
+    }
+    # older releases put a prompt of the user's own before the text, where it counts as words
+    monkeypatch.setattr("sentence_transformers.__version__", "5.3.1")
+    with pytest.raises(ImportError, match=r"needs sentence-transformers 5\.4 or newer"):
+        BesideEmbedding.load(str(folder))
+
+
+def test_a_prompt_of_the_users_own_is_no_text(train):
+    model = load_sentence_transformer(str(train("bert")[0]), "cpu")
+    plain, prompted = (model.encode("a dog ran", prompt=prompt) for prompt in ("", "red house "))
+    np.testing.assert_allclose(prompted[-16:], plain[-16:], atol=1e-6)
+    assert np.abs(prompted - plain).max() > 1e-3
 
 
 @pytest.mark.slow
@@ -199,6 +279,7 @@ def test_what_a_layout_cannot_hold_is_refused(train, tmp_path, capsys):
     for kind, to, reason in (
         ("bert", "hf", "--to: "),
         ("prompts", "onnx", "--to: "),
+        ("static", "onnx", "--to: "),
     ):
         folder, _ = train(kind)
         capsys.readouterr()

@@ -18,8 +18,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BertModel
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.models.embedder import Embedder, can_pack, check_views, encode, save_model
-from dystress_text.models.loading import load_encoder, position_limit
+from dystress_text.models.embedder import Embedder, can_pack, check_views, encode
+from dystress_text.models.loading import load_encoder, position_limit, save_model
 from dystress_text.models.poolers import (
     FIRST,
     POOLERS,

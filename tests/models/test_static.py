@@ -11,18 +11,23 @@ import pytest
 import torch
 from model_cases import build_static
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
 from tokenizers import Tokenizer
 
 import dystress_text as dt
 from dystress_text.files.places import EMBEDDED
-from dystress_text.models.embedder import Embedder, encode, save_model
-from dystress_text.models.loading import load_sentence_transformer
+from dystress_text.models.embedder import Embedder, encode
+from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.models.static import (
+    UNKNOWN,
     embedded_tokenizer,
     freeze_unknown,
     initialize_by_idf,
+    new_static,
     pretrained_tokenizer,
+    save_static,
+    set_unknown,
     table_of,
     tokenizer_of,
     unknown_id,
@@ -61,17 +66,26 @@ def test_a_new_table_is_random_times_idf(tmp_path):
         [sum(token in of_line for of_line in ids) for token in range(len(tokenizer))]
     )
     assert counts.tolist() == by_hand.tolist()
+    with torch.no_grad():
+        table_of(model)[tokenizer.unk_token_id] = UNKNOWN
     initialize_by_idf(model, counts, len(LINES), seed=3)
     idf = np.log(1.01 * len(LINES) / (0.01 * len(LINES) + by_hand))
     drawn = torch.randn(len(tokenizer), 16, generator=torch.Generator().manual_seed(3)).numpy()
     expected = 0.1 * drawn * (idf / idf.mean())[:, None]
-    expected[tokenizer.unk_token_id] = 0
+    expected[tokenizer.unk_token_id] = UNKNOWN
     np.testing.assert_allclose(table_of(model).detach().numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_what_is_not_known_has_no_meaning_after_training_either(tmp_path):
-    model = build_static(8)
+def untrained(dim, normalize=False):
+    """A new model as a run makes it."""
+    model = new_static(embedded_tokenizer(), dim, normalize)
+    set_unknown(model)
     initialize_by_idf(model, torch.ones(len(table_of(model))), 2, seed=0)
+    return model
+
+
+def test_what_is_not_known_has_no_meaning_after_training_either(tmp_path):
+    model = untrained(8)
     freeze_unknown(model)
     unknown = unknown_id(model)
     texts = ["a word and 🦆", "a word and", "🦆"]
@@ -85,12 +99,14 @@ def test_what_is_not_known_has_no_meaning_after_training_either(tmp_path):
         lengths = torch.tensor([len(of_text) for of_text in ids])
         embedder(torch.tensor([*chain(*ids)]), lengths).square().sum().backward()
         optimizer.step()
-    assert not table[unknown].any()
+    assert table[unknown].abs().max() <= UNKNOWN
     assert table.grad.any()
     assert table.grad.isfinite().all()
     with_it, without, alone = encode(model, texts)
-    torch.testing.assert_close(with_it / with_it.norm(), without / without.norm())
-    assert not alone.any()
+    torch.testing.assert_close(
+        with_it / with_it.norm(), without / without.norm(), rtol=0, atol=1e-3
+    )
+    assert alone.norm() < 1e-2 * without.norm()
     embedder.save(tmp_path / "m")
     again = load_sentence_transformer(str(tmp_path / "m"))
     assert unknown_id(again) == unknown
@@ -107,6 +123,23 @@ def test_an_unknown_token_that_has_a_meaning_is_trained():
     ids = torch.tensor([unknown_id(model)])
     Embedder(model)(ids, torch.tensor([1])).sum().backward()
     assert table_of(model).grad[unknown_id(model)].any()
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_a_text_of_unknown_words_does_not_stop_further_training(tmp_path, normalize):
+    save_static(untrained(64, normalize), tmp_path / "m")
+    kept = json.loads((tmp_path / "m" / "config_sentence_transformers.json").read_text())
+    assert kept.get("normalize", False) == normalize  # for model2vec
+    model = SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    before = model.encode(TEXTS[:2])
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    columns = [["\N{DUCK}", *TEXTS[:2]], ["the harbour", "a cat", "a ship"]]
+    loss = MultipleNegativesRankingLoss(model)([model.preprocess(texts) for texts in columns], None)
+    loss.backward()
+    assert torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) < 1e5
+    optimizer.step()
+    assert np.abs(model.encode(TEXTS[:2]) - before).max() > 1e-3
+    assert np.isfinite(model.half().encode(["\N{DUCK}", *TEXTS[:2]])).all()
 
 
 @pytest.mark.parametrize("normalize", [False, True])

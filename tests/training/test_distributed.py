@@ -31,7 +31,7 @@ from dystress_text.training.accelerator import (
     make_accelerator,
     on_main_process,
 )
-from dystress_text.training.run import run as run_engine
+from dystress_text.training.run import before_first_step
 from dystress_text.training.settings import EngineSettings
 
 STEPS, BATCH, SENTENCES = (
@@ -176,8 +176,9 @@ def build_alone(accelerator):
 
 
 def end_early(folder):
-    with pytest.raises(UserError) as caught:
-        run_engine(EngineSettings(output_dir=str(folder)), build_alone)
+    accelerator = make_accelerator(EngineSettings(output_dir=str(folder)))
+    with pytest.raises(UserError) as caught, before_first_step(accelerator):
+        build_alone(accelerator)
     said = (
         "no data",
         "before the first step: another process of this run is gone; its last output says why",

@@ -4,7 +4,6 @@ results.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,16 +17,22 @@ from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.runs import read_finished
-from dystress_text.training.accelerator import describe
+from dystress_text.training.accelerator import (
+    StopSignals,
+    describe,
+    make_accelerator,
+    on_main_process,
+)
 from dystress_text.training.presets import paper_row
+from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record, write_record
 from dystress_text.training.run_state import REPLACING
 from dystress_text.training.task import Run
+from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop
-from vision.data.images import ImageSet, mean_std
-from vision.data.loading import load_images
-from vision.data.sources import NoSuchSplitError
+from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std
+from vision.data.loading import load_images, load_test
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.evaluation.table import page_tables
@@ -39,116 +44,163 @@ from vision.pretraining.settings import PROGRAM, SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput, build_encoder, load_encoder
 
-CPU_BANK, CPU_QUERIES = (
-    10_000,
-    3_000,
-)  # images that a CPU's evaluation while training takes: all would take minutes
+# images that a CPU's evaluation while training takes: all would take minutes
+CPU_BANK = 10_000
+CPU_QUERIES = 3_000
 
 
-class VisionRun(Run):
-    """A run on images; build it on all processes."""
+def pretrain(settings: PretrainSettings) -> dict[str, Any]:
+    """Pre-train with settings, on all processes of a launch; return what ``run.json`` holds."""
+    engine = settings.engine
+    accelerator = make_accelerator(engine)
+    with open_run(accelerator, engine, settings.options()) as (folder, finished):
+        if finished is not None:
+            return finished
+        with before_first_step(accelerator):
+            task, measured = make_task(settings, accelerator)
+            record = _new_record(settings, task)
+            optimizer = partial(
+                make_optimizer,
+                engine=engine,
+                vision=settings.vision,
+                batch_size=engine.train_batch_size,
+            )
+            run = Run(
+                task=task,
+                samples=len(task.views.images),
+                options=record["settings"],
+                data_id=record["data"]["id"],
+                record=record,
+                make_optimizer=optimizer,
+                best_metric=engine.metric_for_best_model,
+            )
+            trainer = Trainer(run, engine, accelerator, folder)
+        try:
+            begin = partial(_begin, settings, trainer, task, record, measured, folder)
+            on_main_process(accelerator, begin)
+            trainer.fit()
+            with StopSignals(accelerator):  # the page takes seconds; a signal waits
+                publish = partial(_publish, settings, trainer, task, record, folder)
+                on_main_process(accelerator, publish)
+        finally:
+            trainer.close()
+    return record
 
-    task: PretrainTask
 
-    def __init__(self, settings: PretrainSettings, accelerator: Accelerator) -> None:
-        self.settings, self.accelerator = settings, accelerator
-        vision, engine = settings.vision, settings.engine
-        check_batch(settings, engine.train_batch_size, accelerator.num_processes)
-        if accelerator.device.type == "cpu":
-            keep_freed_memory()
-        set_seed(engine.seed)
-        encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
-        prepared(encoder, vision, accelerator)
-        objective = objective_of(settings, accelerator)
-        images = load_images(
-            vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list,
-            keep_count=True,
-        )  # fmt: skip
-        encoder.input = ImageInput(
-            vision.image_size, crop_of(images.size, vision.image_size), *mean_std(images)
-        )
-        images = images.sample(vision.max_train_samples, engine.seed)
+def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[PretrainTask, str]:
+    """Load images and network; return the task, and what is measured while it trains."""
+    vision, engine = settings.vision, settings.engine
+    check_batch(settings, engine.train_batch_size, accelerator.num_processes)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
+    set_seed(engine.seed)
+    encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
+    prepared(encoder, vision, accelerator)
+    objective = objective_of(settings, accelerator)
+    images = load_images(
+        vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list,
+        keep_count=True,
+    )  # fmt: skip
+    crop = crop_of(images.size, vision.image_size)
+    encoder.input = ImageInput(vision.image_size, crop, *mean_std(images))
+    images = images.sample(vision.max_train_samples, engine.seed)
+    knn: OnlineKnn | None = None
+    try:
         knn = _online_knn(settings, images, encoder.input, accelerator)
-        if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
-            reason = (
-                f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
-            )
-            raise ParameterError(
-                "metric_for_best_model",
-                f"{engine.metric_for_best_model!r} is not measured; {reason}",
-            )
-        views = _views(settings, images, encoder.input)
-        self.task = task_of(settings, encoder, views, objective, knn, accelerator)
-        self.make_optimizer = partial(
-            make_optimizer, engine=engine, vision=vision, batch_size=engine.train_batch_size
+        measured = (
+            f"kNN while training (knn{knn.k}): {len(knn.bank):,} training images vote on "
+            f"{len(knn.queries):,} test images"
         )
-        self.samples, self.options = len(images), settings.options()
-        self.best_metric = engine.metric_for_best_model
-        identity = _identity(images, settings)
-        self.data_id = identity["id"]
-        self.record = {
-            "program": IMAGE_PROGRAM,
-            "settings": self.options,
-            "loss": str(settings.loss),
-            "data": {
-                "name": images.name, "variant": images.variant, "images": len(images), **identity,
-                "classes": len(images.classes), "corrupt": images.corrupt, "loaded_size": images.size,
-                "knn_bank": None if knn is None else len(knn.bank),
-                "knn_queries": None if knn is None else len(knn.queries),
-            },
-            "versions": versions("kornia", "pytorch_optimizer", "pillow"),
-            **paper_row(PROGRAM, settings.options()),
-        }  # fmt: skip
+    except NoAccuracyError as error:
+        measured = f"no accuracy while training ({error})"
+    metric = engine.metric_for_best_model
+    if metric not in (None, f"knn{vision.knn_k}" if knn else None):
+        reason = f"{metric!r} is not measured; {measured}"
+        raise ParameterError("metric_for_best_model", reason)
+    views = _views(settings, images, encoder.input)
+    return task_of(settings, encoder, views, objective, knn, accelerator), measured
 
-    def begin(self, steps: int, before: Mapping[str, Any]) -> None:
-        images, knn = self.task.views.images, self.task.online
-        place = (
-            f"at {images.size} x {images.size}"
-            if images.pictures is None
-            else "cropped from the whole picture"
-        )
-        lines = [
-            f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"
-        ]
-        if knn is not None:
-            voters = f"{len(knn.bank):,} training images vote on {len(knn.queries):,} test images"
-            lines.append(f"kNN while training: {voters}")
-        elif self.settings.vision.knn_k > 0:
-            lines.append("no test split with labels: no accuracy while training")
-        lines.append(f"loss: {self.record['loss']}")
-        batch_size, where = self.settings.engine.train_batch_size, describe(self.accelerator)
-        lines.append(f"{steps:,} steps of {batch_size} images on {where}")
-        print(*lines, sep="\n", flush=True)
-        self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
-        if knn is not None:
-            self.record["neighbours"] = before.get("neighbours") or {
-                "before": nearest(self.task.encoder, knn)
-            }
 
-    def finish(self, samples_per_second: float, output: Path) -> None:
-        record, knn = self.record, self.task.online
-        if knn is not None:
-            saved = load_encoder(output).to(self.accelerator.device)
-            record["neighbours"] = {**record["neighbours"], "after": nearest(saved, knn)}
-        record["images_per_second"] = round(samples_per_second, 1)
-        write_record(output, record)
+def _new_record(settings: PretrainSettings, task: PretrainTask) -> dict[str, Any]:
+    """Return what ``run.json`` holds from the start on."""
+    images, knn = task.views.images, task.online
+    return {
+        "program": IMAGE_PROGRAM,
+        "settings": settings.options(),
+        "loss": str(settings.loss),
+        "data": {
+            "name": images.name, "variant": images.variant, "images": len(images), **_identity(images, settings),
+            "classes": len(images.classes), "corrupt": images.corrupt, "loaded_size": images.size,
+            "knn_bank": None if knn is None else len(knn.bank),
+            "knn_queries": None if knn is None else len(knn.queries),
+        },
+        "versions": versions("kornia", "pytorch_optimizer", "pillow"),
+        **paper_row(PROGRAM, settings.options()),
+    }  # fmt: skip
 
-        def page() -> str:
-            (finished,), _ = read_finished([output])
-            shown = [] if knn is None else [gallery(knn, record["neighbours"])]
-            return render_page([finished], page_tables(finished.record), examples=shown)
 
-        lines = [
-            f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
-            f"peak memory {record['peak_memory_gb']:.2f} GB"
-        ]
-        note = "" if (variant := record["data"]["variant"]) is None else f"  ({variant})"
-        for metric, value in record["trained"].items():
-            lines.append(
-                f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}"
-            )
-        lines.append(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
-        print(*lines, leave_report(output, page), sep="\n", flush=True)
+def _begin(
+    settings: PretrainSettings,
+    trainer: Trainer,
+    task: PretrainTask,
+    record: dict[str, Any],
+    measured: str,
+    folder: Path,
+) -> None:
+    """Say what is trained, measure the untrained network, and write the record."""
+    images, knn = task.views.images, task.online
+    place = "cropped from the whole picture"
+    if isinstance(images, DecodedImages):
+        place = f"at {images.size} x {images.size}"
+    batch_size, where = settings.engine.train_batch_size, describe(trainer.accelerator)
+    print(
+        f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}",
+        measured,
+        f"loss: {record['loss']}",
+        f"{trainer.total_steps:,} steps of {batch_size} images on {where}",
+        sep="\n",
+        flush=True,
+    )
+    before = read_record(folder) if settings.engine.resumes else {}
+    record["untrained"] = before.get("untrained") or dict(task.evaluate())
+    if knn is not None:
+        neighbours = before.get("neighbours") or {"before": nearest(task.encoder, knn)}
+        record["neighbours"] = neighbours
+    begin_record(trainer, settings.engine, folder, record)
+
+
+def _publish(
+    settings: PretrainSettings,
+    trainer: Trainer,
+    task: PretrainTask,
+    record: dict[str, Any],
+    folder: Path,
+) -> None:
+    """Find the neighbours of the trained network, and write record and page."""
+    output, knn = Path(settings.engine.output_dir), task.online
+    end_record(trainer, settings.engine, folder, record)
+    if knn is not None:
+        saved = load_encoder(output).to(trainer.accelerator.device)
+        record["neighbours"] = {**record["neighbours"], "after": nearest(saved, knn)}
+    record["images_per_second"] = round(trainer.samples_per_second, 1)
+    write_record(output, record)
+
+    def page() -> str:
+        (finished,), _ = read_finished([output])
+        shown = [] if knn is None else [gallery(knn, record["neighbours"])]
+        return render_page([finished], page_tables(finished.record), examples=shown)
+
+    lines = [
+        f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
+        f"peak memory {record['peak_memory_gb']:.2f} GB"
+    ]
+    variant = record["data"]["variant"]
+    note = "" if variant is None else f"  ({variant})"
+    for metric, value in record["trained"].items():
+        untrained = record["untrained"][metric]
+        lines.append(f"{metric}: untrained {untrained:.2f}, trained {value:.2f}{note}")
+    lines.append(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
+    print(*lines, leave_report(output, page), sep="\n", flush=True)
 
 
 def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
@@ -157,11 +209,12 @@ def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
     Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
     keeps its id.
     """
-    output, files = Path(settings.engine.output_dir), images.checksum(pixels=False)
+    output, files = Path(settings.engine.output_dir), images.files_id
     then = (read_record(output / REPLACING) or read_record(output)).get("data", {})
     if settings.vision.skip_corrupt and settings.engine.resumes and then.get("files") == files:
         return {name: then[name] for name in ("files", "id")}
-    return {"files": files, "id": f"{images.name}, {len(images)} images, {images.checksum()}"}
+    content = images.checksum() if isinstance(images, DecodedImages) else files
+    return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
@@ -181,26 +234,20 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
 
 def _online_knn(
     settings: PretrainSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> OnlineKnn | None:
-    """The evaluation while training; None without labels or a test split."""
+) -> OnlineKnn:
+    """The evaluation while training; NoAccuracyError where there is none."""
     vision = settings.vision
-    if vision.knn_k == 0 or images.labels is None:
-        return None
-    try:
-        queries = load_images(
-            vision.dataset, "test", vision.data_dir, images.size, vision.skip_corrupt
-        )
-    except NoSuchSplitError:  # there are training images only
-        return None
-    if queries.labels is None:
-        return None
+    if vision.knn_k == 0:
+        raise NoAccuracyError("knn_k", "0")
+    queries = load_test(images, vision.dataset, vision.data_dir, vision.skip_corrupt)
     if accelerator.device.type == "cpu":
         images = images.sample(CPU_BANK, settings.engine.seed)
         queries = queries.sample(CPU_QUERIES, settings.engine.seed)
     if vision.knn_k > len(images):
         reason = f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         raise ParameterError("knn_k", reason)
-    return OnlineKnn(images, queries, image_input, vision.knn_k)
+    batch_size = settings.engine.train_batch_size // accelerator.num_processes
+    return OnlineKnn(images, queries, image_input, vision.knn_k, batch_size)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:

@@ -17,7 +17,7 @@ from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared
 from vision.pretraining.presets import PRESETS
-from vision.pretraining.run import VisionRun, check_batch
+from vision.pretraining.run import check_batch, make_task
 from vision.pretraining.settings import VisionSettings
 from vision.train import parse
 
@@ -128,7 +128,7 @@ def test_a_step(loss, tmp_path, monkeypatch):
     """
     leave_autocast_out(monkeypatch)
     settings = parse([*SHORT, f"--loss={loss}", f"--output_dir={tmp_path / 'out'}", "--blur=true"])
-    task = VisionRun(settings, make_accelerator(settings.engine)).task
+    task, _ = make_task(settings, make_accelerator(settings.engine))
     to_meta(task)
     # torch's fused optimisers do not know the meta device
     assert (
