@@ -53,7 +53,7 @@ BREAKS = [Break(*row) for row in (
     ("bidirectional", "if self.bidirectional else []", "if False else []", "test_losses.py"),
     ("packed-padding", "query, key, value, mask, rate, scale",
      "query, key, value, None, rate, scale", "test_packed.py"),
-    ("head-dropped", "if self.head is not None and (self.training or self.keep_head)",
+    ("head-dropped", "if self.head is not None and self.training",
      "if self.head is not None", "test_encoder.py"),
     ("lora-merged", ".merge_and_unload()", ".unload()", "test_lora.py"),
     ("no-decay-on-biases", '"weight_decay": 0.0},', '"weight_decay": weight_decay},', "test_trainer.py"),

@@ -43,7 +43,7 @@ def test_a_wrong_import_is_found():
         ("dystress_text.training.trainer", "make = 'dystress_text.evaluation.transfer:evaluator'"),
         (
             "vision.train",
-            "def f():\n    from dystress_text.encoders.encoder import SentenceEncoder",
+            "def f():\n    from dystress_text.models.embedder import Embedder",
         ),
     ):
         tree = dict.fromkeys(TREE, "") | {"dystress_text.evaluation.transfer": "", module: source}

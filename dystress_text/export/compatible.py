@@ -15,7 +15,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding, 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from dystress_text.files.whole import write_json, write_text
-from dystress_text.models.loading import MODULES, save_model, transformer_of
+from dystress_text.models.loading import MODULES, reset_tokenizer, save_model, transformer_of
 from dystress_text.models.static import save_static
 
 _OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
@@ -65,6 +65,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     Version 5 of transformers has a new name for a tokenizer without a class, and writes neither the
     special tokens nor a list of word pieces.
     """
+    reset_tokenizer(tokenizer)
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     settings = json.loads(file.read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ from dystress_text.export.results import carry_results
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.places import EMBEDDED_MODEL, model_name, model_path
 from dystress_text.files.whole import whole_folder, write_text
-from dystress_text.models.embedder import encode, tokenize
+from dystress_text.models.embedder import encode, prompt_of, tokenize
 from dystress_text.models.hybrid import hybrid_part, onnx_files, save_hybrid
 from dystress_text.models.loading import (
     MODULES,
@@ -42,7 +42,7 @@ from dystress_text.models.loading import (
     transformer_of,
 )
 from dystress_text.models.poolers import AVERAGED, FIRST, LAST, pooler_of, pooling_modules
-from dystress_text.models.static import pretrained_tokenizer
+from dystress_text.models.static import is_static, pretrained_tokenizer
 from dystress_text.training.run_folder import RECORD, read_json
 
 TOLERANCE = 1e-4
@@ -100,6 +100,7 @@ def export(
             "output", f"{str(output)!r} exists and is not an empty folder; nothing was written"
         )
     trained = load_model(model, is_small).eval()
+    probes, expected = _expected(trained)  # before a layout changes the model
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(output) as folder:
@@ -109,7 +110,7 @@ def export(
             for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():
                     file.chmod((folder / CARD).stat().st_mode)
-            difference = _difference(folder, trained, embed)
+            difference = float((embed(folder, trained, probes) - expected).abs().max())
             if not difference <= TOLERANCE:  # a NaN is refused too
                 raise ParameterError(
                     "to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written"
@@ -139,13 +140,12 @@ def _write_card_of_copy(
         carry_results(own, card)
 
 
-def _difference(folder: Path, trained: SentenceTransformer, embed: Embed) -> float:
-    """Return the largest difference between an entry of the copy's embeddings and the model's."""
+def _expected(trained: SentenceTransformer) -> tuple[Sequence[str], Tensor]:
+    """Return probes and their embeddings, (probes, dim)."""
     probes: Sequence[str] = PROBES
-    if pooler_of(trained) in FIRST:  # the first of no tokens depends on the padding
+    if not is_static(trained):  # no tokens have no embedding of their own, or none at all
         probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
-    expected = encode(trained, probes).cpu()  # (probes, dim)
-    return float((embed(folder, trained, probes) - expected).abs().max())
+    return probes, encode(trained, probes).cpu()
 
 
 def load_model(folder: Path, is_encoder: bool = False) -> SentenceTransformer:
@@ -253,11 +253,17 @@ def _embed_hf(folder: Path, model: SentenceTransformer, texts: Sequence[str]) ->
     copy = with_pooler(load_encoder(str(folder)), pooler)
     if isinstance(model[-1], Normalize):
         copy.append(Normalize())
-    return encode(copy, texts)
+    return encode(copy, _with_prompt(model, texts))
 
 
 def _embed_onnx(folder: Path, model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
-    return graph_vectors(folder, texts)
+    return graph_vectors(folder, _with_prompt(model, texts))
+
+
+def _with_prompt(model: SentenceTransformer, texts: Sequence[str]) -> list[str]:
+    """Return texts behind the model's default prompt, which is the caller's part in a copy."""
+    prompt = prompt_of(model) or ""
+    return [prompt + text for text in texts]
 
 
 Write = Callable[[SentenceTransformer, Path], None]

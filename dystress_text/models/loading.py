@@ -229,11 +229,16 @@ def quiet() -> Iterator[None]:
 
 def save_model(model: SentenceTransformer, folder: Path) -> None:
     """Save a model into a new folder; the settings of the tokenizer's last call are left out."""
-    backend = getattr(model.tokenizer, "backend_tokenizer", model.tokenizer)
+    reset_tokenizer(model.tokenizer)
+    model.save(str(folder), create_model_card=False)
+
+
+def reset_tokenizer(tokenizer: Any) -> None:
+    """Undo what the last call has left in a fast tokenizer, which would be saved with it."""
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(backend, "no_truncation"):
         backend.no_truncation()
         backend.no_padding()
-    model.save(str(folder), create_model_card=False)
 
 
 def _is_local(name_or_path: str) -> bool:

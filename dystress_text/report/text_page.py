@@ -54,11 +54,6 @@ def text_page(compared: Comparisons) -> str:
     notes += [f"{halves.TITLE}."] * any("halves" in run.record for run in compared.runs)
     search = "a search that may find a false match in one of so many queries lets one in (lines x queries) of them pass"
     notes += [f"random pairs: {search}."] * bool(below)
-    notes += dict.fromkeys(
-        beside["gives"]
-        for run in compared.runs
-        if (beside := run.record.get("beside", {})).get("gives")
-    )
     return render_page(
         compared.runs, tables, notes_of(compared) + notes, verdict(compared), below=below
     )

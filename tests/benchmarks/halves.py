@@ -186,17 +186,22 @@ def _run(text: Path, folder: Path, preset: str, *options: str) -> str:
 
 def _untrained(text: Path, folder: Path) -> str:
     import torch
-    from dystress_text.encoders.static import StaticEncoder, new_static
 
-    table, tokenizer = new_static(512)
-    pieces = [
-        sorted({*ids})
-        for ids in tokenizer(text.read_text(encoding="utf-8").splitlines())["input_ids"]
-    ]
-    table.start(
-        torch.bincount(torch.tensor([*chain(*pieces)]), minlength=len(tokenizer)), len(pieces), 0
+    from dystress_text.models.loading import save_model
+    from dystress_text.models.static import (
+        embedded_tokenizer,
+        initialize_by_idf,
+        new_static,
+        table_of,
+        tokenizer_of,
     )
-    StaticEncoder(table).save(folder, tokenizer)
+
+    model = new_static(embedded_tokenizer(), 512, normalize=False)
+    lines = text.read_text(encoding="utf-8").splitlines()
+    pieces = [sorted({*each.ids}) for each in tokenizer_of(model).encode_batch(lines)]
+    counts = torch.bincount(torch.tensor([*chain(*pieces)]), minlength=len(table_of(model)))
+    initialize_by_idf(model, counts, len(pieces), 0)
+    save_model(model, folder)
     return str(folder)
 
 
@@ -210,15 +215,15 @@ def _vectors(folder: str) -> Score:
 
 
 def _bert() -> Score:
-    from dystress_text.encoders.loading import load_encoder
     from torch.nn.functional import normalize
 
+    from dystress_text.evaluation.embedder import with_pooler
     from dystress_text.files.places import EMBEDDED
+    from dystress_text.models.embedder import encode
+    from dystress_text.models.loading import load_encoder
 
-    model, tokenizer = load_encoder(str(EMBEDDED / "bert-mini-wiki"), "avg_first_last", False)
-    return lambda a, b: (
-        normalize(model.encode(a, tokenizer)) @ normalize(model.encode(b, tokenizer)).T
-    ).numpy()
+    model = with_pooler(load_encoder(str(EMBEDDED / "bert-mini-wiki")), "avg_first_last")
+    return lambda a, b: (normalize(encode(model, a)) @ normalize(encode(model, b)).T).numpy()
 
 
 def _tfidf(text: Path) -> Score:

@@ -16,7 +16,6 @@ import argparse
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -70,11 +69,11 @@ def read() -> list[Line]:
 
 
 def train(text: str, seed: int, options: Mapping[str, Any], data: Path, place: Path) -> Any:
-    """A trained model's ``encode``."""
-    from dystress_text.encoders.loading import load_saved
-
+    """Return a trained model."""
     from dystress_text import train
+    from dystress_text.evaluation.embedder import TextEncoder
     from dystress_text.evaluation.retrieval import read_collection
+    from dystress_text.models.loading import load_sentence_transformer
 
     file = data / "wiki_paragraphs.txt.xz"
     if text in COLLECTIONS:
@@ -92,8 +91,7 @@ def train(text: str, seed: int, options: Mapping[str, Any], data: Path, place: P
         overwrite_output_dir=True,
         **options,
     )
-    model, tokenizer = load_saved(run.folder)
-    return partial(model.encode, tokenizer=tokenizer)
+    return TextEncoder.of(load_sentence_transformer(str(run.folder)))
 
 
 def evaluate(embed: Any, sets: Iterable[str], data: Path) -> dict[str, float]:
@@ -156,9 +154,9 @@ def tf_idf(name: str, data: Path) -> float:
 
 def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, place: Path) -> Line:
     """The line of a run; seconds are of the process, for training and evaluation."""
-    from dystress_text.encoders.loading import load_saved
-
+    from dystress_text.evaluation.embedder import TextEncoder
     from dystress_text.evaluation.words import Words
+    from dystress_text.models.loading import load_sentence_transformer
 
     begun, options = time.process_time(), MODELS[model]
     if model == "TF-IDF":
@@ -175,8 +173,7 @@ def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, p
         return {"model": model, "text": text, "seed": seed, "figures": evaluate(encode, sets, data),
                 "cpu_seconds": round(trained, 1)}  # fmt: skip
     else:
-        encoder, tokenizer = load_saved(Path(minilm()))
-        figures = evaluate(partial(encoder.encode, tokenizer=tokenizer), sets, data)
+        figures = evaluate(TextEncoder.of(load_sentence_transformer(minilm())), sets, data)
     return {"model": model, "text": text, "seed": seed, "figures": figures}
 
 

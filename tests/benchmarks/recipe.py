@@ -16,7 +16,6 @@ import argparse
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -260,11 +259,12 @@ def options_of(key: Line) -> list[str]:
 def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     """A run's line with figures of all the sets; what is not there yet is trained and evaluated."""
     import torch
-    from dystress_text.encoders.loading import load_saved
-    from dystress_text.simcse.start import load_start
 
-    from dystress_text.programs.train import fine_tune
+    from dystress_text.evaluation.embedder import TextEncoder
+    from dystress_text.models.loading import load_sentence_transformer
+    from dystress_text.programs.fine_tuning import fine_tune
     from dystress_text.simcse.arguments import parse
+    from dystress_text.simcse.initial_model import load_initial_model
 
     if key["arm"] in LEXICAL:
         return {**key, "figures": {name: lexical(key["arm"], name, data) for name in COLLECTIONS}}
@@ -289,15 +289,12 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
         line |= {"options": ARMS[key["arm"]], "device": record["device"]}
     if missing:
         if key["steps"]:
-            model, tokenizer = load_saved(output)
+            model = load_sentence_transformer(str(output))
         else:  # no training
             settings = parse(words, "")
-            start = load_start(settings.text, settings.given)
-            model, tokenizer = start.model, start.tokenizer
+            model = load_initial_model(settings.text, settings.given).untrained
         dtype = torch.bfloat16 if "bf16" in line.get("device", "bf16") else torch.float32
-        line["figures"] |= evaluate(
-            partial(model.encode, tokenizer=tokenizer, dtype=dtype), data, missing
-        )
+        line["figures"] |= evaluate(TextEncoder.of(model, dtype), data, missing)
     return line
 
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from dystress_text.encoders.loading import load_encoder, load_saved
 from numpy.typing import NDArray
 from recipe import read
 from torch import Tensor
 
 from dystress_text.evaluation.catalogue import TRANSFER_TASKS
+from dystress_text.evaluation.embedder import TextEncoder, with_pooler
 from dystress_text.evaluation.retrieval import Collection, read_collection
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.places import EMBEDDED
+from dystress_text.models.loading import load_encoder, load_sentence_transformer
 from dystress_text.report.plots import GREY, STYLES, style
 
 WIDTH = 12 / 2.54  # inches
@@ -153,13 +153,10 @@ def main() -> None:
     parser.add_argument("--after", type=Path, required=True)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     options = parser.parse_args()
-    before = load_encoder(str(EMBEDDED / "bert-mini-wiki"), "avg_first_last", False)
+    before = with_pooler(load_encoder(str(EMBEDDED / "bert-mini-wiki")), "avg_first_last")
     embeds: dict[str, Embed] = {
-        name: partial(encoder.encode, tokenizer=tokenizer)
-        for name, (encoder, tokenizer) in {
-            "before": before,
-            "after": load_saved(options.after),
-        }.items()
+        "before": TextEncoder.of(before),
+        "after": TextEncoder.of(load_sentence_transformer(str(options.after))),
     }
     trec = next(task for task in TRANSFER_TASKS if task.name == "TREC").load(
         options.data / "senteval"

@@ -27,15 +27,24 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from dystress_text.encoders.encoder import TokenizedOnce
-from dystress_text.encoders.static import StaticConfig, StaticEncoder, StaticTable, new_static
+from sentence_transformers import SentenceTransformer
 
 from dystress_text import loss as loss_of
 from dystress_text.core.vectors import positive_similarity, unit_vectors
 from dystress_text.evaluation.catalogue import STS_SETS
+from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.retrieval import Collection, read_collection
 from dystress_text.evaluation.sts import spearman
+from dystress_text.models.embedder import encode
+from dystress_text.models.static import (
+    embedded_tokenizer,
+    initialize_by_idf,
+    new_static,
+    pretrained_tokenizer,
+    table_of,
+    tokenizer_of,
+)
 from dystress_text.report.comparison import Difference, holm, paired
 from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
@@ -153,23 +162,22 @@ class Laboratory:
                 )
             )
         self.settings = settings = RunSettings.of(options)
-        self.table, self.tokenizer = new_static(settings.text.dim)
+        self.model = new_static(embedded_tokenizer(), settings.text.dim, normalize=False)
+        tokenizer = pretrained_tokenizer(tokenizer_of(self.model))
         limit = settings.text.max_seq_length
         self.read = load_corpus(
-            training_text(settings.text), self.tokenizer, limit, settings.text.max_train_samples
+            training_text(settings.text), tokenizer, limit, settings.text.max_train_samples
         )
-        self.texts_with = self.read.texts_with(len(self.tokenizer))
+        self.texts_with = self.read.texts_with(len(tokenizer))
         self.used = torch.from_numpy(np.unique(self.read.tokens).astype(np.int64))
-        self.tokenized = TokenizedOnce(self.tokenizer, limit)
-        self._kept: dict[tuple[str, str], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def begin(self, seed: int) -> None:
         """Make the start and the batches of a seed; only tokens of the text move, so that the
         others are left out.
         """
         text, engine = self.settings.text, self.settings.engine
-        self.table.start(self.texts_with, len(self.read.offsets) - 1, seed)
-        self.started = self.table.embedding.weight.detach()[self.used]  # (used, dim), a copy
+        initialize_by_idf(self.model, self.texts_with, len(self.read.offsets) - 1, seed)
+        self.started = table_of(self.model).detach()[self.used]  # (used, dim), a copy
         crops = Crops(seed, text.crop_min, text.crop_max, text.max_seq_length)
         corpus = TokenCroppedCorpus(**vars(self.read), crops=crops).distinct()
         order = BatchOrder(len(corpus), engine.train_batch_size, seed)
@@ -179,12 +187,11 @@ class Laboratory:
             (torch.searchsorted(self.used, each["token_ids"]), each["lengths"]) for each in batches
         ]
 
-    def train(self, written: str) -> StaticEncoder:
+    def train(self, written: str) -> SentenceTransformer:
         """A table trained with a loss from the start of the seed."""
-        model = StaticEncoder(StaticTable(StaticConfig(*self.started.shape)))
-        model.transformer.embedding.weight.data = self.started.clone()
+        table = torch.nn.Parameter(self.started.clone())
         objective = loss_of(written)
-        groups = [{"params": list(model.parameters()), "lr": self.settings.engine.learning_rate}]
+        groups = [{"params": [table], "lr": self.settings.engine.learning_rate}]
         if learned := list(objective.parameters()):
             groups.append({"params": learned, "lr": LEARNED_RATE})
         optimizer = torch.optim.AdamW(groups, weight_decay=0.0, fused=True)
@@ -192,36 +199,29 @@ class Laboratory:
             optimizer, lambda step: 1 - step / len(self.batches)
         )
         for token_ids, lengths in self.batches:
-            objective(*model(token_ids, lengths).chunk(2)).backward()
+            starts = lengths.cumsum(0) - lengths
+            views = torch.nn.functional.embedding_bag(token_ids, table, starts, mode="mean")
+            objective(*views.chunk(2)).backward()
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
         with torch.no_grad():
-            self.table.embedding.weight[self.used] = model.transformer.embedding.weight
-        return StaticEncoder(self.table)
+            table_of(self.model)[self.used] = table
+        return self.model
 
     @torch.no_grad()
-    def measure(self, model: StaticEncoder) -> dict[str, float]:
+    def measure(self, model: SentenceTransformer) -> dict[str, float]:
         """nDCG@10 x 100 of the collection, or Spearman's correlation x 100 of each set of pairs."""
 
         if self.collection is not None:
-            scores = self.collection.scores(lambda texts: model.encode_again(texts, self.tokenized))
+            scores = self.collection.scores(TextEncoder(model))
             return {self.collection.name.upper(): scores["nDCG@10"]}
         found = {}
         for name, pairs in self.pairs.items():
-            first, second = (
-                model(*self._tokens(name, side)) for side in (pairs.first, pairs.second)
-            )  # (pairs, dim)
+            first, second = (encode(model, side) for side in (pairs.first, pairs.second))
             cosines = positive_similarity(unit_vectors(first), unit_vectors(second))
             found[name] = spearman(cosines.numpy(), pairs.scores)
         return found
-
-    def _tokens(self, name: str, texts: tuple[str, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids of texts, text after text, and their lengths."""
-        if (name, texts[0]) not in self._kept:
-            ids = self.tokenized(texts)
-            self._kept[name, texts[0]] = torch.cat(ids), torch.tensor([len(each) for each in ids])
-        return self._kept[name, texts[0]]
 
 
 def run(losses: Mapping[str, Iterable[str]], seeds: Sequence[int], data: Path) -> None:

@@ -76,19 +76,21 @@ def theirs(file: Path, place: str) -> float:
 
 def encoders(folder: str) -> dict[str, Callable[[list[str]], Any]]:
     """Ways to encode with a saved table."""
-    from dystress_text.encoders.loading import load_saved
     from sentence_transformers import SentenceTransformer
 
-    encoder, tokenizer = load_saved(Path(folder))
+    from dystress_text.models.embedder import encode
+    from dystress_text.models.loading import load_sentence_transformer
+
+    model = load_sentence_transformer(folder)
     ways: dict[str, Callable[[list[str]], Any]] = {
-        "dystress-text": lambda texts: encoder.encode(texts, tokenizer).numpy(),
+        "dystress-text": lambda texts: encode(model, texts).numpy(),
         "sentence-transformers": SentenceTransformer(folder, device="cpu").encode,
     }
     try:
         from model2vec import StaticModel  # type: ignore[import-not-found]
 
-        model = StaticModel.from_pretrained(folder)
-        ways["model2vec"] = lambda texts: model.encode(
+        static = StaticModel.from_pretrained(folder)
+        ways["model2vec"] = lambda texts: static.encode(
             texts, use_multiprocessing=False, max_length=None
         )
     except ImportError:

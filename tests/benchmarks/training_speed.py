@@ -24,6 +24,7 @@ import time
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import cast
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
@@ -32,7 +33,6 @@ import transformers
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from devices import Seconds, here, in_turn, print_rates, wait
-from dystress_text.encoders.loading import load_encoder
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -46,6 +46,8 @@ from dystress_text import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.initial_model import load_initial_model
+from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TextFile
 from dystress_text.training.accelerator import make_accelerator
@@ -78,7 +80,7 @@ def random_bert(
 
 def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
     """Seconds of the engine, tokenisation included."""
-    encoder, tokenizer = load_encoder(model, "cls")
+    initial = load_initial_model(TextSettings(model, pooler_type="cls"))
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "sentences.txt"
         text.write_text("\n".join(sentences) + "\n", encoding="utf-8")
@@ -86,13 +88,11 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
             output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision
         )
         start = time.perf_counter()
-        corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache")
-        task = SimcseTask(
-            encoder,
-            tokenizer,
-            corpus,
-            InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)),
+        corpus = load_corpus(
+            TextFile(text), initial.tokenizer, LENGTH, cache_dir=Path(folder) / "cache"
         )
+        loss = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
+        task = SimcseTask(initial, corpus, loss)
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))
         trainer.fit()
@@ -124,14 +124,17 @@ def theirs(model: str, sentences: list[str], batch: int, precision: str) -> floa
 
 def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     """Seconds of a bare loop over batches that lie ready."""
-    encoder, tokenizer = load_encoder(model, "cls")
+    initial = load_initial_model(TextSettings(model, pooler_type="cls"))
+    embedder = initial.embedder
     device = here()
-    encoder.to(device).train()
+    embedder.to(device).train()
+    transformer = cast(Transformer, embedder.model[0]).model
+    assert embedder.head is not None
     objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
-    optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=RATE, fused=True)
+    optimizer = torch.optim.AdamW(parameter_groups(embedder, 0.0), lr=RATE, fused=True)
     order = BatchOrder(len(sentences), batch, 42).epoch(0)
     batches = [
-        tokenizer(
+        initial.tokenizer(
             [sentences[i] for i in rows],
             padding=True,
             truncation=True,
@@ -146,10 +149,10 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
             encoded[name].to(device).repeat(2, 1) for name in ("input_ids", "attention_mask")
         )
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            states = encoder.transformer(ids, attention_mask=mask).last_hidden_state
-            vectors = encoder.head(states[:, 0]) if encoder.head is not None else states[:, 0]
+            states = transformer(ids, attention_mask=mask).last_hidden_state
+            vectors = embedder.head({"sentence_embedding": states[:, 0]})["sentence_embedding"]
         objective(*vectors.chunk(2)).backward()
-        torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(embedder.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
     wait(device)

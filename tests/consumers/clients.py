@@ -36,53 +36,73 @@ def save(folder: Path, only: Sequence[str] = ()) -> None:
     vectors.
     """
     import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize
     from transformers import AutoConfig, AutoModel
 
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from conftest import build_tokenizer, build_transformer
-    from dystress_text.encoders.encoder import SentenceEncoder
-    from dystress_text.encoders.loading import load_encoder
-    from dystress_text.encoders.static import StaticEncoder, new_static
+    tests = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(tests), str(tests / "support")]
+    from model_cases import build_model, random_head
 
     from dystress_text.evaluation.catalogue import eval_pairs
+    from dystress_text.evaluation.embedder import with_pooler
     from dystress_text.export.copies import PROBES, export
     from dystress_text.files.places import EMBEDDED
+    from dystress_text.models.loading import load_encoder, save_model
+    from dystress_text.models.static import (
+        embedded_tokenizer,
+        initialize_by_idf,
+        new_static,
+        pretrained_tokenizer,
+        table_of,
+    )
 
     torch.manual_seed(0)
     probes = [text for text in PROBES if text]  # of a text without tokens nobody expects anything
     sentences = [*list(dict.fromkeys(eval_pairs("mini_sts").sentences))[:300], *probes]
-    bert = str(EMBEDDED / "bert-mini-wiki")
-    table, pieces = new_static(256)
-    ids = [set(pieces(text)["input_ids"]) for text in sentences]
-    counts = torch.bincount(
-        torch.tensor([i for of_text in ids for i in of_text]), minlength=len(table.embedding.weight)
-    )
-    table.start(counts, len(sentences), 0)
+
+    def small(pooler: str) -> SentenceTransformer:
+        return with_pooler(load_encoder(str(EMBEDDED / "bert-mini-wiki")), pooler)
+
+    pieces = embedded_tokenizer()
+    static = new_static(pieces, 256, normalize=True)
+    ids = [set(pieces.encode(text, add_special_tokens=False).ids) for text in sentences]
+    every = torch.tensor([i for of_text in ids for i in of_text])
+    counts = torch.bincount(every, minlength=len(table_of(static)))
+    initialize_by_idf(static, counts, len(sentences), 0)
+
     sizes = {
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 3,
         "num_attention_heads": 4,
     }
-    decoder = AutoConfig.for_model("llama", vocab_size=len(pieces), pad_token_id=0, **sizes)
-    encoders = {
-        "avg": load_encoder(bert, "avg"),
-        "first-last": load_encoder(bert, "avg_first_last"),
-        "cls-head": load_encoder(bert, "cls", mlp_head=True),
-        "static": (StaticEncoder(table), pieces),
-        "decoder": (SentenceEncoder(AutoModel.from_config(decoder), "last"), pieces),
-    } | {
-        family: (SentenceEncoder(build_transformer(family), "avg_first_last"), build_tokenizer())
-        for family in ("roberta", "distilbert", "mpnet", "modernbert")
+    count = pieces.get_vocab_size()
+    llama = AutoConfig.for_model("llama", vocab_size=count, pad_token_id=0, **sizes)
+    AutoModel.from_config(llama).save_pretrained(folder / "decoder")
+    pretrained_tokenizer(pieces).save_pretrained(folder / "decoder")
+
+    models = {
+        "avg": small("avg"),
+        "first-last": small("avg_first_last"),
+        "cls-head": SentenceTransformer(modules=[*small("cls"), random_head(256)], device="cpu"),
+        "static": static,
+        "decoder": with_pooler(load_encoder(str(folder / "decoder")), "last"),
     }
+    for family in ("roberta", "distilbert", "mpnet", "modernbert"):
+        models[family] = build_model(family, "avg_first_last")
     vectors = {}
-    for name in only or encoders:
-        encoder, tokenizer = encoders[name]
-        encoder.normalize, encoder.keep_head = True, encoder.head is not None
-        encoder.eval().save(folder / "native" / name, tokenizer)
-        vectors[name] = encoder.encode(sentences, tokenizer).tolist()
-        for to in ("onnx", *["hf"] * (name != "static")):
-            export(folder / "native" / name, to, folder / to / name)
+    for name in only or models:
+        model = models[name]
+        if not isinstance(model[-1], Normalize):
+            model.append(Normalize())
+        save_model(model, folder / "out" / name)
+        vectors[name] = model.encode(sentences).tolist()
+        layouts = ["native", "onnx"]
+        if name != "static":
+            layouts.append("hf")
+        for to in layouts:
+            export(folder / "out" / name, to, folder / to / name)
     (folder / "expected.json").write_text(json.dumps({"sentences": sentences, "vectors": vectors}))
 
 

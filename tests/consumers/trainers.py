@@ -40,8 +40,8 @@ def save(folder: Path) -> None:
     """Train a table, and hybrid models of a transformer and of another table."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     from conftest import build_tokenizer, build_transformer, make_sentences, set_dropout
-
     from dystress_text.encoders.encoder import SentenceEncoder
+
     from dystress_text.programs.export import main as export
     from dystress_text.programs.train import main as train
 

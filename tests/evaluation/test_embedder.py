@@ -1,47 +1,58 @@
-"""Encoders under evaluation: each sentence once, and models that are no use."""
+"""Models under evaluation: loading, embeddings before normalisation, and models that are no use."""
 
+import numpy as np
 import pytest
 import torch
 from conftest import make_sentences
-from dystress_text.encoders.loading import load_encoder
+from model_cases import build_model, model_of
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers.utils import logging
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.embedder import EncodedOnce, load_model, refusing_useless
+from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.files.places import EMBEDDED
+from dystress_text.models.embedder import Embedder
+from dystress_text.models.loading import load_encoder, save_model
 from dystress_text.training.accelerator import device_alone
 
 
 @pytest.fixture
-def saved(tiny_bert, tmp_path):
+def saved(tmp_path):
     """A sentence-transformers folder."""
-    encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
-    encoder.save(tmp_path / "saved", tokenizer)
+    save_model(build_model("bert", "avg"), tmp_path / "saved")
     return tmp_path / "saved"
 
 
-def test_each_distinct_sentence_is_encoded_once_and_new_ones_by_themselves():
-    calls = []
-
-    def encode(sentences):
-        calls.append(list(sentences))
-        return torch.tensor([[len(s), ord(s[0])] for s in sentences], dtype=torch.float32)
-
-    embed = EncodedOnce(encode)
-    assert embed(["b", "aa", "b"]).tolist() == [[1, 98], [2, 97], [1, 98]]
-    assert embed(["aa"]).tolist() == [[2, 97]]
-    assert embed(["c", "b", "dd"]).tolist() == [[1, 99], [1, 98], [2, 100]]
-    assert calls == [["b", "aa"], ["c", "dd"]]
-
-
 @pytest.mark.parametrize(
-    ("value", "words"), [(float("nan"), "NaN"), (1.0, "same vector for every sentence")]
+    ("value", "said"), [(float("nan"), "NaN"), (1.0, "same vector for every sentence")]
 )
-def test_vectors_without_meaning_are_refused(value, words):
-    with pytest.raises(UserError, match=words):
-        refusing_useless(lambda sentences: torch.full((len(sentences), 3), value))(["a", "b"])
+def test_embeddings_without_meaning_are_refused(value, said):
+    embed = TextEncoder(model_of(lambda texts: torch.full((len(texts), 3), value)))
+    with pytest.raises(UserError, match=f"^model: .*{said}"):
+        embed(["a", "b"])
+
+
+def test_normalisation_at_the_end_is_left_out_and_prompts_and_similarity_stay():
+    """SentEval's classifiers are fitted on embeddings before it."""
+    settings = {
+        "prompts": {"query": "the cat saw ", "own": "red house "},
+        "default_prompt_name": "own",
+    }
+    model = build_model(
+        "bert", "avg", head=True, normalize=True, **settings, similarity_fn_name="dot"
+    )
+    texts = make_sentences(9)
+    embed = TextEncoder.of(model)
+    bare = SentenceTransformer(modules=list(model)[:-1], device="cpu", **settings)
+    np.testing.assert_allclose(embed(texts), bare.encode(texts), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(embed.query(texts), bare.encode_query(texts), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        embed.document(texts), bare.encode_document(texts), rtol=0, atol=1e-5
+    )
+    assert isinstance(model[-1], Normalize)  # the model itself stays as it is
+    assert embed.similarity == "cosine"  # the dot product of unit vectors
 
 
 def test_both_kinds_of_model_give_the_same_vectors_and_bf16_is_close(saved, tiny_bert):
@@ -62,8 +73,9 @@ def test_both_kinds_of_model_give_the_same_vectors_and_bf16_is_close(saved, tiny
 def test_loading_and_saving_are_quiet_and_lost_weights_are_said(saved, tmp_path, capfd):
     logging.set_verbosity_warning()  # a program that ran in this process has turned all off
     logging.enable_progress_bar()
-    encoder, tokenizer = load_encoder(str(saved), "avg")
-    encoder.save(tmp_path / "again", tokenizer)
+    Embedder(build_model("bert", "avg")).save(tmp_path / "again")
+    capfd.readouterr()
+    load_encoder(str(saved))
     weights = load_file(saved / "model.safetensors")
     name = "encoder.layer.1.output.dense.weight"
     lost = {key: tensor for key, tensor in weights.items() if key != name}
@@ -73,15 +85,13 @@ def test_loading_and_saving_are_quiet_and_lost_weights_are_said(saved, tmp_path,
         saved / "model.safetensors",
         {"format": "pt"},
     )
-    load_encoder(str(saved), "avg")
+    load_encoder(str(saved))
     load_model(str(saved), None)
     assert capfd.readouterr() == ("", "")
     save_file(lost, saved / "model.safetensors", {"format": "pt"})
     for load in (load_encoder, load_model):
-        with pytest.raises(
-            UserError, match=f"lacks weights of its encoder, 1 in all, such as {name}$"
-        ):
-            load(str(saved), None if load is load_model else "avg")
+        with pytest.raises(UserError, match=f"{name}$"):
+            load(str(saved), None)
     assert capfd.readouterr() == ("", "")
     assert logging.is_progress_bar_enabled()  # as before
 

@@ -1,5 +1,5 @@
-"""What a run is evaluated on: several evaluators beside each other, and a run that takes no notice
-of them.
+"""What a run is evaluated on: evaluators of this package, of sentence-transformers and others, in
+our runs and in sentence-transformers' trainer.
 """
 
 import json
@@ -7,11 +7,27 @@ import json
 import pytest
 import torch
 from conftest import make_sentences, reset_accelerator
+from datasets import Dataset
+from model_cases import build_model
 from safetensors.torch import load_file
+from scipy import stats
+from sentence_transformers import (
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.base.evaluation import SentenceEvaluator
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from trainer_cases import interrupt
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.evaluators import Evaluation, build_evaluation
+from dystress_text.evaluation.evaluators import (
+    Evaluation,
+    Evaluator,
+    PairsEvaluator,
+    build_evaluation,
+    read_scored_pairs,
+)
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.programs.train import main
 
@@ -93,36 +109,100 @@ def test_names_of_metrics(data_dir, sets, name, metric):
 
 
 def test_unknown_metrics_and_names_of_other_evaluators(data_dir):
-    class Transfer:
-        best_metrics = ("avg_transfer_dev", "mr_dev_accuracy", "eval_own")
-
-    best = Evaluation([Transfer()]).best_metric
+    best = Evaluation([Evaluator(["avg_transfer_dev", "mr_dev_accuracy", "eval_own"])]).best_metric
     assert best("eval_avg_transfer") == best("avg_transfer") == "avg_transfer_dev"
     assert best("eval_MR") == best("MR") == "mr_dev_accuracy"
     assert best("eval_own") == "eval_own"
-    with pytest.raises(
-        UserError, match=r"known: mini_sts_spearman, sts_b_dev_spearman, avg_spearman$"
-    ):
-        build_evaluation(EvaluationSettings(eval_set=BOTH), data_dir).best_metric(
-            "eval_sickr_spearman"
-        )
-    with pytest.raises(UserError, match="evaluates nothing"):
+    evaluation = build_evaluation(EvaluationSettings(eval_set=BOTH), data_dir)
+    with pytest.raises(UserError, match=r"^metric_for_best_model: .*sts_b_dev_spearman"):
+        evaluation.best_metric("eval_sickr_spearman")
+    with pytest.raises(UserError, match=r"^metric_for_best_model: "):
         Evaluation([]).best_metric("avg")
 
 
 def test_an_evaluator_that_draws_numbers_does_not_move_the_run_and_gives_figures_that_exist():
-    class Careless:
-        best_metrics = ("x",)
+    class Careless(SentenceEvaluator):
+        primary_metric = "x"
 
-        def __call__(self, embed):
+        def __call__(self, model, output_path=None, epoch=-1, steps=-1):
             torch.manual_seed(0)
+            model.eval()
             return {"x": float(torch.rand(())), "y": float("nan")}
 
     torch.manual_seed(7)
     expected = torch.rand(())
     torch.manual_seed(7)
-    assert Evaluation([Careless()])(lambda s: torch.zeros(len(s), 2)).keys() == {"x"}
+    model = build_model("bert").train()
+    state = torch.get_rng_state()
+    torch.manual_seed(7)
+    assert Evaluation([Careless()])(model).keys() == {"x"}
     assert torch.rand(()) == expected
+    assert model.training
+    torch.set_rng_state(state)
+
+
+THEIRS = EmbeddingSimilarityEvaluator(
+    ["a cat sat", "a dog ran", "a big fish swam", "the old man ate"],
+    ["the cat sat", "a red house", "a small fish swam", "a bird flew"],
+    [0.9, 0.1, 0.8, 0.3],
+    name="theirs",
+)
+
+
+def test_ours_and_sentence_transformers_own_measure_one_model(own):
+    """Our figure is theirs x 100, and each keeps the names of its metrics."""
+    pairs = read_scored_pairs(str(own))
+    like_ours = EmbeddingSimilarityEvaluator(
+        list(pairs.first), list(pairs.second), pairs.scores.tolist(), name="like_ours"
+    )
+    model = build_model("bert", "avg", head=True)
+    evaluation = Evaluation([PairsEvaluator(pairs), THEIRS, like_ours])
+    metrics = evaluation(model)
+    spearman = metrics["my_pairs_spearman"]
+    assert spearman == pytest.approx(100 * metrics["like_ours_spearman_cosine"], abs=1e-6)
+    assert metrics["theirs_spearman_cosine"] == pytest.approx(
+        THEIRS(model)["theirs_spearman_cosine"]
+    )
+    assert evaluation.primary_metric == "my_pairs_spearman"
+    assert evaluation.best_metric("theirs_spearman_cosine") == "theirs_spearman_cosine"
+    assert Evaluation([THEIRS, PairsEvaluator(pairs)]).best_metric(None) == "theirs_spearman_cosine"
+
+
+def test_ours_runs_in_sentence_transformers_trainer(own, tmp_path):
+    pairs = read_scored_pairs(str(own))
+    evaluator = PairsEvaluator(pairs)
+    model = build_model("bert", "avg")
+    texts = make_sentences(16, seed=3)
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(tmp_path / "log"), max_steps=2, per_device_train_batch_size=4, learning_rate=1e-2,
+        eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=1, load_best_model_at_end=True,
+        metric_for_best_model=f"eval_{evaluator.primary_metric}", report_to=[], use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = SentenceTransformerTrainer(
+        model,
+        arguments,
+        train_dataset=Dataset.from_dict({"anchor": texts[:8], "positive": texts[8:]}),
+        loss=MultipleNegativesRankingLoss(model),
+        evaluator=evaluator,
+    )
+    trainer.train()
+    figures = [line["eval_my_pairs_spearman"] for line in trainer.state.log_history
+               if "eval_my_pairs_spearman" in line]  # fmt: skip
+    assert len(figures) == 2
+    assert trainer.state.best_metric == max(figures)
+    first, second = (model.encode(list(side)) for side in (pairs.first, pairs.second))
+    cosines = torch.cosine_similarity(torch.tensor(first), torch.tensor(second)).numpy()
+    expected = 100 * stats.spearmanr(cosines, pairs.scores).statistic
+    assert trainer.evaluate()["eval_my_pairs_spearman"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_evaluator_that_gives_a_number_alone():
+    class Number(SentenceEvaluator):
+        def __call__(self, model, output_path=None, epoch=-1, steps=-1):
+            return 0.5
+
+    evaluation = Evaluation([Number()])
+    assert evaluation(build_model("bert")) == {evaluation.best_metric(None): 0.5}
 
 
 @pytest.mark.parametrize(

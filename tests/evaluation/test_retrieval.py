@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, make_sentences
-from dystress_text.encoders.loading import load_encoder
+from model_cases import model_of
 from search_cases import make_collection
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
@@ -18,11 +18,12 @@ from sentence_transformers.models import Router, StaticEmbedding
 from trainer_cases import interrupt
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.evaluation.embedder import load_model
+from dystress_text.evaluation.embedder import TextEncoder, load_model, with_pooler
 from dystress_text.evaluation.evaluators import build_evaluation
 from dystress_text.evaluation.retrieval import figures_in, read_collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.files.places import EMBEDDED
+from dystress_text.models.loading import load_encoder, save_model
 from dystress_text.programs.senteval import main
 from dystress_text.programs.train import main as train
 from dystress_text.report.text_runs import read_text_runs
@@ -92,7 +93,7 @@ def test_figures_are_those_of_loops_and_what_beir_ignores_is_ignored_and_counted
         )
         expected["recall@100"].append(sum(name in scores for name in ranked[:100]) / len(scores))
     means = {metric: 100 * np.mean(values) for metric, values in expected.items()}
-    assert collection.scores(embed) == pytest.approx(means, abs=1e-6)
+    assert collection.scores(TextEncoder(model_of(embed))) == pytest.approx(means, abs=1e-6)
 
 
 def test_queries_and_documents_that_are_only_numbered_alike_stay(tmp_path):
@@ -116,7 +117,7 @@ def test_a_document_judged_relevant_is_found_though_a_query_of_its_number_ends_i
     (folder / "qrels.tsv").write_text("\n".join(f"{name}\t{name}\t1" for name in texts))
     model = SentenceTransformer(modules=[static(3)], device="cpu")
     expected = InformationRetrievalEvaluator(queries, texts, judged)(model)
-    found = read_collection(folder).scores(lambda x: model.encode(x, convert_to_tensor=True))
+    found = read_collection(folder).scores(TextEncoder(model))
     assert found["nDCG@10"] == pytest.approx(100 * expected["cosine_ndcg@10"], abs=1e-4)
     assert found["MRR@10"] == pytest.approx(100 * expected["cosine_mrr@10"], abs=1e-4)
     assert found["MRR@10"] > 0
@@ -137,15 +138,14 @@ def test_documents_of_equal_similarity_rank_by_their_id(tmp_path):
     relevant = {query: {"d0": 1.0} for query in plain.queries}
     collection = replace(plain, relevant=relevant, graded=False)
     first = sorted(plain.documents).index("d0") + 1
-    assert collection.scores(noisy)["MRR@10"] == pytest.approx(100 / first)
+    assert collection.scores(TextEncoder(model_of(noisy)))["MRR@10"] == pytest.approx(100 / first)
 
 
 PROMPTS = {"query": "the cat saw ", "document": "small old ", "other": "red house "}
 
 
 def bert_with(folder, **more):
-    encoder, tokenizer = load_encoder(str(EMBEDDED / "bert-mini-wiki"), "avg")
-    encoder.save(folder, tokenizer)
+    save_model(with_pooler(load_encoder(str(EMBEDDED / "bert-mini-wiki")), "avg"), folder)
     return SentenceTransformer(str(folder), device="cpu", **more)
 
 
@@ -246,7 +246,7 @@ def test_it_chooses_the_best_model_while_training(tmp_path):
     folder = make_collection(tmp_path / "Made up")
     settings = EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)])
     evaluation = build_evaluation(settings)
-    metrics = evaluation(embed)
+    metrics = evaluation(model_of(embed))
     assert list(metrics) == [
         "made_up_ndcg@10",
         "made_up_mrr@10",

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import make_sentences
-from dystress_text.encoders.loading import load_encoder
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_cases import build_model
 from scipy import stats
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Pooling, Transformer
@@ -26,6 +26,7 @@ from dystress_text.evaluation import run as runner
 from dystress_text.evaluation.run import Results
 from dystress_text.export.card import write_card
 from dystress_text.files.places import EMBEDDED
+from dystress_text.models.loading import save_model
 from dystress_text.programs.senteval import main
 from dystress_text.programs.train import main as train
 from dystress_text.report.text_page import leave_text_report
@@ -102,12 +103,13 @@ def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder,
 
 
 def test_page_and_card_of_a_run_take_the_results_up(tiny_bert, sts_folder, tmp_path, capsys):
-    out, (encoder, tokenizer) = a_run(tmp_path, tasks=()), load_encoder(str(tiny_bert), "avg")
-    encoder.save(out, tokenizer)
+    out = a_run(tmp_path, tasks=())
+    model = build_model("bert", "avg")
+    save_model(model, out)
     page = out / "report.html"
     assert leave_text_report(out) == f"{page} shows the run."
     assert "<th>STS-B</th>" not in page.read_text()
-    write_card(out, {}, encoder, 40)
+    write_card(out, {}, model)
     assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
     assert (
         f"{page} shows the run.\n{out / 'README.md'} holds the results.\n"
@@ -125,9 +127,10 @@ def test_page_and_card_of_a_run_take_the_results_up(tiny_bert, sts_folder, tmp_p
 def test_results_of_other_weights_go_those_of_other_settings_stay_and_a_damaged_file_is_left(
     tiny_bert, sts_folder, tmp_path, capsys
 ):
-    (encoder, tokenizer), out = load_encoder(str(tiny_bert), "avg"), tmp_path / "out"
-    encoder.save(out, tokenizer)
-    write_card(out, {}, encoder, 40)
+    out = tmp_path / "out"
+    model = build_model("bert", "avg")
+    save_model(model, out)
+    write_card(out, {}, model)
     file, arguments = (
         out / "senteval-senteval-test.json",
         [f"--model={out}", f"--data_dir={sts_folder.parent}"],
@@ -144,8 +147,8 @@ def test_results_of_other_weights_go_those_of_other_settings_stay_and_a_damaged_
     others, again = after("STS-B", more=["--pooler_type=cls"])
     assert (others["others"][0]["tasks"], again) == (content["tasks"], card)
     capsys.readouterr()
-    encoder.transformer.get_input_embeddings().weight.data[5:] += 1
-    encoder.save(out, tokenizer)
+    model[0].model.get_input_embeddings().weight.data[5:] += 1
+    save_model(model, out)
     content, card = after("STS-B")
     assert (list(content["tasks"]), card) == (["STS-B"], {"MTEB STSBenchmark"})
     assert [other["pooler_type"] for other in content["others"]] == [
@@ -244,8 +247,7 @@ def test_an_entry_stays_until_its_task_is_finished_again(arguments, tmp_path, mo
 
 def test_several_models_are_rows_of_one_table_with_a_file_each(tiny_bert, tmp_path, capsys):
     """A model of sentence-transformers keeps its own pooler."""
-    encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
-    encoder.save(tmp_path / "saved", tokenizer)
+    save_model(build_model("bert", "avg"), tmp_path / "saved")
     shutil.copytree(tiny_bert, tmp_path / "base")
     models, suite = (
         [str(tmp_path / name) for name in ("base", "saved")],

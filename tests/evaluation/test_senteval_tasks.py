@@ -3,7 +3,6 @@
 from dataclasses import fields
 
 import pytest
-from dystress_text.encoders.pooling import POOLERS
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, average, choose
@@ -11,6 +10,7 @@ from dystress_text.evaluation.classifier import RECIPES
 from dystress_text.evaluation.embedder import DTYPES, OWN_POOLER
 from dystress_text.evaluation.readers import read_mrpc, read_trec, read_two_classes
 from dystress_text.evaluation.settings import SentEvalSettings
+from dystress_text.models.poolers import POOLERS
 from dystress_text.simcse.paper import PUBLISHED
 
 TASKS = {

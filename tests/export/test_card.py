@@ -3,9 +3,8 @@
 import re
 
 import pytest
-from conftest import build_transformer
-from dystress_text.encoders.encoder import SentenceEncoder
 from huggingface_hub import ModelCard
+from model_cases import build_model
 from sweep_runs import record_of
 
 from dystress_text.export.card import CARD, describe_base, write_card
@@ -13,7 +12,7 @@ from dystress_text.export.citation import credits_of
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.presets import PRESETS
 
-MODEL = SentenceEncoder(build_transformer("bert"), "avg")
+MODEL = build_model("bert", "avg")
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def card(tmp_path):
     """A function from a record to the text of the card."""
 
     def text(record, *more):
-        write_card(tmp_path, record, MODEL, 40, *more)
+        write_card(tmp_path, record, MODEL, *more)
         return (tmp_path / CARD).read_text()
 
     return text
@@ -181,10 +180,8 @@ def test_the_base_is_its_name_and_what_its_card_states(tmp_path):
 
 @pytest.mark.parametrize("layout", ["native", "hf", "onnx"])
 def test_prompts_and_the_similarity_are_on_the_card_of_each_layout(tmp_path, layout):
-    encoder = SentenceEncoder(build_transformer("bert"), "avg")
     kept = {"prompts": {"query": "find: ", "document": ""}, "similarity_fn_name": "manhattan"}
-    encoder.transformer.config.sentence_transformers = kept
-    write_card(tmp_path, {}, encoder, 16, layout)
+    write_card(tmp_path, {}, build_model("bert", "avg", **kept), layout)
     text = (tmp_path / CARD).read_text()
     assert "compared by manhattan distance." in text
     assert '`"find: "` (query)' in text

@@ -4,17 +4,14 @@ places, int8.
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import build_tokenizer, build_transformer, make_sentences
+from conftest import make_sentences
 from datasets import Dataset
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.saving import write_tokenizer
-from dystress_text.encoders.static import StaticEncoder, new_static
+from model_cases import build_model, build_static
 from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
@@ -24,6 +21,7 @@ from sentence_transformers.losses import MultipleNegativesRankingLoss
 
 import dystress_text as dt
 from dystress_text.evaluation.embedder import load_model
+from dystress_text.export.compatible import write_compatible, write_tokenizer
 from dystress_text.export.graph import (
     FILE,
     INT8_FILE,
@@ -32,6 +30,8 @@ from dystress_text.export.graph import (
     quantize,
     write_graph,
 )
+from dystress_text.models.loading import save_model
+from dystress_text.models.static import embedded_tokenizer, learn_tokenizer, pretrained_tokenizer
 from dystress_text.programs.export import main
 
 SENTENCES = list(dict.fromkeys(make_sentences(60)))
@@ -72,7 +72,8 @@ def test_no_file_of_a_copy_has_a_path_of_the_machine(
 
 @pytest.mark.parametrize("kind", ["word pieces", "merges"])
 def test_a_tokenizer_has_the_files_that_older_readers_take(kind, tmp_path):
-    tokenizer = new_static(8)[1] if kind == "word pieces" else new_static(8, SENTENCES)[1]
+    pieces = embedded_tokenizer() if kind == "word pieces" else learn_tokenizer(SENTENCES)
+    tokenizer = pretrained_tokenizer(pieces)
     tokenizer.init_kwargs["max_length"] = 128  # what a call left, as in all-MiniLM-L6-v2
     tokenizer(SENTENCES[0], truncation=True, max_length=5)
     write_tokenizer(tokenizer, tmp_path)
@@ -93,13 +94,10 @@ def test_a_tokenizer_has_the_files_that_older_readers_take(kind, tmp_path):
 @pytest.mark.slow
 def test_what_int8_loses_is_counted_as_by_hand(tmp_path):
     pytest.importorskip("onnxscript")
-    encoder, tokenizer = (
-        SentenceEncoder(build_transformer("bert"), "avg", normalize=True).eval(),
-        build_tokenizer(),
-    )
-    write_tokenizer(tokenizer, tmp_path)
-    encoder.transformer.config.save_pretrained(tmp_path)
-    write_graph(encoder, tmp_path)
+    model = build_model("bert", "avg", normalize=True).eval()
+    write_tokenizer(model.tokenizer, tmp_path)
+    model[0].model.config.save_pretrained(tmp_path)
+    write_graph(model, tmp_path)
     quantize(tmp_path)
     exact, rough = (graph_vectors(tmp_path, SENTENCES, file).numpy() for file in (FILE, INT8_FILE))
     cosines = (exact * rough).sum(1)
@@ -127,7 +125,7 @@ def test_what_int8_loses_is_counted_as_by_hand(tmp_path):
 )  # fmt: skip
 def test_an_int8_copy_that_cannot_be_made_is_refused(flags, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    StaticEncoder(new_static(8)[0]).save(tmp_path / "out", new_static(8)[1])
+    save_model(build_static(), tmp_path / "out")
     Path("mine.txt").write_text("one\ntwo\n")
     Path("one.txt").write_text("one\n")
     assert main(["out", *flags]) == 2
@@ -140,11 +138,9 @@ def test_an_int8_copy_that_cannot_be_made_is_refused(flags, said, tmp_path, monk
 def test_what_the_other_trainer_continued_is_copied(kind, tmp_path, capsys):
     """In fp32, from a saved model to a saved model by sentence-transformers alone."""
     if kind == "table":
-        StaticEncoder(new_static(8)[0], True).save(tmp_path / "out", new_static(8)[1])
+        save_model(build_static(normalize=True), tmp_path / "out")
     else:
-        SentenceEncoder(build_transformer("bert"), "avg", False, normalize=True).save(
-            tmp_path / "out", build_tokenizer()
-        )
+        save_model(build_model("bert", "avg", normalize=True), tmp_path / "out")
     model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     data = Dataset.from_dict({"anchor": SENTENCES[:8], "positive": SENTENCES[8:16]})
     arguments = SentenceTransformerTrainingArguments(
@@ -180,11 +176,42 @@ def test_a_new_model_ends_with_unit_length_unless_it_is_told_not_to(
 
 
 def test_transfer_is_measured_on_vectors_before_they_get_unit_length(tmp_path):
-    encoder = SentenceEncoder(build_transformer("bert"), "avg", False, normalize=True)
-    encoder.save(tmp_path / "out", build_tokenizer())
+    model = build_model("bert", "avg", normalize=True)
+    save_model(model, tmp_path / "out")
     vectors = load_model(str(tmp_path / "out"), None)[0](SENTENCES)
-    encoder.normalize = False
-    np.testing.assert_allclose(
-        vectors, encoder.encode(SENTENCES, build_tokenizer()), rtol=0, atol=1e-5
-    )
-    assert re.search(r"Normalize", (tmp_path / "out" / "modules.json").read_text())
+    bare = SentenceTransformer(modules=list(model)[:-1], device="cpu")
+    np.testing.assert_allclose(vectors, bare.encode(SENTENCES), rtol=0, atol=1e-5)
+
+
+def test_a_native_copy_has_the_names_of_5_1(tmp_path, recwarn):
+    model = build_model("bert", "avg_top2", head=True, normalize=True)
+    write_compatible(model, tmp_path)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    kinds = ["Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize"]
+    assert [module["type"] for module in modules] == [
+        f"sentence_transformers.models.{kind}" for kind in kinds
+    ]
+    settings = [
+        json.loads((tmp_path / module["path"] / "config.json").read_text())
+        for module in modules[2:4]
+    ]
+    assert settings[0].keys() >= {"word_embedding_dimension", "pooling_mode_mean_tokens"}
+    assert settings[1].keys() == {"in_features", "out_features", "bias", "activation_function"}
+    assert "TokenizersBackend" not in (tmp_path / "tokenizer_config.json").read_text()
+    assert not list(tmp_path.rglob("*.bin"))
+    copy = SentenceTransformer(str(tmp_path), device="cpu")
+    np.testing.assert_allclose(copy.encode(SENTENCES), model.encode(SENTENCES), rtol=0, atol=1e-6)
+    assert [str(w.message) for w in recwarn if "sentence_transformers" in str(w.filename)] == []
+
+
+def test_a_default_prompt_is_the_callers_part_in_a_copy(tmp_path):
+    prompts = {"prompts": {"own": "red house "}, "default_prompt_name": "own"}
+    model = build_model("bert", "avg", **prompts)
+    save_model(model, tmp_path / "out")
+    for to in ("native", "hf"):
+        assert main([str(tmp_path / "out"), "--to", to]) == 0
+    copy = SentenceTransformer(str(tmp_path / "out-native"), device="cpu")
+    np.testing.assert_allclose(copy.encode(SENTENCES), model.encode(SENTENCES), rtol=0, atol=1e-6)
+    bare = load_model(str(tmp_path / "out-hf"), "avg")[0]
+    texts = [f"red house {text}" for text in SENTENCES]
+    np.testing.assert_allclose(bare(texts), model.encode(SENTENCES), rtol=0, atol=1e-5)

@@ -5,9 +5,8 @@ edited by hand.
 import json
 
 import pytest
-from conftest import build_transformer
-from dystress_text.encoders.encoder import SentenceEncoder
 from huggingface_hub import ModelCard
+from model_cases import build_model
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import STS_TASKS
@@ -32,7 +31,7 @@ def evaluated(tmp_path):
     """Leaves results beside a card, renews the card, and returns its text and its results as the
     hub reads them.
     """
-    write_card(tmp_path, {}, SentenceEncoder(build_transformer("bert"), "avg"), 40)
+    write_card(tmp_path, {}, build_model("bert", "avg"))
 
     def after(figures, text=None, **more):
         card, suite = tmp_path / CARD, more.get("suite", "senteval")

@@ -9,16 +9,15 @@ import shutil
 
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_encoder, load_saved
-from dystress_text.simcse.start import load_start
 from fuzz_cases import ODD_VALUES, Harm, accepted, deep, inputs, spoiled, spoiled_value
 from hypothesis import given
 from hypothesis import strategies as st
+from model_cases import build_model
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import load_model
+from dystress_text.models.loading import load_encoder, load_sentence_transformer, save_model
+from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.settings import TextSettings
 
 # numbers of a size that an honest machine can be asked for
@@ -32,10 +31,7 @@ CODE = "import os\nos.mkdir({canary!r})\nclass Model:\n    pass\nConfig = Tokeni
 def folder(tmp_path_factory):
     """A model in sentence-transformers' format, which is a Hugging Face folder too."""
     place = tmp_path_factory.mktemp("model")
-    encoder = SentenceEncoder(
-        build_transformer("bert"), "avg", True, keep_head=True, normalize=True
-    )
-    encoder.save(place, build_tokenizer())
+    save_model(build_model("bert", "avg", head=True, normalize=True), place)
     return place
 
 
@@ -47,10 +43,10 @@ def copied(folder, tmp_path):
 
 def loaders(place):
     return [
-        lambda: load_encoder(str(place), "avg"),
+        lambda: load_encoder(str(place)),
         lambda: load_model(str(place), None)[0](["a cat", "a dog ran"]),
-        lambda: load_start(TextSettings(model_name_or_path=str(place))).model,
-        lambda: load_saved(place)[0],
+        lambda: load_initial_model(TextSettings(model_name_or_path=str(place))).model,
+        lambda: load_sentence_transformer(str(place)),
     ]
 
 
@@ -81,7 +77,7 @@ def test_folders(folder, tmp_path_factory, data):
 def test_code_in_a_folder_is_not_run_and_nobody_is_asked(known, copied, tmp_path, monkeypatch):
     """``yes | python train.py --model_name_or_path FOLDER`` would say yes to running it."""
     canary = tmp_path / "canary"
-    copied = (place := copied) / "0_Transformer"
+    place = copied
     (copied / "modeling_evil.py").write_text(CODE.format(canary=str(canary)))
     auto = {"AutoConfig": "modeling_evil.Config", "AutoModel": "modeling_evil.Model"}
     change(copied / "config.json", auto_map=auto, **({} if known else {"model_type": "evil"}))
@@ -116,7 +112,7 @@ def test_modules_of_another_kind_and_elsewhere(entry, copied, tmp_path, monkeypa
 
 @pytest.mark.parametrize("how", ["torch", "pickle", "pickle of the head", "damaged head"])
 def test_weights_that_are_a_pickle_or_damaged(how, copied, tmp_path):
-    canary, place = tmp_path / "canary", copied / ("2_Dense" if "head" in how else "0_Transformer")
+    canary, place = tmp_path / "canary", copied / ("2_Dense" if "head" in how else ".")
     weights = place / "model.safetensors"
     if how == "damaged head":
         weights.write_bytes(weights.read_bytes()[:40])

@@ -10,11 +10,11 @@ from math import log
 import numpy as np
 import pytest
 import torch
-from dystress_text.encoders.static import new_static
 from scipy.stats import sem
 from sklearn.metrics.pairwise import cosine_similarity
 
 from dystress_text.files.text_lines import CorpusReport
+from dystress_text.models.static import embedded_tokenizer, pretrained_tokenizer
 from dystress_text.programs.train import main
 from dystress_text.simcse import halves
 from dystress_text.simcse.corpus import load_corpus
@@ -41,7 +41,8 @@ def corpus_of(tmp_path, lines):
     file = tmp_path / "mine.txt"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     text = TextFile(file)
-    return load_corpus(text, new_static(4)[1], 99, cache_dir=tmp_path), text.sentences(
+    tokenizer = pretrained_tokenizer(embedded_tokenizer())
+    return load_corpus(text, tokenizer, 99, cache_dir=tmp_path), text.sentences(
         CorpusReport(), None
     )
 

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import set_dropout
-from dystress_text.encoders.loading import load_encoder
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.files.text_lines import CorpusReport
+from dystress_text.models.embedder import without_normalization
 from dystress_text.programs.train import main
 from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import training_text
@@ -50,14 +51,17 @@ def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(
     objective = InfoNCELoss(
         ShiftedCosineTemperature(0.05, 0.07, shift=-0.4), hard_negative_weight=0.5
     )
-    encoder, tokenizer = load_encoder(str(tiny_bert), "avg", mlp_head=False)
-    set_dropout(encoder, 0.0)
-    corpus = load_corpus(rows_of(table(tmp_path, columns)), tokenizer, 32)
-    task = SimcseTask(encoder, tokenizer, corpus, objective, None, packing)
+    settings = TextSettings(str(tiny_bert), pooler_type="avg", mlp_head=False)
+    initial = load_initial_model(settings)
+    set_dropout(initial.embedder, 0.0)
+    corpus = load_corpus(rows_of(table(tmp_path, columns)), initial.tokenizer, 32)
+    task = SimcseTask(initial, corpus, objective, packed=packing)
     assert len(task.corpus) == len(ROWS)
     rows = np.array([5, 0, 7])
     embeddings = task.embed(task.model.train(), task.load(rows, 0))
-    expected = [task.model.encode([ROWS[i][k] for i in rows], tokenizer) for k in range(columns)]
+    bare = without_normalization(initial.model)
+    columns_of_rows = [[ROWS[i][k] for i in rows] for k in range(columns)]
+    expected = [bare.encode(texts, convert_to_tensor=True) for texts in columns_of_rows]
     for found, one in zip(embeddings.views, expected, strict=True):
         torch.testing.assert_close(found, one, rtol=0, atol=1e-6)
     torch.testing.assert_close(task.loss(embeddings), objective(*expected), rtol=1e-5, atol=1e-6)

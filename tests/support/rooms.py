@@ -16,7 +16,7 @@ FOLDERS = ("dystress_text", "vision", "eval", "data")
 
 # from the ground up; rooms of one floor do not import each other
 TEXT_FLOORS = (
-    ("errors",), ("core", "cli"), ("files",), ("training",), ("encoders",), ("evaluation",), ("simcse",),
+    ("errors",), ("core", "cli"), ("files",), ("training",), ("models",), ("evaluation",), ("simcse",),
     ("preparation", "export", "report"), ("laboratory",), ("programs",),
 )  # fmt: skip
 VISION_FLOORS = (
@@ -33,7 +33,7 @@ FLOOR = {
     for room in rooms
 }
 NOT_FOR_VISION = {
-    "encoders",
+    "models",
     "evaluation",
     "simcse",
     "preparation",

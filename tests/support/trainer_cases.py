@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 
 import torch
-from conftest import build_tokenizer, build_transformer, set_dropout
-from dystress_text.encoders.encoder import SentenceEncoder
+from conftest import set_dropout
+from model_cases import build_model
+from sentence_transformers.sentence_transformer.modules import Dense
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
+from dystress_text.models.embedder import Embedder
+from dystress_text.simcse.initial_model import InitialModel
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
@@ -34,11 +37,13 @@ SHIFTED = ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
 
 def make_task(corpus, dropout=0.0, objective=None):
     torch.manual_seed(1)
-    transformer = build_transformer("bert")
+    model = build_model("bert", "cls")
+    transformer = model[0].model
     set_dropout(transformer, dropout)
     transformer.config.attention_probs_dropout_prob = dropout
-    encoder = SentenceEncoder(transformer, "cls")
-    task = ScriptedTask(encoder, build_tokenizer(), corpus, objective or InfoNCELoss(SHIFTED))
+    head = Dense(16, 16, activation_function=torch.nn.Tanh())
+    initial = InitialModel(Embedder(model, head), model, model, model.tokenizer, "cls", [])
+    task = ScriptedTask(initial, corpus, objective or InfoNCELoss(SHIFTED))
     task.scores = None
     return task
 

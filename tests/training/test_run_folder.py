@@ -216,7 +216,7 @@ def test_what_is_refused_before_the_first_step_leaves_nothing(
     def refused(*_):
         raise UserError("no such model can be saved")
 
-    monkeypatch.setattr("dystress_text.simcse.run.check_saving", refused)
+    monkeypatch.setattr("dystress_text.programs.fine_tuning.check_saving", refused)
     before = sorted(out.rglob("*"))
     assert main([*finished[1], f"--output_dir={out}", "--overwrite_output_dir"]) == 2
     assert main([*finished[1], f"--output_dir={tmp_path / 'a' / 'b'}"]) == 2

@@ -1,16 +1,18 @@
-"""The saved layout as text-embeddings-inference 1.9.3 reads it, whose structs are strict; vLLM 0.24
-reads less.
+"""What ``export --to native`` writes, as text-embeddings-inference 1.9.3 reads it, whose structs are
+strict; vLLM 0.24 reads less.
 """
 
 import json
 
 import pytest
 import torch
-from conftest import build_transformer, make_sentences
-from dystress_text.encoders.encoder import SentenceEncoder
+from conftest import make_sentences
+from model_cases import build_model
 from tokenizers import Tokenizer
 from torch.nn.functional import normalize
 from transformers import AutoModel
+
+from dystress_text.export.compatible import write_compatible
 
 SENTENCES = make_sentences(5)
 CASES = {  # by family and pooler what both servers do; None where they cannot
@@ -107,17 +109,14 @@ def serve(folder, mode):
 
 
 @pytest.mark.parametrize(("family", "pooler"), CASES)
-@pytest.mark.parametrize("head", [False, True])
-def test_servers_read_the_layout_or_find_no_model(family, pooler, head, tmp_path, tokenizer):
+def test_servers_read_the_layout_or_refuse_a_module_that_they_do_not_know(family, pooler, tmp_path):
     mode = CASES[family, pooler]
-    encoder = SentenceEncoder(
-        build_transformer(family), pooler, head, keep_head=head, normalize=True
-    )
-    encoder.save(tmp_path, tokenizer)
-    if mode is None or head:
-        with pytest.raises(FileNotFoundError, match=r"config\.json"):
+    model = build_model(family, pooler, normalize=True)
+    write_compatible(model, tmp_path)
+    if mode is None:
+        with pytest.raises(ValueError, match="WeightedLayerPooling"):
             text_embeddings_inference(tmp_path)
         return
     assert text_embeddings_inference(tmp_path) == mode
-    expected = encoder.encode(SENTENCES, tokenizer)
+    expected = torch.as_tensor(model.encode(SENTENCES))
     torch.testing.assert_close(serve(tmp_path, mode), expected, rtol=0, atol=1e-5)

@@ -6,14 +6,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.simcse.start import load_start
 from hub_server import hub_server, with_hub
+from model_cases import build_model, packed_batch
 from search_cases import make_collection
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.evaluation import InformationRetrievalEvaluator
-from sentence_transformers.models import (
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+from sentence_transformers.sentence_transformer.modules import (
     Dense,
     Normalize,
     Pooling,
@@ -27,14 +25,11 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.evaluation.retrieval import read_collection
+from dystress_text.models.embedder import can_pack, encode, without_normalization
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
+from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.settings import TextSettings
-
-APART = (
-    "with a kept head only sentence-transformers reads the saved model, and export --to onnx makes one for other "
-    "tools; --pooler_type avg is read by all"
-)
 
 
 @pytest.mark.parametrize(
@@ -52,28 +47,27 @@ def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix
     ("raw", "options", "source", "notes"),
     [
         (True, {"supervised": True}, "mlp",
-         ["SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head", APART, "head: SimCSE's MLP, kept"]),
+         ["SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head", "head: SimCSE's MLP, kept"]),
         (True, {"pooler_type": "avg"}, None, ["SimCSE checkpoint: encoder loaded; ignored: mlp, lm_head"]),
         (False, {}, "new", ["head: new, dropped after training"]),
     ],
 )  # fmt: skip
 def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "m", raw=raw)
-    start = load_start(TextSettings(str(tmp_path / "m"), **options))
+    start = load_initial_model(TextSettings(str(tmp_path / "m"), **options))
     assert start.notes == notes
-    own = start.model.transformer.state_dict()
+    own = start.model[0].model.state_dict()
     for name, tensor in transformer.state_dict().items():
         assert name.startswith("pooler.") or torch.equal(own[name], tensor), name
-    head = start.model.head
-    assert (head is None) == (source is None)
-    if head is not None:
-        assert (
-            torch.equal(head.weight, mlp.weight)
-            == torch.equal(head.bias, mlp.bias)
-            == (source == "mlp")
-        )
+    kept = [module for module in start.model if isinstance(module, Dense)]
+    heads = [*kept, *([start.embedder.head] if start.embedder.head is not None else [])]
+    assert len(heads) == (source is not None)
+    assert len(kept) == (source == "mlp")
+    for head in heads:
+        assert torch.equal(head.linear.weight, mlp.weight) == (source == "mlp")
+        assert torch.equal(head.linear.bias, mlp.bias) == (source == "mlp")
     if "pooler_type" not in options:
-        vectors = start.model.encode(SENTENCES, start.tokenizer, raw=True)
+        vectors = without_normalization(start.model).encode(SENTENCES)
         close(vectors, by_hand(transformer, mlp if source == "mlp" else None))
 
 
@@ -85,10 +79,7 @@ def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, 
         "prompts": {"query": "the cat saw ", "document": "", "mine": "red house "}, "default_prompt_name": "mine",
         "similarity_fn_name": "dot",
     }  # fmt: skip
-    encoder = SentenceEncoder(build_transformer("bert"), "avg")
-    encoder.save(tmp_path / "plain", build_tokenizer())
-    start = SentenceTransformer(str(tmp_path / "plain"), device="cpu", **kept)
-    start.save(str(tmp_path / "start"))
+    build_model("bert", "avg", **kept).save(str(tmp_path / "start"))
     collection, out = make_collection(tmp_path / "made"), tmp_path / "out"
     more = [
         f"--model_name_or_path={tmp_path / 'start'}",
@@ -123,18 +114,15 @@ def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, 
             {"word_embedding_dimension": 16, "pooling_mode": "mean", "include_prompt": False}
         )
     )
-    with pytest.raises(
-        UserError, match=r"its vectors are not those of a Transformer, Pooling \(of prompts too\)"
-    ):
-        load_start(TextSettings(str(tmp_path / "start")))
+    without = load_initial_model(TextSettings(str(tmp_path / "start"))).model
+    theirs = SentenceTransformer(str(tmp_path / "start"), device="cpu").encode(SENTENCES)
+    close(encode(without, SENTENCES), torch.as_tensor(theirs))
 
 
 def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "sup", raw=False)
     st = tmp_path / "st"
-    SentenceEncoder(build_transformer("bert"), "avg", True, keep_head=True, normalize=True).save(
-        st, build_tokenizer()
-    )
+    build_model("bert", "avg", head=True, normalize=True).save(str(st))
     expected = torch.as_tensor(SentenceTransformer(str(st), device="cpu").encode(SENTENCES))
     with hub_server() as (address, files, _):
         for folder in (tmp_path / "sup", st):
@@ -147,15 +135,13 @@ def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
         ):
             with with_hub(address, tmp_path / "home", HF_HUB_OFFLINE=offline):
                 close(load_model("someone/sup", "pooler")[0](SENTENCES), by_hand(transformer, mlp))
-                start = load_start(TextSettings("someone/st"))
-                close(start.model.encode(SENTENCES, start.tokenizer), expected)
+                start = load_initial_model(TextSettings("someone/st"))
+                close(start.model.encode(SENTENCES), expected)
                 close(normalize(load_model("someone/st", None)[0](SENTENCES)), expected)
                 with pytest.raises(UserError, match=f"model: 'someone/sup' is {said}"):
                     load_model("someone/sup", None)
-                with pytest.raises(
-                    UserError, match="model_name_or_path: no folder 'someone/none' here, and "
-                ):
-                    load_start(TextSettings("someone/none"))
+                with pytest.raises(UserError, match=r"^model_name_or_path: .*someone/none"):
+                    load_initial_model(TextSettings("someone/none"))
 
 
 # ---- sentence-transformers models
@@ -165,7 +151,7 @@ def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
 def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, **settings):
     """A model that sentence-transformers itself has put together and saved."""
     modules = [Transformer(str(tiny_bert), max_seq_length=limit)]
-    modules[0].auto_model.config.output_hidden_states = bool(layers)
+    modules[0].model.config.output_hidden_states = bool(layers)
     if layers:
         weights = torch.zeros(4)
         weights[list(layers)] = 1.0
@@ -191,14 +177,11 @@ def test_a_model_is_trained_further_as_it_is(
     pooling, layers, more, limit, pooler, tiny_bert, tmp_path
 ):
     expected = st_model(tmp_path / "m", tiny_bert, pooling, layers, more, limit)
-    start = load_start(TextSettings(str(tmp_path / "m"), max_seq_length=9))
-    assert start.model.pooler_type == pooler
-    assert any("only sentence-transformers" in note for note in start.notes) == bool(
-        layers or Dense in more
-    )
-    assert (start.model.keep_head, start.model.normalize) == (Dense in more, Normalize in more)
-    close(start.model.encode(SENTENCES, start.tokenizer), expected)
-    start.model.save(tmp_path / "again", start.tokenizer)
+    start = load_initial_model(TextSettings(str(tmp_path / "m"), max_seq_length=9))
+    assert start.pooler == pooler
+    close(start.model.encode(SENTENCES), expected)
+    close(encode(start.model, SENTENCES), expected)
+    start.save(tmp_path / "again")
     again = SentenceTransformer(str(tmp_path / "again"), device="cpu")
     close(torch.as_tensor(again.encode(SENTENCES)), expected)
     assert again.max_seq_length == (limit or 40)
@@ -209,10 +192,7 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
     given = [*flags, f"--model_name_or_path={tmp_path / 'm'}", "--max_seq_length=16"]
     assert main([*given, "--learning_rate=1e-30"]) == 0
     printed = capsys.readouterr().out
-    assert (
-        "sentence-transformers model: pooling avg, a head, normalised vectors, at most 20 tokens"
-        in printed
-    )
+    assert "Transformer, Pooling, Dense, Normalize; at most 20 tokens" in printed
     assert "head: the model's own, kept" in printed
     out = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     close(torch.as_tensor(out.encode(SENTENCES)), expected)
@@ -231,15 +211,9 @@ def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
         shutil.rmtree(tmp_path / "m", ignore_errors=True)
         st_model(tmp_path / "m", tiny_bert, **kwargs)
         with pytest.raises(UserError, match=said) as caught:
-            load_start(TextSettings(str(tmp_path / "m"), **(options or {})), options or {})
+            load_initial_model(TextSettings(str(tmp_path / "m"), **(options or {})), options or {})
         assert "\n" not in str(caught.value)
 
-    refused("pooling 'max' is that of no pooler", pooling="max")
-    refused("it is made of Transformer, Pooling, Dense, Dense;", more=(Dense, Dense))
-    refused(
-        "its vectors are not those",
-        more=(lambda: Dense(16, 16, activation_function=torch.nn.Sigmoid()),),
-    )
     refused("mlp_head: this model has a head", {"mlp_head": False}, more=(Dense,))
     refused("mlp_only_train: there is no head", {"mlp_only_train": False})
     refused(
@@ -248,5 +222,27 @@ def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
     )
     st_model(tmp_path / "first", tiny_bert, "cls")
     for name in ("cls", "cls_before_pooler"):  # saved as one
-        start = load_start(TextSettings(str(tmp_path / "first"), pooler_type=name), {"pooler_type"})
-        assert start.model.pooler_type == name
+        start = load_initial_model(
+            TextSettings(str(tmp_path / "first"), pooler_type=name), {"pooler_type"}
+        )
+        assert start.pooler == name
+
+
+def test_weighted_layers_other_pooling_and_several_heads_are_trained_as_they_are(
+    tiny_bert, tmp_path
+):
+    for number, given in enumerate((
+        {"pooling": "max"}, {"more": (Dense, Dense)}, {"layers": (0, 2, 3)},
+        {"more": (lambda: Dense(16, 16, activation_function=torch.nn.Sigmoid()),)},
+    )):  # fmt: skip
+        folder = tmp_path / str(number)
+        expected = st_model(folder, tiny_bert, **given)
+        start = load_initial_model(TextSettings(str(folder)))
+        close(start.model.encode(SENTENCES), expected)
+        start.save(tmp_path / f"again-{number}")
+        again = SentenceTransformer(str(tmp_path / f"again-{number}"), device="cpu")
+        close(torch.as_tensor(again.encode(SENTENCES)), expected)
+        start.embedder.train()
+        batch = packed_batch(start.model, SENTENCES[:4])
+        start.embedder(*batch, packed=can_pack(start.model)).square().sum().backward()
+        assert start.model[0].model.get_input_embeddings().weight.grad.any()

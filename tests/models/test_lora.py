@@ -5,44 +5,43 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import build_transformer, make_sentences
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_saved
+from model_cases import TEXTS, build_model
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from dystress_text.cli import extras
 from dystress_text.errors import ParameterError
+from dystress_text.models.embedder import Embedder, encode
 from dystress_text.programs.train import main
 
 
 @pytest.mark.parametrize(("family", "pooler"), [("roberta", "cls"), ("gpt2", "last")])
-def test_the_merged_model_is_the_formula_and_gives_the_adapters_vectors(
-    family, pooler, tmp_path, tokenizer
-):
+def test_the_merged_model_is_the_formula_and_gives_the_adapters_vectors(family, pooler, tmp_path):
     """W + 2 B A, in fp64; GPT-2's weights are transposed."""
-    encoder = SentenceEncoder(build_transformer(family), pooler, True, keep_head=True)
-    encoder.add_lora(3)
-    for name, parameter in encoder.named_parameters():
+    embedder = Embedder(build_model(family, pooler, head=True))
+    embedder.add_lora(3)
+    for name, parameter in embedder.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.3)
-    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
-    encoder.save(tmp_path, tokenizer)
-    assert all(
-        torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items()
-    )  # it trains on
-    own, its_tokenizer = load_saved(tmp_path)
-    sentences = make_sentences(8)
-    expected = encoder.encode(sentences, tokenizer)
-    torch.testing.assert_close(own.encode(sentences, its_tokenizer), expected, rtol=0, atol=1e-5)
-    merged = load_file(tmp_path / "0_Transformer" / "model.safetensors")
+    before = {name: tensor.clone() for name, tensor in embedder.state_dict().items()}
+    expected = encode(embedder.model, TEXTS)
+    embedder.save(tmp_path)
+    after = embedder.state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.equal(before[name], tensor) for name, tensor in after.items())  # it trains on
+    saved = SentenceTransformer(str(tmp_path), device="cpu")
+    found = torch.as_tensor(saved.encode(TEXTS))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    merged = load_file(tmp_path / "model.safetensors")
     assert not any("lora" in name for name in merged)
     layer = "h.1.attn.c_attn" if family == "gpt2" else "encoder.layer.1.attention.self.query"
     a, b = (
-        before[f"transformer.{layer}.lora_{name}.default.weight"].double().numpy() for name in "AB"
+        before[f"model.0.model.{layer}.lora_{name}.default.weight"].double().numpy()
+        for name in "AB"
     )
     product = (b @ a).T if family == "gpt2" else b @ a
-    base = before[f"transformer.{layer}.base_layer.weight"].double().numpy()
+    base = before[f"model.0.model.{layer}.base_layer.weight"].double().numpy()
     np.testing.assert_allclose(
         merged[f"{layer}.weight"].numpy(), base + 2 * product, rtol=0, atol=1e-6
     )
@@ -67,10 +66,8 @@ def test_a_run_trains_adapters_and_leaves_an_ordinary_model(flags, tiny_bert, tm
 def test_an_encoder_without_layers_of_peft_s_choice_and_an_installation_without_peft(
     flags, capsys, monkeypatch
 ):
-    with pytest.raises(
-        ParameterError, match="lora: peft has no choice of layers for encoders of type 'mpnet'"
-    ):
-        SentenceEncoder(build_transformer("mpnet")).add_lora(2)
+    with pytest.raises(ParameterError, match=r"lora: .*'mpnet'"):
+        Embedder(build_model("mpnet")).add_lora(2)
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     assert main([*flags, "--lora=2"]) == 2
     assert "lora needs peft: pip install -c " in capsys.readouterr().err

@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
+from model_cases import build_model
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.losses import (
+from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
-from sentence_transformers.models import Router, StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Router, StaticEmbedding
 from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
-from dystress_text.encoders.beside_module import BesideEmbedding
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_saved, load_sentence_transformer
 from dystress_text.evaluation.embedder import load_model
+from dystress_text.models.hybrid import embed_padded, onnx_files
+from dystress_text.models.hybrid_module import BesideEmbedding
+from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
 
@@ -65,9 +66,7 @@ def router():
 def models(tmp_path_factory):
     """Folders of models to stand beside, by kind."""
     place = tmp_path_factory.mktemp("models")
-    SentenceEncoder(build_transformer("bert"), "avg", False, normalize=True).save(
-        place / "bert", build_tokenizer()
-    )
+    save_model(build_model("bert", "avg", normalize=True), place / "bert")
     prompts = {"query": "the cat saw ", "other": "red house "}
     bert = SentenceTransformer(
         str(place / "bert"), device="cpu", prompts=prompts, default_prompt_name="other"
@@ -214,11 +213,11 @@ def test_a_part_without_a_known_token_has_no_gradient_and_no_nan(train):
 
 def test_the_graph_counts_tokens_of_the_text_that_equal_special_ones(train):
     folder, _ = train("bert")
-    encoder, words = load_saved(folder)
-    tokenizer, _ = encoder.of_graph(words)
+    model = load_sentence_transformer(str(folder), "cpu").eval()
+    tokenizer, _ = onnx_files(model[0])
     batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    found = encoder.eval().forward_padded(batch["input_ids"], batch["attention_mask"])
-    expected = load_sentence_transformer(str(folder), "cpu").encode(TEXTS)
+    found = embed_padded(model[0], batch["input_ids"], batch["attention_mask"])
+    expected = model.encode(TEXTS)
     np.testing.assert_allclose(found.detach(), expected, rtol=0, atol=2e-6)
 
 
@@ -278,9 +277,9 @@ def test_one_graph_gives_both_vectors(train, tmp_path):
 
 def test_what_a_layout_cannot_hold_is_refused(train, tmp_path, capsys):
     for kind, to, reason in (
-        ("bert", "hf", "transformers alone has no model with words beside it"),
-        ("prompts", "onnx", "onnx needs a table of the vocabulary of the model beside it"),
-        ("static", "onnx", "onnx needs a table of the vocabulary of the model beside it"),
+        ("bert", "hf", "--to: "),
+        ("prompts", "onnx", "--to: "),
+        ("static", "onnx", "--to: "),
     ):
         folder, _ = train(kind)
         capsys.readouterr()
@@ -295,7 +294,7 @@ def test_what_a_layout_cannot_hold_is_refused(train, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [("router", "one encoder of all texts"), ("alone", "is no folder or name of a sentence-transformers model"),
-     ("damaged", "cannot load"), ("nothing", "is no folder"), ("", "stands beside a static encoder")],
+     ("damaged", "cannot load"), ("nothing", "is no folder"), ("", "--dim: is of --model_name_or_path static")],
 )  # fmt: skip
 def test_a_model_that_cannot_be_used_is_refused_before_the_first_step(
     kind, reason, train, models, tiny_bert, capsys
@@ -304,7 +303,8 @@ def test_a_model_that_cannot_be_used_is_refused_before_the_first_step(
     folder, code = train(kind, *more)
     error = capsys.readouterr().err.strip()
     assert code == 2
-    assert "--beside: " in error
+    if kind:
+        assert "--beside: " in error
     assert reason in error
     assert "\n" not in error
     assert not (folder / "metrics.jsonl").exists()

@@ -9,20 +9,35 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from model_cases import build_static
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.losses import MultipleNegativesRankingLoss
-from sentence_transformers.models import Normalize, StaticEmbedding
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
 from tokenizers import Tokenizer
 
 import dystress_text as dt
-from dystress_text.encoders.loading import load_saved
-from dystress_text.encoders.static import UNKNOWN, StaticEncoder, new_static
-from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import EMBEDDED
+from dystress_text.models.embedder import Embedder, encode
+from dystress_text.models.loading import load_sentence_transformer, save_model
+from dystress_text.models.static import (
+    UNKNOWN,
+    embedded_tokenizer,
+    freeze_unknown,
+    initialize_by_idf,
+    new_static,
+    pretrained_tokenizer,
+    save_static,
+    set_unknown,
+    table_of,
+    tokenizer_of,
+    unknown_id,
+)
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
 from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
+from dystress_text.simcse.initial_model import load_initial_model
+from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.texts import TextFile
 
 TEXTS = [
@@ -42,7 +57,8 @@ def a_text(tmp_path, lines=LINES):
 
 
 def test_a_new_table_is_random_times_idf(tmp_path):
-    table, tokenizer = new_static(16)
+    model = build_static(16)
+    tokenizer = pretrained_tokenizer(tokenizer_of(model))
     corpus = load_corpus(TextFile(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
     counts = corpus.texts_with(len(tokenizer))
     ids = [set(tokenizer(line)["input_ids"]) for line in LINES]
@@ -50,56 +66,75 @@ def test_a_new_table_is_random_times_idf(tmp_path):
         [sum(token in of_line for of_line in ids) for token in range(len(tokenizer))]
     )
     assert counts.tolist() == by_hand.tolist()
-    table.start(counts, len(LINES), seed=3)
+    with torch.no_grad():
+        table_of(model)[tokenizer.unk_token_id] = UNKNOWN
+    initialize_by_idf(model, counts, len(LINES), seed=3)
     idf = np.log(1.01 * len(LINES) / (0.01 * len(LINES) + by_hand))
     drawn = torch.randn(len(tokenizer), 16, generator=torch.Generator().manual_seed(3)).numpy()
     expected = 0.1 * drawn * (idf / idf.mean())[:, None]
     expected[tokenizer.unk_token_id] = UNKNOWN
-    np.testing.assert_allclose(
-        table.embedding.weight.detach().numpy(), expected, rtol=1e-5, atol=1e-7
-    )
+    np.testing.assert_allclose(table_of(model).detach().numpy(), expected, rtol=1e-5, atol=1e-7)
+
+
+def untrained(dim, normalize=False):
+    """A new model as a run makes it."""
+    model = new_static(embedded_tokenizer(), dim, normalize)
+    set_unknown(model)
+    initialize_by_idf(model, torch.ones(len(table_of(model))), 2, seed=0)
+    return model
 
 
 def test_what_is_not_known_has_no_meaning_after_training_either(tmp_path):
-    table, tokenizer = new_static(8)
-    table.start(torch.ones(len(tokenizer)), 2, seed=0)
-    encoder, unknown = StaticEncoder(table), tokenizer.unk_token_id
+    model = untrained(8)
+    freeze_unknown(model)
+    unknown = unknown_id(model)
     texts = ["a word and 🦆", "a word and", "🦆"]
-    assert unknown in tokenizer(texts[0])["input_ids"]
-    optimizer = torch.optim.AdamW(table.parameters(), 0.1, weight_decay=0.1)
+    ids = [tokenizer_of(model).encode(text).ids for text in texts]
+    assert unknown in ids[0]
+    table = table_of(model)
+    embedder = Embedder(model)
+    optimizer = torch.optim.AdamW(embedder.parameters(), 0.1, weight_decay=0.1)
     for _ in range(2):
         optimizer.zero_grad()
-        ids = tokenizer(texts)["input_ids"]
-        vectors = encoder(
-            torch.tensor([*chain(*ids)]), torch.tensor([len(of_text) for of_text in ids])
-        )
-        vectors.square().sum().backward()
+        lengths = torch.tensor([len(of_text) for of_text in ids])
+        embedder(torch.tensor([*chain(*ids)]), lengths).square().sum().backward()
         optimizer.step()
-    assert table.embedding.weight[unknown].abs().max() <= UNKNOWN
-    assert table.embedding.weight.grad.any()
-    assert table.embedding.weight.grad.isfinite().all()
-    with_it, without, alone = encoder.encode(texts, tokenizer)
+    assert table[unknown].abs().max() <= UNKNOWN
+    assert table.grad.any()
+    assert table.grad.isfinite().all()
+    with_it, without, alone = encode(model, texts)
     torch.testing.assert_close(
         with_it / with_it.norm(), without / without.norm(), rtol=0, atol=1e-3
     )
     assert alone.norm() < 1e-2 * without.norm()
-    encoder.save(tmp_path / "m", tokenizer)
-    again, _ = load_saved(tmp_path / "m")
-    assert again.transformer.config.unk_token_id == unknown  # and it stays so when training goes on
+    embedder.save(tmp_path / "m")
+    again = load_sentence_transformer(str(tmp_path / "m"))
+    assert unknown_id(again) == unknown
+    freeze_unknown(again)  # and it stays so when training goes on
+    again[0]({"input_ids": torch.tensor(ids[2]), "offsets": torch.tensor([0])})[
+        "sentence_embedding"
+    ].sum().backward()
+    assert not table_of(again).grad[unknown].any()
+
+
+def test_an_unknown_token_that_has_a_meaning_is_trained():
+    model = build_static(8)
+    freeze_unknown(model)
+    ids = torch.tensor([unknown_id(model)])
+    Embedder(model)(ids, torch.tensor([1])).sum().backward()
+    assert table_of(model).grad[unknown_id(model)].any()
 
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_a_text_of_unknown_words_does_not_stop_further_training(tmp_path, normalize):
-    table, tokenizer = new_static(64)
-    table.start(torch.ones(len(tokenizer)), 2, seed=0)
-    StaticEncoder(table, normalize).save(tmp_path / "m", tokenizer)
+    save_static(untrained(64, normalize), tmp_path / "m")
     kept = json.loads((tmp_path / "m" / "config_sentence_transformers.json").read_text())
     assert kept.get("normalize", False) == normalize  # for model2vec
     model = SentenceTransformer(str(tmp_path / "m"), device="cpu")
     before = model.encode(TEXTS[:2])
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     columns = [["\N{DUCK}", *TEXTS[:2]], ["the harbour", "a cat", "a ship"]]
-    loss = MultipleNegativesRankingLoss(model)([model.tokenize(texts) for texts in columns], None)
+    loss = MultipleNegativesRankingLoss(model)([model.preprocess(texts) for texts in columns], None)
     loss.backward()
     assert torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0) < 1e5
     optimizer.step()
@@ -109,36 +144,33 @@ def test_a_text_of_unknown_words_does_not_stop_further_training(tmp_path, normal
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_saved_it_is_sentence_transformers_own_and_it_is_read_again(tmp_path, normalize):
-    table, tokenizer = new_static(24)
-    encoder = StaticEncoder(table, normalize)
-    encoder.save(tmp_path / "m", tokenizer)
-    model = SentenceTransformer(str(tmp_path / "m"))
-    assert [type(module) for module in model] == [StaticEmbedding, *[Normalize] * normalize]
-    ours = encoder.encode(TEXTS, tokenizer)
-    np.testing.assert_allclose(model.encode(TEXTS), ours.numpy(), atol=1e-6)
-    again, its_tokenizer = load_saved(tmp_path / "m")
-    assert torch.equal(again.encode(TEXTS, its_tokenizer), ours)
-    pieces = Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json"))
-    ids = pieces.encode(TEXTS[1], add_special_tokens=False).ids
-    mean = table.embedding.weight[ids].mean(0).detach()
+    model = build_static(24, normalize)
+    save_model(model, tmp_path / "m")
+    saved = SentenceTransformer(str(tmp_path / "m"))
+    kinds = [StaticEmbedding, Normalize] if normalize else [StaticEmbedding]
+    assert [type(module) for module in saved] == kinds
+    ours = encode(model, TEXTS)
+    np.testing.assert_allclose(saved.encode(TEXTS), ours.numpy(), atol=1e-6)
+    assert torch.equal(encode(load_sentence_transformer(str(tmp_path / "m")), TEXTS), ours)
     if not normalize:
-        torch.testing.assert_close(ours[1], mean)
+        ids = embedded_tokenizer().encode(TEXTS[1], add_special_tokens=False).ids
+        torch.testing.assert_close(ours[1], table_of(model)[ids].mean(0).detach())
 
 
 def test_the_packed_pass_and_its_gradient_are_those_of_a_loop():
-    table, _ = new_static(8)
-    encoder, lengths = StaticEncoder(table), torch.tensor([3, 1, 4])
+    model = build_static(8)
+    lengths = torch.tensor([3, 1, 4])
     ids = torch.tensor([5, 9, 5, 7, 1, 1, 2, 9])
-    weight = table.embedding.weight
-    rows = torch.stack([weight[part].mean(0) for part in ids.split(lengths.tolist())])
-    found = encoder(ids, lengths)
+    table = table_of(model)
+    rows = torch.stack([table[part].mean(0) for part in ids.split(lengths.tolist())])
+    found = Embedder(model)(ids, lengths)
     torch.testing.assert_close(found, rows)
-    (ours,), (loops,) = (torch.autograd.grad(x.square().sum(), weight) for x in (found, rows))
+    (ours,), (loops,) = (torch.autograd.grad(x.square().sum(), table) for x in (found, rows))
     torch.testing.assert_close(ours, loops)
 
 
 def test_crops_are_spans_of_tokens_that_seed_step_and_sample_decide(tmp_path):
-    _, tokenizer = new_static(8)
+    tokenizer = pretrained_tokenizer(embedded_tokenizer())
     read = load_corpus(TextFile(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
     corpus = TokenCroppedCorpus(**vars(read), crops=Crops(seed=1))
     samples = np.arange(40)
@@ -157,7 +189,7 @@ def test_crops_are_spans_of_tokens_that_seed_step_and_sample_decide(tmp_path):
 
 
 def test_own_text_learns_what_belongs_together(tmp_path):
-    rng, known = np.random.default_rng(0), new_static(1)[1].get_vocab()
+    rng, known = np.random.default_rng(0), embedded_tokenizer().get_vocab()
     words = sorted(word for word in known if word.isalpha() and len(word) > 5)
     topics = rng.choice(words, (40, 6), replace=False)
     lines = [" ".join(rng.choice(topic, 12)) for topic in topics for _ in range(8)]
@@ -259,8 +291,7 @@ def test_what_a_table_has_not_is_one_line(tmp_path, capsys, options, said):
 
 
 def test_a_saved_table_keeps_its_pieces(tmp_path, capsys):
-    table, tokenizer = new_static(8)
-    StaticEncoder(table).save(tmp_path / "m", tokenizer)
+    save_model(build_static(), tmp_path / "m")
     line = [
         "--preset=own-text",
         f"--train_file={a_text(tmp_path)}",
@@ -273,21 +304,22 @@ def test_a_saved_table_keeps_its_pieces(tmp_path, capsys):
 
 
 def test_transformers_alone_has_no_table(tmp_path, capsys):
-    table, tokenizer = new_static(8)
-    StaticEncoder(table).save(tmp_path / "m", tokenizer)
+    save_model(build_static(), tmp_path / "m")
     assert json.loads((tmp_path / "m" / "tokenizer.json").read_text())["truncation"] is None
     assert export([str(tmp_path / "m"), "--to", "hf"]) == 2
-    assert "--to: transformers alone has no table of word vectors" in capsys.readouterr().err
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "--to: " in error
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
-def test_a_model_with_more_on_top_is_refused(tmp_path):
-    from sentence_transformers.models import Dense
-
+def test_a_model_with_more_on_top_is_trained_as_it_is(tmp_path):
     pieces = Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json"))
     model = SentenceTransformer(
         modules=[StaticEmbedding(pieces, embedding_dim=8), Dense(8, 4)], device="cpu"
     )
     model.save(str(tmp_path / "m"))
-    with pytest.raises((UserError, ParameterError), match="made of StaticEmbedding, Dense"):
-        load_saved(tmp_path / "m")
+    settings = TextSettings(str(tmp_path / "m"), views="crop", pooler_type="avg")
+    initial = load_initial_model(settings)
+    np.testing.assert_allclose(encode(initial.model, TEXTS), model.encode(TEXTS), atol=1e-6)
+    embeddings = initial.embedder(torch.tensor([5, 6, 7]), torch.tensor([1, 2]))
+    assert embeddings.shape == (2, 4)

@@ -2,20 +2,18 @@
 
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, make_sentences, set_dropout
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.packed import dropout
-from dystress_text.encoders.pooling import POOLERS
+from conftest import make_sentences, set_dropout
+from model_cases import build_model, packed_batch
+
+from dystress_text.models.embedder import Embedder
+from dystress_text.models.packed import dropout
+from dystress_text.models.poolers import POOLERS
 
 
-def make_batch(n=9):
-    ids = [
-        torch.tensor(of_sentence)
-        for of_sentence in build_tokenizer()(make_sentences(n))["input_ids"]
-    ]
-    lengths = torch.tensor([len(of_sentence) for of_sentence in ids])
+def make_batch(model, n=9):
+    ids, lengths = packed_batch(model, make_sentences(n))
     assert lengths.min() < lengths.max()
-    return torch.cat(ids), lengths, int(lengths.max())
+    return ids, lengths, int(lengths.max())
 
 
 @pytest.mark.parametrize(
@@ -24,24 +22,23 @@ def make_batch(n=9):
 @pytest.mark.parametrize(
     ("family", "lora"), [("bert", False), ("roberta", False), ("roberta", True)]
 )
-def test_vectors_and_gradients_equal_transformers(family, lora, pooler, training):
-    encoder = SentenceEncoder(build_transformer(family), pooler)
+def test_embeddings_and_gradients_equal_transformers(family, lora, pooler, training):
+    embedder = Embedder(build_model(family, pooler))
     if lora:
-        encoder.add_lora(3)
-        for name, parameter in encoder.named_parameters():
+        embedder.add_lora(3)
+        for name, parameter in embedder.named_parameters():
             if ".lora_" in name:
                 torch.nn.init.normal_(parameter, std=0.3)
-    encoder.double().train(training)
-    set_dropout(encoder, 0.0)
-    batch = make_batch()
+    embedder.double().train(training)
+    set_dropout(embedder, 0.0)
+    batch = make_batch(embedder.model)
     results = []
     for packed in (False, True):
-        encoder.zero_grad()
-        vectors = encoder(*batch, packed)
-        (
-            vectors * torch.linspace(-1, 1, vectors.numel(), dtype=vectors.dtype).view_as(vectors)
-        ).sum().backward()
-        gradients = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
+        embedder.zero_grad()
+        vectors = embedder(*batch, packed)
+        weights = torch.linspace(-1, 1, vectors.numel(), dtype=vectors.dtype).view_as(vectors)
+        (vectors * weights).sum().backward()
+        gradients = {name: p.grad for name, p in embedder.named_parameters() if p.grad is not None}
         results.append((vectors, gradients))
     (plain, expected), (packed, gradients) = results
     torch.testing.assert_close(packed, plain, rtol=1e-10, atol=1e-12)
@@ -54,14 +51,15 @@ def test_vectors_and_gradients_equal_transformers(family, lora, pooler, training
 @pytest.mark.parametrize(("family", "pooler"), [("bert", "cls_before_pooler"), ("roberta", "avg")])
 def test_dropout_is_where_transformers_has_it(family, pooler):
     """The spread of 2,000 views, and each dropout's share in it."""
-    encoder = SentenceEncoder(build_transformer(family), pooler).train()
-    ids, (length, _), _ = make_batch(2)
+    embedder = Embedder(build_model(family, pooler)).train()
+    transformer = embedder.model[0].model
+    ids, (length, _), _ = make_batch(embedder.model, 2)
     # of the row's length two are padding, which attention must not see, under dropout either
     batch = ids[:length].repeat(2000), length.repeat(2000), int(length) + 2
-    layer = encoder.transformer.encoder.layer[1]
-    last = encoder.transformer.encoder.layer[-1]
+    layer = transformer.encoder.layer[1]
+    last = transformer.encoder.layer[-1]
     sites = {
-        "embeddings": encoder.transformer.embeddings.dropout,
+        "embeddings": transformer.embeddings.dropout,
         "attention": layer.attention.self,
         "attention output": layer.attention.output.dropout,
         "output": layer.output.dropout,
@@ -69,11 +67,11 @@ def test_dropout_is_where_transformers_has_it(family, pooler):
         "last output": last.output.dropout,
     }
     for name, site in sites.items():
-        set_dropout(encoder, 0.0)
+        set_dropout(embedder, 0.0)
         set_dropout(site, 0.3)
         torch.manual_seed(0)
         with torch.no_grad():
-            plain, packed = (encoder(*batch, packed).std(0) for packed in (False, True))
+            plain, packed = (embedder(*batch, packed).std(0) for packed in (False, True))
         assert plain.max() > 1e-4, name
         torch.testing.assert_close(
             packed, plain, rtol=0.15, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
@@ -81,13 +79,14 @@ def test_dropout_is_where_transformers_has_it(family, pooler):
 
 
 def test_bf16_is_as_near_to_fp32_as_transformers_is():
-    encoder = SentenceEncoder(build_transformer("bert"), "avg").train()
-    set_dropout(encoder, 0.0)
-    batch = make_batch(40)
+    embedder = Embedder(build_model("bert", "avg")).train()
+    set_dropout(embedder, 0.0)
+    batch = make_batch(embedder.model, 40)
     with torch.no_grad():
-        exact = encoder(*batch)
+        exact = embedder(*batch, packed=False)
         with torch.autocast("cpu", torch.bfloat16):
-            plain, packed = encoder(*batch), encoder(*batch, True)
+            plain = embedder(*batch, packed=False)
+            packed = embedder(*batch, packed=True)
     assert packed.dtype == torch.float32
     assert (packed - exact).norm() < 1.5 * (plain - exact).norm()
 

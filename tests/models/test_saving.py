@@ -1,0 +1,180 @@
+"""What is saved: a model of sentence-transformers with the same embeddings, with a head and without."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from conftest import set_dropout
+from model_cases import TEXTS, build_model, build_static, random_head
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
+from transformers import AutoModel, AutoTokenizer
+
+from dystress_text.errors import UserError
+from dystress_text.models.embedder import Embedder, encode
+from dystress_text.models.loading import load_sentence_transformer, save_model
+from dystress_text.programs.export import main as export
+from dystress_text.simcse.initial_model import check_saving, load_initial_model
+from dystress_text.simcse.settings import TextSettings
+
+
+def by_hand(model):
+    """A head in fp64, on sentence-transformers' embeddings without it."""
+    modules = list(model)
+    kept = [module for module in modules if not isinstance(module, Dense | Normalize)]
+    (head,) = (module for module in modules if isinstance(module, Dense))
+    bare = SentenceTransformer(modules=kept, device="cpu").encode(TEXTS).astype(np.float64)
+    weight, bias = (parameter.detach().double().numpy() for parameter in head.parameters())
+    vectors = np.tanh(bare @ weight.T + bias)
+    if isinstance(modules[-1], Normalize):
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors
+
+
+def close(vectors, expected, atol=1e-5):
+    np.testing.assert_allclose(np.asarray(vectors), expected, rtol=0, atol=atol)
+
+
+def read(folder):
+    """Embeddings of a folder by sentence-transformers alone."""
+    return SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("family", "pooler"),
+    [("bert", "cls"), ("roberta", "avg_top2"), ("distilbert", "avg_first_last"), ("modernbert", "avg"),
+     ("llama", "last")],
+)  # fmt: skip
+def test_a_saved_model_gives_the_embeddings_of_evaluation(family, pooler, tmp_path):
+    embedder = Embedder(build_model(family, pooler), random_head())
+    before = torch.get_rng_state()
+    embedder.save(tmp_path)
+    assert torch.equal(before, torch.get_rng_state())
+    close(read(tmp_path), encode(embedder.model, TEXTS), 1e-6)
+    close(encode(load_sentence_transformer(str(tmp_path)), TEXTS), read(tmp_path), 1e-6)
+    assert SentenceTransformer(str(tmp_path), device="cpu").max_seq_length == 40
+    assert not list(tmp_path.glob("*_Dense"))  # a head of training alone is not saved
+    assert len({file.stat().st_mode for file in tmp_path.rglob("*") if file.is_file()}) == 1
+
+
+def test_a_model_takes_the_place_of_an_earlier_one(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    Embedder(build_model("bert", "avg_top2", head=True)).save(tmp_path)
+    model = build_model("roberta", "cls", normalize=True)
+    Embedder(model).save(tmp_path)
+    close(read(tmp_path), model.encode(TEXTS), 1e-6)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_prompts_similarity_and_limit_are_saved_and_no_call_of_the_tokenizer(tmp_path):
+    settings = {
+        "prompts": {"query": "the cat saw ", "document": ""}, "default_prompt_name": "query",
+        "similarity_fn_name": "dot",
+    }  # fmt: skip
+    for name, model in {"bert": build_model(**settings), "static": build_static()}.items():
+        model.encode(TEXTS)
+        save_model(model, tmp_path / name)
+        tokenizer = json.loads(next((tmp_path / name).rglob("tokenizer.json")).read_text())
+        assert (tokenizer["truncation"], tokenizer["padding"]) == (None, None)
+    saved = load_sentence_transformer(str(tmp_path / "bert"))
+    assert saved.prompts == settings["prompts"]
+    assert saved.default_prompt_name == "query"
+    assert saved.similarity_fn_name == "dot"
+
+
+@pytest.mark.parametrize(
+    ("family", "pooler", "normalize"),
+    [("bert", "cls", False), ("roberta", "cls", True), ("mpnet", "avg_top2", False)],
+)
+def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, tmp_path, capsys):
+    model = build_model(family, pooler, head=True, normalize=normalize)
+    expected = by_hand(model)
+    close(encode(model, TEXTS), expected)
+    Embedder(model).save(tmp_path / "out")
+    close(read(tmp_path / "out"), expected)
+    close(encode(load_sentence_transformer(str(tmp_path / "out")), TEXTS), expected)
+    if pooler == "cls":  # transformers alone has a place for it, in the pooler
+        assert export([str(tmp_path / "out"), "--to", "hf"]) == 0
+        copy = tmp_path / "out-hf"
+        tokenizer = AutoTokenizer.from_pretrained(copy)
+        batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            vectors = AutoModel.from_pretrained(copy).eval()(**batch).pooler_output
+        close(torch.nn.functional.normalize(vectors) if normalize else vectors, expected)
+    else:
+        capsys.readouterr()
+        assert export([str(tmp_path / "out"), "--to", "hf"]) == 2
+        (error,) = capsys.readouterr().err.splitlines()
+        assert "--to: " in error
+
+
+@pytest.mark.parametrize("lora", [None, 2])
+def test_the_check_before_a_run_leaves_no_trace(lora, tiny_bert, tmp_path):
+    settings = TextSettings(str(tiny_bert), supervised=True, lora=lora)
+    initial = load_initial_model(settings)
+    set_dropout(initial.embedder, 0.1)
+    weights = {name: x.clone() for name, x in initial.embedder.train().state_dict().items()}
+
+    def random_states():
+        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+
+    before = random_states()
+    check_saving(initial, tmp_path / "scratch")
+    assert (random_states(), initial.embedder.training) == (before, True)
+    after = initial.embedder.state_dict()
+    assert after.keys() == weights.keys()
+    assert all(torch.equal(x, weights[name]) for name, x in after.items())
+    assert list(tmp_path.iterdir()) == []
+
+
+def raising(error):
+    def refuse(*_, **__):
+        raise error
+
+    return refuse
+
+
+def another_weight(transformer, monkeypatch):
+    save = transformer.save_pretrained
+
+    def damaged(path, **more):
+        save(path, **more)
+        weights = load_file(f"{path}/model.safetensors")
+        weights["encoder.layer.2.output.LayerNorm.weight"][0] *= 1.01
+        save_file(weights, f"{path}/model.safetensors", metadata={"format": "pt"})
+
+    monkeypatch.setattr(transformer, "save_pretrained", damaged)
+
+
+def shared_weights(transformer, monkeypatch):
+    first, second, _ = transformer.encoder.layer
+    second.output.dense.weight = first.output.dense.weight
+
+
+def no_tokenizer(transformer, monkeypatch):
+    error = NotImplementedError("this tokenizer\ncannot be saved")
+    monkeypatch.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", raising(error))
+
+
+def full_disk(transformer, monkeypatch):
+    error = OSError(28, "No space left on device")
+    monkeypatch.setattr(transformer, "save_pretrained", raising(error))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [(another_weight, "differ"), (shared_weights, "shared"), (no_tokenizer, "this tokenizer cannot be saved"),
+     (full_disk, "output_dir: .*No space left on device")],
+)  # fmt: skip
+def test_what_cannot_be_saved_is_one_line_before_the_first_step(
+    spoil, said, tiny_bert, tmp_path, monkeypatch
+):
+    initial = load_initial_model(TextSettings(str(tiny_bert), pooler_type="avg"))
+    spoil(initial.model[0].model, monkeypatch)
+    with pytest.raises(UserError, match=said) as caught:
+        check_saving(initial, tmp_path / "scratch")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,112 @@
+"""Small sentence-transformers models of every kind."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from conftest import build_tokenizer, build_transformer, make_sentences
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import (
+    Dense,
+    Normalize,
+    StaticEmbedding,
+    Transformer,
+)
+from torch import Tensor, nn
+
+from dystress_text.models.loading import load_encoder
+from dystress_text.models.poolers import pooling_modules
+from dystress_text.models.static import embedded_tokenizer, new_static, table_of
+
+POSITIONS = 40  # of the encoders in conftest
+TEXTS = [*make_sentences(7), "cat", " ".join(["cat"] * 100)]  # the last one is beyond the positions
+
+
+def save_encoder(folder: Path, family: str = "bert", special: str = "[CLS] $A [SEP]") -> Path:
+    """Save a random encoder and its tokenizer as transformers does."""
+    build_transformer(family).save_pretrained(folder)
+    build_tokenizer(special).save_pretrained(folder)
+    return folder
+
+
+def encoder_module(family: str = "bert", special: str = "[CLS] $A [SEP]") -> Transformer:
+    """Return a random encoder as the first module of a model."""
+    with tempfile.TemporaryDirectory() as folder:
+        return load_encoder(str(save_encoder(Path(folder), family, special))).module
+
+
+def random_head(dim: int = 16) -> Dense:
+    """Return dense + tanh with weights far from the identity and from 0."""
+    torch.manual_seed(3)
+    head = Dense(dim, dim, activation_function=nn.Tanh())
+    nn.init.normal_(head.linear.weight)
+    nn.init.normal_(head.linear.bias)
+    return head
+
+
+def build_model(
+    family: str = "bert",
+    pooler: str = "avg",
+    head: bool = False,
+    normalize: bool = False,
+    special: str = "[CLS] $A [SEP]",
+    **settings: object,
+) -> SentenceTransformer:
+    """Return an encoder with a pooler and perhaps more; settings are sentence-transformers'."""
+    module = encoder_module(family, special)
+    modules = [module, *pooling_modules(pooler, module)]
+    if head:
+        modules.append(random_head())
+    if normalize:
+        modules.append(Normalize())
+    return SentenceTransformer(modules=modules, device="cpu", **settings)
+
+
+def build_static(
+    dim: int = 8, normalize: bool = False, seed: int = 0, small: bool = False
+) -> SentenceTransformer:
+    """Return a static model with random vectors, with the package's word pieces or few words."""
+    pieces = build_tokenizer().backend_tokenizer if small else embedded_tokenizer()
+    model = new_static(pieces, dim, normalize)
+    nn.init.normal_(table_of(model), generator=torch.Generator().manual_seed(seed))
+    return model
+
+
+def static_module(dim: int = 8) -> StaticEmbedding:
+    """Return sentence-transformers' own static module, with few words."""
+    return StaticEmbedding(build_tokenizer().backend_tokenizer, embedding_dim=dim)
+
+
+def encode_alone(model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
+    """Return what sentence-transformers gives of each text by itself, (texts, dim)."""
+    encode = functools.partial(model.encode, convert_to_tensor=True, show_progress_bar=False)
+    return torch.stack([encode(text) for text in texts])
+
+
+def packed_batch(model: SentenceTransformer, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Return token ids (tokens,), text after text, and lengths (texts,), by transformers' tokenizer."""
+    ids = [torch.tensor(of_text) for of_text in model.tokenizer(list(texts))["input_ids"]]
+    return torch.cat(ids), torch.tensor([len(of_text) for of_text in ids])
+
+
+class _Given(nn.Module):
+    """Gives each text the embedding that a function gives."""
+
+    def __init__(self, embed: Callable[[Sequence[str]], Tensor]) -> None:
+        super().__init__()
+        self.embed = embed
+
+    def preprocess(self, inputs: Sequence[str], **_: object) -> dict[str, Tensor]:
+        return {"sentence_embedding": self.embed(list(inputs))}
+
+    def forward(self, features: dict[str, Tensor], **_: object) -> dict[str, Tensor]:
+        return features
+
+
+def model_of(embed: Callable[[Sequence[str]], Tensor]) -> SentenceTransformer:
+    """Return a model that embeds texts (n,) by a function to (n, dim)."""
+    return SentenceTransformer(modules=[_Given(embed)], device="cpu", similarity_fn_name="cosine")
