@@ -1,14 +1,14 @@
 """Evaluate a pre-trained image encoder: nearest neighbours, linear probe, geometry, fine-tuning.
 
-    python vision/evaluate.py --model out_vision/                  # on the data set that it was
-    trained on python vision/evaluate.py --model out_vision/ --dataset cifar10 --compare      # and
-    an untrained encoder python vision/evaluate.py --model out_vision/ --dataset sorted/ --tasks
-    transfer --class_weights mhist
+    # on the data set that it was trained on
+    python vision/evaluate.py --model out_vision/
+    # beside an untrained encoder
+    python vision/evaluate.py --model out_vision/ --dataset cifar10 --compare
+    python vision/evaluate.py --model out_vision/ --dataset sorted/ --tasks transfer --class_weights mhist
 
 Accuracies are x 100, on the test images, with features of the backbone. Images are cut and
 normalised as in training. Training images are the bank of the nearest neighbours and train the
-probe. The cosine kNN weighs neighbours by exp(s / 0.1), as in the paper; the L2 kNN is that of the
-paper's long-tailed rows. All figures go into a JSON file.
+probe. The kNN weighs neighbours by exp(s / 0.1), as in the paper. All figures go into a JSON file.
 """
 
 from __future__ import annotations

@@ -4,18 +4,20 @@
 
     from safetensors.torch import load_file
     network = torchvision.models.resnet18()
-    network.load_state_dict(load_file("resnet18.safetensors"), strict=False)      # all but the
-    classifier fc
+    # all but the classifier fc
+    network.load_state_dict(load_file("resnet18.safetensors"), strict=False)
 
-With the CIFAR stem the network's ``conv1`` must first be a 3x3 convolution of stride 1, its
-``maxpool`` the identity.
+With the CIFAR stem, ``conv1`` and ``maxpool`` must first be replaced, as the program prints. The
+file's metadata has architecture, stem, and the size, mean and deviation of the images in training.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import transformers
@@ -24,6 +26,11 @@ from safetensors.torch import save_file
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import ParameterError
 from vision.resnet import load_encoder, torchvision_names
+
+OF_TORCHVISION = ("resnet18", "resnet34", "resnet50")
+CIFAR_STEM = """\
+network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
+network.maxpool = torch.nn.Identity()"""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -39,17 +46,28 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def export(model: Path, output: Path) -> bool:
-    """Write the backbone of ``model`` as ``output``."""
+    """Write the backbone of ``model`` as ``output``, and print how it is loaded."""
+    if output.suffix != ".safetensors":
+        raise ParameterError("output", f"{str(output)!r} must end in .safetensors, its format")
     if output.exists():
         raise ParameterError("output", f"{str(output)!r} exists; name a new file")
-    tensors = {
-        name: tensor.contiguous() for name, tensor in torchvision_names(load_encoder(model)).items()
-    }
+    encoder = load_encoder(model)
+    made = encoder.description
+    if made.architecture not in OF_TORCHVISION:
+        raise ParameterError("model", f"torchvision and timm have no {made.architecture}")
+    metadata = {"format": "pt", "architecture": made.architecture, "stem": made.stem}
+    if encoder.input is not None:
+        metadata |= {name: json.dumps(value) for name, value in asdict(encoder.input).items()}
+    state = torchvision_names(encoder)
+    tensors = {name: tensor.contiguous() for name, tensor in state.items()}
     try:
-        save_file(tensors, output)
+        save_file(tensors, output, metadata)
     except Exception as error:  # safetensors has its own errors for those of the system
         raise ParameterError("output", f"cannot write {str(output)!r}: {error}") from error
-    print(f"{len(tensors)} tensors in {output}")
+    print(f"network = torchvision.models.{made.architecture}()")
+    if made.stem == "cifar":
+        print(CIFAR_STEM)
+    print(f"network.load_state_dict(safetensors.torch.load_file({str(output)!r}), strict=False)")
     return True
 
 

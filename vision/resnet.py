@@ -238,7 +238,7 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
         for name, module in ((BACKBONE, encoder.backbone), (PROJECTOR, encoder.projector)):
             file = place / name
             module.load_state_dict(load_file(file))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(
             f"{str(folder)!r} is not a saved image encoder: it has no {file.name}"
         ) from error

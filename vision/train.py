@@ -1,12 +1,15 @@
 """Pre-train a ResNet with a contrastive loss whose temperature depends on the similarity of each
 pair.
 
-    accelerate launch vision/train.py --preset cifar10            # the paper's CIFAR-10 run
-    python vision/train.py --preset quickstart                    # no network, no GPU: shapes drawn
-    at run time accelerate launch vision/train.py --preset imagenet100 --dataset FOLDER      # own
-    photos, with or without classes accelerate launch vision/train.py --preset cifar10 --temp 0.2 #
-    SimCLR's constant temperature accelerate launch vision/train.py --preset imagenet100-byol   #
-    the methods without negatives, for comparison
+    accelerate launch vision/train.py --preset cifar10   # the paper's CIFAR-10 run
+    # no network, no GPU: shapes drawn at run time
+    python vision/train.py --preset quickstart
+    # own photos, with or without classes
+    accelerate launch vision/train.py --preset imagenet100 --dataset FOLDER
+    # SimCLR's constant temperature
+    accelerate launch vision/train.py --preset cifar10 --temp 0.2
+    # the methods without negatives, for comparison
+    accelerate launch vision/train.py --preset imagenet100-byol
 
 The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluate.py --model
 out_vision`` evaluates it.

@@ -262,9 +262,10 @@ def _part(node: ast.Call, own_classes: bool) -> LossPart:
         taken = parameters(cls)
         by_position = [name for name, each in taken.items() if each.kind is not each.KEYWORD_ONLY]
         if len(positional) > len(by_position):
-            raise ValueError(
+            most = (
                 f"at most {len(by_position)} arguments without a name; it takes {', '.join(taken)}"
             )
+            raise ValueError(most if taken else "it takes no arguments")
         given = dict(zip(by_position, positional, strict=False))
         for name, value in named:
             if name not in taken:

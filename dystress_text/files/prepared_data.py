@@ -20,7 +20,9 @@ _OF_SYSTEMS = {  # of file browsers, network disks and archives, beside all name
     "recycle.bin", "found.000", "ehthumbs_vista.db", "@__thumb", "@transcode", "@synoresource", "@synoeastream",
     "@sharesnap", "@sharebin",
 }  # fmt: skip
-_IMAGES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+_IMAGES = {
+    ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -120,10 +120,10 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
         )
     if tau is None:
         return objective
-    if named:
-        raise ParameterError("temp", "the loss has a temperature already; give one of the two")
     if "temperature" not in parameters(type(objective)):
         raise ParameterError("temp", f"{objective} has no temperature to set; use --loss")
+    if named:
+        raise ParameterError("temp", "the loss has a temperature already; give one of the two")
     try:
         return objective.replace(temperature=float(tau))
     except (TypeError, ValueError) as error:

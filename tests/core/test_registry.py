@@ -117,6 +117,7 @@ WRONG = {
     "infonce(shifted_cosine(0.05, 0.07, shft=-0.4))":
         f"shifted_cosine(0.05, 0.07, shft=-0.4): no parameter shft (did you mean shift?); {SHIFTED}",
     "infonce(shifted_cosine(0.05, 0.07))": f"shifted_cosine(0.05, 0.07): shift must be given; {SHIFTED}",
+    "byol(0.1)": "byol(0.1): it takes no arguments",
     "infonce(0.05, True)": f"infonce(0.05, True): at most 1 arguments without a name; {OF_INFONCE}",
     "infonce(0.05, temperature=1)": "infonce(0.05, temperature=1): temperature is given twice",
     "infonce(0.05, gather=None)": f"infonce(0.05, gather=None): no parameter gather; {OF_INFONCE}",

@@ -83,4 +83,4 @@ def test_a_set_for_fine_tuning(tmp_path, monkeypatch):
     exec(compile(python, "snippet", "exec"), {})
     images = find_images("sorted", "train")
     assert [images.classes[label] for label in images.labels] == ["HP", "SSA"]
-    assert [images.pictures[row][0].name for row in range(len(images))] == ["b.png", "a.png"]
+    assert [images.files[row][0].name for row in range(len(images))] == ["b.png", "a.png"]

@@ -10,7 +10,7 @@ import torch
 from accelerate import DistributedType
 from PIL import Image
 
-from vision.data.images import ImageSet
+from vision.data.images import DecodedImages
 from vision.resnet import ImageInput, build_encoder
 
 # what the settings ask of an accelerator
@@ -83,8 +83,14 @@ def colour_images(n, classes=3, size=16, seed=0, name="colours", variant=None):
     labels = torch.arange(n) % classes
     colours = torch.tensor([[200.0, 60, 60], [60, 200, 60], [60, 60, 200], [200, 200, 60]])[labels]
     pixels = colours[:, :, None, None] + 60 * torch.randn(n, 3, size, size, generator=generator)
-    names = tuple("abcd"[:classes])
-    return ImageSet(pixels.clamp(0, 255).to(torch.uint8), None, labels, names, name, variant, size)
+    return DecodedImages(
+        name=name,
+        pixels=pixels.clamp(0, 255).to(torch.uint8),
+        labels=labels,
+        classes=tuple("abcd"[:classes]),
+        variant=variant,
+        size=size,
+    )
 
 
 class GivenViews:
@@ -93,14 +99,14 @@ class GivenViews:
     def __init__(self, images, view):
         self.images, self.view = images, view
 
-    def batches(self, batch_size, device, step, order):
-        for rows in torch.split(order, batch_size):
-            yield rows, [self.view(rows, step)]
+    def batches(self, batches, device, step):
+        for rows in batches:
+            yield [self.view(rows, step)]
 
 
 def whole(images):
     """Views that are the images themselves."""
-    return GivenViews(images, lambda rows, epoch: as_float(images.images[rows]))
+    return GivenViews(images, lambda rows, epoch: as_float(images.pixels[rows]))
 
 
 def as_float(images):

@@ -5,13 +5,14 @@ plainly.
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel
 
-from dystress_text.errors import ParameterError
+from dystress_text.errors import ParameterError, UserError
 from vision.export import main as export
-from vision.resnet import build_encoder, load_encoder, save_encoder, torchvision_names
+from vision.resnet import ImageInput, build_encoder, load_encoder, save_encoder, torchvision_names
 
 
 def plain_resnet(x, state, cifar):
@@ -76,7 +77,7 @@ def test_forward_equals_a_plain_resnet(architecture, blocks, stem):
 
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
-def test_saved_encoders_load_and_export(tmp_path, stem, capsys):
+def test_saved_encoders_load(tmp_path, stem):
     encoder = randomise(build_encoder("resnet10_narrow", stem, "simclr", 32)).eval()
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "log.jsonl").write_text("kept")
@@ -90,27 +91,51 @@ def test_saved_encoders_load_and_export(tmp_path, stem, capsys):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
         "README.md", "config.json", "encoder.json", "log.jsonl", "model.safetensors", "projector.safetensors",
     ]  # fmt: skip
-    flags = [
-        "--model",
-        str(tmp_path / "out"),
-        "--output",
-        str(tmp_path / "out" / "names.safetensors"),
-    ]
-    assert [export(flags), export(flags)] == [0, 2]
-    assert "exists; name a new file" in capsys.readouterr().err
-    found, expected = load_file(flags[-1]), torchvision_names(encoder)
-    assert (
-        {"conv1.weight", "bn1.running_var", "layer4.0.downsample.0.weight"}
-        < set(found)
-        == set(expected)
-    )
-    assert all(torch.equal(found[name], expected[name]) for name in found)
     if stem == "imagenet":
         model = AutoModel.from_pretrained(tmp_path / "out").eval()
         with torch.no_grad():
             torch.testing.assert_close(
                 model(images).pooler_output.flatten(1), encoder.features(images)
             )
+    with pytest.raises(UserError, match="is not a saved image encoder"):
+        load_encoder(tmp_path / "out" / "model.safetensors")
+
+
+@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+def test_a_file_of_torchvisions_names_says_what_it_is(tmp_path, stem, capsys):
+    encoder = randomise(build_encoder("resnet18", stem, "cifar", 32)).eval()
+    encoder.input = ImageInput(32, 0.875, (0.25, 0.5, 0.75), (1.0, 0.5, 0.25))
+    save_encoder(encoder, tmp_path / "out")
+    file = tmp_path / "names.safetensors"
+    flags = [f"--model={tmp_path / 'out'}", f"--output={file}"]
+    assert export(flags) == 0
+    assert ("network.conv1 = " in capsys.readouterr().out) == (stem == "cifar")
+    found, expected = load_file(file), torchvision_names(encoder)
+    names = {"conv1.weight", "bn1.running_var", "layer4.0.downsample.0.weight"}
+    assert names < set(found) == set(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    with safe_open(file, "pt") as opened:
+        assert opened.metadata() == {
+            "format": "pt",
+            "architecture": "resnet18",
+            "stem": stem,
+            "image_size": "32",
+            "crop": "0.875",
+            "mean": "[0.25, 0.5, 0.75]",
+            "std": "[1.0, 0.5, 0.25]",
+        }
+
+
+def test_what_torchvision_cannot_load_is_not_exported(tmp_path, capsys):
+    save_encoder(build_encoder("resnet10_narrow", "imagenet", "cifar", 16), tmp_path / "out")
+    for output, message in (
+        ("x.safetensors", "torchvision and timm have no resnet10_narrow"),
+        ("x.pth", "must end in .safetensors"),
+        ("out/model.safetensors", "exists; name a new file"),
+    ):
+        assert export([f"--model={tmp_path / 'out'}", f"--output={tmp_path / output}"]) == 2
+        assert message in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 def test_an_unknown_part_is_named():

@@ -148,11 +148,9 @@ def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     return blurred
 
 
-def crop_of(side: int, view: int) -> float:
-    """Share of an image's shorter side that evaluation keeps: all if the image has the size of the
-    view.
-    """
-    return 1.0 if side == view else EVALUATION_CROP
+def crop_of(side: int, input_size: int) -> float:
+    """Share of an image's shorter side that evaluation keeps: all if it has the size of the input."""
+    return 1.0 if side == input_size else EVALUATION_CROP
 
 
 def evaluation_transform(

@@ -15,24 +15,20 @@ from torch import Tensor
 from dystress_text.errors import DataError, reason_of
 
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
-_DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # Pillow's grayscale of more than 8 bits
-_BITS, _LARGEST = 258, 281  # tags of TIFF: BitsPerSample, MaxSampleValue
-_DEPTHS = {2**bits - 1: bits for bits in range(8, 17)}
 
 
 def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
     """The picture as RGB.
 
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, and of 16
-    bits, or of the fewer that a TIFF names, the upper 8 remain (numbers of 32 bits are read as
-    those of 16, or refused if they are out of that range). Transparent pixels lie on white. A
-    camera's orientation tag is ignored, as in torchvision's folders. ``origin`` is the content's
-    name in errors.
+    bits the upper 8 remain. Transparent pixels lie on white. A camera's orientation tag is ignored,
+    as in torchvision's folders. ``origin`` is the content's name in errors.
     """
     with _opened(source, origin) as image:
         image.load()
-        if image.mode in _DEEP:
-            return _of_16_bits(image).convert("RGB")
+        if image.mode.startswith("I;16"):
+            upper = (np.asarray(image) >> 8).astype(np.uint8)
+            return Image.fromarray(upper).convert("RGB")
         if image.has_transparency_data:
             ground = Image.new("RGBA", image.size, (*BACKGROUND, 255))
             return Image.alpha_composite(ground, image.convert("RGBA")).convert("RGB")
@@ -46,17 +42,6 @@ def check(source: bytes | Path, origin: str = "an image") -> None:
     with _opened(source, origin) as image:
         image.draft("RGB", (1, 1))
         image.load()
-        if image.mode in _DEEP:
-            _of_16_bits(image)
-
-
-def brightest(source: bytes | Path, origin: str = "an image") -> int | None:
-    """The largest value (of 255) in a picture whose file has more than 8 bits a channel; None for
-    other files.
-    """
-    with _opened(source, origin) as image:
-        deep = ";16" in str(getattr(image, "tile", "")) or image.mode in _DEEP
-    return int(np.asarray(decode(source, origin)).max()) if deep else None
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
@@ -90,16 +75,13 @@ def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
     name = str(source) if isinstance(source, Path) else origin
     try:
         with Image.open(source if isinstance(source, Path) else io.BytesIO(source)) as image:
-            # Pillow's own warning can only be caught for all threads at once
-            if (
-                Image.MAX_IMAGE_PIXELS is not None
-                and image.width * image.height > Image.MAX_IMAGE_PIXELS
-            ):
-                raise Image.DecompressionBombError
+            if image.mode in ("I", "F"):
+                raise ValueError("its pixels have 32 bits, of unknown range; write it with 8 bits")
             yield image
     except Image.DecompressionBombError as error:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         raise DataError(
-            f"{name} has more pixels than Pillow's limit of {Image.MAX_IMAGE_PIXELS:,} (a decompression bomb?)"
+            f"{name} has more pixels than the {limit:,} that Pillow decodes; make it smaller"
         ) from error
     except Exception as error:  # each format's reader raises other errors for damage
         reason = (
@@ -108,20 +90,3 @@ def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
             else reason_of(error)
         )
         raise DataError(f"{name} cannot be decoded: {reason}") from error
-
-
-def _of_16_bits(image: Image.Image) -> Image.Image:
-    """The upper 8 of 16 bits, or of those that a TIFF names; other numbers are refused, as nobody
-    knows their range.
-    """
-    numbers = np.asarray(image)
-    if image.mode in ("I", "F") and not (numbers.min() >= 0 and 255 < numbers.max() < 2**16):
-        raise ValueError(
-            f"the range of its pixels is unknown, which are numbers from {numbers.min()} to {numbers.max()}"
-        )
-    tags = getattr(image, "tag_v2", {})
-    bits, largest = (np.ravel(tags.get(tag, 16))[0] for tag in (_BITS, _LARGEST))
-    depth = _DEPTHS.get(
-        largest, min(int(bits), 16)
-    )  # a picture's own maximum, which some programs write, says nothing
-    return Image.fromarray((numbers.astype(np.int64) >> (depth - 8)).clip(0, 255).astype(np.uint8))

@@ -6,23 +6,20 @@ import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain
 
 import torch
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
 from vision.data.augment import EVALUATION_CROP
-from vision.data.decoding import brightest, check, image_size
-from vision.data.images import ImageSet
+from vision.data.decoding import check, image_size
+from vision.data.images import DecodedImages, EncodedImages, ImageSet, NoAccuracyError
 from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
 
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
 SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
 CORRUPT_SHARE, CORRUPT_COUNT = 0.01, 10  # so many corrupt images may be left out, whichever is more
-JPEG_COPY = "JPEG copy"
-DARK = 64  # of 256: numbers of 14 bits or fewer in the place of 16 stay below
 _SAMPLE = 101
 _CHUNK = 500  # images that are checked between two signs of progress
 
@@ -33,7 +30,7 @@ def load_images(
     data_dir: str | None = None,
     size: int | None = None,
     skip_corrupt: bool = False,
-    view: int | None = None,
+    input_size: int | None = None,
     train_list: str | None = None,
     keep_count: bool = False,
 ) -> ImageSet:
@@ -55,7 +52,8 @@ def load_images(
         size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every
             picture once.
-        view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
+        input_size: side of the encoder's input, used if ``size`` is None; None for
+            :func:`usual_input_size`.
         train_list: file that chooses the training images: a path a line, for image files, or an
             array of positions.
         keep_count: replace damaged images by the next whole one of their class, so that a run goes
@@ -68,72 +66,64 @@ def load_images(
     found = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:
         found = _without_corrupt(found, keep_count)
-    _check_depth(found)
     small = size is not None and size <= SMALL
     if size is None:
         side = statistics.median_low(min(found.read(row, image_size)) for row in _sampled(found))
-        view = view or usual_view(side)
-        small = side <= min(SMALL, 2 * view)
-        size = side if small else round(view / EVALUATION_CROP)
+        input_size = input_size or usual_input_size(side)
+        small = side <= min(SMALL, 2 * input_size)
+        size = side if small else round(input_size / EVALUATION_CROP)
     found = replace(found, size=size)
     if not small or len(found) * 3 * size * size > MEMORY:
         return found
     return _decoded(found)
 
 
-def usual_view(side: int) -> int:
+def load_test(
+    train: ImageSet, name_or_path: str, data_dir: str | None = None, skip_corrupt: bool = False
+) -> ImageSet:
+    """The test split for an accuracy of training images, with their numbers of the classes.
+
+    Classes are the same by their names; a test split may lack some.
+    """
+    if len(torch.unique(train.targets)) < 2:
+        raise NoAccuracyError("dataset", f"the training images of {train.name} are of one class")
+    test = load_images(name_or_path, "test", data_dir, train.size, skip_corrupt)
+    if test.labels is None:
+        raise NoAccuracyError("dataset", f"the test images of {train.name} have no labels")
+    if unknown := {*test.classes} - {*train.classes}:
+        raise DataError(
+            f"the test images of {train.name} have classes that the training images do not have, "
+            f"such as {min(unknown)}"
+        )
+    number = torch.tensor([train.classes.index(name) for name in test.classes])
+    return replace(test, labels=number[test.labels], classes=train.classes)
+
+
+def usual_input_size(side: int) -> int:
     """Default side of the encoder's input: the images' side up to 96 pixels, else 224."""
     return side if side <= SMALL else USUAL
 
 
-def _check_depth(found: ImageSet) -> None:
-    """Refuse pictures of 16 bits that would come out nearly black, since their numbers have fewer;
-    name a half.
-    """
-    values = {
-        row: value for row in _sampled(found) if (value := found.read(row, brightest)) is not None
-    }
-    dark = {row: value for row, value in values.items() if value < DARK}
-    if 2 * len(dark) < len(values) or not dark:
-        return
-    first, largest = found.encoded[min(dark)][1], max(dark.values())
-    message = (
-        f"{first} and others have 16 bits, of which the upper 8 hold at most {largest} of 255 in {len(dark)} "
-        "pictures: their numbers seem to have 14 bits or fewer, and would come out nearly black. Write them with 8 "
-        "bits, or multiplied to fill 16; a TIFF may name its range, such as 4095, in MaxSampleValue"
-    )
-    if len(dark) == len(values):
-        raise DataError(message)
-    warnings.warn(message, stacklevel=3)
-
-
-def _sampled(found: ImageSet) -> list[int]:
+def _sampled(found: EncodedImages) -> list[int]:
     """Evenly spaced rows."""
     return sorted({round(place * (len(found) - 1) / (_SAMPLE - 1)) for place in range(_SAMPLE)})
 
 
-def _decoded(found: ImageSet) -> ImageSet:
+def _decoded(found: EncodedImages) -> DecodedImages:
     """The set with its images in memory."""
-    images = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
+    pixels = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
     for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
-        images[row] = found.image(row)
-    # the hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies
-    first, _ = found.encoded[0]
-    copied = found.size == 32 and isinstance(first, bytes) and first.startswith(b"\xff\xd8\xff")
-    found = replace(found, images=images, pictures=None, listed=found.listed or found.pictures)
-    return (
-        found.with_variant(JPEG_COPY)
-        if copied and JPEG_COPY not in (found.variant or "")
-        else found
-    )
+        pixels[row] = found.image(row)
+    shared = {name: value for name, value in vars(found).items() if name != "files"}
+    return DecodedImages(pixels=pixels, **shared)
 
 
-def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
+def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
     """The set without its damaged pictures, or with others in their place, if these are few."""
 
     def fault_of(row: int) -> str | None:
         try:
-            check(*found.encoded[row])
+            check(*found.files[row])
         except DataError as error:
             return str(error)
         return None
@@ -141,15 +131,12 @@ def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
     count = len(found)
     faults: dict[int, str] = {}
     with ThreadPoolExecutor() as pool:
-        for start in progress_bar(
-            range(0, count, _CHUNK), desc="checking", unit=f" x {_CHUNK} images"
-        ):
-            rows = range(start, min(start + _CHUNK, count))
-            faults |= {
-                row: fault
-                for row, fault in zip(rows, pool.map(fault_of, rows), strict=True)
-                if fault
-            }
+        chunks = torch.split(torch.arange(count), _CHUNK)
+        for chunk in progress_bar(chunks, desc="checking", unit=f" x {_CHUNK} images"):
+            rows = chunk.tolist()
+            for row, fault in zip(rows, pool.map(fault_of, rows), strict=True):
+                if fault is not None:
+                    faults[row] = fault
     if not faults:
         return found
     message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
@@ -162,17 +149,15 @@ def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
         )
     what = "replaced" if keep_count else "left out"
     warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
+    whole = torch.tensor([row for row in range(count) if row not in faults])
     if not keep_count:
-        return replace(
-            found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults)
-        )
-    labels = [0] * count if found.labels is None else found.labels.tolist()
-    replaced = list(range(count))
-    for row in faults:
-        others = (
-            other for other in chain(range(row + 1, count), range(row)) if other not in faults
-        )
-        replaced[row] = next((other for other in others if labels[other] == labels[row]), -1)
-        if replaced[row] < 0:
-            raise DataError(f"{message}, all of class {found.classes[labels[row]]}: {faults[row]}")
-    return replace(found.subset(replaced), corrupt=len(faults), listed=found.pictures)
+        return replace(found.subset(whole), corrupt=len(faults))
+    labels = torch.zeros(count) if found.labels is None else found.labels
+    replaced = torch.arange(count)
+    for row, fault in faults.items():
+        alike = whole[labels[whole] == labels[row]]
+        if len(alike) == 0:
+            raise DataError(f"{message}, all of one class: {fault}")
+        later = alike[alike > row]
+        replaced[row] = later[0] if len(later) else alike[0]
+    return replace(found.subset(replaced), corrupt=len(faults))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from vision.data.images import ImageSet
+from vision.data.images import DecodedImages
 
 SHAPES = "shapes"  # the name of the set
 SIDE, PER_CLASS = 24, 256
@@ -26,12 +26,14 @@ TILT = 0.25  # radians to either side
 NOISE = 0.04
 
 
-def make_shapes(split: str) -> ImageSet:
+def make_shapes(split: str) -> DecodedImages:
     """Draw the training or the test split, the same each time."""
     generator = torch.Generator().manual_seed(int(split == "test"))
     images = torch.cat([_draw(figure, split, PER_CLASS, generator) for figure in _FIGURES])
     labels = torch.arange(len(_FIGURES)).repeat_interleave(PER_CLASS)
-    return ImageSet(images, None, labels, tuple(_FIGURES), SHAPES, None, SIDE)
+    return DecodedImages(
+        name=SHAPES, pixels=images, labels=labels, classes=tuple(_FIGURES), size=SIDE
+    )
 
 
 def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,9 @@ from dystress_text.files.prepared_data import (
     variant_of,
 )
 from vision.data import SET_NAMES
-from vision.data.images import ImageSet
+from vision.data.image_files import ImageFiles, read_labels, read_parquet
+from vision.data.images import EncodedImages, NoAccuracyError
 from vision.data.long_tail import RATIO, long_tail_indices
-from vision.data.pictures import Pictures, read_parquet
 
 _SPLITS = {  # the first of these folders counts, or files that begin so; a word such as _set or a number may follow
     "train": ("train", "training"),
@@ -33,13 +34,9 @@ _SPLITS = {  # the first of these folders counts, or files that begin so; a word
 _AFTER_A_SPLIT = re.compile(r"[\W_]*(set|split|data|images)?\d*$")
 
 
-class NoSuchSplitError(ParameterError):
-    """The data set exists, but does not have the split."""
-
-
 def find_images(
     name_or_path: str, split: str, data_dir: str | None = None, train_list: str | None = None
-) -> ImageSet:
+) -> EncodedImages:
     """The images of a set by its name, or of a folder of images or of parquet files; none of them
     is read.
     """
@@ -55,17 +52,22 @@ def find_images(
         read = _from_parquet(folder, tables, split)
     else:
         read = _from_folder(folder, split)
-    found = ImageSet(None, *read, name or folder.resolve().name, variant_of(folder))
+    files, labels, class_names = read
+    found = EncodedImages(
+        name=name or folder.resolve().name,
+        files=files,
+        labels=labels,
+        classes=class_names,
+        variant=variant_of(folder),
+    )
     if len(found) == 0:
         raise DataError(f"{folder} has no images")
     if split == "train" and train_list is not None:
-        found = _listed(found, Path(train_list))
+        found = _chosen_by_list(found, Path(train_list))
     elif split == "train" and name and name.endswith("_lt") and found.labels is not None:
         tail = found.subset(torch.from_numpy(long_tail_indices(found.labels.numpy())))
         found = tail.with_variant(f"long tail of ratio {RATIO}")
-    if len(found) == 1 and split == "train":
-        raise DataError(f"{folder} has one image only; contrastive training needs at least two")
-    return found
+    return replace(found, files_id=found.checksum())
 
 
 def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
@@ -87,7 +89,7 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
     return folder
 
 
-def _listed(found: ImageSet, file: Path) -> ImageSet:
+def _chosen_by_list(found: EncodedImages, file: Path) -> EncodedImages:
     """The images that a list chooses; the variant says how many a class has, which a list in
     another order changes.
     """
@@ -102,7 +104,7 @@ def _listed(found: ImageSet, file: Path) -> ImageSet:
     return chosen.with_variant(f"listed in {file.name}, {len(chosen):,} images{a_class}")
 
 
-def _positions(found: ImageSet, file: Path) -> list[int]:
+def _positions(found: EncodedImages, file: Path) -> list[int]:
     """A NumPy array of positions, from 0, as Kukleva et al. have them."""
     try:
         rows = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -117,9 +119,9 @@ def _positions(found: ImageSet, file: Path) -> list[int]:
     return [int(row) for row in rows]
 
 
-def _named(found: ImageSet, file: Path) -> list[int]:
+def _named(found: EncodedImages, file: Path) -> list[int]:
     """A path a line, within the training images' folder or the one around it."""
-    paths = found.encoded.contents
+    paths = found.files.contents
     if not isinstance(paths, list):
         raise ParameterError(
             "train_list",
@@ -152,56 +154,78 @@ def _parquet_files(folder: Path) -> list[Path]:
     return [path for path in found if not any(map(is_hidden, path.relative_to(folder).parts))]
 
 
+def _labelled(splits: Sequence[str], has_labels: Callable[[str], bool]) -> str:
+    """The first of the splits that may be meant which has labels, else the first; a line says if it
+    is another: published test splits often have none.
+    """
+    chosen = next((split for split in splits if has_labels(split)), splits[0])
+    if chosen != splits[0]:
+        warnings.warn(
+            f"{splits[0]} has no labels, so {chosen} is taken as the test split", stacklevel=4
+        )
+    return chosen
+
+
 def _from_parquet(
     folder: Path, tables: Sequence[Path], split: str
-) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
-    named = (
-        [path for path in tables if path.name.casefold().startswith(word)]
-        for word in _SPLITS[split]
-    )
-    files = next((paths for paths in named if paths), [])  # never test and validation together
-    if not files:
-        raise NoSuchSplitError(
+) -> tuple[ImageFiles, Tensor | None, tuple[str, ...]]:
+    splits: dict[str, list[Path]] = {}  # by the first file
+    for word in _SPLITS[split]:
+        if files := [path for path in tables if path.name.casefold().startswith(word)]:
+            splits[files[0].name] = files
+    if not splits:
+        raise NoAccuracyError(
             "dataset",
             f"{str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)",
         )
-    return read_parquet(files)
+    chosen = next(iter(splits))
+    if split == "test":
+        chosen = _labelled([*splits], lambda name: read_labels(splits[name])[0] is not None)
+    files = splits[chosen]
+    if len({path.parent for path in files}) > 1:  # configurations may share their images
+        folders = ", ".join(sorted({str(path.parent) for path in files}))
+        raise ParameterError("dataset", f"name one of the folders with parquet files: {folders}")
+    return read_parquet(files), *read_labels(files)
 
 
 def _from_folder(
     root: Path, split: str, classes: Sequence[str] = ()
-) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
+) -> tuple[ImageFiles, Tensor | None, tuple[str, ...]]:
     """Class folders, or images without classes. ``classes`` selects and orders the class folders."""
     folder = _split_folder(root, split)
-    if not classes:
+    found = folder_names(folder)
+    if not classes and found:
         # the training split numbers the classes, so that a test split without one of them agrees
         # with it
         numbered = next((root / name for _, name in _named_for(root, "train")), folder)
         classes = folder_names(numbered)
-        if unknown := {*folder_names(folder)} - {*classes}:
+        if unknown := {*found} - {*classes}:
             raise DataError(f"{folder / min(unknown)}: a class that {numbered} does not have")
-    files: list[Path] = []
-    others: list[Path] = []
+    images, others = image_and_other_names(folder)
+    if images and found:
+        raise DataError(
+            f"{folder} has images next to class folders, such as {images[0]}; move them into a class"
+        )
+    files = [folder / name for name in images]
+    passed_over = [folder / name for name in others]
     labels: list[int] = []
-    for label, place in enumerate((folder, *(folder / name for name in classes)), -1):
-        images, more = image_and_other_names(place) if place.is_dir() else ([], [])
-        if label < 0 and images and classes:
-            raise DataError(
-                f"{folder} has images next to class folders, such as {images[0]}; move them into a class"
-            )
-        if label >= 0 and not images and (place.is_dir() or split == "train"):
-            raise DataError(f"{place} is a class without images")
+    for label, name in enumerate(classes if found else ()):
+        place = folder / name
+        images, others = image_and_other_names(place) if place.is_dir() else ([], [])
+        if not images and (place.is_dir() or split == "train"):
+            but = f" of a known ending, such as .jpg; it has {others[0]}" if others else ""
+            raise DataError(f"{place} is a class without images{but}")
         files += [place / name for name in images]
-        others += [place / name for name in more]
+        passed_over += [place / name for name in others]
         labels += [label] * len(images)
-    if others:
-        message = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
-        warnings.warn(f"{message}; the first: {others[0]}", stacklevel=3)
-    return (
-        Pictures(files, np.arange(len(files))),
-        torch.tensor(labels) if classes else None,
-        tuple(classes),
-    )
+    if passed_over:
+        warnings.warn(
+            f"{len(passed_over):,} files in {folder} are passed over, as their endings are not those "
+            f"of images; the first: {passed_over[0]}",
+            stacklevel=3,
+        )
+    known = tuple(classes) if found else ()
+    return ImageFiles(files, np.arange(len(files))), torch.tensor(labels) if found else None, known
 
 
 def _split_folder(root: Path, split: str) -> Path:
@@ -211,23 +235,29 @@ def _split_folder(root: Path, split: str) -> Path:
         raise DataError(
             f"{root} has both {found[0][1]} and {found[1][1]}; keep one for the {split} split"
         )
-    splits = {name for each in _SPLITS for _, name in _named_for(root, each)}
-    if found and (others := [name for name in folder_names(root) if name not in splits]):
-        message = f"{len(others):,} folders beside {root / found[0][1]} are passed over; the first: {others[0]}"
-        warnings.warn(
-            f"{message}. If {found[0][1]} is a class, give the folder another name", stacklevel=4
+    if not found:
+        if split == "train" and not tests:
+            return root
+        has = "none of them"
+        if tests:
+            has = f"{tests[0][1]} alone; move the other images, or class folders, into train"
+        wanted = " or ".join(_SPLITS[split])
+        raise NoAccuracyError(
+            "dataset", f"{str(root)!r} has no {split} split (a folder {wanted}); it has {has}"
         )
-    if found or (split == "train" and not tests):
-        return root / found[0][1] if found else root
-    has = (
-        f"{tests[0][1]} alone; move the other images, or class folders, into train"
-        if tests
-        else "none of them"
-    )
-    wanted = " or ".join(_SPLITS[split])
-    raise NoSuchSplitError(
-        "dataset", f"{str(root)!r} has no {split} split (a folder {wanted}); it has {has}"
-    )
+    chosen = found[0][1]
+    if split == "test":
+        chosen = _labelled(
+            [name for _, name in found], lambda name: bool(folder_names(root / name))
+        )
+    splits = {name for each in _SPLITS for _, name in _named_for(root, each)}
+    if others := [name for name in folder_names(root) if name not in splits]:
+        warnings.warn(
+            f"{len(others):,} folders beside {root / chosen} are passed over; the first: "
+            f"{others[0]}. If {chosen} is a class, give the folder another name",
+            stacklevel=4,
+        )
+    return root / chosen
 
 
 def _named_for(root: Path, split: str) -> list[tuple[int, str]]:

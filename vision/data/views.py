@@ -4,7 +4,7 @@ decoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dystress_text.training.batches import Batch, load_ahead
 from vision.data.augment import CropAndFlip
-from vision.data.images import ImageSet
+from vision.data.images import DecodedImages, ImageSet
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class RandomViews:
         """What :meth:`on_device` needs of the images at ``rows``, on the CPU; another step gives
         other crops.
         """
-        if self.images.pictures is None:
+        if isinstance(self.images, DecodedImages):
             return {"images": self.images.batch(rows)}
         wanted = [(augment.crop, count) for augment, count in self.kinds]
         return {
@@ -68,14 +68,8 @@ class RandomViews:
         ]
 
     def batches(
-        self, batch_size: int, device: torch.device, step: int, order: Tensor
-    ) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Batches of rows (b,) in their order on the CPU and their views on the device, loaded
-        ahead by a thread.
-        """
-        split = torch.split(order, batch_size)
-        loaded = load_ahead(
-            lambda rows: self.load(rows, step), (rows.numpy() for rows in split), device
-        )
-        for rows, batch in zip(split, loaded, strict=True):
-            yield rows, self.on_device(batch)
+        self, batches: Iterable[Tensor], device: torch.device, step: int
+    ) -> Iterator[list[Tensor]]:
+        """The views on the device of batches of rows (b,), loaded ahead by a thread."""
+        rows = (batch.numpy() for batch in batches)
+        return map(self.on_device, load_ahead(lambda rows: self.load(rows, step), rows, device))

@@ -38,7 +38,7 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def image_features(
-    encoder: ImageEncoder, images: ImageSet, image_input: ImageInput, batch_size: int = 256
+    encoder: ImageEncoder, images: ImageSet, image_input: ImageInput, batch_size: int
 ) -> Tensor:
     """Features of all images, without augmentation: (n, feature_dim) in fp32, on the encoder's
     device.
@@ -54,13 +54,13 @@ def image_features(
     return torch.cat(_features(encoder, inputs))
 
 
-def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 256) -> list[Tensor]:
+def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int) -> list[Tensor]:
     """Features of each random view of all images, as :func:`image_features`: ``views.count`` times
     (n, feature_dim).
     """
     device = next(encoder.parameters()).device
-    rows = torch.arange(len(views.images))
-    inputs = (torch.cat(seen) for _, seen in views.batches(batch_size, device, 0, rows))
+    rows = torch.split(torch.arange(len(views.images)), batch_size)
+    inputs = (torch.cat(seen) for seen in views.batches(rows, device, 0))
     batches = [found.chunk(views.count) for found in _features(encoder, inputs)]
     return [torch.cat(parts) for parts in zip(*batches, strict=True)]
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import copy
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 import torch
@@ -55,39 +55,56 @@ def fine_tune(
     epochs: int,
     learning_rate: float | None = None,
     seed: int = 0,
+    encoded_at_once: int = BATCH_SIZE,
 ) -> tuple[ImageEncoder, float]:
     """A classifier trained from a copy of an encoder by plain SGD, and its mean loss in the last
     epoch.
 
     Of one view of each labelled image. ``weights`` (classes,) are from :func:`weights_of`,
     ``learning_rate`` is that at the start. Only the views draw from the caller's random state.
+    Gradients of a step's batch are accumulated over parts of ``encoded_at_once`` images, each with
+    its own batch statistics.
     """
     train, device = views.images, next(encoder.parameters()).device
-    assert train.labels is not None
-    labels, weights = train.labels.to(device), weights.to(device)
+    labels, weights = train.targets.to(device), weights.to(device)
     model = new_classifier(encoder, len(weights), seed).train()
     optimizer = torch.optim.SGD(model.parameters())
     generator = torch.Generator().manual_seed(seed)
     mean = float("nan")
     for epoch in range(epochs):
         optimizer.param_groups[0]["lr"] = rate_of(epoch, epochs, len(weights), learning_rate)
-        total, seen = torch.zeros((), device=device), 0
-        order = torch.randperm(len(train), generator=generator)
-        for rows, (view,) in views.batches(BATCH_SIZE, device, epoch, order):
-            if len(rows) == 1:
-                continue  # batch norm again; in another epoch another image is left over
-            loss = classification_loss(model(view), labels[rows.to(device)], weights)
+        total, images = torch.zeros((), device=device), 0
+        steps = _parts(torch.randperm(len(train), generator=generator), encoded_at_once)
+        seen = views.batches(chain.from_iterable(steps), device, epoch)
+        for parts in steps:
+            targets = labels[torch.cat(parts).to(device)]
+            divisor = len(targets) if len(weights) == 2 else weights[targets].sum()
             optimizer.zero_grad()
-            torch.autograd.backward(loss)
+            for rows, (view,) in zip(parts, seen, strict=False):
+                loss = loss_sum(model(view), labels[rows.to(device)], weights) / divisor
+                torch.autograd.backward(loss)
+                total += loss.detach() * len(targets)
             optimizer.step()
-            total += loss.detach() * len(rows)
-            seen += len(rows)
-        mean = total.item() / seen
+            images += len(targets)
+        mean = total.item() / images
         if not math.isfinite(mean):
             raise TrainingError(
                 f"fine-tuning diverged in epoch {epoch + 1}: the loss is {mean}; lower the learning rate"
             )
     return model, mean
+
+
+def _parts(order: Tensor, encoded_at_once: int) -> list[list[Tensor]]:
+    """The rows of each step, in the parts that are encoded at once.
+
+    A part of one image, which has no batch statistics, is left out; another epoch has another.
+    """
+    steps = []
+    for rows in torch.split(order, BATCH_SIZE):
+        parts = [part for part in torch.split(rows, max(2, encoded_at_once)) if len(part) > 1]
+        if parts:
+            steps.append(parts)
+    return steps
 
 
 @torch.no_grad()
@@ -100,8 +117,7 @@ def score_classifier(
     mean of the classes' accuracies, and the area under the ROC curve, the same whichever is called
     positive.
     """
-    assert test.labels is not None
-    labels = test.labels
+    labels = test.targets
     logits = model.projector(image_features(model, test, image_input, batch_size)).cpu()
     binary = logits.shape[1] == 1
     scores = (
@@ -139,22 +155,22 @@ def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Te
     """
     for name in class_weights:
         if name not in classes:
-            known = textwrap.shorten(", ".join(classes), 300, placeholder=" ...")
+            known = ", ".join(classes[:20])
             raise ParameterError(
-                "class_weights", f"no class {name!r}; the {len(classes):,} are {known}"
+                "class_weights", f"no class {name!r}; the {len(classes):,} begin {known}"
             )
     return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 
 
-def classification_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Cross-entropy of (n, classes), or for two classes (n, 1), the logit of the second; weights
-    (classes,).
+def loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """The sum of weighted cross-entropies of (n, classes), or for two classes (n, 1), the logit of
+    the second; weights (classes,).
 
-    The mean is divided by the images' weights; for two classes by the number of images, as torch's
+    Its mean is over the images' weights; for two classes over the images, as torch's
     ``pos_weight``.
     """
     if logits.shape[1] == 1:
         return F.binary_cross_entropy_with_logits(
-            logits[:, 0], labels.to(logits), weight=weights[labels]
+            logits[:, 0], labels.to(logits), weight=weights[labels], reduction="sum"
         )
-    return F.cross_entropy(logits, labels, weight=weights)
+    return F.cross_entropy(logits, labels, weight=weights, reduction="sum")

@@ -16,20 +16,17 @@ from dystress_text.core.geometry import (
     tolerance,
     uniformity,
 )
-from dystress_text.core.vectors import unit_vectors
 from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
-from vision.data.images import ImageSet
+from vision.data.images import DecodedImages, ImageSet
 from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
-from vision.evaluation.knn import Accuracy, cosine_votes, l2_votes
+from vision.evaluation.knn import Accuracy, cosine_votes
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
 from vision.evaluation.settings import EvaluationSettings
 from vision.resnet import ImageEncoder, ImageInput
-
-L2_NEIGHBOURS = (1, 10)  # of the paper's long-tailed rows
 
 
 @dataclass(frozen=True)
@@ -46,47 +43,38 @@ class Subject:
     weights: Tensor  # (classes,), for fine-tuning
 
     def knn(self) -> dict[str, Any]:
-        """Accuracies on normalised features, by the name of the classifier."""
-        bank, queries, k = unit_vectors(self.bank), unit_vectors(self.queries), self.settings.k
-        labels, truth, classes = (
-            self._labels(self.train),
-            self._labels(self.test),
-            len(self.train.classes),
+        """The accuracy by cosine, by the name of the classifier."""
+        k, labels, truth = (
+            self.settings.k,
+            self.train.targets.to(self.device),
+            self.test.targets.to(self.device),
         )
-        found = {(f"{k}-NN", k): cosine_votes(bank, labels, queries, classes, k)}
-        by_distance = l2_votes(
-            bank, labels, queries, classes, [n for n in L2_NEIGHBOURS if n <= len(bank)]
-        )
-        found |= {(f"{n}-NN L2", n): votes for n, votes in by_distance.items()}
-        return {  # fewer than five classes have a vote of fewer neighbours
-            name: asdict(Accuracy.of(votes, truth, above=0)) | ({} if n >= 5 else {"top5": None})
-            for (name, n), votes in found.items()
-        }
+        votes = cosine_votes(self.bank, labels, self.queries, len(self.train.classes), k)
+        found = asdict(Accuracy.of(votes, truth, above=0))
+        if k < 5:  # no five classes have a vote
+            found["top5"] = None
+        return {f"{k}-NN": found}
 
     def linear(self) -> dict[str, Any]:
-        """The linear probe: by default the published one for pictures and the fast one for small
+        """The linear probe: by default the published one for photos and the fast one for small
         images.
         """
-        classes, epochs, seed = (
-            len(self.train.classes),
-            self.settings.probe_epochs,
-            self.settings.seed,
-        )
-        probe = self.settings.probe or ("fixed" if self.train.pictures is None else "augmented")
+        settings, labels = self.settings, self.train.targets.to(self.device)
+        epochs, seed = settings.probe_epochs, settings.seed
+        small = isinstance(self.train, DecodedImages)
+        probe = settings.probe or ("fixed" if small else "augmented")
         if probe == "fixed":
-            scores = linear_probe(
-                self.bank, self._labels(self.train), self.queries, classes, epochs, seed
-            )
+            classes = len(self.train.classes)
+            scores = linear_probe(self.bank, labels, self.queries, classes, epochs, seed)
         else:
+            views, size = self.crop_and_flip, settings.batch_size
             with seeded(seed, self.device):
-                scores = augmented_probe(
-                    self.encoder, self.crop_and_flip, self.queries, epochs, seed
-                )
-        return {**asdict(Accuracy.of(scores, self._labels(self.test))), "probe": probe}
+                scores = augmented_probe(self.encoder, views, self.queries, epochs, seed, size)
+        return {**asdict(Accuracy.of(scores, self.test.targets)), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
         """A linear SVM on a balanced part of the training images."""
-        labels, truth = self._labels(self.train), self._labels(self.test)
+        labels, truth = self.train.targets.to(self.device), self.test.targets.to(self.device)
         return balanced_svm(self.bank, labels, self.queries, truth, self.settings.seed)
 
     def geometry(self) -> dict[str, Any]:
@@ -97,7 +85,7 @@ class Subject:
         views = RandomViews(self.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
-        return geometry_of(self.queries, view1, view2, self._labels(self.test))
+        return geometry_of(self.queries, view1, view2, self.test.targets.to(self.device))
 
     def transfer(self) -> dict[str, Any]:
         """Fine-tune on the training images, cropped and flipped at random, and score the test
@@ -106,11 +94,11 @@ class Subject:
         settings, views = self.settings, self.crop_and_flip
         epochs, rate, seed = settings.transfer_epochs, settings.transfer_lr, settings.seed
         with seeded(seed, self.device):
-            model, loss = fine_tune(self.encoder, views, self.weights, epochs, rate, seed=seed)
-        return {
-            **score_classifier(model, self.test, self.input, settings.batch_size),
-            "last_loss": loss,
-        }
+            model, loss = fine_tune(
+                self.encoder, views, self.weights, epochs, rate, seed, settings.batch_size
+            )
+        figures = score_classifier(model, self.test, self.input, settings.batch_size)
+        return {**figures, "last_loss": loss}
 
     @property
     def device(self) -> torch.device:
@@ -131,11 +119,6 @@ class Subject:
     def queries(self) -> Tensor:
         """Backbone features of the test images, (m, feature_dim)."""
         return image_features(self.encoder, self.test, self.input, self.settings.batch_size)
-
-    def _labels(self, images: ImageSet) -> Tensor:
-        """(n,), on the device of the features."""
-        assert images.labels is not None  # checked before
-        return images.labels.to(self.device)
 
 
 def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) -> dict[str, Any]:

@@ -17,7 +17,7 @@ Place = tuple[
 Values = tuple[float | None, ...]
 
 LINEAR1, LINEAR5 = ("linear", "top1"), ("linear", "top5")
-NN1, NN10, NN200 = (("knn", name, "top1") for name in ("1-NN L2", "10-NN L2", "200-NN"))
+NN1, NN10, NN200 = (("knn", name, "top1") for name in ("1-NN", "10-NN", "200-NN"))
 NN20, NN20_TOP5 = ("knn", "20-NN", "top1"), ("knn", "20-NN", "top5")
 UNIFORMITY, ALIGNMENT, INTERCLASS = (
     ("geometry", f) for f in ("uniformity", "alignment", "interclass_uniformity")
@@ -139,11 +139,11 @@ def figures_of(row: str, dataset: str) -> dict[Place, float]:
     return {
         place: value
         for (data, place), value in columns
-        if data == name_of(dataset) and value is not None
+        if data == dataset_name(dataset) and value is not None
     }
 
 
-def name_of(dataset: str) -> str:
+def dataset_name(dataset: str) -> str:
     """The name of a data set, which may be given as a path that ends in it."""
     return Path(dataset).name.lower()
 

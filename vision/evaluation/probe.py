@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -82,17 +83,22 @@ def balanced_svm(
 
 
 def augmented_probe(
-    encoder: ImageEncoder, views: RandomViews, queries: Tensor, epochs: int, seed: int
+    encoder: ImageEncoder,
+    views: RandomViews,
+    queries: Tensor,
+    epochs: int,
+    seed: int,
+    encoded_at_once: int = BATCH_SIZE,
 ) -> Tensor:
     """Scores (m, classes) of a linear classifier trained on random views, as in the linear
     evaluation of SimCLR.
 
     The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode.
     Features enter as they are, and images that do not fill the last batch of an epoch are left out
-    of it. What the views draw on the device comes from the caller's random state.
+    of it. What the views draw on the device comes from the caller's random state. A step's images
+    go through the encoder ``encoded_at_once``.
     """
-    labels, device = views.images.labels, queries.device
-    assert labels is not None
+    labels, device = views.images.targets, queries.device
     generator = torch.Generator().manual_seed(seed)
     batch_size = min(BATCH_SIZE, len(labels))
     per_epoch = len(labels) // batch_size
@@ -100,10 +106,14 @@ def augmented_probe(
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
             order = torch.randperm(len(labels), generator=generator)[: per_epoch * batch_size]
-            for rows, (view,) in views.batches(batch_size, device, epoch, order):
+            parts = [torch.split(rows, encoded_at_once) for rows in torch.split(order, batch_size)]
+            seen = views.batches(chain.from_iterable(parts), device, epoch)
+            for rows in parts:
                 with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                    features = encoder.features(view).float()
-                yield features, labels[rows].to(device)
+                    features = [
+                        encoder.features(view).float() for (view,) in islice(seen, len(rows))
+                    ]
+                yield torch.cat(features), labels[torch.cat(rows)].to(device)
 
     steps = epochs * per_epoch
     with evaluating(encoder):

@@ -20,15 +20,15 @@ from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
 from vision.data.augment import crop_of
 from vision.data.images import ImageSet, mean_std
-from vision.data.loading import load_images, usual_view
+from vision.data.loading import load_images, load_test, usual_input_size
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.measures import Subject
-from vision.evaluation.paper import FINE_TUNED, UNNAMED, name_of, results_of
+from vision.evaluation.paper import FINE_TUNED, UNNAMED, dataset_name, results_of
 from vision.evaluation.settings import TASKS, UNTRAINED, EvaluationSettings
 from vision.evaluation.table import cells
 from vision.resnet import ImageEncoder, ImageInput, build_encoder, fingerprint, load_encoder
 
-_MERGED = ("encoders", "weights", "paper", "results", "seconds")  # parts of a record by encoder
+_MERGED = ("encoders", "weights", "paper", "results")  # parts of a record by encoder
 
 
 def run(settings: EvaluationSettings) -> bool:
@@ -37,7 +37,7 @@ def run(settings: EvaluationSettings) -> bool:
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
     train, test, image_input = load_splits(
-        settings, dataset, data_dir, train_list, view_of(encoders)
+        settings, dataset, data_dir, train_list, input_size_of(encoders)
     )
     if "knn" in settings.tasks and settings.k > len(train):  # refused before any encoder runs
         bank = f"{len(train):,}"
@@ -55,11 +55,10 @@ def run(settings: EvaluationSettings) -> bool:
     device = device_alone()
     keep_fp32()
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
-    seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
     content: dict[str, Any] = {
         "settings": asdict(settings)
         | {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights},
-        "data": about(train, test, image_input),
+        "data": data_record(train, test, image_input),
         "encoders": {
             name: {**asdict(encoder.description), "input": asdict(inputs[name])}
             for name, encoder in encoders.items()
@@ -67,9 +66,8 @@ def run(settings: EvaluationSettings) -> bool:
         "weights": {name: fingerprint(encoder) for name, encoder in encoders.items()},
         "device": str(device),
         "versions": versions("scikit-learn", "numpy", "pillow", "kornia"),
-        **({"paper": papers} if papers else {}),
+        "paper": papers,
         "results": results,
-        "seconds": seconds,
     }
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.json"
     before = read_json(file) if file.is_file() else {}
@@ -81,10 +79,15 @@ def run(settings: EvaluationSettings) -> bool:
         for task in settings.tasks:
             start = time.perf_counter()
             found = getattr(subject, task)()
-            seconds[name][task] = round(time.perf_counter() - start, 2)
+            seconds = round(time.perf_counter() - start, 2)
             how = {option: content["settings"][option] for option in ("seed", *TASKS[task])}
-            results[name][task] = {"data_variant": train.variant, **how, **found}
-            print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
+            results[name][task] = {
+                "data_variant": train.variant,
+                **how,
+                **found,
+                "seconds": seconds,
+            }
+            print(f"{name}: {task} ({seconds:.1f} s)", file=sys.stderr, flush=True)
             write_evaluation(file, beside(before, content))
         encoder.cpu()
     report(results, train, len(test), papers)
@@ -128,36 +131,21 @@ def load_splits(
     dataset: str,
     data_dir: str | None,
     train_list: str | None,
-    view: int | None,
+    input_size: int | None,
 ) -> tuple[ImageSet, ImageSet, ImageInput]:
     """Labelled images for training and test, and the input of an encoder that has not been trained
     on others.
     """
-    train = load_images(dataset, "train", data_dir, None, settings.skip_corrupt, view, train_list)
-    test = load_images(dataset, "test", data_dir, train.size, settings.skip_corrupt)
-    view = view or usual_view(train.size)
-    image_input = ImageInput(view, crop_of(train.size, view), *mean_std(train))
-    train, test = (images.sample(settings.limit, settings.seed) for images in (train, test))
-    if train.labels is None or test.labels is None:
-        split = "training" if train.labels is None else "test"
-        raise ParameterError(
-            "dataset", f"the {split} images of {train.name} have no labels (class folders)"
-        )
-    if train.classes != test.classes:
-        raise ParameterError(
-            "dataset",
-            f"{train.name} has {len(train.classes)} classes for training and {len(test.classes)} for the test, or "
-            "their names differ; they must be the same",
-        )
-    if len(torch.unique(train.labels)) < 2:
-        raise ParameterError(
-            "dataset",
-            f"the training images of {train.name} are of one class; a classifier needs two",
-        )
+    skip = settings.skip_corrupt
+    train = load_images(dataset, "train", data_dir, None, skip, input_size, train_list)
+    side = input_size or usual_input_size(train.size)
+    image_input = ImageInput(side, crop_of(train.size, side), *mean_std(train))
+    train = train.sample(settings.limit, settings.seed)
+    test = load_test(train, dataset, data_dir, skip).sample(settings.limit, settings.seed)
     return train, test, image_input
 
 
-def about(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str, Any]:
+def data_record(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str, Any]:
     """The images, for the record."""
     return {
         "name": train.name, "variant": train.variant, "classes": len(train.classes),
@@ -175,25 +163,14 @@ def report(
     tested: int,
     papers: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Print the table, and what a reader of the paper's columns must know."""
-    columns = {
-        **results,
-        **{row: found for of in papers.values() for row, found in of["rows"].items()},
-    }
+    """Print the table, and in what a run differs from the paper's rows."""
+    columns = dict(results)
+    for paper in papers.values():
+        columns |= paper["rows"]
     print(f"\n{train.title}, {tested:,} test images\n{lay_out(cells(columns, train.variant))}\n")
     for name, paper in papers.items():
         if paper["differs"]:
             print(f"{name} differs from the row in {paper['differs']}")
-    if papers and train.variant is not None:
-        print("the paper's figures are of the published data")
-    if any(
-        "alignment" in found.get("geometry", {})
-        for of in papers.values()
-        for found in of["rows"].values()
-    ):
-        print(
-            "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)"
-        )
 
 
 def papers_of(
@@ -207,7 +184,7 @@ def papers_of(
     found: dict[str, dict[str, Any]] = {}
     for name in encoders:
         record = {} if name == UNTRAINED else read_record(Path(name))
-        same = name_of(dataset) == name_of(str(record.get("settings", {}).get("dataset")))
+        same = dataset_name(dataset) == dataset_name(str(record.get("settings", {}).get("dataset")))
         tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
         if rows := results_of(rows_of(record), dataset, tasks):
             found[name] = {"rows": rows, "differs": record[PAPER].get("differs", "")}
@@ -249,7 +226,7 @@ def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None
         raise ParameterError("dataset", said) from error
 
 
-def view_of(encoders: Mapping[str, ImageEncoder]) -> int | None:
+def input_size_of(encoders: Mapping[str, ImageEncoder]) -> int | None:
     """Side of the encoders' input in training; None where it is not known."""
     sides = {encoder.input.image_size for encoder in encoders.values() if encoder.input is not None}
     if len(sides) > 1:

@@ -49,7 +49,7 @@ class EvaluationSettings:
     )
     k: int = option(
         200,
-        "knn: neighbours by cosine; default 200. Those by L2 are 1 and 10.",
+        "knn: neighbours, by cosine; default 200.",
         interval="[1, inf)",
     )
     probe: str | None = option(
@@ -74,7 +74,10 @@ class EvaluationSettings:
         None, "Images of each split, drawn with the seed; default all.", interval="[1, inf)"
     )
     batch_size: int = option(
-        256, "Images at a time in evaluation; default 256.", interval="[1, inf)"
+        256,
+        "Images that are encoded at a time, in the steps of the probe (256 images) and of fine-tuning (128) too; "
+        "default 256.",
+        interval="[1, inf)",
     )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
     seed: int = option(0, "Of everything that is drawn; default 0.")

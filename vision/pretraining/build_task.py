@@ -75,22 +75,27 @@ def task_of(
     device.
     """
     vision, dim = settings.vision, settings.vision.out_dim
-    card = f"Pre-trained on {views.images.name} with {settings.loss}."
-    common = (encoder, views, objective, vision.one_pass, online, card)
+    common: dict[str, Any] = {
+        "encoder": encoder,
+        "views": views,
+        "objective": objective,
+        "one_pass": vision.one_pass,
+        "online": online,
+        "card": f"Pre-trained on {views.images.name} with {settings.loss}.",
+        "batch_size": settings.engine.train_batch_size // accelerator.num_processes,
+    }
     if not isinstance(objective, WITH_FOLLOWER):
-        return PretrainTask(*common)
-    following: dict[str, Any] = {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
+        return PretrainTask(**common)
+    common |= {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
     if isinstance(objective, QueueInfoNCELoss):
-        return QueueTask(*common, **following)
+        return QueueTask(**common)
     dino = isinstance(objective, DINOLoss)
     head = (
         Prototypes(dim, objective.prototypes)
         if isinstance(objective, DINOLoss)
         else mlp(dim, PREDICTOR_HIDDEN, dim)
     )
-    return TeacherTask(
-        *common, **following, head=prepared(head, vision, accelerator), head_in_teacher=dino
-    )
+    return TeacherTask(**common, head=prepared(head, vision, accelerator), head_in_teacher=dino)
 
 
 def make_optimizer(

@@ -28,7 +28,9 @@ Rows = list[list[int]]  # for each test image those of its neighbours
 
 def nearest(encoder: ImageEncoder, knn: OnlineKnn) -> Rows:
     """The training images that are most similar to the test images on show, the nearest one first."""
-    known, asked = (image_features(encoder, images, knn.input) for images in _sets(knn))
+    known, asked = (
+        image_features(encoder, images, knn.input, knn.batch_size) for images in _sets(knn)
+    )
     similarities = unit_vectors(asked) @ unit_vectors(known).T  # (shown, searched)
     return similarities.topk(min(NEAREST, len(known))).indices.tolist()
 
@@ -60,13 +62,12 @@ def gallery(knn: OnlineKnn, found: Mapping[str, Rows]) -> tuple[str, Pictures]:
 
 def _sets(knn: OnlineKnn) -> tuple[ImageSet, ImageSet]:
     """The training images that are searched, and the first test image of classes at even distances."""
-    assert knn.queries.labels is not None
-    classes = torch.unique(knn.queries.labels)
+    labels = knn.queries.targets
+    classes = torch.unique(labels)
     chosen = classes[torch.linspace(0, len(classes) - 1, min(SHOWN, len(classes))).long()]
-    rows = [int((knn.queries.labels == label).nonzero()[0]) for label in chosen]
+    rows = [int((labels == label).nonzero()[0]) for label in chosen]
     return knn.bank.sample(SEARCHED, seed=0), knn.queries.subset(rows)
 
 
 def _labels(images: ImageSet) -> list[str]:
-    assert images.labels is not None
-    return [images.classes[label] for label in images.labels.tolist()]
+    return [images.classes[label] for label in images.targets.tolist()]

@@ -24,9 +24,8 @@ from dystress_text.training.run_folder import IMAGE_PROGRAM, REPLACING, read_rec
 from dystress_text.training.task import Run
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop
-from vision.data.images import ImageSet, mean_std
-from vision.data.loading import load_images
-from vision.data.sources import NoSuchSplitError
+from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std
+from vision.data.loading import load_images, load_test
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.evaluation.table import page_tables
@@ -67,15 +66,19 @@ class VisionRun(Run):
             vision.image_size, crop_of(images.size, vision.image_size), *mean_std(images)
         )
         images = images.sample(vision.max_train_samples, engine.seed)
-        knn = _online_knn(settings, images, encoder.input, accelerator)
-        if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
-            reason = (
-                f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
+        knn: OnlineKnn | None = None
+        try:
+            knn = _online_knn(settings, images, encoder.input, accelerator)
+            self.measured = (
+                f"kNN while training (knn{knn.k}): {len(knn.bank):,} training images vote on "
+                f"{len(knn.queries):,} test images"
             )
-            raise ParameterError(
-                "metric_for_best_model",
-                f"{engine.metric_for_best_model!r} is not measured; {reason}",
-            )
+        except NoAccuracyError as error:
+            self.measured = f"no accuracy while training ({error})"
+        best = engine.metric_for_best_model
+        if best not in (None, f"knn{vision.knn_k}" if knn else None):
+            reason = f"{best!r} is not measured; {self.measured}"
+            raise ParameterError("metric_for_best_model", reason)
         views = _views(settings, images, encoder.input)
         self.task = task_of(settings, encoder, views, objective, knn, accelerator)
         self.make_optimizer = partial(
@@ -103,20 +106,16 @@ class VisionRun(Run):
         images, knn = self.task.views.images, self.task.online
         place = (
             f"at {images.size} x {images.size}"
-            if images.pictures is None
+            if isinstance(images, DecodedImages)
             else "cropped from the whole picture"
         )
-        lines = [
-            f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"
-        ]
-        if knn is not None:
-            voters = f"{len(knn.bank):,} training images vote on {len(knn.queries):,} test images"
-            lines.append(f"kNN while training: {voters}")
-        elif self.settings.vision.knn_k > 0:
-            lines.append("no test split with labels: no accuracy while training")
-        lines.append(f"loss: {self.record['loss']}")
         batch_size, where = self.settings.engine.train_batch_size, describe(self.accelerator)
-        lines.append(f"{steps:,} steps of {batch_size} images on {where}")
+        lines = [
+            f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}",
+            self.measured,
+            f"loss: {self.record['loss']}",
+            f"{steps:,} steps of {batch_size} images on {where}",
+        ]
         print(*lines, sep="\n", flush=True)
         self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
         if knn is not None:
@@ -156,11 +155,12 @@ def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
     Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
     keeps its id.
     """
-    output, files = Path(settings.engine.output_dir), images.checksum(pixels=False)
+    output, files = Path(settings.engine.output_dir), images.files_id
     then = (read_record(output / REPLACING) or read_record(output)).get("data", {})
     if settings.vision.skip_corrupt and settings.engine.resumes and then.get("files") == files:
         return {name: then[name] for name in ("files", "id")}
-    return {"files": files, "id": f"{images.name}, {len(images)} images, {images.checksum()}"}
+    content = images.checksum() if isinstance(images, DecodedImages) else files
+    return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
@@ -180,26 +180,20 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
 
 def _online_knn(
     settings: PretrainSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> OnlineKnn | None:
-    """The evaluation while training; None without labels or a test split."""
+) -> OnlineKnn:
+    """The evaluation while training; NoAccuracyError where there is none."""
     vision = settings.vision
-    if vision.knn_k == 0 or images.labels is None:
-        return None
-    try:
-        queries = load_images(
-            vision.dataset, "test", vision.data_dir, images.size, vision.skip_corrupt
-        )
-    except NoSuchSplitError:  # there are training images only
-        return None
-    if queries.labels is None:
-        return None
+    if vision.knn_k == 0:
+        raise NoAccuracyError("knn_k", "0")
+    queries = load_test(images, vision.dataset, vision.data_dir, vision.skip_corrupt)
     if accelerator.device.type == "cpu":
         images = images.sample(CPU_BANK, settings.engine.seed)
         queries = queries.sample(CPU_QUERIES, settings.engine.seed)
     if vision.knn_k > len(images):
         reason = f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         raise ParameterError("knn_k", reason)
-    return OnlineKnn(images, queries, image_input, vision.knn_k)
+    batch_size = settings.engine.train_batch_size // accelerator.num_processes
+    return OnlineKnn(images, queries, image_input, vision.knn_k, batch_size)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:

@@ -45,6 +45,7 @@ class PretrainTask:
     )
     online: OnlineKnn | None = None  # metrics of the encoder while it trains
     card: str = "Pre-trained."  # text for the saved folder's card
+    batch_size: int = PROBE  # of a process
 
     def __post_init__(self) -> None:
         self.model: nn.Module = self.encoder  # what the optimiser trains; a subclass adds a head
@@ -87,20 +88,24 @@ class PretrainTask:
 
     @torch.no_grad()
     def probe(self) -> Tensor:
-        given, count = self.encoder.input, len(self.views.images)
+        given, images = self.encoder.input, self.views.images
         if given is None:  # nobody has said how images enter
             return torch.zeros(1, 1)
-        indices = np.linspace(0, count - 1, min(PROBE, count)).astype(np.int64)
-        images = self.views.images.batch(indices).to(next(self.encoder.parameters()).device)
+        count = min(PROBE, len(images))
+        size = min(max(2, self.batch_size), count)
+        rows = np.linspace(0, len(images) - 1, count).astype(np.int64)
         encoder = copy.deepcopy(self.encoder).eval()
         for module in encoder.modules():
-            if isinstance(
-                module, _BatchNorm
-            ):  # this batch's statistics: the gathered ones lag at first
+            if isinstance(module, _BatchNorm):
+                # a batch's own statistics: the gathered ones lag at first
                 module.running_mean = module.running_var = None
-        return encoder.features(
-            evaluation_transform(images, given.image_size, given.mean, given.std)
-        )
+        device = next(encoder.parameters()).device
+        features = []
+        for some in np.split(rows[: count - count % size], count // size):
+            pixels = images.batch(some).to(device)
+            inputs = evaluation_transform(pixels, given.image_size, given.mean, given.std)
+            features.append(encoder.features(inputs))
+        return torch.cat(features)
 
     def evaluate(self) -> Mapping[str, float]:
         return {} if self.online is None else self.online(self.encoder)

@@ -16,18 +16,29 @@ from vision.evaluation.fine_tuning import (
 
 
 @pytest.mark.parametrize(
-    ("classes", "weights"), [(3, {"b": 3.0, "c": 0.5}), (2, {"b": 2.45}), (2, {"a": 2.45})]
+    ("classes", "weights", "part"),
+    [
+        (3, {"b": 3.0, "c": 0.5}, 128),
+        (2, {"b": 2.45}, 128),
+        (2, {"a": 2.45}, 128),
+        (3, {"b": 3.0, "c": 0.5}, 5),
+        (2, {"b": 2.45}, 5),
+    ],
 )
-def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights):
+def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights, part):
+    """In parts that are encoded apart, too."""
     encoder, train = tiny_encoder(), colour_images(12, classes)
-    model, loss = fine_tune(encoder, whole(train), weights_of(weights, train.classes), 1, seed=5)
+    given = weights_of(weights, train.classes)
+    model, loss = fine_tune(encoder, whole(train), given, 1, seed=5, encoded_at_once=part)
 
     truth = new_classifier(encoder, classes, seed=5).train()
-    log_odds = truth(as_float(train.images)).double()
-    each = torch.tensor([weights.get("abc"[label], 1.0) for label in train.labels.tolist()])
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(5))
+    parts = [truth(as_float(train.pixels[rows])) for rows in order.split(part)]
+    labels, log_odds = train.labels[order], torch.cat(parts).double()
+    each = torch.tensor([weights.get("abc"[label], 1.0) for label in labels.tolist()])
     if classes == 2:
         log_odds = torch.cat([torch.zeros_like(log_odds), log_odds], 1)
-    terms = -log_odds.log_softmax(1)[torch.arange(12), train.labels] * each
+    terms = -log_odds.log_softmax(1)[torch.arange(12), labels] * each
     expected = terms.sum() / (each.sum() if classes == 3 else 12)
     expected.backward()
     assert loss == pytest.approx(expected.item(), rel=1e-4)
@@ -48,7 +59,7 @@ def test_it_learns_and_its_figures_are_scikit_learns(classes, monkeypatch):
     found = score_classifier(model, test, HALF, batch_size=7)
     assert found["accuracy"]["top1"] > 90
     with torch.no_grad():
-        logits = model.eval()(as_float(test.images))
+        logits = model.eval()(as_float(test.pixels))
     predicted = logits.argmax(1) if classes == 3 else (logits[:, 0] > 0).long()
     assert found["accuracy"]["top1"] == pytest.approx(100 * accuracy_score(test.labels, predicted))
     if classes == 3:

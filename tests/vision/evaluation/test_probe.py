@@ -98,13 +98,16 @@ class Same(torch.nn.Module):
         return x
 
 
-def test_the_augmented_probe_is_the_formula_on_each_epochs_views(monkeypatch):
+@pytest.mark.parametrize("part", [256, 7])
+def test_the_augmented_probe_is_the_formula_on_each_epochs_views(part, monkeypatch):
     """On the features as they are; what does not fill a batch is left out."""
     x, y, queries, _ = clouds(170, 40, classes=4)
-    given = SimpleNamespace(labels=y, classes="abcd")
+    given = SimpleNamespace(targets=y, classes="abcd")
     views = GivenViews(given, lambda rows, epoch: x[rows] + epoch / 10)  # other features each epoch
     theirs = probe_by_hand(lambda epoch: x + epoch / 10, y, queries, 170 // 32, 5, 32)
     monkeypatch.setattr(probe, "BATCH_SIZE", 32)
-    mine = probe.augmented_probe(Same().train(), views, queries, epochs=5, seed=3)
+    mine = probe.augmented_probe(
+        Same().train(), views, queries, epochs=5, seed=3, encoded_at_once=part
+    )
     assert not any(Same.modes)
     assert mine.numpy() == pytest.approx(theirs, abs=1e-4)

@@ -30,13 +30,13 @@ def png(source):
 @pytest.fixture
 def knn():
     images = colour_images(60, 4)
-    return OnlineKnn(images.subset(range(40)), images.subset(range(40, 60)), HALF, 5)
+    return OnlineKnn(images.subset(range(40)), images.subset(range(40, 60)), HALF, 5, 7)
 
 
 def test_neighbours_are_those_of_scikit_learn(knn):
     encoder = build_encoder("resnet10_narrow", "imagenet", "cifar", 16)
     known, asked = (
-        image_features(encoder, images, HALF).numpy() for images in (knn.bank, knn.queries)
+        image_features(encoder, images, HALF, 7).numpy() for images in (knn.bank, knn.queries)
     )
     index = NearestNeighbors(n_neighbors=NEAREST, metric="cosine").fit(known)
     labels = knn.queries.labels.tolist()
@@ -65,10 +65,10 @@ def test_the_gallery_names_and_holds_the_images(knn):
 
 def test_large_images_are_small_on_the_page(knn):
     sets = [
-        replace(s, images=s.images.repeat(1, 1, 10, 10), size=160) for s in (knn.bank, knn.queries)
+        replace(s, pixels=s.pixels.repeat(1, 1, 10, 10), size=160) for s in (knn.bank, knn.queries)
     ]
     found = {when: [[0, 1, 2, 3, 4]] * 4 for when in ("before", "after")}
-    _, pictures = gallery(OnlineKnn(*sets, HALF, 5), found)
+    _, pictures = gallery(OnlineKnn(*sets, HALF, 5, 7), found)
     assert {png(source).size for *_, source in pictures} == {(SIDE * 6, SIDE * 2)}
 
 

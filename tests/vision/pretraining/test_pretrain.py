@@ -11,10 +11,11 @@ from conftest import reset_accelerator
 from PIL import Image
 from safetensors.torch import load_file
 from trainer_cases import interrupt
+from transformers import ResNetModel
 from vision_cases import colour_images, write_parquet
 
 from vision import evaluate, train
-from vision.data.images import ImageSet
+from vision.data.images import EncodedImages
 from vision.pretraining.task import PretrainTask
 from vision.resnet import load_encoder
 
@@ -28,7 +29,7 @@ FLAGS = ["--architecture=resnet10_narrow", "--stem=imagenet", "--image_size=48",
 def folder(tmp_path):
     """Two classes of 24 and 8 small pictures for training and test."""
     found = colour_images(32, 2)
-    for row, (image, label) in enumerate(zip(found.images, found.labels, strict=True)):
+    for row, (image, label) in enumerate(zip(found.pixels, found.labels, strict=True)):
         place = tmp_path / "pictures" / ("train" if row < 24 else "test") / "ab"[label]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / f"{row}.png")
@@ -63,7 +64,7 @@ def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, capsys, mo
     assert run(folder, tmp_path / "out", f"--loss={loss}", "--max_steps=3", "--log_similarity") == 0
     said = capsys.readouterr().out
     assert "24 images of pictures, 2 classes" in said
-    assert "kNN while training: 12 training images vote on 3 test images" in said
+    assert "kNN while training (knn5): 12 training images vote on 3 test images" in said
     assert "knn5: untrained" in said
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["program"] == "vision/train.py"
@@ -129,6 +130,49 @@ def test_other_images_are_another_run_and_a_moved_folder_is_not(folder, tmp_path
     assert "training data was pictures, 24 images" in capsys.readouterr().err
 
 
+def test_the_accuracy_while_training_is_of_classes_by_name(tmp_path):
+    """Files that name the same classes in another order, for the same images, give the same."""
+    found = []
+    for order in ((0, 1, 2), (2, 1, 0)):
+        place = tmp_path / f"set{order[0]}"
+        names = ["cat", "dog", "eel"]
+        grays, labels = [20, 30, 120, 130, 220, 230], [0, 0, 1, 1, 2, 2]
+        write_parquet(place / "train-0.parquet", grays, labels, names)
+        theirs = [order.index(label) for label in labels]
+        write_parquet(place / "test-0.parquet", grays, theirs, [names[k] for k in order])
+        flags = ["--max_steps=1", "--train_batch_size=4", "--knn_k=1"]
+        assert run(place, tmp_path / "out" / place.name, *flags) == 0
+        record = json.loads((tmp_path / "out" / place.name / "run.json").read_text())
+        found.append((record["untrained"]["knn1"], record["trained"]["knn1"]))
+    assert found[0] == found[1]
+    assert found[0][0] >= 50  # each test image is a training image
+
+
+@pytest.fixture
+def largest(monkeypatch):
+    """The largest number of images that went through a backbone at once, in a list."""
+    seen = [0]
+    whole = ResNetModel.forward
+
+    def forward(self, images, *args, **options):
+        seen[0] = max(seen[0], len(images))
+        return whole(self, images, *args, **options)
+
+    monkeypatch.setattr(ResNetModel, "forward", forward)
+    return seen
+
+
+def test_no_more_images_than_the_batch_size_are_encoded_at_once(folder, tmp_path, largest):
+    """Neither for the check for collapse and the kNN in training, nor in any task of evaluation."""
+    assert run(folder, tmp_path / "out", "--max_steps=2", "--train_batch_size=5") == 0
+    assert largest == [5]
+    largest[0] = 0
+    flags = [f"--model={tmp_path / 'out'}", "--k=5", "--probe=augmented", "--probe_epochs=1"]
+    tasks = ["--tasks", "knn", "linear", "transfer", "svm", "--transfer_epochs=1"]
+    assert evaluate.main([*flags, *tasks, "--batch_size=3"]) == 0
+    assert largest == [3]
+
+
 @pytest.fixture
 def photos(tmp_path):
     """Photos of 120 x 100, of two classes: in gray, CMYK, colours and with a palette."""
@@ -174,7 +218,7 @@ def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, ca
     """
     out, bad = tmp_path / "out", photos / "train" / "dog" / "1.jpg"
     flags = [f"--dataset={photos}", *FLAGS, "--max_steps=9", f"--output_dir={out}", "--knn_k=0"]
-    whole, content = ImageSet.crops, bad.read_bytes()
+    whole, content = EncodedImages.crops, bad.read_bytes()
 
     def damaged(self, rows, kinds, key):
         if key[-1] == 6:
@@ -182,7 +226,7 @@ def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, ca
         return whole(self, rows, kinds, key)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ImageSet, "crops", damaged)
+        patch.setattr(EncodedImages, "crops", damaged)
         assert train.main(flags) == 2
         reset_accelerator()
     said = capsys.readouterr().err.strip().splitlines()[-1]
@@ -204,6 +248,7 @@ def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, ca
     ("flags", "message"),
     [("--knn_k=25", "--knn_k: 25 neighbours of 6 "),
      ("--grad_cache_chunk=4", "batch normalisation uses the statistics of its batch"),
+     ("--loss=byol() --temp=0.2", "--temp: byol() has no temperature to set"),
      ("--train_batch_size=1 --loss=queue(0.2)", "--train_batch_size: must lie in [2, inf)"),
      ("--key_momentum=0.5 --loss=dcl(0.1)", "--key_momentum: the loss dcl(0.1) has none"),
      ("--dataset=shapes --train_list=list.txt", "--train_list: "),
@@ -231,7 +276,7 @@ def test_a_listed_choice_is_on_record_and_evaluated(photos, said_by, capsys):
     ("lines", "message"),
     [("train/cat/0.jpg\ntrain/cow/1.jpg 3\ncat/9.jpg", "2 files that .*train does not have.* train/cow/1.jpg"),
      ("\n \n", "names: none"), ("\udcff", "cannot be read"), (None, "cannot be read: .*No such file"),
-     ("dog/0.jpg", "one image only")],
+     ("dog/0.jpg", "--train_batch_size: 2 exceeds the 1 training samples")],
 )  # fmt: skip
 def test_lists_that_cannot_be_used_are_one_line(lines, message, photos, said_by):
     listed = photos.parent / "list.txt"
@@ -243,7 +288,9 @@ def test_lists_that_cannot_be_used_are_one_line(lines, message, photos, said_by)
 def test_one_class_trains_and_is_not_evaluated(photos, said_by):
     for split in ("train", "test"):
         shutil.rmtree(photos / split / "cat")
-    assert "trained" in said_by()
+    said = said_by()
+    assert "no accuracy while training (dataset: the training images of photos are of one" in said
+    assert "100.00" not in said
     assert "are of one class" in said_by(f"--model={photos.parent / 'out'}", program=evaluate)
 
 

@@ -51,7 +51,7 @@ def test_who_sees_which_views_and_who_learns(kind, one_pass):
     """Views share batch statistics in one pass alone, and never the query with its key."""
     task = make_task(kind, one_pass)
     embeddings = task.embed(task.model, task.load(torch.arange(6).numpy(), 0))
-    bright = as_float(task.views.images.images[:6])
+    bright = as_float(task.views.images.pixels[:6])
     parts = (
         [torch.cat([bright, 0.5 * bright])]
         if one_pass and kind != "queue"

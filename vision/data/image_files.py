@@ -1,0 +1,154 @@
+"""Encoded images of a split, which are read when they are asked for: files, or rows of parquet
+files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from glob import escape
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dystress_text.errors import DataError, reason_of
+from dystress_text.files.places import cache_root
+
+_IMAGE_COLUMNS = ("img", "image")
+_LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Encoded images by their row."""
+
+    contents: Sequence[Path] | pa.ChunkedArray  # paths, or a column of files, perhaps mapped
+    rows: NDArray[np.int64]  # those of the contents that are chosen, in order
+    origin: str = ""  # where the column comes from, for errors
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, row: int) -> tuple[bytes | Path, str]:
+        """The content of an image file, or its path; and its name in errors."""
+        found = self.contents[int(self.rows[row])]
+        if isinstance(found, Path):
+            return found, str(found)
+        return found.as_py(), f"{self.origin}, row {self.rows[row]}"
+
+    def subset(self, rows: Sequence[int]) -> ImageFiles:
+        """The files at ``rows``, in that order."""
+        return replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
+
+    def fingerprint(self) -> Iterable[bytes]:
+        """Names of the files, of which one may be mended, or the column's rows and the lengths of
+        their content.
+        """
+        if isinstance(self.contents, pa.ChunkedArray):
+            lengths = pc.binary_length(self.contents).to_numpy().astype(np.int64)
+            return self.rows.tobytes(), lengths[self.rows].tobytes()
+        paths = (self.contents[row] for row in self.rows)
+        return (os.fsencode(f"{path.parent.name}/{path.name}\n") for path in paths)
+
+
+def _links(files: Sequence[Path]) -> tuple[list[str], str]:
+    """Names without signs that datasets takes for patterns, in a cache of these very files: a
+    change has a new one.
+    """
+    stats = [path.stat() for path in files]  # st_ctime, since st_mtime can be set
+    identity = [
+        (str(path.resolve()), it.st_ino, it.st_size, it.st_ctime_ns)
+        for path, it in zip(files, stats, strict=True)
+    ]
+    folder = cache_root() / "datasets" / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    links = [folder / f"{number}.parquet" for number in range(len(files))]
+    for link, path in zip(links, files, strict=True):
+        with suppress(FileExistsError):
+            link.symlink_to(path.absolute())
+    return [str(link) for link in links], str(folder)
+
+
+def read_labels(files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Labels of the rows, and the names of the classes (numbers where the files name none).
+
+    None and no names where there is no column of labels, or -1 in each row, as the hub's test
+    splits have it.
+    """
+    import datasets  # slow to import
+
+    origin = _origin(files)
+    with _naming(files):
+        schema = pq.read_schema(files[0])
+        name = next((name for name in _LABEL_COLUMNS if name in schema.names), None)
+        if name is None:
+            return None, ()
+        tables = [pq.ParquetFile(file).read(columns=[name]) for file in files]
+        column = pa.concat_tables(tables, promote_options="permissive")[name]
+        feature = datasets.Features.from_arrow_schema(schema)[name]
+    if not pa.types.is_integer(column.type):
+        raise DataError(f"{origin}: labels are whole numbers, and column {name} has {column.type}")
+    labels = column.to_pylist()
+    if labels and set(labels) == {-1}:
+        return None, ()
+    if column.null_count or min(labels, default=0) < 0:
+        raise DataError(f"{origin} has rows without a class")
+    count = max(labels, default=-1) + 1
+    named = getattr(feature, "names", None) or range(count)
+    if len(named) < count:
+        raise DataError(f"{origin} has classes without a name")
+    return torch.tensor(labels), tuple(map(str, named))
+
+
+def read_parquet(files: Sequence[Path]) -> ImageFiles:
+    """The images of parquet files.
+
+    A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the
+    files once to a cache, from where they are mapped into memory. The column's field ``bytes``
+    holds image files.
+    """
+    import datasets  # slow to import
+
+    datasets.disable_progress_bars()
+    with _naming(files):
+        names = pq.read_schema(files[0]).names
+        image = next((name for name in _IMAGE_COLUMNS if name in names), None)
+        label = [name for name in _LABEL_COLUMNS if name in names][
+            :1
+        ]  # as the copies of 0.2 have it
+        if image is None:
+            raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
+        links, cache = _links(files)
+        stored = datasets.Dataset.from_parquet(
+            [escape(link) for link in links], columns=[image, *label], cache_dir=cache
+        )
+        contents = pc.struct_field(stored.data.table[image], "bytes")
+    if contents.null_count:
+        raise DataError(f"{_origin(files)} has rows without an image")
+    return ImageFiles(contents, np.arange(len(contents)), _origin(files))
+
+
+def _origin(files: Sequence[Path]) -> str:
+    return str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1].name}"
+
+
+@contextmanager
+def _naming(files: Sequence[Path]) -> Iterator[None]:
+    """Name the file that cannot be read."""
+    file = files[0]
+    try:
+        for file in files:
+            pq.read_schema(file)
+        yield
+    except Exception as error:  # the libraries that read tables have many kinds
+        reason = reason_of(error.__cause__ or error)
+        raise DataError(f"{file} is damaged or of another layout: {reason}") from error
