@@ -18,8 +18,13 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from dystress_text.encoders import beside_module
-from dystress_text.encoders.beside_module import BesideEmbedding, joined, without_prompt
-from dystress_text.encoders.saving import MODULES, PROMPTS, prompts_of, quiet
+from dystress_text.encoders.beside_module import (
+    BesideEmbedding,
+    is_table,
+    joined,
+    without_prompt,
+)
+from dystress_text.encoders.saving import MODULES, PROMPTS, SETTINGS, prompts_of, quiet
 from dystress_text.encoders.static import (
     StaticEncoder,
     StaticTable,
@@ -73,6 +78,7 @@ class BesideEncoder(StaticEncoder):
 
     def __init__(self, table: StaticTable, model: Any, source: Path) -> None:
         super().__init__(table)
+        table.set_unknown(0.0)  # a text of unknown tokens alone has the model's vector alone
         self._model = (model,)  # a tuple, since it must not be a submodule
         self.source, self.dim = source, len(model.encode(["One text."], show_progress_bar=False)[0])
         self._own: dict[str, Tensor] = {}  # the model's vectors, which training does not change
@@ -102,22 +108,25 @@ class BesideEncoder(StaticEncoder):
 
         It is for one graph of both.
         """
-        limit, lengths = (
-            self.model.max_seq_length or sys.maxsize,
-            attention_mask.sum(1, keepdim=True),
-        )
-        special = torch.tensor(
-            self.model.tokenizer("")["input_ids"]
-        )  # around a text; they are no words
-        is_word = attention_mask * (input_ids.unsqueeze(-1) != special).all(-1)  # (n, length)
+        limit = self.model.max_seq_length or sys.maxsize
+        lengths, positions = attention_mask.sum(1, keepdim=True), torch.arange(input_ids.shape[1])
+        # of a text, (tokens,): what the tokenizer puts around it is no word, an equal token in it is
+        around = self.model.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+        before, after = around.index(0), around[::-1].index(0)
+        is_word = (positions >= before) & (positions < lengths - after)  # (n, length)
         words = (self.transformer.embedding(input_ids) * is_word.unsqueeze(-1)).sum(1)
         kept = torch.sym_min(input_ids.shape[1], limit)  # type: ignore[no-untyped-call]
-        ends = (lengths > limit) & (
-            torch.arange(kept) == limit - 1
-        )  # where a cut text has its last token instead
-        ids = torch.where(ends, input_ids.gather(1, lengths - 1), input_ids[:, :kept])
-        features = self.model({"input_ids": ids, "attention_mask": attention_mask[:, :kept]})
+        positions, mask = positions[:kept], attention_mask[:, :kept]
+        # a cut text keeps its last tokens
+        moved = (lengths - limit).clamp(min=0) * (positions >= limit - after)  # (n, kept)
+        ids = input_ids.gather(1, positions + moved)
+        features = self.model({"input_ids": ids, "attention_mask": mask})
         return joined(features["sentence_embedding"], words, WEIGHT)
+
+    @property
+    def may_have_graph(self) -> bool:
+        """Whether one graph can hold both, if they have one vocabulary."""
+        return not is_table(self.model) and not any(self.model.prompts.values())
 
     def of_graph(
         self, words: PreTrainedTokenizerBase
@@ -125,11 +134,12 @@ class BesideEncoder(StaticEncoder):
         """Tokenizer and configuration of a graph of both; ``words`` is the table's tokenizer."""
         own = tokenizer_of(tokenizers_form(self.model))
         if (
-            any(self.model.prompts.values())
+            not self.may_have_graph
             or own.backend_tokenizer.to_str() != words.backend_tokenizer.to_str()
         ):
             raise ParameterError(
-                "to", "onnx needs a table of the vocabulary of the model beside it, without prompts"
+                "to",
+                "onnx needs a table of the vocabulary of the model beside it, a transformer without prompts",
             )
         tokenizer: PreTrainedTokenizerBase = copy.deepcopy(self.model.tokenizer)
         tokenizer.model_max_length = sys.maxsize
@@ -147,10 +157,15 @@ class BesideEncoder(StaticEncoder):
         weights = self.transformer.embedding.weight.detach().cpu()
         with replaced_files(folder) as complete:
             _copy_model(self.source, complete / beside_module.MODEL)
+            inside = complete / beside_module.MODEL / MODULES
+            modules = json.loads(inside.read_text(encoding="utf-8"))
+            for entry in modules:  # by names that each release reads: 5 lacks some of 6
+                entry["type"] = f"sentence_transformers.models.{entry['type'].rpartition('.')[2]}"
+            write_json(inside, modules)
             BesideEmbedding(self.model, weights, words_of(tokenizer), WEIGHT).save_words(complete)
             shutil.copyfile(file, complete / file.name)
             write_json(
-                complete / "config_sentence_transformers.json",
+                complete / SETTINGS,
                 getattr(self.transformer.config, PROMPTS),
             )
             write_json(complete / MODULES, [module])

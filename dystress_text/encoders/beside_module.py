@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import sentence_transformers
 import torch
 import torch.nn.functional as F
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import load_dir_path
@@ -22,6 +24,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 MODEL, WORDS, TOKENIZER, SETTINGS = "model", "words.safetensors", "words.json", "beside.json"
+FIRST_RELEASE = "5.4"  # of sentence-transformers that tells a module the prompt; before, it is text
 
 
 class BesideEmbedding(nn.Module):
@@ -42,24 +45,33 @@ class BesideEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.words, self.weight = model, words, weight
+        first: Any = model[0]
+        if hasattr(first, "unpad_inputs"):
+            first.unpad_inputs = False  # with flash attention its features would not be rows
         self.table = nn.Embedding(len(table), table.shape[1], _weight=table)
 
     def preprocess(
         self, inputs: Sequence[str], prompt: str | None = None, **options: Any
     ) -> dict[str, Any]:
-        """What both parts read of texts."""
+        """What both parts read of texts: one row a text in each tensor, so that losses may join,
+        cut and cache columns of them.
+        """
         if hasattr(self.model, "preprocess"):
             features: dict[str, Any] = self.model.preprocess(list(inputs), prompt=prompt, **options)
-        else:  # before sentence-transformers 5.4, which puts a prompt before the texts by itself
+        else:  # before 5.4
             features = self.model.tokenize(list(inputs), **options)
+        if "offsets" in features:  # a static model's tokens lie text after text
+            starts = features.pop("offsets")[1:].tolist()
+            rows = [ids.tolist() for ids in features["input_ids"].tensor_split(starts)]
+            features["input_ids"], features["attention_mask"] = padded(rows)
         plain = [without_prompt(self.model, text) for text in inputs]
-        ids = [
-            encoding.ids for encoding in self.words.encode_batch(plain, add_special_tokens=False)
-        ]
-        features["word_ids"] = torch.tensor(
-            [word for of_text in ids for word in of_text], dtype=torch.long
-        )  # (words,)
-        features["word_starts"] = torch.tensor([0, *map(len, ids)][:-1]).cumsum(0)  # (n,)
+        encodings = self.words.encode_batch(plain, add_special_tokens=False)
+        # cached losses cut each tensor that is as wide as the model's mask to its longest text, so
+        # these are wider
+        width = 1 + features["attention_mask"].shape[1] if "attention_mask" in features else 1
+        features["lexical_ids"], features["lexical_mask"] = padded(
+            [encoding.ids for encoding in encodings], width
+        )
         return features
 
     def tokenize(self, texts: Sequence[str], **options: Any) -> dict[str, Any]:
@@ -68,11 +80,17 @@ class BesideEmbedding(nn.Module):
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, (n, dim), of unit length."""
-        features = self.model(features, **options)
-        words = F.embedding_bag(
-            features["word_ids"], self.table.weight, features["word_starts"], mode="sum"
-        )
-        features["sentence_embedding"] = joined(features["sentence_embedding"], words, self.weight)
+        ids, starts = flat(features["lexical_ids"], features["lexical_mask"])
+        lexical = F.embedding_bag(ids, self.table.weight, starts, mode="mean")  # 0 without a token
+        if is_table(self.model):
+            ids, starts = flat(features["input_ids"], features["attention_mask"])
+            dense = self.model({"input_ids": ids, "offsets": starts}, **options)
+            empty = features["attention_mask"].sum(1, keepdim=True) == 0  # NaN in half precision
+            own = dense["sentence_embedding"].masked_fill(empty, 0)
+        else:
+            features = self.model(features, **options)
+            own = features["sentence_embedding"]
+        features["sentence_embedding"] = joined(own, lexical, self.weight)
         return features
 
     def get_sentence_embedding_dimension(self) -> int:
@@ -112,13 +130,24 @@ class BesideEmbedding(nn.Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> BesideEmbedding:
-        """Read what :meth:`save` wrote; no code of the model inside is run."""
+        """Read what :meth:`save` wrote, the model inside with the options of the whole; no code of
+        it is run.
+        """
+        if Version(sentence_transformers.__version__) < Version(FIRST_RELEASE):
+            raise ImportError(
+                f"this model needs sentence-transformers {FIRST_RELEASE} or newer; "
+                f"{sentence_transformers.__version__} is installed"
+            )
         names = ("token", "cache_folder", "revision", "local_files_only")
         source: dict[str, Any] = {name: options[name] for name in names if name in options}
         folder = Path(str(load_dir_path(model_name_or_path, subfolder, **source)))
-        model = SentenceTransformer(
-            str(folder / MODEL), device="cpu", model_kwargs=options.get("model_kwargs")
-        )
+        names = ("model_kwargs", "processor_kwargs", "config_kwargs", "backend")
+        given: dict[str, Any] = {name: options[name] for name in names if name in options}
+        model = SentenceTransformer(str(folder / MODEL), device="cpu", **given)
+        if is_table(model) and given.get("backend", "torch") != "torch":
+            raise ValueError(
+                f"backend {given['backend']!r} is of transformers; this model has none"
+            )
         return cls.beside(model, folder)
 
     @classmethod
@@ -139,9 +168,41 @@ def without_prompt(model: SentenceTransformer, text: str) -> str:
     return text.removeprefix(max(prompts, key=len, default=""))
 
 
-def joined(own: Tensor, words: Tensor, weight: float) -> Tensor:
-    """Vectors (n, a + b) of unit length from those of a model (n, a) and of words (n, b); a part
-    may be 0.
+def is_table(model: SentenceTransformer) -> bool:
+    """Whether a model is a table of tokens itself."""
+    return type(model[0]).__name__ == "StaticEmbedding"
+
+
+def padded(ids: Sequence[Sequence[int]], width: int = 0) -> tuple[Tensor, Tensor]:
+    """Token ids and their mask, both (n, length), at least ``width`` long; 0 pads."""
+    lengths = torch.tensor([len(of_text) for of_text in ids])
+    mask = torch.arange(max(width, int(lengths.max()))) < lengths.unsqueeze(1)
+    rows = torch.zeros(mask.shape, dtype=torch.long)
+    rows[mask] = torch.tensor([i for of_text in ids for i in of_text], dtype=torch.long)
+    return rows, mask.long()
+
+
+def flat(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The tokens (tokens,) of padded ids (n, length), text after text, and where each text begins
+    (n,).
     """
-    parts = [F.normalize(own, dim=1), weight * F.normalize(words.to(own.dtype), dim=1)]
-    return F.normalize(torch.cat(parts, 1), dim=1)
+    lengths = mask.sum(1)
+    return ids[mask.bool()], lengths.cumsum(0) - lengths
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Vectors (n, dim) at length 1, in fp32; 0 stays 0 and has no gradient.
+
+    ``F.normalize`` divides by an epsilon there, which gives a slope of 1e12, and in half precision
+    NaN.
+    """
+    vectors = vectors.float()
+    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    return vectors / lengths.masked_fill(lengths == 0, torch.inf)
+
+
+def joined(own: Tensor, words: Tensor, weight: float) -> Tensor:
+    """Vectors (n, a + b) of unit length, as precise as the model's, from those of a model (n, a)
+    and of words (n, b); a part may be 0.
+    """
+    return unit(torch.cat([unit(own), weight * unit(words)], 1)).to(own.dtype)

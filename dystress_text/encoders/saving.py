@@ -20,6 +20,7 @@ from dystress_text.encoders.pooling import averages_layers, layer_weights, token
 from dystress_text.files.whole import write_json, write_text
 
 MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
 TRANSFORMER = "sentence_bert_config.json"
 BESIDE = "beside.json"  # of a model with a table of words beside it
 PROMPTS = "sentence_transformers"  # where a transformer's configuration keeps prompts and similarity until then

@@ -26,15 +26,21 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput
 
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.saving import PROMPTS, quiet, reword
+from dystress_text.encoders.saving import PROMPTS, SETTINGS, quiet, reword
 from dystress_text.errors import ParameterError
 from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
-from dystress_text.files.whole import replaced_files
+from dystress_text.files.whole import replaced_files, write_json
 
 NEW = "static"  # the name of a new table in place of a model's
 PIECES, READ = 4096, 200_000  # of a vocabulary that is learned: at most so many, from so many texts
 # a word with its marks and joiners, in parts where a script has no spaces, or one other sign
 _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{Cf}]")
+# Each number of the unknown token's row. At 0 a text of unknown tokens alone would have no direction,
+# and where sentence-transformers divides by its length (in Normalize, and in each loss) the slope is
+# 1e12: one such text in a batch stops training. Normalize being its own, only the row can mend that.
+# A known row's numbers are 5,000 times as large: a text of both changes by 1e-5, also for readers
+# such as model2vec, which leave the unknown token out; one without it does not change at all.
+UNKNOWN = 2e-5
 _SPREAD = 0.1  # standard deviation of a new table's rows at the mean idf
 
 
@@ -58,8 +64,8 @@ class StaticConfig(PretrainedConfig):
 class StaticTable(PreTrainedModel):
     """Word vectors as a model of transformers: the states of its only layer are the tokens' rows.
 
-    The row of the unknown token, if the configuration names it, stays 0: what is not known has no
-    meaning, and readers such as model2vec leave it out.
+    The row of the unknown token, if the configuration names it, stays as it is, next to nothing:
+    what is not known has no meaning.
     """
 
     config_class = StaticConfig
@@ -69,6 +75,13 @@ class StaticTable(PreTrainedModel):
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         if config.unk_token_id is not None:
             self.embedding.weight.register_hook(self._without_unknown)  # type: ignore[no-untyped-call]
+            self.set_unknown(UNKNOWN)
+
+    @torch.no_grad()
+    def set_unknown(self, value: float) -> None:
+        """Set each number of the unknown token's row, if there is one."""
+        if self.config.unk_token_id is not None:
+            self.embedding.weight[self.config.unk_token_id] = value
 
     def _without_unknown(self, gradient: Tensor) -> Tensor:
         gradient[self.config.unk_token_id] = (
@@ -102,9 +115,10 @@ class StaticTable(PreTrainedModel):
         rows = torch.randn(
             self.embedding.weight.shape, generator=torch.Generator().manual_seed(seed)
         )
-        self.embedding.weight.copy_(rows * (_SPREAD * idf / idf.mean()).unsqueeze(1))
-        if self.config.unk_token_id is not None:
-            self.embedding.weight[self.config.unk_token_id] = 0
+        rows *= (_SPREAD * idf / idf.mean()).unsqueeze(1)
+        if (unknown := self.config.unk_token_id) is not None:
+            rows[unknown] = self.embedding.weight[unknown]
+        self.embedding.weight.copy_(rows)
 
 
 class StaticEncoder(SentenceEncoder):
@@ -134,6 +148,7 @@ class StaticEncoder(SentenceEncoder):
         from sentence_transformers import SentenceTransformer  # slow to import
 
         kinds: Any = import_module("sentence_transformers.models")
+        self.transformer.set_unknown(UNKNOWN)  # weight decay makes it smaller
         weights = self.transformer.embedding.weight.detach().cpu().clone()
         modules: list[nn.Module] = [
             kinds.StaticEmbedding(words_of(tokenizer), embedding_weights=weights)
@@ -145,6 +160,10 @@ class StaticEncoder(SentenceEncoder):
                 str(complete), create_model_card=False
             )
             reword(complete, "mean")
+            settings = complete / SETTINGS
+            if self.normalize:  # model2vec reads this in place of Normalize
+                content = json.loads(settings.read_text(encoding="utf-8"))
+                write_json(settings, content | {"normalize": True})
 
 
 def new_static(
@@ -208,13 +227,14 @@ def words_of(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
 
 
 def table_of(weight: Tensor, unknown: int | None = None) -> StaticTable:
-    """A table of trained rows, (vocabulary, dim), which are copied; the unknown token's stays 0 if
-    it is.
+    """A table of trained rows, (vocabulary, dim), which are copied; the unknown token's stays next
+    to nothing if it is.
     """
-    has_none = unknown is not None and not weight[unknown].any()
+    has_none = unknown is not None and bool(weight[unknown].abs().max() <= UNKNOWN)
     rows, dim = weight.shape
     table = StaticTable(StaticConfig(rows, dim, unknown if has_none else None))
     table.embedding.weight.data = weight.detach().float().clone()
+    table.set_unknown(UNKNOWN)
     return table
 
 

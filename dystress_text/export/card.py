@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 
 from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.beside import GIVES, WEIGHT, BesideEncoder
+from dystress_text.encoders.beside_module import FIRST_RELEASE
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.saving import PROMPTS
@@ -78,6 +79,7 @@ def write_card(
         title=_plain(f"{name} as a sentence encoder" if name else "Sentence encoder"),
         encoder=encoder,
         both=both,
+        first_release=FIRST_RELEASE,
         gives=GIVES,
         weight=WEIGHT,
         config=encoder.transformer.config,

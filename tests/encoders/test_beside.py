@@ -14,12 +14,17 @@ import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
 from sentence_transformers.models import Router, StaticEmbedding
 from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
+from dystress_text.encoders.beside_module import BesideEmbedding
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_sentence_transformer
+from dystress_text.encoders.loading import load_saved, load_sentence_transformer
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.programs.export import main as export
 from dystress_text.programs.senteval import main as senteval
@@ -28,6 +33,7 @@ from dystress_text.programs.train import main
 TEXTS = [
     *make_sentences(9),
     "",
+    "[SEP] a cat [CLS] ran",
     " ".join(["cat dog"] * 60),
 ]  # the last one is longer than the 40 positions
 PLAIN = """
@@ -167,7 +173,11 @@ def test_the_table_trains_as_without_the_model(train):
     own = "--vocabulary=embedded"
     alone = SentenceTransformer(str(train(None, own)[0]), device="cpu")
     beside = load_sentence_transformer(str(train("bert", own)[0]), "cpu")
-    assert torch.equal(alone[0].embedding.weight, beside[0].table.weight)
+    found, expected = beside[0].table.weight, alone[0].embedding.weight
+    unknown = alone.tokenizer.token_to_id("[UNK]")
+    assert not found[unknown].any()  # a text of unknown words alone has the model's vector alone
+    expected[unknown].data.zero_()
+    assert torch.equal(found, expected)
 
 
 def test_words_are_without_the_models_prompts(train):
@@ -178,6 +188,101 @@ def test_words_are_without_the_models_prompts(train):
     ]
     for other in words[1:]:
         np.testing.assert_allclose(other, words[0], atol=1e-6)
+
+
+COLUMNS = [  # some have one token a text, so there are as many tokens as texts
+    ["cat", "dog", "the bird sat", "fish"],
+    ["tree", "the big man sat on a house", "\N{DUCK}", "river"],
+    ["one", "two", "three", "red"],
+]
+
+
+@pytest.mark.parametrize("kind", ["bert", "static"])
+def test_losses_of_three_columns_read_each_text(kind, train):
+    model = load_sentence_transformer(str(train(kind)[0]), "cpu").eval()
+    anchors, *candidates = (
+        torch.from_numpy(model.encode(texts)).double().numpy() for texts in COLUMNS
+    )
+    candidates = np.concatenate(candidates)
+    scores = 20 * anchors @ candidates.T
+    by_hand = np.mean([np.log(np.exp(row).sum()) - row[i] for i, row in enumerate(scores)])
+    gradients = []
+    for loss in (
+        MultipleNegativesRankingLoss(model),
+        CachedMultipleNegativesRankingLoss(model, mini_batch_size=3),
+    ):
+        features = [model.tokenize(texts) for texts in COLUMNS]
+        for of_column in features:
+            assert {len(x) for x in of_column.values() if isinstance(x, torch.Tensor)} == {4}
+        model.zero_grad()
+        value = loss(features, None)
+        value.backward()
+        assert value.item() == pytest.approx(by_hand, abs=1e-5)
+        gradients.append(model[0].table.weight.grad.clone())
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_part_without_a_known_token_has_no_gradient_and_no_nan(train):
+    model = load_sentence_transformer(str(train("bert")[0]), "cpu").eval()
+    texts = ["\N{DUCK}", "the cat"]
+    vectors = model(model.tokenize(texts))["sentence_embedding"]
+    own = model[0].model.encode(texts[:1])
+    np.testing.assert_allclose(vectors[0, :16].detach(), own[0] / np.linalg.norm(own), atol=1e-6)
+    vectors[0].sum().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert all(x.isfinite().all() for x in gradients)
+    assert torch.stack([x.norm() for x in gradients]).norm() < 1e3
+    half = model.half().encode(texts)
+    assert half.dtype == np.float16
+    np.testing.assert_allclose(half, vectors.detach(), atol=4e-3)
+
+
+def test_the_graph_counts_tokens_of_the_text_that_equal_special_ones(train):
+    folder, _ = train("bert")
+    encoder, words = load_saved(folder)
+    tokenizer, _ = encoder.of_graph(words)
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    found = encoder.eval().forward_padded(batch["input_ids"], batch["attention_mask"])
+    expected = load_sentence_transformer(str(folder), "cpu").encode(TEXTS)
+    np.testing.assert_allclose(found.detach(), expected, rtol=0, atol=2e-6)
+
+
+def test_options_of_the_load_reach_the_model_inside_or_are_refused(train):
+    folder = str(train("bert")[0])
+    options = {
+        "model_kwargs": {"dtype": torch.float16},
+        "processor_kwargs": {"model_max_length": 5},
+    }
+    module = BesideEmbedding.load(folder, **options)
+    assert next(module.model.parameters()).dtype == torch.float16
+    assert module.tokenize(["a cat ran to the house"])["input_ids"].shape == (1, 5)
+    with pytest.raises(Exception, match=r"(?i)optimum|onnx"):  # whose model has no graph
+        BesideEmbedding.load(folder, backend="onnx", local_files_only=True)
+    with pytest.raises(ValueError, match="backend 'onnx'"):
+        BesideEmbedding.load(str(train("static")[0]), backend="onnx")
+
+
+def test_the_card_names_the_release_that_loads_it(train, monkeypatch):
+    folder, _ = train("bert")
+    card = (folder / "README.md").read_text()
+    assert "from version 5.4 on" in card
+    assert "--to onnx" in card
+    assert "--to onnx" not in (train("static")[0] / "README.md").read_text()
+    modules = json.loads((folder / "model" / "modules.json").read_text())
+    assert {entry["type"].rpartition(".")[0] for entry in modules} == {
+        "sentence_transformers.models"
+    }
+    # older releases put a prompt of the user's own before the text, where it counts as words
+    monkeypatch.setattr("sentence_transformers.__version__", "5.3.1")
+    with pytest.raises(ImportError, match=r"needs sentence-transformers 5\.4 or newer"):
+        BesideEmbedding.load(str(folder))
+
+
+def test_a_prompt_of_the_users_own_is_no_text(train):
+    model = load_sentence_transformer(str(train("bert")[0]), "cpu")
+    plain, prompted = (model.encode("a dog ran", prompt=prompt) for prompt in ("", "red house "))
+    np.testing.assert_allclose(prompted[-16:], plain[-16:], atol=1e-6)
+    assert np.abs(prompted - plain).max() > 1e-3
 
 
 @pytest.mark.slow
@@ -200,6 +305,7 @@ def test_what_a_layout_cannot_hold_is_refused(train, tmp_path, capsys):
     for kind, to, reason in (
         ("bert", "hf", "transformers alone has no model with words beside it"),
         ("prompts", "onnx", "onnx needs a table of the vocabulary of the model beside it"),
+        ("static", "onnx", "onnx needs a table of the vocabulary of the model beside it"),
     ):
         folder, _ = train(kind)
         capsys.readouterr()
