@@ -6,12 +6,9 @@ model takes its own forward. The embeddings are those of sentence-transformers w
 
 from __future__ import annotations
 
-import copy
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,16 +23,13 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from torch import Tensor, nn
 
-from dystress_text.cli.extras import require
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.files.whole import replaced_files
 from dystress_text.models.loading import prompts_of, quiet, save_model, transformer_of
+from dystress_text.models.lora import merged_adapters
 from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.models.static import is_static, save_static
-
-if TYPE_CHECKING:
-    from peft import PeftModel
 
 TEXTS_AT_ONCE = 4_096  # tokenised together; features take many times the memory of the ids
 TOKENS_ON_CPU = 2_048  # of a batch of texts
@@ -64,7 +58,6 @@ class Embedder(nn.Module):
         self.model = model
         self.head = head
         self.lm_head = lm_head
-        self._adapters: tuple[PeftModel, ...] = ()  # a tuple, so that it is no submodule
         pooler = getattr(model.transformers_model, "pooler", None)
         if isinstance(pooler, nn.Module):  # BERT's is saved, but pooling does not use it
             pooler.requires_grad_(False)
@@ -119,47 +112,14 @@ class Embedder(nn.Module):
         logits = self.lm_head(states[indices])  # (m, vocabulary)
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
-    def add_lora(self, rank: int) -> None:
-        """Add low-rank adapters (peft), scaled by 2, to the layers of peft's choice.
-
-        All other weights of the transformer are frozen. :meth:`save` merges the adapters.
-        """
-        require("lora", "lora")
-        from peft import LoraConfig, get_peft_model
-
-        transformer = transformer_of(cast(Transformer, self.model[0]))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of peft's own calls to transformers
-                config = LoraConfig(r=rank, lora_alpha=2 * rank)
-                self._adapters = (get_peft_model(transformer, config),)
-        except ValueError as error:
-            kind = transformer.config.model_type
-            raise ParameterError(
-                "lora", f"peft has no choice of layers for encoders of type {kind!r}"
-            ) from error
-
     def save(self, folder: str | Path) -> None:
         """Save the model, with adapters merged, as sentence-transformers does.
 
         Files of an earlier model in the folder are replaced when all new files are complete.
         """
-        with quiet(), replaced_files(folder) as complete, self._merged_adapters():
-            save = save_static if is_static(self.model) else save_model
+        save = save_static if is_static(self.model) else save_model
+        with quiet(), replaced_files(folder) as complete, merged_adapters(self.model):
             save(self.model, complete)
-
-    @contextmanager
-    def _merged_adapters(self) -> Iterator[None]:
-        if not self._adapters:
-            yield
-            return
-        module = cast(Transformer, self.model[0])
-        adapted = module.model
-        module.model = copy.deepcopy(self._adapters[0]).merge_and_unload()
-        try:
-            yield
-        finally:
-            module.model = adapted
 
 
 def can_pack(model: SentenceTransformer) -> bool:

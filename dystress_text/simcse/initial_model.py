@@ -37,6 +37,7 @@ from dystress_text.models.loading import (
     prompts_of,
     transformer_of,
 )
+from dystress_text.models.lora import add_adapters
 from dystress_text.models.masked_lm import load_lm_head
 from dystress_text.models.poolers import (
     FIRST,
@@ -304,7 +305,7 @@ def _assemble(parts: _Parts, text: TextSettings, notes: list[str]) -> InitialMod
         metadata["head"] = {"starts": parts.head_source, "kept": bool(kept)}
         notes.append(f"head: {parts.head_source}, {'kept' if kept else 'dropped after training'}")
     if text.lora is not None:
-        embedder.add_lora(text.lora)
+        add_adapters(transformer, text.lora)
         counts = {
             "trained": sum(p.numel() for p in embedder.parameters() if p.requires_grad),
             "all": sum(p.numel() for p in embedder.parameters()),

@@ -13,6 +13,7 @@ from transformers import AutoModel
 from dystress_text.cli import extras
 from dystress_text.errors import ParameterError
 from dystress_text.models.embedder import Embedder, encode
+from dystress_text.models.lora import add_adapters
 from dystress_text.programs.train import main
 
 
@@ -20,7 +21,7 @@ from dystress_text.programs.train import main
 def test_the_merged_model_is_the_formula_and_gives_the_adapters_vectors(family, pooler, tmp_path):
     """W + 2 B A, in fp64; GPT-2's weights are transposed."""
     embedder = Embedder(build_model(family, pooler, head=True))
-    embedder.add_lora(3)
+    add_adapters(embedder.model[0].model, 3)
     for name, parameter in embedder.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -67,7 +68,7 @@ def test_an_encoder_without_layers_of_peft_s_choice_and_an_installation_without_
     flags, capsys, monkeypatch
 ):
     with pytest.raises(ParameterError, match=r"lora: .*'mpnet'"):
-        Embedder(build_model("mpnet")).add_lora(2)
+        add_adapters(build_model("mpnet")[0].model, 2)
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     assert main([*flags, "--lora=2"]) == 2
     assert "lora needs peft: pip install -c " in capsys.readouterr().err

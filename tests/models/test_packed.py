@@ -6,6 +6,7 @@ from conftest import make_sentences, set_dropout
 from model_cases import build_model, packed_batch
 
 from dystress_text.models.embedder import Embedder
+from dystress_text.models.lora import add_adapters
 from dystress_text.models.packed import dropout
 from dystress_text.models.poolers import POOLERS
 
@@ -25,7 +26,7 @@ def make_batch(model, n=9):
 def test_embeddings_and_gradients_equal_transformers(family, lora, pooler, training):
     embedder = Embedder(build_model(family, pooler))
     if lora:
-        embedder.add_lora(3)
+        add_adapters(embedder.model[0].model, 3)
         for name, parameter in embedder.named_parameters():
             if ".lora_" in name:
                 torch.nn.init.normal_(parameter, std=0.3)
