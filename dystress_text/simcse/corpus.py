@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -50,119 +50,96 @@ WARNED, REFUSED = (
 
 
 @dataclass(eq=False)
-class TokenizedCorpus:
-    """Samples of one or several sentences as token ids, special tokens included."""
+class Corpus:
+    """Training samples in a memory-mapped file, one after another.
 
-    tokens: NDArray[np.integer]  # (total,) ids of all sentences, one after another
-    offsets: NDArray[np.int64]  # (samples * columns + 1,) the start of each sentence
-    first: NDArray[
-        np.int64
-    ]  # (distinct samples,) the numbers of the samples that equal no earlier one
-    some: list[
-        str
-    ]  # distinct sentences from the whole text, each a sample's first; the same for all seeds
+    Attributes:
+        content: (total,) of all sentences: token ids, or bytes of UTF-8.
+        offsets: (samples * columns + 1,) where each sentence begins.
+        first: (distinct samples,) numbers of the samples that equal no earlier one.
+        some: distinct sentences from the whole text, each a sample's first; the same for all seeds.
+        report: what was read, and what is noteworthy.
+        identity: checksums of the text and of the tokenizer.
+        columns: sentences of a sample.
+        chosen: numbers of the samples that count, renumbered from 0; None for all.
+    """
+
+    content: NDArray[np.integer]
+    offsets: NDArray[np.int64]
+    first: NDArray[np.int64]
+    some: list[str]
     report: CorpusReport
-    identity: str  # checksums of the text and of the tokenizer
-    columns: int = 1  # sentences of a sample
-    chosen: NDArray[np.int64] | None = (
-        None  # the numbers of the samples that count, renumbered from 0; None for all
-    )
+    identity: str
+    columns: int = 1
+    chosen: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return (len(self.offsets) - 1) // self.columns if self.chosen is None else len(self.chosen)
+        if self.chosen is not None:
+            return len(self.chosen)
+        return (len(self.offsets) - 1) // self.columns
 
     @property
     def rows(self) -> int:
         """Rows of a batch for each sample; of one row the encoder makes two dropout views."""
-        return self.columns
+        return 2
 
     def numbers(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The numbers that samples (n,) have in the text."""
+        """Return the numbers that samples (n,) have in the text."""
         return samples if self.chosen is None else self.chosen[samples]
 
-    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        """The sentences of samples (n,): the first column of all samples, then the second, and so
-        on.
+    def distinct(self) -> Self:
+        """Return the corpus with the first alone of samples with the same tokens."""
+        return replace(self, chosen=self.first)
 
-        The same at each ``step``; of a :class:`CroppedCorpus` others.
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
+        """Return the rows of samples (n,): the first row of all samples, then the second, and so on.
 
         Returns:
-            ``token_ids`` (tokens,), sentence after sentence; ``lengths`` (n * columns,) of the
-            sentences; ``longest``, the greatest of them, as a number.
+            ``token_ids`` (tokens,), row after row; ``lengths`` (n * rows,) of the rows;
+            ``longest``, the greatest of them, as a number.
         """
-        sentences = (
-            self.numbers(samples) * self.columns + np.arange(self.columns)[:, None]
-        ).ravel()
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class TokenizedCorpus(Corpus):
+    """Samples of one or several sentences as token ids, special tokens included."""
+
+    @property
+    def rows(self) -> int:
+        return self.columns
+
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
+        columns = np.arange(self.columns)[:, None]
+        sentences = (self.numbers(samples) * self.columns + columns).ravel()
         starts = self.offsets[sentences]
         return self._spans(starts, self.offsets[sentences + 1] - starts)
 
     def _spans(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Batch:
-        """A batch of spans of tokens, which begin at ``starts`` (n,) and have ``lengths`` (n,)."""
-        places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(
-            lengths.sum()
-        )
+        """Return a batch of spans of tokens that begin at ``starts`` (n,), of ``lengths`` (n,)."""
+        shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)  # (tokens,)
+        indices = shifts + np.arange(lengths.sum())
         return {
-            "token_ids": torch.from_numpy(self.tokens[places].astype(np.int64)),
+            "token_ids": torch.from_numpy(self.content[indices].astype(np.int64)),
             "lengths": torch.from_numpy(lengths),
             "longest": int(lengths.max()),
         }
 
     def texts_with(self, vocabulary: int) -> Tensor:
-        """The number of sentences that have each token, (vocabulary,)."""
+        """Return the number of sentences that have each token, (vocabulary,)."""
         counts = np.zeros(vocabulary, np.int64)
         for start in range(0, len(self.offsets) - 1, 10_000):
             ends = self.offsets[start : start + 10_001]
             sentence = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-            pairs = np.unique(
-                sentence * vocabulary + self.tokens[ends[0] : ends[-1]]
-            )  # of sentence and token
+            tokens = self.content[ends[0] : ends[-1]]
+            pairs = np.unique(sentence * vocabulary + tokens)  # of sentence and token
             counts += np.bincount(pairs % vocabulary, minlength=vocabulary)
         return torch.from_numpy(counts)
-
-    def distinct(self) -> TokenizedCorpus:
-        """Of samples with the same tokens the first alone."""
-        return replace(self, chosen=self.first)
-
-
-@dataclass(eq=False, kw_only=True)
-class CroppedCorpus(TokenizedCorpus):
-    """Samples as UTF-8, of which each batch takes two crops; the tokenizer reads these while
-    earlier batches train.
-    """
-
-    crops: Crops
-    backend: Tokenizer  # cuts at the training length
-    padding: int  # the token that stands for a crop without one
-
-    @property
-    def rows(self) -> int:
-        return 2
-
-    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        """The first crops of samples (n,), then the second ones, as :meth:`TokenizedCorpus.batch`
-        has them.
-        """
-        views = [self.crops.views(self.text(i), step, i) for i in self.numbers(samples).tolist()]
-        encodings = self.backend.encode_batch_fast(
-            [views[i][k] for k in (0, 1) for i in range(len(views))]
-        )
-        ids = [torch.tensor(encoding.ids or [self.padding]) for encoding in encodings]
-        lengths = [len(of_crop) for of_crop in ids]
-        return {
-            "token_ids": torch.cat(ids),
-            "lengths": torch.tensor(lengths),
-            "longest": max(lengths),
-        }
-
-    def text(self, sample: int) -> str:
-        return self.tokens[self.offsets[sample] : self.offsets[sample + 1]].tobytes().decode()
 
 
 @dataclass(eq=False, kw_only=True)
 class TokenCroppedCorpus(TokenizedCorpus):
-    """Samples as token ids, of which each batch takes two crops: spans of tokens, whose vectors
-    know no context.
-    """
+    """Token ids of which each batch takes two crops, for a static model, which knows no context."""
 
     crops: Crops
 
@@ -173,10 +150,40 @@ class TokenCroppedCorpus(TokenizedCorpus):
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         numbers = self.numbers(samples)
         starts = self.offsets[numbers]
-        firsts, lengths = self.crops.spans(
-            self.offsets[numbers + 1] - starts, step, numbers
-        )  # (2, n) each
-        return self._spans((starts + firsts).ravel(), lengths.ravel())
+        lengths = self.offsets[numbers + 1] - starts
+        firsts, counts = self.crops.spans(lengths, step, numbers)  # (2, n) each
+        return self._spans((starts + firsts).ravel(), counts.ravel())
+
+
+@dataclass(eq=False, kw_only=True)
+class TextCroppedCorpus(Corpus):
+    """Text of which each batch takes two crops; they are tokenised while earlier batches train.
+
+    Attributes:
+        crops: draws them.
+        backend: the tokenizer, which cuts at the training length.
+        padding: the token that stands for a crop without one.
+    """
+
+    crops: Crops
+    backend: Tokenizer
+    padding: int
+
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
+        views = [self.crops.views(self.text(i), step, i) for i in self.numbers(samples).tolist()]
+        crops = [first for first, _ in views] + [second for _, second in views]
+        encodings = self.backend.encode_batch_fast(crops)
+        ids = [torch.tensor(encoding.ids or [self.padding]) for encoding in encodings]
+        lengths = [len(of_crop) for of_crop in ids]
+        return {
+            "token_ids": torch.cat(ids),
+            "lengths": torch.tensor(lengths),
+            "longest": max(lengths),
+        }
+
+    def text(self, sample: int) -> str:
+        """Return a sample's text."""
+        return self.content[self.offsets[sample] : self.offsets[sample + 1]].tobytes().decode()
 
 
 def load_corpus(
@@ -186,7 +193,7 @@ def load_corpus(
     max_samples: int | None = None,
     cache_dir: str | Path | None = None,
     crops: Crops | None = None,
-) -> TokenizedCorpus:
+) -> Corpus:
     """The samples of a training text, or the first ``max_samples``, from the cache if it has them.
 
     With ``crops`` each batch has two crops of each sample in its place. ``max_seq_length`` counts
@@ -224,13 +231,14 @@ def load_corpus(
                 corpus = _open_cached(folder, identity, text.columns)
     except OSError as error:
         raise cache_error(folder.parent, error) from error
-    if crops is not None:
-        corpus = CroppedCorpus(
-            **vars(corpus), crops=crops, backend=backend, padding=tokenizer.pad_token_id or 0
-        )
-        corpus.report = _report_of_crops(corpus, partial(_encoded, tokenizer, backend))
-    _check(corpus.report, text.name)
-    return corpus
+    if crops is None:
+        _check(corpus.report, text.name)
+        return TokenizedCorpus(**vars(corpus))
+    padding = tokenizer.pad_token_id or 0
+    cropped = TextCroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=padding)
+    cropped.report = _report_of_crops(cropped, partial(_encoded, tokenizer, backend))
+    _check(cropped.report, text.name)
+    return cropped
 
 
 def _hash(text: str) -> str:
@@ -360,18 +368,18 @@ def _some_sentences(text: TrainingText, sentences: int) -> list[str]:
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
 
 
-def _open_cached(folder: Path, identity: str, columns: int) -> TokenizedCorpus:
+def _open_cached(folder: Path, identity: str, columns: int) -> Corpus:
     with np.load(folder / REST, allow_pickle=False) as rest:
         offsets, first, about = rest["offsets"], rest["first"], json.loads(rest["about"].tobytes())
     if sha256_of(folder / TOKENS) != about["sha256"]:
         raise ValueError("the tokens are not what was written")
     tokens = np.memmap(folder / TOKENS, about["dtype"], "r")
-    return TokenizedCorpus(
+    return Corpus(
         tokens, offsets, first, about["some"], CorpusReport(**about["report"]), identity, columns
     )
 
 
-def _report_of_crops(corpus: CroppedCorpus, encode: Encode) -> CorpusReport:
+def _report_of_crops(corpus: TextCroppedCorpus, encode: Encode) -> CorpusReport:
     """The report with what the tokenizer loses in crops of some sentences."""
     crops, of_crops = replace(corpus.crops, seed=0), CorpusReport()
     views = [

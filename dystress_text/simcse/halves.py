@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from dystress_text.evaluation.sts import Embed
-from dystress_text.simcse.corpus import TokenizedCorpus
+from dystress_text.simcse.corpus import Corpus
 from dystress_text.simcse.crops import WORD, too_short
 
 LEAST = 50  # texts; fewer tell nothing
@@ -33,7 +33,7 @@ Measured = tuple[
 
 
 def hold_out(
-    corpus: TokenizedCorpus, samples: Iterable[str], most: int
+    corpus: Corpus, samples: Iterable[str], most: int
 ) -> tuple[list[str], NDArray[np.int64]]:
     """Texts at even distances, at most a tenth, and the numbers of all samples that are one of
     them; none if too few.

@@ -19,7 +19,7 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.models.embedder import Embedder, can_pack
 from dystress_text.models.masked_lm import TokenMasking
-from dystress_text.simcse.corpus import TokenizedCorpus
+from dystress_text.simcse.corpus import Corpus
 from dystress_text.simcse.initial_model import InitialModel
 from dystress_text.training.batches import Batch, Embeddings
 from dystress_text.training.task import PROBE
@@ -41,7 +41,7 @@ class SimcseTask:
     """
 
     initial: InitialModel
-    corpus: TokenizedCorpus
+    corpus: Corpus
     objective: ContrastiveLoss
     evaluation: Evaluation | None = None
     packed: bool = True

@@ -13,7 +13,12 @@ from dystress_text.errors import ParameterError
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.models.static import NEW, initialize_by_idf, table_of
 from dystress_text.simcse import halves
-from dystress_text.simcse.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
+from dystress_text.simcse.corpus import (
+    Corpus,
+    TokenCroppedCorpus,
+    TokenizedCorpus,
+    load_corpus,
+)
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.initial_model import InitialModel
 from dystress_text.simcse.settings import RunSettings
@@ -40,7 +45,7 @@ class TrainingData:
     """
 
     text: TrainingText
-    corpus: TokenizedCorpus
+    corpus: Corpus
     dropped: int
     held_out: list[str]
     unit: str
@@ -67,6 +72,7 @@ def prepare_data(
     if cropped and initial.is_static:
         read = TokenCroppedCorpus(**vars(read), crops=crops)
     if options.model_name_or_path == NEW:
+        assert isinstance(read, TokenizedCorpus)  # a static model's crops are spans of tokens
         model = initial.embedder.model
         texts_with = read.texts_with(len(table_of(model)))  # (vocabulary,)
         initialize_by_idf(model, texts_with, len(read.offsets) - 1, seed)

@@ -24,6 +24,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ from dystress_text.models.static import (
     tokenizer_of,
 )
 from dystress_text.report.comparison import Difference, holm, paired
-from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
+from dystress_text.simcse.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.texts import training_text
@@ -168,8 +169,8 @@ class Laboratory:
         self.read = load_corpus(
             training_text(settings.text), tokenizer, limit, settings.text.max_train_samples
         )
-        self.texts_with = self.read.texts_with(len(tokenizer))
-        self.used = torch.from_numpy(np.unique(self.read.tokens).astype(np.int64))
+        self.texts_with = cast(TokenizedCorpus, self.read).texts_with(len(tokenizer))
+        self.used = torch.from_numpy(np.unique(self.read.content).astype(np.int64))
 
     def begin(self, seed: int) -> None:
         """Make the start and the batches of a seed; only tokens of the text move, so that the

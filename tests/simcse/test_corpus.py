@@ -230,8 +230,8 @@ def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer
         "dystress_text.simcse.corpus._compare", lambda *_: pytest.fail("compared again")
     )
     again = load(text_file, tokenizer, tmp_path)
-    assert isinstance(again.tokens, np.memmap)
-    assert np.array_equal(made[0].tokens, again.tokens)
+    assert isinstance(again.content, np.memmap)
+    assert np.array_equal(made[0].content, again.content)
     assert made[0].report == again.report
     assert np.array_equal(made[0].first, again.first)
     lines = text_file.read_text().splitlines()
