@@ -69,53 +69,47 @@ def export(
     at: str = HERE,
     int8_on: Sequence[str] | None = None,
 ) -> tuple[Path, float]:
-    """Make a copy of a model folder in a layout, with ``at`` as its name on its card; whole and
-    checked, or not at all.
+    """Make a copy of a model folder in a layout; whole and checked, or not at all.
 
-    With ``int8_on``, texts, an ONNX copy has a second graph in int8, and what that loses on them is
-    printed.
+    Args:
+        model: folder of a trained model, or the name of the small encoder of the package.
+        to: the layout, ``native``, ``hf`` or ``onnx``.
+        output: where the copy goes; default beside the model.
+        at: the copy's name on its card.
+        int8_on: texts; an ONNX copy then has a second graph in int8, and what that loses on them is
+            printed.
 
-    Returns the copy's folder, and the largest difference between an entry of its vectors and the
-    model's.
+    Returns:
+        The copy's folder, and the largest difference between an entry of its embeddings and the
+        model's.
     """
     check_names("to", [to], _LAYOUTS)
     if int8_on is not None and to != "onnx":
         raise ParameterError("quantize", "is of --to onnx")
+    if to == "onnx":
+        require("onnx", "--to onnx")
     name = model_name(str(model))  # the copy does not go beside the small model in the package
-    small = name == EMBEDDED_MODEL and not (
-        str(model) == name and model.is_dir()
-    )  # a folder of the name is the user's
-    model = Path(model_path(name)) if small else model
-    output = output if output is not None else Path(f"{os.path.abspath(name)}-{to}")
+    is_users_folder = str(model) == name and model.is_dir()
+    is_small = name == EMBEDDED_MODEL and not is_users_folder
+    if is_small:
+        model = Path(model_path(name))
+    if output is None:
+        output = Path(f"{os.path.abspath(name)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ParameterError(
             "output", f"{str(output)!r} exists and is not an empty folder; nothing was written"
         )
-    if to == "onnx":
-        require("onnx", "--to onnx")
-    record = read_json(model / RECORD) if (model / RECORD).is_file() else {}
-    if small:  # an encoder alone
-        record = {"base_model": describe_base(str(model))}
-    trained = load_model(model, small).eval()
-    probes: Sequence[str] = PROBES
-    if not is_static(trained):  # no tokens have no embedding of their own, or none at all
-        probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
-    expected = encode(trained, probes).cpu()  # (probes, dim), before a layout changes the model
-    write, embed = _LAYOUTS[to]
+    trained = load_model(model, is_small).eval()
+    probes, expected = _expected(trained)  # before a layout changes the model
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(output) as folder:
+            write, embed = _LAYOUTS[to]
             write(trained, folder)
-            card, own = folder / CARD, model / CARD
-            if to == "native" and own.is_file():  # it may be edited
-                write_text(card, read_card(own).replace(json.dumps(HERE), json.dumps(at)))
-            else:
-                write_card(folder, record, trained, to, at)
-                if own.is_file():
-                    carry_results(own, card)
+            _write_card_of_copy(model, trained, folder, to, at)
             for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():
-                    file.chmod(card.stat().st_mode)
+                    file.chmod((folder / CARD).stat().st_mode)
             difference = float((embed(folder, trained, probes) - expected).abs().max())
             if not difference <= TOLERANCE:  # a NaN is refused too
                 raise ParameterError(
@@ -129,6 +123,29 @@ def export(
             "output", f"cannot write to {str(output)!r}: {error.strerror or error}"
         ) from error
     return output, difference
+
+
+def _write_card_of_copy(
+    model: Path, trained: SentenceTransformer, folder: Path, to: str, at: str
+) -> None:
+    card, own = folder / CARD, model / CARD
+    if to == "native" and own.is_file():  # it may be edited
+        write_text(card, read_card(own).replace(json.dumps(HERE), json.dumps(at)))
+        return
+    record = read_json(model / RECORD) if (model / RECORD).is_file() else {}
+    if not (model / MODULES).is_file():  # an encoder alone
+        record = {"base_model": describe_base(str(model))}
+    write_card(folder, record, trained, to, at)
+    if own.is_file():
+        carry_results(own, card)
+
+
+def _expected(trained: SentenceTransformer) -> tuple[Sequence[str], Tensor]:
+    """Return probes and their embeddings, (probes, dim)."""
+    probes: Sequence[str] = PROBES
+    if not is_static(trained):  # no tokens have no embedding of their own, or none at all
+        probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
+    return probes, encode(trained, probes).cpu()
 
 
 def load_model(folder: Path, is_encoder: bool = False) -> SentenceTransformer:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -154,41 +154,48 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     return not failures
 
 
-def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, str]:
-    """Train and evaluate runs, so many at once, and return why some failed, by name.
+@dataclass(frozen=True)
+class _Runner:
+    """Trains and evaluates a run in processes of its own.
 
-    SIGTERM and Ctrl-C reach the processes, which save what they have and are waited for.
+    Attributes:
+        logs: folder of the processes' output.
+        environment: of the processes.
+        signals: those that have asked the sweep to stop.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    signals: list[int] = []
-    environment = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), **os.environ}
 
-    def work(run: PlannedRun) -> str:
-        """Why the run failed; empty where it did not."""
+    logs: Path
+    environment: Mapping[str, str]
+    signals: list[int]
+
+    def __call__(self, run: PlannedRun) -> str:
+        """Return why the run failed; empty where it did not."""
         name = run.folder.name
-        with (logs / f"{name}.log").open("a", encoding="utf-8") as log:
+        with (self.logs / f"{name}.log").open("a", encoding="utf-8") as log:
             try:
                 for command in run.commands():
-                    if signals:
+                    if self.signals:
                         break
-                    wait_until_free(run.folder)
+                    self._wait_until_free(run.folder)
                     print(f"{name}: {command[3]}", flush=True)
                     print(f"$ {shlex.join(command)}", file=log, flush=True)
                     process = subprocess.Popen(
-                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                        command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        env=self.environment,
                     )
-                    if wait(process) and not signals:
+                    if self._wait(process) and not self.signals:
                         return f"exit code {process.returncode}; log: {log.name}"
             except UserError as error:
                 return str(error)
         return ""
 
-    def wait_until_free(folder: Path) -> None:
+    def _wait_until_free(self, folder: Path) -> None:
         """Wait for a run that a killed sweep has started: it goes on without it."""
         told = False
-        while not signals:
+        while not self.signals:
             try:
                 with locked(folder / LOCK):
                     return
@@ -198,21 +205,32 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
                 told = True
                 time.sleep(1)
 
-    def wait(process: subprocess.Popen[bytes]) -> int:
-        while not signals:
+    def _wait(self, process: subprocess.Popen[bytes]) -> int:
+        while not self.signals:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(timeout=1)
         print("stopping a run, which saves what it has", flush=True)
         process.terminate()
         return process.wait()
 
+
+def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, str]:
+    """Train and evaluate runs, so many at once, and return why some failed, by name.
+
+    SIGTERM and Ctrl-C reach the processes, which save what they have and are waited for.
+    """
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    environment = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), **os.environ}
+    signals: list[int] = []
     before = {
-        n: signal.signal(n, lambda number, _: signals.append(number))
-        for n in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda number, _: signals.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         with ThreadPoolExecutor(at_once) as threads:
-            reasons = list(threads.map(work, runs))
+            reasons = list(threads.map(_Runner(logs, environment, signals), runs))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -204,7 +204,8 @@ def _from_encoder(
     keep = text.supervised and pooler == "cls"  # SimCSE's rule
     normalize = text.normalize is not False
     modules = [module, *pooling]
-    return _assemble(encoder.name, modules, head, source, keep, normalize, {}, pooler, text, notes)
+    parts = _Parts(encoder.name, modules, pooler, head, source, keep, normalize)
+    return _assemble(parts, text, notes)
 
 
 def _from_model(
@@ -246,35 +247,51 @@ def _from_model(
             "model use them"
         )
     settings = {**prompts_of(model), "similarity_fn_name": model.similarity_fn_name}
-    return _assemble(name, modules, head, source, keep, normalize, settings, pooler, text, notes)
+    parts = _Parts(name, modules, pooler, head, source, keep, normalize, settings)
+    return _assemble(parts, text, notes)
 
 
-def _assemble(
-    name: str,
-    modules: list[nn.Module],
-    head: Dense | None,
-    source: str,
-    keep: bool,
-    normalize: bool,
-    settings: dict[str, Any],
-    pooler: str | None,
-    text: TextSettings,
-    notes: list[str],
-) -> InitialModel:
-    """Make the model of its modules, and what only training needs."""
+@dataclass(frozen=True)
+class _Parts:
+    """What a model is assembled from.
+
+    Attributes:
+        name: folder or hub name of what was loaded.
+        modules: the transformer and its pooling.
+        pooler: the pooling's name; None for another.
+        head: dense + tanh on the pooled embedding; None without one.
+        head_source: where its weights come from.
+        keep_head: whether the head stays part of the model, unless an option says otherwise.
+        normalize: whether embeddings have length 1.
+        settings: prompts and similarity.
+    """
+
+    name: str
+    modules: list[nn.Module]
+    pooler: str | None
+    head: Dense | None
+    head_source: str
+    keep_head: bool
+    normalize: bool
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def _assemble(parts: _Parts, text: TextSettings, notes: list[str]) -> InitialModel:
+    """Make the model of its parts, and what only its training needs."""
+    head, keep = parts.head, parts.keep_head
     if text.mlp_only_train is False and head is None:
         raise ParameterError("mlp_only_train", "there is no head; --mlp_head yes adds one")
     if text.mlp_only_train is not None:
         keep = not text.mlp_only_train
-    last: list[nn.Module] = [Normalize()] if normalize else []
+    last: list[nn.Module] = [Normalize()] if parts.normalize else []
     kept: list[nn.Module] = [head] if head is not None and keep else []
-    device = "cpu"
-    model = SentenceTransformer(modules=[*modules, *kept, *last], device=device, **settings)
+    made = {"device": "cpu", **parts.settings}
+    model = SentenceTransformer(modules=[*parts.modules, *kept, *last], **made)
     untrained = model
-    if kept and source == NEW_HEAD:
-        untrained = SentenceTransformer(modules=[*modules, *last], device=device, **settings)
+    if kept and parts.head_source == NEW_HEAD:
+        untrained = SentenceTransformer(modules=[*parts.modules, *last], **made)
     transformer = transformer_of(cast(Transformer, model[0]))
-    lm_head = load_lm_head(name, transformer) if text.do_mlm else None
+    lm_head = load_lm_head(parts.name, transformer) if text.do_mlm else None
     embedder = Embedder(model, None if kept else head, lm_head)
     tokenizer = cast(PreTrainedTokenizerBase, model.tokenizer)
     metadata: dict[str, Any] = {"head": None}
@@ -284,8 +301,8 @@ def _assemble(
             "token"
         )
     if head is not None:
-        metadata["head"] = {"starts": source, "kept": bool(kept)}
-        notes.append(f"head: {source}, {'kept' if kept else 'dropped after training'}")
+        metadata["head"] = {"starts": parts.head_source, "kept": bool(kept)}
+        notes.append(f"head: {parts.head_source}, {'kept' if kept else 'dropped after training'}")
     if text.lora is not None:
         embedder.add_lora(text.lora)
         counts = {
@@ -302,7 +319,7 @@ def _assemble(
         )
     if text.dropout != 0 and text.views == "dropout" and not text.supervised:
         check_views(embedder)  # --dropout 0 is on purpose
-    return InitialModel(embedder, model, untrained, tokenizer, pooler, notes, metadata)
+    return InitialModel(embedder, model, untrained, tokenizer, parts.pooler, notes, metadata)
 
 
 def _new_head(transformer: Any) -> Dense:

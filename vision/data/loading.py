@@ -118,8 +118,8 @@ def _decoded(found: EncodedImages) -> DecodedImages:
     return DecodedImages(pixels=pixels, **shared)
 
 
-def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
-    """The set without its damaged pictures, or with others in their place, if these are few."""
+def _faults(found: EncodedImages) -> dict[int, str]:
+    """Return why pictures cannot be decoded, by row."""
 
     def fault_of(row: int) -> str | None:
         try:
@@ -128,36 +128,41 @@ def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
             return str(error)
         return None
 
-    count = len(found)
     faults: dict[int, str] = {}
     with ThreadPoolExecutor() as pool:
-        chunks = torch.split(torch.arange(count), _CHUNK)
+        chunks = torch.split(torch.arange(len(found)), _CHUNK)
         for chunk in progress_bar(chunks, desc="checking", unit=f" x {_CHUNK} images"):
             rows = chunk.tolist()
             for row, fault in zip(rows, pool.map(fault_of, rows), strict=True):
                 if fault is not None:
                     faults[row] = fault
+    return faults
+
+
+def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
+    """The set without its damaged pictures, or with others in their place, if these are few."""
+    faults = _faults(found)
     if not faults:
         return found
+    count = len(found)
     message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
     first = next(iter(faults.values()))
     if count - len(faults) < 2:
         raise DataError(f"{message}, too few are left: {first}")
     if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count):
-        raise DataError(
-            f"{message}; skip_corrupt leaves out at most {CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}. The first: {first}"
-        )
+        most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}"
+        raise DataError(f"{message}; skip_corrupt leaves out at most {most}. The first: {first}")
     what = "replaced" if keep_count else "left out"
     warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
-    whole = torch.tensor([row for row in range(count) if row not in faults])
+    intact = torch.tensor([row for row in range(count) if row not in faults])
     if not keep_count:
-        return replace(found.subset(whole), corrupt=len(faults))
+        return replace(found.subset(intact), corrupt=len(faults))
     labels = torch.zeros(count) if found.labels is None else found.labels
-    replaced = torch.arange(count)
+    rows = torch.arange(count)
     for row, fault in faults.items():
-        alike = whole[labels[whole] == labels[row]]
+        alike = intact[labels[intact] == labels[row]]
         if len(alike) == 0:
             raise DataError(f"{message}, all of one class: {fault}")
         later = alike[alike > row]
-        replaced[row] = later[0] if len(later) else alike[0]
-    return replace(found.subset(replaced), corrupt=len(faults))
+        rows[row] = later[0] if len(later) else alike[0]
+    return replace(found.subset(rows), corrupt=len(faults))
