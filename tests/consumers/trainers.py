@@ -38,19 +38,22 @@ NEAR, NEAR_HALF = 2e-6, 4e-3
 
 def save(folder: Path) -> None:
     """Train a table, and hybrid models of a transformer and of another table."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-    from conftest import build_tokenizer, build_transformer, make_sentences, set_dropout
-    from dystress_text.encoders.encoder import SentenceEncoder
+    tests = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(tests), str(tests / "support")]
+    from conftest import make_sentences, set_dropout
+    from model_cases import build_model
 
+    from dystress_text.models.loading import save_model
     from dystress_text.programs.export import main as export
     from dystress_text.programs.train import main as train
 
     lines = folder / "lines.txt"
     lines.write_text("\n".join(make_sentences(200)) + "\n", encoding="utf-8")
-    bert = build_transformer("bert")
-    bert.config.hidden_dropout_prob = bert.config.attention_probs_dropout_prob = 0.0
-    set_dropout(bert, 0.0)
-    SentenceEncoder(bert, "avg", False, normalize=True).save(folder / "base", build_tokenizer())
+    base = build_model("bert", "avg", normalize=True)
+    config = base[0].model.config
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    set_dropout(base, 0.0)
+    save_model(base, folder / "base")
     common = ["--preset=own-text", f"--train_file={lines}", "--max_steps=4", "--eval_set=none"]
     for name, more in (
         ("table", ["--dim=12"]),

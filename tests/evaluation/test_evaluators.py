@@ -20,6 +20,7 @@ from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimil
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from trainer_cases import interrupt
 
+import dystress_text as dt
 from dystress_text.errors import UserError
 from dystress_text.evaluation.evaluators import (
     Evaluation,
@@ -163,7 +164,7 @@ def test_ours_and_sentence_transformers_own_measure_one_model(own):
     assert metrics["theirs_spearman_cosine"] == pytest.approx(
         THEIRS(model)["theirs_spearman_cosine"]
     )
-    assert evaluation.primary_metric == "my_pairs_spearman"
+    assert evaluation.best_metric(None) == "my_pairs_spearman"
     assert evaluation.best_metric("theirs_spearman_cosine") == "theirs_spearman_cosine"
     assert Evaluation([THEIRS, PairsEvaluator(pairs)]).best_metric(None) == "theirs_spearman_cosine"
 
@@ -235,3 +236,30 @@ def test_a_resumed_run_is_evaluated_on_the_same_pairs(flags, own, tmp_path, caps
     reset_accelerator()
     assert main([*flags, "--eval_file", str(moved), "--resume_from_checkpoint"]) == 2
     assert "--eval_file" in capsys.readouterr().err
+
+
+def test_an_evaluator_of_sentence_transformers_chooses_the_step(tiny_bert, text_file, tmp_path):
+    """It names its primary metric when it first measures."""
+    theirs = EmbeddingSimilarityEvaluator(
+        make_sentences(20, seed=5),
+        make_sentences(20, seed=6),
+        [i % 7 for i in range(20)],
+        name="own",
+    )
+    run = dt.train(
+        preset="small", model_name_or_path=str(tiny_bert), train_file=str(text_file), output_dir=str(tmp_path / "out"),
+        max_steps=6, eval_steps=2, train_batch_size=8, learning_rate=1e-2, mixed_precision="no", eval_set=["none"],
+        evaluator=theirs,
+    )  # fmt: skip
+    assert run.record["settings"]["metric_for_best_model"] == "own_spearman_cosine"
+    log = [
+        json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    ]
+    measured = {
+        line["step"]: line["own_spearman_cosine"] for line in log if "own_spearman_cosine" in line
+    }
+    assert set(measured) == {2, 4, 6}
+    best = max(measured.values())
+    assert measured[run.record["best_step"]] == best
+    again = theirs(run.model)["own_spearman_cosine"]
+    assert again == pytest.approx(best, abs=0.02)

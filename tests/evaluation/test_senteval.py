@@ -338,7 +338,7 @@ def test_two_files_of_pairs_of_one_name_are_refused(tmp_path, monkeypatch, capsy
     files = [tmp_path / folder / "pairs.csv" for folder in ("a", "b")]
     for file, scores in zip(files, ((5, 1, 0), (0, 1, 5)), strict=True):
         file.parent.mkdir()
-        texts = "one,two,score\nThe cat sat.,The cat sat.,{}\nThe dog ran.,A dog swam.,{}\nA bird.,The man.,{}\n"
+        texts = "sentence1,sentence2,score\nThe cat sat.,The cat sat.,{}\nThe dog ran.,A dog swam.,{}\nA bird.,The man.,{}\n"
         file.write_text(texts.format(*scores))
     assert main(["--model=words", "--pairs", *map(str, files)]) == 2
     error = capsys.readouterr().err
@@ -356,7 +356,7 @@ def test_pairs_without_two_similarities_have_no_figure_and_the_rest_is_measured(
     texts = make_sentences(12)
     for name, case in (("equal", str.upper), ("other", lambda text: text[:9])):
         rows = [f"{text},{case(text)},{i % 5}" for i, text in enumerate(texts)]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["one,two,score", *rows]))
+        (tmp_path / f"{name}.csv").write_text("\n".join(["sentence1,sentence2,score", *rows]))
     file = tmp_path / "results.json"
     model = ["--model", EMBEDDED / "bert-mini-wiki", "--pooler_type=avg", f"--output={file}"]
     pairs = ["--pairs", tmp_path / "equal.csv", tmp_path / "other.csv"]

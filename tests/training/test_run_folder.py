@@ -160,7 +160,7 @@ def test_a_model_stands_while_its_run_without_checkpoints_begins_main(
 
 
 def test_a_finished_run_says_that_it_was_not_uploaded(finished, out, monkeypatch, capsys):
-    monkeypatch.setattr("dystress_text.export.copies.check_push", lambda *_: None)
+    monkeypatch.setattr("dystress_text.programs.fine_tuning.check_push", lambda *_: None)
     flags = [
         *finished[1],
         f"--output_dir={out}",
@@ -168,7 +168,7 @@ def test_a_finished_run_says_that_it_was_not_uploaded(finished, out, monkeypatch
         "--push_to_hub=me/it",
     ]
     assert main(flags) == 0
-    assert "not uploaded; dystress export" in capsys.readouterr().out
+    assert "not uploaded. To upload it, run dystress export" in capsys.readouterr().out
 
 
 def test_a_replacement_killed_at_any_change_of_its_swap_is_completed_at_the_next_start(
