@@ -257,6 +257,8 @@ class InfoNCELoss(ContrastiveLoss):
         tensor(0.2539)
     """
 
+    source = "InfoNCE (van den Oord et al., 2018)"
+
     def __init__(
         self,
         temperature: Rule | Temperature | float,
@@ -288,6 +290,8 @@ class NTXentLoss(ContrastiveLoss):
         tensor(True)
     """
 
+    source = "NT-Xent (SimCLR, Chen et al., ICML 2020)"
+
     both_views = True
 
 
@@ -308,6 +312,8 @@ class DCLLoss(NTXentLoss):
         >>> DCLLoss(0.5)(torch.eye(2), torch.eye(2))  # log(2) - 2
         tensor(-1.3069)
     """
+
+    source = "Decoupled contrastive loss (Yeh et al., ECCV 2022)"
 
     def __init__(
         self, temperature: Rule | Temperature | float, *, per_view: bool = False, **options: Any
@@ -351,6 +357,8 @@ class DCLWLoss(DCLLoss):
         tensor(-1.3069)
     """
 
+    source = "DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022)"
+
     def __init__(
         self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any
     ) -> None:
@@ -393,6 +401,8 @@ class MACLLoss(ContrastiveLoss):
         >>> str(MACLLoss(temperature=CosineTemperature(0.05, 0.07)))
         'macl(temperature=cosine(0.05, 0.07))'
     """
+
+    source = "Model-aware contrastive loss (Huang et al., ICML 2023)"
 
     def __init__(
         self,
