@@ -34,7 +34,8 @@ from dystress_text.export.results import carry_results
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.places import EMBEDDED_MODEL, model_name, model_path
 from dystress_text.files.whole import whole_folder, write_text
-from dystress_text.training.run_folder import RECORD, read_json
+from dystress_text.training.run_folder import RECORD, read_run
+from dystress_text.training.run_record import BaseModel, RunRecord
 
 TOLERANCE = 1e-4
 
@@ -84,9 +85,9 @@ def export(
         )
     if to == "onnx":
         require("onnx", "--to onnx")
-    record = read_json(model / RECORD) if (model / RECORD).is_file() else {}
+    record = read_run(model) if (model / RECORD).is_file() else RunRecord()
     if small:  # an encoder alone
-        record = {"base_model": describe_base(str(model))}
+        record = RunRecord(base_model=BaseModel(**describe_base(str(model))))
     encoder, tokenizer = (
         load_encoder(str(model), "avg", mlp_head=False) if small else load_saved(model)
     )

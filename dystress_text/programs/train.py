@@ -104,13 +104,14 @@ def fine_tune(settings: RunSettings) -> FinishedTraining:
     from dystress_text.simcse.run import TextRun
     from dystress_text.training.run import run
     from dystress_text.training.run_folder import write_record
+    from dystress_text.training.run_record import RunRecord
     from dystress_text.training.surroundings import left_as_they_were
 
     def publish(output: Path, record: dict[str, Any], model: SentenceEncoder, limit: int) -> None:
         record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
         if text.beside is not None:
             record["beside"] |= describe_base(text.beside)
-        write_card(output, record, model, limit)
+        write_card(output, RunRecord.from_json(record), model, limit)
         write_record(output, record)  # the run is finished; its page can be made again
         published.append(output)
         page, trust = (

@@ -5,10 +5,6 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import torch
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -58,4 +54,3 @@ def save(figure: Figure, file: Path) -> None:
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     with style():
         figure.savefig(file, metadata=undated.get(file.suffix.lower()))
-        plt.close(figure)

@@ -51,7 +51,8 @@ from dystress_text.simcse.texts import TableText, training_text
 from dystress_text.training.accelerator import describe, gather_of, keep_few_kernels
 from dystress_text.training.batches import count_steps
 from dystress_text.training.presets import paper_row
-from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
+from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
 
@@ -332,7 +333,7 @@ class TextRun(Run):
                 "learned: " + ", ".join(f"{name} {value:.4f}" for name, value in learned.items())
             )
         if reached := ", ".join(
-            f"{cosine} by {share}" for share, cosine in random_pairs_rows(record)
+            f"{cosine} by {share}" for share, cosine in random_pairs_rows(record["random_pairs"])
         ):
             lines.append(f"similarity reached by random pairs: {reached}")
         if dev is not None:
@@ -340,7 +341,7 @@ class TextRun(Run):
                 f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}"
             )
             titles = ("untrained, best pooler", "untrained")
-            before = untrained_of(record).items()
+            before = RunRecord.from_json(record).untrained_best_and_own.items()
             lines += [
                 sts_line(title, name, dev, of)
                 for title, (name, of) in zip(titles, before, strict=False)
@@ -355,4 +356,5 @@ class TextRun(Run):
         lines += further_lines(
             self.evaluation, record["untrained"].get(pooler, {}), shown, record["words"], pooler
         )
-        return lines + halves.outcome(record) + not_beaten(record)
+        finished = RunRecord.from_json(record)
+        return lines + halves.outcome(finished) + not_beaten(finished)

@@ -21,6 +21,7 @@ from dystress_text.export import copies as program
 from dystress_text.export.card import write_card
 from dystress_text.export.graph import _Graph
 from dystress_text.programs.export import main
+from dystress_text.training.run_record import RunRecord
 
 INDEX = """model-index:
 - name: mine
@@ -65,7 +66,7 @@ def test_the_code_on_the_cards_gives_the_models_vectors(family, pooler, to, bloc
         build_tokenizer(),
     )
     encoder.save(tmp_path / "out", tokenizer)
-    write_card(tmp_path / "out", {}, encoder, 40)
+    write_card(tmp_path / "out", RunRecord(), encoder, 40)
     card = tmp_path / "out" / "README.md"
     card.write_text(card.read_text().replace("tags:", f"{INDEX}tags:") + "My own words.\n")
     assert main([str(tmp_path / "out"), "--to", to]) == 0
