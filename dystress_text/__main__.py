@@ -25,7 +25,7 @@ COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and w
     "audit": "which constant temperature a rule amounted to, from a run's log",
     "export": "copies for transformers, ONNX Runtime, the hub",
     "sweep": "train and evaluate many configurations with several seeds",
-    "report": "tables and pages of runs, with tests against constant temperatures",
+    "report": "tables and pages of runs, with paired differences",
 }
 
 

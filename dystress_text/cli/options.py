@@ -116,8 +116,7 @@ def default_of(entry: Field[Any]) -> Any:
 
 
 class SettingsParser(OneLineParser):
-    """A parser whose options are the fields of dataclasses, each a group that its docstring's first
-    words name.
+    """A parser whose options are the fields of dataclasses, each a group under its ``title``.
 
     The result of parsing has the options that are given, and no others; an action's ``shown`` is
     the default for help.
@@ -129,8 +128,7 @@ class SettingsParser(OneLineParser):
         super().__init__(prog, description, **more)
         self._groups = groups
         for group in groups:
-            title = group.__doc__.partition(".")[0]
-            add = self.add_argument_group(title[0].lower() + title[1:]).add_argument
+            add = self.add_argument_group(getattr(group, "title", "options")).add_argument
             for entry in fields(group):
                 _add_option(add, entry, _kind(entry, group)[0])
 

@@ -271,6 +271,7 @@ class InfoNCELoss(ContrastiveLoss):
         tensor(0.2539)
     """
 
+    source = "InfoNCE (van den Oord et al., 2018)"
     positive_in_denominator = True
 
     def __init__(
@@ -304,6 +305,8 @@ class NTXentLoss(ContrastiveLoss):
         tensor(True)
     """
 
+    source = "NT-Xent (SimCLR, Chen et al., ICML 2020)"
+
     both_views = True
     positive_in_denominator = True
 
@@ -326,6 +329,7 @@ class DCLLoss(NTXentLoss):
         tensor(-1.3069)
     """
 
+    source = "Decoupled contrastive loss (Yeh et al., ECCV 2022)"
     positive_in_denominator = False
 
     def __init__(
@@ -370,6 +374,8 @@ class DCLWLoss(DCLLoss):
         tensor(-1.3069)
     """
 
+    source = "DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022)"
+
     def __init__(
         self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any
     ) -> None:
@@ -413,6 +419,7 @@ class MACLLoss(ContrastiveLoss):
         'macl(temperature=cosine(0.05, 0.07))'
     """
 
+    source = "Model-aware contrastive loss (Huang et al., ICML 2023)"
     positive_in_denominator = True
 
     def __init__(

@@ -43,6 +43,8 @@ class QueueInfoNCELoss(ContrastiveLoss):
         torch.Size([])
     """
 
+    source = "MoCo (He et al., CVPR 2020)"
+
     negatives_from_batch = False
     positive_in_denominator = True
     queue: Tensor  # (queue_size, dim), the oldest key first
@@ -107,6 +109,8 @@ class RINCELoss(InfoNCELoss):
         >>> RINCELoss(0.5, q=1, lam=0.5)(torch.eye(2), torch.eye(2))  # (1 + exp(2)) / 2 - exp(2)
         tensor(-3.1945)
     """
+
+    source = "RINCE (Chuang et al., CVPR 2022)"
 
     def __init__(
         self,
@@ -193,6 +197,8 @@ class SigLIPLoss(ContrastiveLoss):
         >>> siglip.learned()
         {'logit_scale': 10.0, 'logit_bias': -10.0}
     """
+
+    source = "SigLIP (Zhai et al., ICCV 2023, Alg. 1)"
 
     rule: SigmoidRule
 

@@ -15,7 +15,7 @@ import keyword
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from torch import nn
 
@@ -52,6 +52,8 @@ class LossPart(nn.Module):
     Those before the ``*`` of its signature are always written, those behind it where they differ
     from their defaults; ``gather`` is no part of the value.
     """
+
+    source: ClassVar[str] = ""  # the paper, as a card cites it
 
     def arguments(self) -> dict[str, Any]:
         """The arguments that are written, by name."""

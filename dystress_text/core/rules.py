@@ -103,6 +103,8 @@ class HardNegativeRule(Rule):
         'infonce(hcl(0.5, beta=1, tau_plus=0.1))'
     """
 
+    source = "HCL, contrastive learning with hard negatives (Robinson et al., ICLR 2021)"
+
     def __init__(
         self, temperature: Temperature | float, beta: float = 1.0, tau_plus: float = 0.1
     ) -> None:
@@ -144,6 +146,8 @@ class DebiasedRule(HardNegativeRule):
         True
     """
 
+    source = "Debiased contrastive loss (Chuang et al., NeurIPS 2020)"
+
     def __init__(self, temperature: Temperature | float, tau_plus: float = 0.1) -> None:
         super().__init__(temperature, 0.0, tau_plus)
 
@@ -160,6 +164,8 @@ class FocalRule(Rule):
         >>> InfoNCELoss(FocalRule(0.5, margin=0.3))(torch.eye(2), torch.eye(2))  # as InfoNCE: 1 squared is 1, 0 is 0
         tensor(0.1269)
     """
+
+    source = "Focal-InfoNCE (Hou and Li, Findings of EMNLP 2023)"
 
     def __init__(self, temperature: Temperature | float, margin: float = 0.3) -> None:
         super().__init__(temperature)
@@ -193,6 +199,8 @@ class ADNCERule(Rule):
         >>> InfoNCELoss(ADNCERule(0.5))(torch.eye(2), torch.eye(2))  # a single negative weighs 1: as InfoNCE
         tensor(0.1269)
     """
+
+    source = "ADNCE (Wu et al., NeurIPS 2023)"
 
     def __init__(
         self,
@@ -248,6 +256,8 @@ class HardnessRule(Rule):
         >>> InfoNCELoss(HardnessRule(0.5, hardness_strength=9.0))(torch.eye(2), torch.eye(2))  # s = 0 adds nothing
         tensor(0.1269)
     """
+
+    source = 'Hardness weights (Lan et al., "LLaVE", 2025, Eq. 5)'
 
     def __init__(self, temperature: Temperature | float, hardness_strength: float = 9.0) -> None:
         super().__init__(temperature)

@@ -39,6 +39,8 @@ class ScheduledTemperature(Temperature):
         tensor([0.5500, 0.5500])
     """
 
+    source = "Temperature schedule (Kukleva et al., ICLR 2023)"
+
     time: Tensor
 
     def __init__(
@@ -84,6 +86,8 @@ class AlignmentAdaptiveTemperature(Temperature):
         >>> tau(torch.zeros(2))  # 0.05 (1 + 2 (0.9 - 0.8))
         tensor([0.0600, 0.0600])
     """
+
+    source = "MACL's temperature (Huang et al., ICML 2023)"
 
     mean_positive: Tensor
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dystress_text.core.registry import LossPart, check_number, register
 
+DYSTRESS = "DySTreSS, the temperature (Manna et al., 2023)"
 _GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
 
 
@@ -131,6 +132,8 @@ class ProfileTemperature(Temperature):
         >>> Quadratic(0.05, 0.07)(torch.tensor([-1.0, 0.0, 0.5]))
         tensor([0.0700, 0.0500, 0.0550])
     """
+
+    source = DYSTRESS
 
     def __init__(self, tau_min: float, tau_max: float) -> None:
         super().__init__()
@@ -326,6 +329,8 @@ class TeMoTemperature(ProfileTemperature):
         >>> TeMoTemperature(0.01, alpha=0.04)(torch.tensor([-1.0, -0.5, 1.0]))
         tensor([0.0100, 0.0300, 0.0500])
     """
+
+    source = 'TeMo ("Temperature Modulation", submission 9080 to ICLR 2026)'
 
     def __init__(self, tau_0: float, alpha: float) -> None:
         check_number("tau_0", tau_0, "(0, inf)")

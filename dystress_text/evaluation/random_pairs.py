@@ -43,7 +43,7 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
     }
 
 
-def random_pairs_rows(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The rows below :data:`HEADER` for a run's record; none where it has no such figures."""
-    cosines = (record.get("random_pairs") or {}).get("cosines", {})
+def random_pairs_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the rows below :data:`HEADER` for what :func:`random_pairs` has returned."""
+    cosines = (found or {}).get("cosines", {})
     return [(f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}") for share, cosine in cosines.items()]

@@ -33,11 +33,6 @@ GRADED = "nDCG@10 (graded)"  # of scores as gains, as BEIR has it; sentence-tran
 QRELS = "qrels.tsv", "qrels/test.tsv"  # of the test split
 
 
-def figures_in(result: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of a collection in the result file, by metric; the graded one where there is one."""
-    return {metric: result[metric] for metric in (*METRICS, *({GRADED} & result.keys()))}
-
-
 @dataclass(frozen=True)
 class Collection:
     """Documents, queries and which documents each query should find."""

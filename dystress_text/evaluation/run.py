@@ -1,11 +1,10 @@
-"""An evaluation from the first task to the result file."""
+"""An evaluation of models on tasks, pairs and collections: printed, and appended line by line."""
 
 from __future__ import annotations
 
-import hashlib
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,211 +25,56 @@ from dystress_text.evaluation.catalogue import (
 from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.evaluation.evaluators import read_scored_pairs
 from dystress_text.evaluation.readers import StsPairs, check_distinct
-from dystress_text.evaluation.retrieval import Collection, figures_in, read_collections
+from dystress_text.evaluation.results import RESULTS, Result, append, now, open_results
+from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_pairs, evaluate_sts_task, score_vectors
 from dystress_text.evaluation.transfer import evaluate_transfer
 from dystress_text.evaluation.words import TITLE, WORDS, Words
 from dystress_text.files.places import model_path
 from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.whole import sha256_of, versions
+from dystress_text.files.whole import sha256_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
-from dystress_text.training.run_folder import (
-    contents_of,
-    evaluation_file,
-    one_writer,
-    write_evaluation,
-)
 
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
-# results of the same of all these stand beside each other in a file
-_SAME = ("suite", "mode", "pooler_type", "max_seq_length", "dtype", "prompts", "weights")
+Embedding = TextEncoder | Words
 
 
 @dataclass
-class Results:
-    """The results of one evaluation of a model on a suite; they grow task by task."""
+class Evaluation:
+    """What was measured of one model, and where it is appended."""
 
-    about: Mapping[str, Any]  # the model, the suite and the settings
-    tasks: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # entries of evaluate_task, by name
-    left_out: dict[str, str] = field(default_factory=dict)  # why a task has no result
-    geometry: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # of one set, under "geometry"
-    retrieval: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # figures and sizes by collection
-    pairs: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # Spearman's correlation and size by set
+    model: str
+    file: Path
+    about: Mapping[str, Any]  # the model and the settings
+    results: list[Result] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # tasks without a result
+
+    def add(self, entry: Mapping[str, Any], group: str, task: str) -> None:
+        """Append what an evaluator measured to the result file."""
+        result = Result.of_entry(entry, group, task, {**self.about, **now()})
+        append(self.file, result)
+        self.results.append(result)
+
+    def row(self, group: str, columns: Sequence[str]) -> Row:
+        """Return the figures of a group, None for a column without one."""
+        found: Row = {}
+        for result in self.results:
+            if result.group == group:
+                found.update(result.columns)
+        return {column: found.get(column) for column in columns}
 
     @property
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float | None]:
         """All figures by what they are of, such as ``STS12`` or ``My collection ndcg@10``."""
-        own = {name: result["spearman"] for name, result in self.pairs.items()}
-        tasks = {name: figure_of(result) for name, result in self.tasks.items()}
-        searched = {name: figures_in(result) for name, result in self.retrieval.items()}
-        return (
-            tasks
-            | own
-            | {f"{name} {metric}": x for name, row in searched.items() for metric, x in row.items()}
-        )
-
-    @property
-    def missing(self) -> list[str]:
-        """The tasks that gave no result."""
-        return [name for name in self.left_out if name != "geometry"]
-
-    def begin(self, file: Path) -> None:
-        """Find out now whether the file can be read and written, and say whether it holds what will
-        be replaced.
-        """
-        with one_writer(file.parent):
-            content = self._merged(file)
-            if not file.exists():
-                write_evaluation(file, content)
-        if any(map(self._replaces, contents_of(file))):
-            print(
-                f"{file}: the results of other weights of {self.about['model']} are replaced",
-                file=sys.stderr,
-            )
-
-    def write(self, file: Path, *new: str) -> None:
-        """Merge the results into a file as JSON; of those there, the named ones alone are replaced."""
-        with one_writer(file.parent):
-            write_evaluation(file, self._merged(file, new))
-
-    def _replaces(self, content: Mapping[str, Any]) -> bool:
-        of_model = all(
-            content.get(name) == self.about.get(name) for name in ("model", "pooler_type")
-        )
-        return of_model and content.get("weights") != self.about.get("weights")
-
-    def _merged(self, file: Path, new: Sequence[str] = ()) -> dict[str, Any]:
-        try:
-            contents = [content for content in contents_of(file) if not self._replaces(content)]
-            merged = [
-                self._content(content, new) for content in contents
-            ]  # of all, which finds what is damaged
-            same = [all(c.get(name) == self.about.get(name) for name in _SAME) for c in contents]
-            mine = merged[same.index(True)] if any(same) else self._content({"tasks": {}}, new)
-            return {
-                **mine,
-                "others": [c for c, is_same in zip(contents, same, strict=True) if not is_same],
-            }
-        except (AttributeError, LookupError, TypeError) as error:
-            reason = (
-                f"is no result file of an evaluation ({error!r}); move it away, or name another one"
-            )
-            raise ParameterError("output", f"{file} {reason}") from error
-
-    def _content(self, kept: Mapping[str, Any], new: Sequence[str]) -> dict[str, Any]:
-        """These results with those that a file has kept of the same model and settings."""
-        tasks = {**kept["tasks"]}
-        names = "retrieval", "pairs", "other_data", "left_out"
-        retrieval, pairs, others, left_out = ({**kept.get(name, {})} for name in names)
-        geometry = {"geometry": measured} if (measured := kept.get("geometry")) else {}
-        own = (self.retrieval, retrieval, retrieval), (self.pairs, pairs, pairs)
-        places = (self.tasks, tasks, others), *own, (self.geometry, geometry, others)
-        for mine, there, aside in places:
-            for name in (name for name in mine if name in new or name not in there):
-                left_out.pop(name, None)
-                _put(there, name, mine[name], aside)
-        rows = {
-            group: _row(tasks, (task.name for task in of))
-            for group, of in SUITES[self.about["suite"]].items()
-        }
-        variants = dict.fromkeys(result.get("data_variant") for result in tasks.values())
-        return {
-            **self.about,
-            "data_variant": "; ".join(filter(None, variants)) or None,
-            "complete": not any(None in row.values() for row in rows.values()),
-            "averages": {group: average(row) for group, row in rows.items()},
-            "tasks": {name: tasks[name] for row in rows.values() for name in row if name in tasks},
-            "left_out": left_out | self.left_out,
-            "geometry": geometry.get("geometry"),
-            "retrieval": retrieval,
-            "pairs": pairs,
-            "other_data": others,
-            "versions": versions(
-                "sentence-transformers", "tokenizers", "scipy", "scikit-learn", "bm25s"
-            ),
-        }
-
-
-def _row(tasks: Mapping[str, Any], names: Iterable[str]) -> Row:
-    """The figures of tasks, None for one without a result."""
-    return {name: figure_of(tasks[name]) if name in tasks else None for name in names}
-
-
-def _put(results: dict[str, Any], name: str, new: dict[str, Any], others: dict[str, Any]) -> None:
-    """Put a result in its place; one of other data that is there goes to the others, under a name
-    with its checksum.
-    """
-
-    def with_checksum(result: Mapping[str, Any]) -> str:
-        return f"{name} ({hashlib.sha256(repr(result.get('sha256')).encode()).hexdigest()[:8]})"
-
-    if name in results and results[name].get("sha256") != new.get("sha256"):
-        others[with_checksum(results[name])] = results[name]
-    others.pop(with_checksum(new), None)
-    results[name] = new
-
-
-def table(
-    results: Sequence[Results], names: Sequence[str], mean: str, more: Mapping[str, Row]
-) -> str:
-    """The figures of models on tasks and their averages, with further rows below, such as published
-    ones.
-    """
-    lines = [["", *names, mean]]
-    rows = [(of_model.about["model"], _row(of_model.tasks, names)) for of_model in results]
-    for label, row in (*rows, *more.items()):
-        figures = {name: row[name] for name in names}
-        cells = ["missing" if figure is None else f"{figure:.2f}" for figure in figures.values()]
-        lines.append(
-            [label, *cells, "-" if (of_row := average(figures)) is None else f"{of_row:.2f}"]
-        )
-    return lay_out(lines)
-
-
-def pairs_table(results: Sequence[Results], sets: Sequence[StsPairs]) -> str:
-    """Spearman's correlation x 100 of models on the user's own pairs, a row for each."""
-    names = [pairs.name for pairs in sets]
-    return lay_out(
-        [
-            ["", *names],
-            *(
-                [
-                    r.about["model"],
-                    *(f"{r.pairs[n]['spearman']:.2f}" if n in r.pairs else "-" for n in names),
-                ]
-                for r in results
-            ),
-        ]
-    )
-
-
-def retrieval_table(results: Sequence[Results], collections: Sequence[Collection]) -> str:
-    """The figures of models in search, a row for each."""
-    columns = [
-        (collection.name, metric) for collection in collections for metric in collection.metrics
-    ]
-    rows = [
-        [r.about["model"], *(f"{r.retrieval[name][metric]:.2f}" for name, metric in columns)]
-        for r in results
-    ]
-    return lay_out([["", *map(" ".join, columns)], *rows])
+        shown = (result.columns for result in self.results if result.kind != "geometry")
+        return {name: figure for columns in shown for name, figure in columns.items()}
 
 
 def evaluate_task(
     task: Task, folder: Path, embed: Embed | Words, mode: str = "test"
 ) -> dict[str, Any]:
-    """Evaluate on a task of either kind in SentEval's ``downstream`` folder; returns its entry in
-    the result file.
-    """
+    """Evaluate on a task of SentEval's ``downstream`` folder, with what its data are."""
     start = time.perf_counter()
     if isinstance(task, StsTask):
         scores = evaluate_sts_task(task, folder, embed)
@@ -238,24 +82,23 @@ def evaluate_task(
         raise DataError("words alone have no vectors to classify")
     else:
         scores = evaluate_transfer(task, folder, embed, mode)
-    seconds = round(time.perf_counter() - start, 2)
-    data = {"data": str(folder), "data_variant": variant_of(folder)}
     return {
         **scores,
-        **data,
-        "seconds": seconds,
+        "data": str(folder),
+        "data_variant": variant_of(folder),
+        "seconds": round(time.perf_counter() - start, 2),
         "sha256": {name: sha256_of(folder / name) for name in task.files},
     }
 
 
-def run(settings: SentEvalSettings, published: Published | None = None) -> list[Results]:
-    """Evaluate models: print the tables, and replace the entries of each in its result file task by
-    task.
+def run(settings: SentEvalSettings, published: Published | None = None) -> list[Evaluation]:
+    """Evaluate models: print the tables, and append each result to its file as it is there.
 
-    Returns the results of each model. ``published`` are the rows for ``compare``.
+    ``published`` are the rows for ``compare``.
     """
-    chosen = choose(settings.suite, settings.tasks or [])
-    folder = suite_folder(settings.suite, settings.data_dir)
+    suite = settings.suite
+    chosen = choose(suite, settings.tasks or [])
+    folder = suite_folder(suite, settings.data_dir)
     collections = read_collections("retrieval", settings.retrieval or [])
     own = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
     check_distinct("pairs", [pairs.name for pairs in own])
@@ -265,44 +108,34 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
     if (variant := variant_of(folder)) is not None:
         print(f"not SentEval's published data but a variant: {variant}")
     poolers = {model: _pooler_of(settings, model) for model in settings.model}
-    about = {name: getattr(settings, name) for name in ("suite", "mode")} | {"data": str(folder)}
-    every: list[Results] = []
-
-    def show(group: str) -> None:
-        names = [task.name for task in chosen[group]]
-        mean = "avg" if len(names) == len(SUITES[settings.suite][group]) else f"avg of {len(names)}"
-        more = (
-            (published or {}).get(group, {})
-            if settings.compare and settings.suite == "senteval"
-            else {}
-        )
-        print(f"\n{table(every, names, mean, more)}", flush=True)
-
+    several = len(poolers) > 1
+    rows = published if published and settings.compare and suite == "senteval" else {}
+    every: list[Evaluation] = []
     for model, pooler in poolers.items():
-        embed, of_model = _loaded(settings, model, pooler)
-        mine = {group: tasks for group, tasks in chosen.items() if model != WORDS or group == "sts"}
-        file = _file_of(settings, model)
-        every.append(results := Results({**about, **of_model}))
-        results.begin(file)
-        for group, tasks in mine.items():
+        embed, about = _loaded(settings, model, pooler)
+        here = settings.output or (Path(model) if Path(model).is_dir() else Path()) / RESULTS
+        evaluation = Evaluation(model, here, {**about, "mode": settings.mode})
+        every.append(evaluation)
+        open_results(here)
+        title = f"{model}, " if several else ""
+        for group, tasks in chosen.items():
+            if model == WORDS and group != "sts":
+                continue
             for task in tasks:
-                _run_task(settings, results, task, folder, embed)
-                results.write(file, task.name)
-            if len(poolers) == 1:
-                show(group)
+                _run_task(evaluation, f"{suite}/{group}", task, folder, embed, title)
+            if not several:
+                _show(every, suite, group, tasks, rows)
         if "sts" in chosen and settings.geometry != "none" and not isinstance(embed, Words):
-            _measure_geometry(settings, results, folder, embed)
-            results.write(file, "geometry")
+            _measure_geometry(evaluation, suite, folder, embed, title)
         for pairs in own:
-            _run_pairs(results, pairs, embed)
-            results.write(file, pairs.name)
+            _run_pairs(evaluation, pairs, embed)
         for collection in collections:
-            _run_collection(results, collection, embed, file)
-        missing = ", ".join(results.missing)
-        print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}", flush=True)
-    if len(poolers) > 1:
-        for group in chosen:
-            show(group)
+            _run_collection(evaluation, collection, embed)
+        done = f"results except {', '.join(evaluation.missing)}" if evaluation.missing else ""
+        print(f"\n{here}: {done or 'all results'}", flush=True)
+    if several:
+        for group, tasks in chosen.items():
+            _show(every, suite, group, tasks, rows)
     if own:
         print(f"\n{pairs_table(every, own)}", flush=True)
     if collections:
@@ -310,9 +143,53 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
     return every
 
 
+def table(
+    evaluations: Sequence[Evaluation],
+    group: str,
+    names: Sequence[str],
+    mean: str,
+    more: Mapping[str, Row],
+) -> str:
+    """Lay out models on tasks with averages, and further rows below, such as published ones."""
+    lines = [["", *names, mean]]
+    rows = [(each.model, each.row(group, names)) for each in evaluations]
+    for label, row in (*rows, *more.items()):
+        figures = {name: row[name] for name in names}
+        lines.append([label, *map(_cell, figures.values()), _cell(average(figures), "-")])
+    return lay_out(lines)
+
+
+def pairs_table(evaluations: Sequence[Evaluation], sets: Sequence[StsPairs]) -> str:
+    """Lay out Spearman's correlation x 100 of models on the user's own pairs."""
+    return _own_table(evaluations, "pairs", [pairs.name for pairs in sets])
+
+
+def retrieval_table(evaluations: Sequence[Evaluation], collections: Sequence[Collection]) -> str:
+    """Lay out the figures of models in search."""
+    columns = [f"{each.name} {metric}" for each in collections for metric in each.metrics]
+    return _own_table(evaluations, "retrieval", columns)
+
+
+def _own_table(evaluations: Sequence[Evaluation], group: str, columns: Sequence[str]) -> str:
+    rows = [[each.model, *map(_cell, each.row(group, columns).values())] for each in evaluations]
+    return lay_out([["", *columns], *rows])
+
+
+def _cell(figure: float | None, missing: str = "missing") -> str:
+    return missing if figure is None else f"{figure:.2f}"
+
+
+def _show(
+    every: Sequence[Evaluation], suite: str, group: str, tasks: Sequence[Task], rows: Published
+) -> None:
+    names = [task.name for task in tasks]
+    mean = "avg" if len(names) == len(SUITES[suite][group]) else f"avg of {len(names)}"
+    print(f"\n{table(every, f'{suite}/{group}', names, mean, rows.get(group, {}))}", flush=True)
+
+
 def _loaded(
     settings: SentEvalSettings, model: str, pooler: str | None
-) -> tuple[TextEncoder | Words, dict[str, Any]]:
+) -> tuple[Embedding, dict[str, Any]]:
     if model == WORDS:
         print(f"{WORDS}: {TITLE}")
         return Words(), Words.about(settings.dtype)
@@ -320,9 +197,7 @@ def _loaded(
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
-    """How vectors of a model are made; what cannot be evaluated is refused before the first model
-    is.
-    """
+    """Return how vectors of a model are made; refuse now what cannot be evaluated."""
     if model == WORDS or (len(settings.model) > 1 and is_sentence_transformer(model_path(model))):
         return None
     if settings.pooler_type is None:
@@ -330,74 +205,58 @@ def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
     return settings.pooler_type
 
 
-def _file_of(settings: SentEvalSettings, model: str) -> Path:
-    if settings.output is not None:
-        return settings.output
-    file = evaluation_file(
-        Path(model) if Path(model).is_dir() else Path(), settings.suite, settings.mode
-    )
-    here = [name for name in settings.model if not Path(name).is_dir()]
-    return (
-        file.with_name(f"{model.replace('/', '--')}-{file.name}")
-        if model in here[:-1] + here[1:]
-        else file
-    )
-
-
 def _run_task(
-    settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed | Words
+    evaluation: Evaluation, group: str, task: Task, folder: Path, embed: Embedding, title: str
 ) -> None:
     try:
-        results.tasks[task.name] = entry = evaluate_task(task, folder, embed, settings.mode)
+        entry = evaluate_task(task, folder, embed, evaluation.about["mode"])
     except DataError as error:
-        _leave_out(results, task.name, error)
+        _leave_out(evaluation, task.name, error)
         return
-    name = _said(settings, results, task.name)
-    print(f"{name}: {figure_of(entry):.2f} ({entry['seconds']:.1f} s)", file=sys.stderr, flush=True)
+    evaluation.add(entry, group, task.name)
+    line = f"{title}{task.name}: {figure_of(entry):.2f} ({entry['seconds']:.1f} s)"
+    print(line, file=sys.stderr, flush=True)
 
 
-def _run_pairs(results: Results, pairs: StsPairs, embed: Embed | Words) -> None:
+def _run_pairs(evaluation: Evaluation, pairs: StsPairs, embed: Embedding) -> None:
     try:
-        results.pairs[pairs.name] = evaluate_pairs(pairs, embed)
+        evaluation.add(evaluate_pairs(pairs, embed), "pairs", pairs.name)
     except DataError as error:
-        _leave_out(results, pairs.name, error)
+        _leave_out(evaluation, pairs.name, error)
 
 
-def _leave_out(results: Results, name: str, error: DataError) -> None:
-    results.left_out[name] = str(error)
+def _leave_out(evaluation: Evaluation, name: str, error: DataError) -> None:
+    evaluation.missing.append(name)
     print(f"{name} left out: {error}", file=sys.stderr, flush=True)
 
 
-def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
-    return f"{results.about['model']}, {name}" if len(settings.model) > 1 else name
-
-
-def _run_collection(
-    results: Results, collection: Collection, embed: TextEncoder | Words, file: Path
-) -> None:
+def _run_collection(evaluation: Evaluation, collection: Collection, embed: Embedding) -> None:
     start = time.perf_counter()
     figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}
     seconds = round(time.perf_counter() - start, 2)
-    results.retrieval[collection.name] = {**figures, **collection.about, "seconds": seconds}
-    results.write(file, collection.name)
+    entry = {**figures, **collection.about, "seconds": seconds}
+    evaluation.add(entry, "retrieval", collection.name)
     print(f"{collection.summary()} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _measure_geometry(
-    settings: SentEvalSettings, results: Results, folder: Path, embed: Embed
+    evaluation: Evaluation, suite: str, folder: Path, embed: Embed, title: str
 ) -> None:
-    task = STS_SETS["mini_sts" if settings.suite == "mini" else f"stsb_{settings.geometry}"]
+    task = STS_SETS["mini_sts" if suite == "mini" else "stsb_dev"]
     try:
         pairs = task.pairs(folder)
     except DataError as error:
-        _leave_out(results, "geometry", error)
+        print(f"geometry left out: {error}", file=sys.stderr)
         return
     measured = score_vectors(pairs, embed(pairs.sentences))
-    sums = {name: sha256_of(folder / name) for name in task.files}
-    about = {"set": pairs.name, "sentences": len(pairs.sentences), "sha256": sums}
-    results.geometry["geometry"] = about | asdict(measured)
+    entry = {
+        **asdict(measured),
+        "sentences": len(pairs.sentences),
+        "sha256": {name: sha256_of(folder / name) for name in task.files},
+    }
+    evaluation.add(entry, f"{suite}/geometry", pairs.name)
     print(
-        f"\n{_said(settings, results, pairs.name)}, {len(pairs.sentences):,} distinct sentences: alignment "
+        f"\n{title}{pairs.name}, {len(pairs.sentences):,} distinct sentences: alignment "
         f"{measured.alignment:.4f} (pairs scored above 4), uniformity {measured.uniformity:.4f}, Spearman "
         f"{measured.spearman:.2f}"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_names, check_options, option
 from dystress_text.errors import ParameterError
@@ -22,6 +22,8 @@ from dystress_text.files.places import model_name, refuse_folder
 @dataclass(frozen=True)
 class EvaluationSettings:
     """Evaluation while training."""
+
+    title: ClassVar[str] = "evaluation while training"
 
     eval_set: list[str] = option(
         ["stsb_dev"],
@@ -58,6 +60,8 @@ class EvaluationSettings:
 @dataclass(frozen=True)
 class SentEvalSettings:
     """Evaluation: of what, on what, and where the results go."""
+
+    title: ClassVar[str] = "evaluation: of what, on what, and where the results go"
 
     model: list[str] = option(
         MISSING,
@@ -100,12 +104,12 @@ class SentEvalSettings:
     dtype: str = option("fp32", "of the encoder's forward pass", choices=("fp32", "bf16"))
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option(
-        "dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none")
+        "dev", "alignment and uniformity on STS-B's dev split", choices=("dev", "none")
     )
     output: Path | None = option(
         None,
-        "all results; default senteval-SUITE-MODE.json in the model's folder, else here",
-        metavar="FILE.json",
+        "where the results are appended; default results.jsonl in the model's folder, else here",
+        metavar="FILE.jsonl",
     )
 
     def __post_init__(self) -> None:
@@ -122,5 +126,5 @@ class SentEvalSettings:
             raise ParameterError(
                 "tasks", "words alone are measured on sts and on search, not on transfer tasks"
             )
-        if self.output is not None and len(self.model) > 1:
-            raise ParameterError("output", "is the file of one model; each of several has its own")
+        if self.output is not None and self.output.suffix != ".jsonl":
+            raise ParameterError("output", f"results are lines of JSON: {self.output} is no .jsonl")

@@ -8,7 +8,7 @@ encoder
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.files.whole import sha256_of
-from dystress_text.training.run_folder import behind_words
+from dystress_text.training.run_record import RunRecord
 
 WORDS = "words"  # the row's name, and what --model calls it
 TITLE = (
@@ -91,9 +91,10 @@ class Words:
         }  # fmt: skip
 
 
-def not_beaten(record: Mapping[str, Any]) -> list[str]:
-    """A line for each set on which the trained model of a run's record does not beat words."""
+def not_beaten(record: RunRecord) -> list[str]:
+    """Return a line for each set on which the trained model is not above the lexical baseline."""
     return [
-        f"words alone reach {record['words'][name]:.1f} on {name}; this model {record['trained'][name]:.1f}"
-        for name in behind_words(record)
+        f"not above the lexical baseline: {name} {record.trained[name]:.1f}, "
+        f"TF-IDF/BM25 {record.words[name]:.1f}"
+        for name in record.not_above_baseline
     ]

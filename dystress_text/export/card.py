@@ -18,16 +18,17 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
+from dystress_text.core.temperature import DYSTRESS
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
-from dystress_text.export.citation import CITATION, DYSTRESS, SIMCSE, credits_of
+from dystress_text.export.citation import CITATION, SIMCSE, credits_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import write_text
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid import WEIGHT, hybrid_part, may_have_graph
 from dystress_text.models.poolers import AVERAGED, pooler_of
 from dystress_text.simcse.texts import WIKI1M
-from dystress_text.training.run_folder import step_chosen_by, untrained_of
+from dystress_text.training.run_record import BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
@@ -50,28 +51,27 @@ _SETTINGS = (  # that the recipe repeats where they are set
 
 def write_card(
     folder: Path,
-    record: Mapping[str, Any],
+    record: RunRecord,
     model: SentenceTransformer,
     layout: str = "native",
     at: str = HERE,
 ) -> None:
     """Write the card of a model; ``at`` is its place in the code.
 
-    The card leaves out what the record, the content of ``run.json``, does not have; it may be
-    empty.
+    The card leaves out what the record does not have; it may be empty.
     """
     hybrid = hybrid_part(model)
     dense = None if hybrid is None else hybrid.model
-    base = record.get("base_model" if dense is None else "beside", {})
-    settings = record.get("settings", {})
+    base = record.base_model if dense is None else record.beside or BaseModel()
+    settings = record.settings
     limit = (model if dense is None else dense).max_seq_length or math.inf
     transformer = model.transformers_model
     pooler = pooler_of(model)
     pooling = _POOLINGS.get(str(pooler), "the first token of the last layer")
     if pooler is None:
         pooling += _LAYERS
-    name, data_name, data_license = base.get("name"), *_data(settings)
-    variants = record.get("data_variants", {})
+    name, data_name, data_license = base.name, *_data(settings)
+    variants = record.data_variants
     data = (
         f"{data_name}; not the published data but a variant: {v}"
         if (v := variants.get("train_file"))
@@ -110,11 +110,13 @@ def write_card(
             f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})" for name, p in prompts
         ),
         recipe=_recipe(record, settings, data) if settings else None,
-        results=_results(record, settings),
-        chosen=_plain(step_chosen_by(record) or ""),
+        results=_results(record),
+        chosen=_plain(record.step_chosen_by or ""),
         eval_variant=_plain(variants.get("eval_set") or ""),
-        similarities=plain_table(HEADER, rows) if (rows := random_pairs_rows(record)) else None,
-        base_license=_plain(base["license"]) if base.get("license") else None,
+        similarities=plain_table(HEADER, rows)
+        if (rows := random_pairs_rows(record.random_pairs))
+        else None,
+        base_license=_plain(base.license) if base.license else None,
         data_license=data_license,
         credits=credits,
         citation=CITATION if DYSTRESS in credits else None,
@@ -170,12 +172,12 @@ def plain_table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
 
 
 def _metadata(
-    base: Mapping[str, Any], layout: str, is_published: bool, credits: list[str]
+    base: BaseModel, layout: str, is_published: bool, credits: list[str]
 ) -> ModelCardData:
     """The head of the card, which the hub reads."""
     library = {"native": "sentence-transformers", "hf": "transformers"}.get(layout)
     return ModelCardData(
-        license=str(base.get("license") or "unknown"),
+        license=base.license or "unknown",
         pipeline_tag="sentence-similarity" if layout == "native" else "feature-extraction",
         tags=[
             *{"native": ["sentence-transformers"], "onnx": ["onnx"]}.get(layout, []),
@@ -183,7 +185,7 @@ def _metadata(
             *["dystress"] * (DYSTRESS in credits), *["simcse"] * (SIMCSE in credits),
         ],
         library_name=library,
-        base_model=str(base["name"]) if base.get("on_hub") else None,
+        base_model=base.name if base.on_hub else None,
         datasets=["princeton-nlp/datasets-for-simcse"] if is_published else None,
     )  # fmt: skip
 
@@ -215,21 +217,21 @@ def _states(pooler_type: str) -> str | None:
     return f"({' + '.join(layers)}) / {len(layers)}" if len(layers) > 1 else "".join(layers) or None
 
 
-def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | None) -> str:
+def _recipe(record: RunRecord, settings: Mapping[str, Any], data: str | None) -> str:
     views = None if settings.get("supervised") else settings.get("views")
     rows = {
-        "base model": record.get("base_model", {}).get("name"),
-        "beside": record.get("beside", {}).get("name"),
+        "base model": record.base_model.name,
+        "beside": record.beside and record.beside.name,
         "data": data,
-        "sentences": record.get("corpus", {}).get("sentences"),
+        "sentences": record.corpus.get("sentences"),
         "sample": "a document between blank lines"
         if settings.get("sample") == "document"
         else None,
-        "SHA-256 of the data": record.get("corpus", {}).get("sha256"),
-        "loss": record.get("loss"),
-        "as learned": _listed(record.get("learned_temperature", {})),
+        "SHA-256 of the data": record.corpus.get("sha256"),
+        "loss": record.loss or None,
+        "as learned": _listed(record.learned_temperature),
         "pooling": settings.get("pooler_type"),
-        "dense + tanh while training": "yes" if record.get("head") else "no",
+        "dense + tanh while training": "yes" if record.head else "no",
         "masked-language-model loss": f"weight {settings['mlm_weight']}"
         if settings.get("do_mlm")
         else None,
@@ -247,12 +249,13 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
             if name.startswith("crop_") and views == "crop"
         },
         **{name.replace("_", " "): settings.get(name) for name in _SETTINGS},
-        "parameters": _listed(record.get("parameters", {})),
-        "steps": record.get("steps"),
-        "step of this model": record.get("best_step"),
-        **{name: record.get(name) for name in ("device", "processes")},
-        "training time": f"{record['train_seconds']} s" if "train_seconds" in record else None,
-        "versions": _listed(record.get("versions", {})),
+        "parameters": _listed(record.parameters),
+        "steps": record.steps,
+        "step of this model": record.best_step,
+        "device": record.device,
+        "processes": record.processes,
+        "training time": f"{record.train_seconds} s" if record.train_seconds else None,
+        "versions": _listed(record.versions),
     }
     return plain_table(
         ("", ""), [row for row in rows.items() if row[1] is not None and row[1] is not False]
@@ -264,20 +267,14 @@ def _listed(values: Mapping[str, Any]) -> str | None:
     return ", ".join(f"{name} {value}" for name, value in values.items()) or None
 
 
-def _results(record: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+def _results(record: RunRecord) -> str | None:
     """The figures of the model, and of the encoder before training with the best pooling and with
     the model's.
     """
-    trained, before, pooler = (
-        record.get("trained", {}),
-        untrained_of(record),
-        settings.get("pooler_type"),
-    )
-    head = ("", *(f"untrained, {name}" for name in before), f"this model, {pooler}")
-    rows = [
-        (name, *(_number(name, of.get(name)) for of in (*before.values(), trained)))
-        for name in trained
-    ]
+    before = record.untrained_best_and_own
+    head = ("", *(f"untrained, {name}" for name in before), f"this model, {record.pooler}")
+    columns = [*before.values(), record.trained]
+    rows = [(name, *(_number(name, of.get(name)) for of in columns)) for name in record.trained]
     return plain_table(head, rows) if rows else None
 
 

@@ -43,7 +43,8 @@ from dystress_text.models.loading import (
 )
 from dystress_text.models.poolers import AVERAGED, FIRST, LAST, pooler_of, pooling_modules
 from dystress_text.models.static import is_static, pretrained_tokenizer
-from dystress_text.training.run_folder import RECORD, read_json
+from dystress_text.training.run_folder import RECORD, read_run
+from dystress_text.training.run_record import BaseModel, RunRecord
 
 TOLERANCE = 1e-4
 
@@ -132,9 +133,9 @@ def _write_card_of_copy(
     if to == "native" and own.is_file():  # it may be edited
         write_text(card, read_card(own).replace(json.dumps(HERE), json.dumps(at)))
         return
-    record = read_json(model / RECORD) if (model / RECORD).is_file() else {}
+    record = read_run(model) if (model / RECORD).is_file() else RunRecord()
     if not (model / MODULES).is_file():  # an encoder alone
-        record = {"base_model": describe_base(str(model))}
+        record = RunRecord(base_model=BaseModel(**describe_base(str(model))))
     write_card(folder, record, trained, to, at)
     if own.is_file():
         carry_results(own, card)

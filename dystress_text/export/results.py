@@ -5,7 +5,7 @@ it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from dystress_text.errors import UserError, reason_of
-from dystress_text.evaluation.catalogue import GROUPS, SUITES, Task, TransferTask, figure_of
-from dystress_text.evaluation.retrieval import figures_in
+from dystress_text.evaluation.catalogue import GROUPS, MINI_TRANSFER_TASKS, TRANSFER_TASKS
+from dystress_text.evaluation.readers import slug_of
+from dystress_text.evaluation.results import OWN_SETTINGS, Result, newest, results_in
 from dystress_text.export.card import CARD, MARK, plain_table, read_card
 from dystress_text.files.whole import write_text
-from dystress_text.training.run_folder import contents_of, evaluation_file, one_writer
 
 _SOURCE = "dystress-text"  # of our entries: this package has measured; the hub wants an address, of models with its tag
 _ADDRESS = f"https://huggingface.co/models?other={_SOURCE}"
@@ -26,6 +26,17 @@ _ADDRESS = f"https://huggingface.co/models?other={_SOURCE}"
 _MTEB = {f"STS{year}": f"mteb/sts{year}-sts" for year in range(12, 17)} | {
     "STS-B": "mteb/stsbenchmark-sts"
 }
+_SUITES = {"senteval": "SentEval", "mini": "dystress-text"}
+_SPEARMAN = "Spearman x 100"
+_ORDER = {  # on the card, with the hub's names of task and metric
+    "sts": ("STS", "cosine_spearman"),
+    "transfer": ("text-classification", "accuracy"),
+    "pairs": ("STS", "cosine_spearman"),
+    "retrieval": ("Retrieval", ""),
+}
+_FOLDS = {
+    task.name for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS if task.scheme == "folds"
+}  # which have no test split
 _INDEX = re.compile(
     r"^[\"']?model-index[\"']?[ \t]*:.*\n(?:(?:(?:#.*)?\r?\n)*[ \t\]-].*\n)*", re.MULTILINE
 )
@@ -34,21 +45,34 @@ _TABLE = re.compile(
 )
 
 
-def renew_results(folder: Path, suite: str) -> str | None:
-    """Renew the results on a folder's card after an evaluation on a suite; a line says so.
+def renew_results(folder: Path) -> str | None:
+    """Renew the results on a folder's card after an evaluation; a line says so.
 
     None where the card has nothing to do with this package, or the model was not evaluated as it is
     loaded.
     """
     file = folder / CARD
-    with one_writer(folder):
-        results = _results(folder, contents_of(evaluation_file(folder, suite, "test"))[0])
-        text = read_card(file) if file.is_file() else ""
-        if "dystress" not in text or not results:
-            return None
-        mark, text = text[: text.startswith(MARK)], text.removeprefix(MARK)
-        write_text(file, mark + _renewed(file, text, results))
+    results = [_on_card(each) for each in _of_model(results_in(folder))]
+    entries = [entry for each in results for entry in each]
+    text = read_card(file) if file.is_file() else ""
+    if "dystress" not in text or not entries:
+        return None
+    mark, text = text[: text.startswith(MARK)], text.removeprefix(MARK)
+    write_text(file, mark + _renewed(file, text, entries))
     return f"{file} holds the results."
+
+
+def _of_model(results: Sequence[Result]) -> list[Result]:
+    """Return the newest results of the model as it is loaded, if it is the one evaluated last."""
+    if not results:
+        return []
+    last = results[-1]
+    same = {name: last.settings.get(name) for name in ("max_seq_length", "prompts")}
+    wanted = {**OWN_SETTINGS, "mode": "test", **same}
+    current = [each for each in results if each.weights == last.weights and each.has(wanted)]
+    shown = [each for each in current if each.kind != "geometry"]
+    shown.sort(key=lambda each: list(_ORDER).index(each.kind))
+    return newest(shown, lambda each: (each.group, each.task, each.variant))
 
 
 def _renewed(file: Path, text: str, results: Sequence[EvalResult]) -> str:
@@ -101,70 +125,51 @@ def _with(text: str, index: str, table: str) -> str:
     )
 
 
-def _results(folder: Path, now: Mapping[str, Any]) -> list[EvalResult]:
-    """What the files of evaluations in a folder hold of the model as it is loaded, if that was
-    evaluated now.
-    """
-    as_loaded = {name: now.get(name) for name in ("weights", "max_seq_length", "prompts")}
-    as_loaded |= {"pooler_type": None, "dtype": "fp32"}
-    contents = [c for suite in SUITES for c in contents_of(evaluation_file(folder, suite, "test"))]
-    of_tasks: dict[tuple[str, str], EvalResult] = {}
-    searched: dict[str, Mapping[str, float]] = {}
-    pairs: dict[str, float] = {}
-    for about in (
-        c for c in contents if all(c.get(name) == value for name, value in as_loaded.items())
-    ):
-        known = {
-            task.name: (group, task)
-            for group, tasks in SUITES[about["suite"]].items()
-            for task in tasks
-        }
-        for name, result in (about["tasks"] | about.get("other_data", {})).items():
-            if (what := known.get(name.partition(" (")[0])) and (
-                about["suite"],
-                name,
-            ) not in of_tasks:
-                of_tasks[about["suite"], name] = _result(about, *what, name, result)
-        searched = {
-            name: figures_in(result) for name, result in about.get("retrieval", {}).items()
-        } | searched
-        pairs = {
-            name: result["spearman"] for name, result in about.get("pairs", {}).items()
-        } | pairs
-    own = [
-        EvalResult(
-            "STS", "scored-pairs", name, "cosine_spearman", figure, dataset_config=name, source_name=_SOURCE,
-            source_url=_ADDRESS, metric_name="Spearman x 100",
-        )
-        for name, figure in pairs.items()
-    ]  # fmt: skip
-    return [*of_tasks.values(), *own] + [
-        EvalResult(
-            "Retrieval", "beir-layout", name, "_".join(re.findall(r"\w+", metric.lower().replace("@", "_at_"))), figure,
-            dataset_config=name, source_name=_SOURCE, source_url=_ADDRESS, metric_name=f"{metric} x 100",
-        )
-        for name, figures in searched.items()
-        for metric, figure in figures.items()
-    ]  # fmt: skip
+def _on_card(result: Result) -> list[EvalResult]:
+    """Return the entries of a result in the form of the hub."""
+    if result.kind == "retrieval":
+        return [
+            _entry("Retrieval", "beir-layout", result.task, metric, figure, f"{metric} x 100")
+            for metric, figure in result.shown.items()
+            if figure is not None
+        ]
+    (figure,) = result.columns.values()
+    if figure is None:
+        return []
+    if result.kind == "pairs":
+        return [_entry("STS", "scored-pairs", result.task, "cosine_spearman", figure, _SPEARMAN)]
+    suite = result.group.partition("/")[0]
+    name, data, config = f"{_SUITES[suite]} {result.task}", _SUITES[suite].lower(), result.task
+    if result.variant:
+        name += f" (a variant: {result.variant})"
+    elif result.task in _MTEB:
+        name = f"MTEB {result.task.replace('-B', 'Benchmark')}"
+        data, config = _MTEB[result.task], "default"
+    kind, metric = _ORDER[result.kind]
+    split = None if result.task in _FOLDS else "test"
+    measure = GROUPS[result.kind].partition(", ")[2]
+    return [_entry(kind, data, name, metric, figure, measure, config, split)]
 
 
-def _result(
-    about: dict[str, Any], group: str, task: Task, label: str, result: Mapping[str, Any]
+def _entry(
+    kind: str,
+    data: str,
+    name: str,
+    metric: str,
+    figure: float,
+    measure: str,
+    config: str | None = None,
+    split: str | None = None,
 ) -> EvalResult:
-    of_suite = {"senteval": "SentEval", "mini": "dystress-text"}[about["suite"]]
-    variant = f" (a variant: {kind})" if (kind := result.get("data_variant")) else ""
-    folds = isinstance(task, TransferTask) and task.scheme == "folds"
-    type_, metric = (
-        ("STS", "cosine_spearman") if group == "sts" else ("text-classification", "accuracy")
-    )
-    name, data, config = f"{of_suite} {label}{variant}", of_suite.lower(), task.name
-    if label in _MTEB and not variant:
-        name, data, config = (
-            f"MTEB {task.name.replace('-B', 'Benchmark')}",
-            _MTEB[task.name],
-            "default",
-        )
     return EvalResult(
-        type_, data, name, metric, figure_of(result), dataset_config=config, source_name=_SOURCE,
-        source_url=_ADDRESS, dataset_split=None if folds else "test", metric_name=GROUPS[group].partition(", ")[2],
-    )  # fmt: skip
+        task_type=kind,
+        dataset_type=data,
+        dataset_name=name,
+        metric_type=slug_of(metric.replace("@", "_at_")),
+        metric_value=figure,
+        dataset_config=config or name,
+        dataset_split=split,
+        metric_name=measure,
+        source_name=_SOURCE,
+        source_url=_ADDRESS,
+    )

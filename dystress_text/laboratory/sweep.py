@@ -22,13 +22,14 @@ from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose
+from dystress_text.evaluation.results import OWN_SETTINGS, results_in
 from dystress_text.files.lock import LOCK, locked
 from dystress_text.report.runs import FinishedRun, differing
 from dystress_text.report.tables import Comparisons, verdict
 from dystress_text.report.text_runs import read_text_runs
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.presets import TABLES
-from dystress_text.training.run_folder import evaluation_file, read_json
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.run_state import finished_record, locked_folder
 
 SET_HERE = (
@@ -51,12 +52,10 @@ class PlannedRun:
         if not self.is_trained():
             folder = (f"--output_dir={self.folder}", "--resume_from_checkpoint=auto")
             yield [*_program("train"), *self.options, *folder]
-        file = evaluation_file(self.folder, self.suite, "test")
-        newest = read_json(file) if file.is_file() else {}
-        as_here = newest.get("pooler_type") is None and newest.get("dtype", "fp32") == "fp32"
-        evaluated = (
-            newest.get("tasks", {}) if as_here else {}
-        )  # a user's own with other options is no run's figure
+        # what a user measured with other options is no figure of the run
+        wanted = {**OWN_SETTINGS, "mode": "test"}
+        results = [each for each in results_in(self.folder) if each.has(wanted)]
+        evaluated = {each.task for each in results if each.group.startswith(f"{self.suite}/")}
         if tasks := [task for task in self.tasks if task not in evaluated]:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
             evaluation = ("--model", str(self.folder), "--suite", self.suite)
@@ -118,7 +117,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             for name, words in named.items():
                 run_options = (*extra, *words, *data, f"--seed={seed}")
                 folder = options.output_dir / f"{name}-seed-{seed}"
-                compared[name] = FinishedRun(folder, {"settings": parse(run_options).options()})
+                record = RunRecord(settings=parse(run_options).options())
+                compared[name] = FinishedRun(folder, record)
                 runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
     away = differing([*compared.values()], {"loss"})
     if away and not options.different_settings:

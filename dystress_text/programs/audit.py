@@ -39,17 +39,16 @@ def main(words: list[str]) -> None:
         windows_of,
     )  # help does without torch
 
-    record, log = run_folder.read_record(folder), folder / run_folder.SIMILARITY_LOG
-    if record.get("program") not in run_folder.PROGRAMS:
+    if run_folder.read_record(folder).get("program") not in run_folder.PROGRAMS:
         raise UserError(f"no run in {str(folder)!r}")
-    run_folder.check_version(folder, record)
+    record, log = run_folder.read_run(folder), folder / run_folder.SIMILARITY_LOG
     if not log.is_file():
         raise UserError(
             f"{str(folder)!r} has no {run_folder.SIMILARITY_LOG}: train with --log_similarity"
         )
     windows, negatives = windows_of(list(run_folder.read_steps(log)), log)
-    data = "images" if record["program"] == run_folder.IMAGE_PROGRAM else "sentences"
-    audit = Audit(str(folder), str(record["loss"]), data, negatives, windows)
+    data = "images" if record.program == run_folder.IMAGE_PROGRAM else "sentences"
+    audit = Audit(str(folder), record.loss, data, negatives, windows)
     print(
         *in_words(audit),
         f"{audit.loss}: {audit.source}",

@@ -1,8 +1,7 @@
 """Make a copy of a trained model that other tools load.
 
     dystress export out/ --to hf        # transformers alone; the card spells the pooling out
-    # ONNX Runtime and what is built on it; pooling is part of the graph
-    dystress export out/ --to onnx
+    dystress export out/ --to onnx      # ONNX Runtime; pooling is part of the graph
     dystress export out/ --to onnx --quantize int8 --text FILE
     dystress export out/ --to native --push_to_hub NAME/MODEL
 
@@ -59,12 +58,12 @@ def _texts(options: Namespace) -> list[str]:
     from dystress_text.files.text_lines import CorpusReport
     from dystress_text.simcse.settings import TextSettings
     from dystress_text.simcse.texts import training_text
-    from dystress_text.training.run_folder import RECORD, read_json
+    from dystress_text.training.run_folder import RECORD, read_run
 
     check_names("quantize", [options.quantize], ["int8"])
     file, more = options.text, {}
     if file is None and (options.model / RECORD).is_file():
-        settings = read_json(options.model / RECORD).get("settings", {})
+        settings = read_run(options.model).settings
         file, more = (
             settings.get("train_file"),
             {name: settings[name] for name in _READING if name in settings},

@@ -41,6 +41,7 @@ from dystress_text.training.accelerator import (
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import TEXT_PROGRAM, write_record
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.surroundings import left_as_they_were
 from dystress_text.training.task import Run
@@ -262,7 +263,7 @@ def _publish(
     if settings.text.beside is not None:
         record["beside"] |= describe_base(settings.text.beside)
         trust = " with trust_remote_code"
-    write_card(output, record, model)
+    write_card(output, RunRecord.from_json(record), model)
     write_record(output, record)  # the run is finished; its page can be made again
     page = leave_text_report(output)
     print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)

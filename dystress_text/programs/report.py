@@ -1,19 +1,17 @@
-"""Tables of a sweep: mean and deviation over seeds, the paper's figures, and tests against constant
-temperatures.
+"""Tables of runs: mean and deviation over seeds, the paper's figures, and paired differences.
 
     dystress report sweep/
     dystress report sweep/ --format latex > tables.tex
-    # a line for each run; dystress report reads it again
-    dystress report sweep/ --format jsonl > runs.jsonl
-    dystress report out_a/ out_b/ --baseline out_b             # single runs
-    dystress report base/ out/ # a model that is no run, after dystress senteval
+    dystress report sweep/ --format jsonl > runs.jsonl  # a line for each run, to report again
+    dystress report out_a/ out_b/ --baseline out_b      # single runs
+    dystress report base/ out/                          # a model that is no run beside one
     # with curves, settings and similarities
     dystress report out_a/ out_b/ --format html > compare.html
 
-The first lines say which configuration is above which, where the seeds can tell. Differences are
-paired by seed and corrected for their number; figures of other data are not compared. Without
---baseline a configuration is compared with the constant 0.05 (SimCSE) and the constant of its
-tau_max, or with every constant; of these with those of its setup.
+The first lines are the differences with intervals. They are paired by seed and corrected for their
+number; figures of other data are not compared. Without --baseline a configuration is compared with
+the constant 0.05 (SimCSE) and the constant of its tau_max, or with every constant; of these with
+those of its setup.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress report", __doc__)
     add = parser.add_argument
-    folders = "of a sweep, a run or an evaluated model; or a file of runs (.jsonl)"
+    folders = "of a sweep, a run or an evaluated model; or a file of runs or results (.jsonl)"
     add("folders", nargs="+", type=Path, metavar="FOLDER", help=folders)
     formats = (*text_table.FORMATS, "jsonl", "html")
     add(

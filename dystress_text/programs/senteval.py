@@ -28,7 +28,7 @@ from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.simcse.arguments import SIMCSE
 
 if TYPE_CHECKING:
-    from dystress_text.evaluation.run import Results
+    from dystress_text.evaluation.run import Evaluation
 
 
 def make_parser() -> SettingsParser:
@@ -38,7 +38,7 @@ def make_parser() -> SettingsParser:
 
 def evaluate(
     model: str | Path | Sequence[str | Path], **options: Any
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, float | None]]:
     """Evaluate models as ``dystress senteval`` does, and return the figures of each by its name.
 
     Args:
@@ -60,7 +60,7 @@ def evaluate(
         >>> _ = Path("pairs.csv").write_text("\\n".join(rows))
         >>> figures = evaluate("bert-mini-wiki", pooler_type="avg", pairs="pairs.csv")
         <BLANKLINE>
-        senteval-senteval-test.json: all results
+        results.jsonl: all results
         <BLANKLINE>
                           pairs
         bert-mini-wiki      ...
@@ -75,10 +75,10 @@ def evaluate(
     settings = SentEvalSettings(
         **{n: converted(known[n], SentEvalSettings, value) for n, value in given.items()}
     )
-    return {str(results.about["model"]): results.figures for results in _evaluated(settings)}
+    return {each.model: each.figures for each in _evaluated(settings)}
 
 
-def _evaluated(settings: SentEvalSettings) -> list[Results]:
+def _evaluated(settings: SentEvalSettings) -> list[Evaluation]:
     """The results of an evaluation, which are on the pages and cards of the models too."""
     # here, so that help and errors of the command line come at once
     from dystress_text.evaluation.run import run
@@ -94,7 +94,7 @@ def _evaluated(settings: SentEvalSettings) -> list[Results]:
         if (model / REPORT).is_file():  # the page of a run shows results
             print(leave_text_report(model))
         own = settings.mode == "test" and settings.output is None and model.is_dir()
-        if own and (line := renew_results(model, settings.suite)) is not None:
+        if own and (line := renew_results(model)) is not None:
             print(line)
     return every
 
@@ -103,4 +103,4 @@ def _evaluated(settings: SentEvalSettings) -> list[Results]:
 def main(words: list[str]) -> bool:
     """The program; whether every task has its figure."""
     (settings,) = make_parser().settings(words)
-    return not any(results.missing for results in _evaluated(settings))
+    return not any(each.missing for each in _evaluated(settings))

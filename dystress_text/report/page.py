@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from dystress_text.files.whole import write_text
 from dystress_text.report.outcome import metric_title, outcome, title
 from dystress_text.report.runs import FinishedRun, differing, labels
 from dystress_text.training.presets import said_of
-from dystress_text.training.run_folder import REPORT, untrained_of
+from dystress_text.training.run_folder import REPORT
+from dystress_text.training.run_record import RunRecord
 
 Table = list[list[str]]  # cells as text, the header first
 Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
@@ -47,43 +48,36 @@ def render_page(
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
     examples: Sequence[tuple[str, Pictures]] = (),
-    below: Sequence[tuple[str, Table]] = (),
 ) -> str:
-    """The page of a run, or of several side by side, as HTML; tables and pictures of examples have
-    titles.
+    """Return the page of a run, or of several side by side, as HTML.
 
-    What came of the run, or the verdict on several, comes first, and the tables ``below`` follow
-    the pictures. Notes are what a reader of the tables must know.
+    Tables and pictures of examples have titles. The outcome of the run, or the verdict on several,
+    comes first. Notes are what a reader of the tables must know.
     """
     require("plots", "a page")
     from jinja2 import StrictUndefined, Template
 
     from dystress_text.report import page_drawings
 
-    names, metrics = labels(runs), {metric for run in runs for metric in run.record["trained"]}
-    said = verdict if len(runs) > 1 else outcome(runs[0].record)
-    results = [("Before and after training", _results(runs, names))]
-    above, under = ([], results) if len(runs) > 1 else (results, [])
-    settings = [run.record["settings"] for run in runs]
-    surroundings = [_surroundings(run.record) for run in runs]
+    names = labels(runs)
+    alone = len(runs) == 1
+    measured = ("Before and after training", _results(runs, names))
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
-    page: str = Template(
-        source, autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    ).render(
+    form = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    settings = [run.record.settings for run in runs]
+    page: str = form.render(
         title=title(runs),
-        summaries=list({run.configuration: _summary(run) for run in reversed(runs)}.values())[::-1],
-        tables=_not_empty([*above, *tables], metrics),
+        summaries=list({run.configuration: _summary(run) for run in runs}.values()),
+        tables=_not_empty([measured, *tables] if alone else [*tables, measured]),
         galleries=[*examples, *page_drawings.galleries(runs)],
         notes=notes,
-        verdict=said,
-        below=_not_empty([*under, *below], metrics),
+        verdict=outcome(runs[0].record) if alone else verdict,
         differing=_by_run(names, settings, differing(runs)),
-        settings=_by_run(names, settings, chain(*settings)),
-        surroundings=_by_run(names, surroundings, chain(*surroundings)),
+        settings=_by_run(names, settings),
+        surroundings=_by_run(names, [_surroundings(run.record) for run in runs]),
     )
-    return page.encode(
-        "utf-8", "backslashreplace"
-    ).decode()  # a file name may hold bytes that are not UTF-8
+    # a file name may hold bytes that are not UTF-8
+    return page.encode("utf-8", "backslashreplace").decode()
 
 
 def raster(pixels: NDArray[np.uint8], width: int) -> str:
@@ -98,72 +92,59 @@ def raster(pixels: NDArray[np.uint8], width: int) -> str:
 
 
 def _summary(run: FinishedRun) -> str:
-    record, row = run.record, said_of(run.record)
-    name = f"{run.configuration}: " * (run.configuration != record["loss"])
-    return (
-        f"{name}loss {record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
-        f"{record['device']}.{f' Preset of {row}.' if row else ''}"
-    )
-
-
-def _not_empty(
-    tables: Sequence[tuple[str, Table]], metrics: Collection[str]
-) -> list[tuple[str, Table]]:
-    """The tables that hold something, with metrics called by words in header and first column."""
-
-    def words(cell: str) -> str:
-        return metric_title(cell).replace("\n", ": ") if cell in metrics else cell
-
-    return [
-        (of, [[*map(words, lines[0])], *([words(line[0]), *line[1:]] for line in lines[1:])])
-        for of, lines in tables
-        if lines[1:] and lines[0][1:]
+    record, row = run.record, said_of(run.record.paper)
+    parts = [
+        f"{run.configuration}: {record.loss}",
+        f"{record.steps:,} steps in {record.train_seconds or 0:,.0f} s",
+        str(record.device),
     ]
+    return ", ".join([*parts, f"preset of {row}"] if row else parts)
+
+
+def _not_empty(tables: Iterable[tuple[str, Table]]) -> list[tuple[str, Table]]:
+    """Drop tables without a line or without a column."""
+    return [(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]]
 
 
 def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
     """Each metric of each run: before training, of the best pooler and of the run's own, after it,
-    and of words.
-
-    Of a run alone, which has few columns then, in lines.
+    and of the lexical baseline. A run alone, which has few columns, has the metrics in lines.
     """
-    metrics = dict.fromkeys(metric for run in runs for metric in run.record["trained"])
-    lines = [["", *metrics]]
+    metrics = dict.fromkeys(metric for run in runs for metric in run.record.trained)
+    titles = [": ".join(filter(None, metric_title(metric))) for metric in metrics]
+    rows = [["", *titles]]
     for run, label in zip(runs, names, strict=True):
-        own = ("", run.record["settings"].get("pooler_type"))
-        untrained = [
-            ("untrained" + f", best pooler {name}" * (name not in own), figures)
-            for name, figures in untrained_of(run.record).items()
-        ]
-        words = [("words alone", run.record["words"])] if run.record.get("words") else []
-        for name, figures in (*untrained, ("trained", run.record["trained"]), *words):
-            cells = (
-                "-" if figures.get(metric) is None else f"{figures[metric]:.2f}"
-                for metric in metrics
-            )
-            lines.append([f"{label}, " * (len(runs) > 1) + name, *cells])
-    return lines if len(runs) > 1 else [list(column) for column in zip(*lines, strict=True)]
+        record = run.record
+        figures = {
+            "untrained" if name == record.pooler else f"untrained, best pooler {name}": of
+            for name, of in record.untrained_best_and_own.items()
+        }
+        figures["trained"] = record.trained
+        if record.words:
+            figures["TF-IDF/BM25"] = record.words
+        for name, of in figures.items():
+            cells = ["-" if of.get(metric) is None else f"{of[metric]:.2f}" for metric in metrics]
+            rows.append([f"{label}, {name}" if len(runs) > 1 else name, *cells])
+    return rows if len(runs) > 1 else [list(column) for column in zip(*rows, strict=True)]
 
 
 def _by_run(
-    runs: Sequence[str], options: Sequence[Mapping[str, Any]], names: Iterable[str]
+    runs: Sequence[str], options: Sequence[Mapping[str, Any]], names: Iterable[str] | None = None
 ) -> Table:
-    """A line for each name of an option, and a column for each run."""
-    values = {name: [each.get(name) for each in options] for name in names}
-    return [
-        ["", *runs],
-        *([name, *("" if v is None else str(v) for v in row)] for name, row in values.items()),
-    ]
+    """A line for each option, or those named, and a column for each run."""
+    shown = dict.fromkeys(chain(*options) if names is None else names)
+    cells = {name: [each.get(name) for each in options] for name in shown}
+    rows = [[name, *("" if v is None else str(v) for v in row)] for name, row in cells.items()]
+    return [["", *runs], *rows]
 
 
-def _surroundings(record: Mapping[str, Any]) -> dict[str, Any]:
+def _surroundings(record: RunRecord) -> dict[str, Any]:
     """What a run ran on, by names such as ``versions: torch``."""
     options: dict[str, Any] = {}
     for key in _SURROUNDINGS:
-        value = record.get(key)
-        options |= (
-            {f"{key}: {name}": v for name, v in value.items()}
-            if isinstance(value, dict)
-            else {key: value}
-        )
+        value = getattr(record, key)
+        if isinstance(value, Mapping):
+            options |= {f"{key}: {name}": entry for name, entry in value.items()}
+        else:
+            options[key] = value
     return options

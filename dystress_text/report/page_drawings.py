@@ -8,7 +8,6 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -28,10 +27,9 @@ from dystress_text.report.plots import (
     subplots,
 )
 from dystress_text.report.runs import FinishedRun, Line, labels
-from dystress_text.training.run_folder import untrained_of
+from dystress_text.training.run_record import RunRecord
 
 WIDTH = 9 / 2.54  # inches
-Look = tuple[str, object]  # colour and style of a line
 Curves = Mapping[str, tuple[list[int], list[float]]]  # steps and values by what was measured
 _NOT_DRAWN = {"step", "learning_rate", "samples_per_second"}
 _SCORED = {  # of pairs of a development set by their score
@@ -54,109 +52,97 @@ _FIGURES = {
 
 
 def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
-    """The pictures of a page by heading; a gallery may be empty."""
-    curves = [_curves([*_untrained(run), *run.metrics()]) for run in runs]
-    logs = [run.similarities() for run in runs]
-    metrics = {
-        name for run in curves for name, (steps, _) in run.items() if len(steps) > 1
-    } - _NOT_DRAWN
-    order = ["loss", *MEASURES]
-    of_kind = [
-        name for kind in order for name in sorted(metrics) if name.rpartition("_")[2] == kind
-    ]
-    titles = {name: metric_title(name) for name in [*of_kind, *sorted(metrics - {*of_kind})]}
-    pairs = [
-        (seen, label * (len(runs) > 1), drawn)
-        for run, label, log in zip(runs, labels(runs), logs, strict=True)
-        for seen, drawn in _similarities(run, log)
-    ]
-    logged = [(run, _curves(log)) for run, log in zip(runs, logs, strict=True) if log]
+    """Return the pictures of a page by heading; a gallery may be empty."""
+    names = labels(runs)
+    pairs: Pictures = []
+    curves: list[Curves] = []
+    measured: set[str] = set()
+    logged = False
+    for run, name in zip(runs, names, strict=True):
+        metrics, log = run.metrics(), run.similarities()
+        logged = logged or bool(log)
+        caption = name if len(runs) > 1 else ""
+        pairs += [(seen, caption, drawn) for seen, drawn in _similarities(run, log)]
+        # the figures before the first step are of the run's own pooler
+        untrained = {"step": 0, **run.record.untrained.get(run.record.pooler, {})}
+        curves.append(_curves([untrained, *metrics, *log]))
+        measured |= {name for line in metrics for name in line if len(curves[-1][name][0]) > 1}
+    kinds = {kind: place for place, kind in enumerate(["loss", *MEASURES])}
+    shown = sorted(
+        measured - _NOT_DRAWN,
+        key=lambda name: (kinds.get(name.rpartition("_")[2], len(kinds)), name),
+    )
+    titles = {name: "\n".join(filter(None, metric_title(name))) for name in shown}
     return [
-        ("Over training", _over_steps(list(zip(runs, curves, strict=True)), titles)),
+        ("Over training", _over_steps(runs, curves, titles)),
         ("Similarities and temperature", pairs),
-        (
-            "What the temperature did to the pairs of each step",
-            _over_steps(logged, _FIGURES if logged else {}),
-        ),
+        ("Pairs of each step", _over_steps(runs, curves, _FIGURES if logged else {})),
     ]
-
-
-def _untrained(run: FinishedRun) -> list[Line]:
-    """The figures before the first step, of the run's own pooler, as a line of its log; none
-    without them.
-    """
-    figures = untrained_of(run.record)
-    own = figures.get(run.record["settings"].get("pooler_type", ""))
-    return [{"step": 0, **own}] if own else []
 
 
 def _curves(lines: Sequence[Line]) -> Curves:
     """Where a value was not finite it is None, which is drawn as a gap."""
-    logged = {name: [line for line in lines if name in line] for line in lines for name in line}
-    return {
-        name: ([line["step"] for line in some], [line[name] for line in some])
-        for name, some in logged.items()
-    }
+    curves: dict[str, tuple[list[int], list[float]]] = {}
+    for line in lines:
+        for name, value in line.items():
+            steps, values = curves.setdefault(name, ([], []))
+            steps.append(line["step"])
+            values.append(value)
+    return curves
 
 
-def _over_steps(runs: Sequence[tuple[FinishedRun, Curves]], titles: Mapping[str, str]) -> Pictures:
-    """A picture for each metric, with a line for each run; runs of one configuration have one
-    colour and one name.
-    """
-    looks = dict(zip(dict.fromkeys(run.configuration for run, _ in runs), cycle(STYLES)))
+def _over_steps(
+    runs: Sequence[FinishedRun], curves: Sequence[Curves], titles: Mapping[str, str]
+) -> Pictures:
+    """Draw each metric with a line for each run; those of one configuration have one colour."""
     return [
-        (f"{metric} over the steps", "", _drawn(metric, of, runs, looks))
-        for metric, of in titles.items()
+        (f"{metric} over the steps", "", _drawn(metric, title, runs, curves))
+        for metric, title in titles.items()
     ]
 
 
-def _drawn(
-    metric: str, title: str, runs: Sequence[tuple[FinishedRun, Curves]], looks: Mapping[str, Look]
-) -> str:
+def _drawn(metric: str, title: str, runs: Sequence[FinishedRun], curves: Sequence[Curves]) -> str:
+    looks = dict(zip(dict.fromkeys(run.configuration for run in runs), cycle(STYLES)))
     with style():
-        figure, axes = subplots(1, 1, (WIDTH, 2.1))
-        named = set()
-        for run, curves in runs:
-            name, (steps, values) = run.configuration, curves.get(metric, ([], []))
-            label = (
-                "_" if name in named else "./" * name.startswith("_") + name.replace("$", r"\$")
-            )  # never a formula
+        figure = Figure(figsize=(WIDTH, 2.1))
+        axes = figure.subplots()
+        named = {""}
+        for run, of_run in zip(runs, curves, strict=True):
+            steps, values = of_run.get(metric, ([], []))
+            # neither hidden, as a name with _ before it, nor a formula
+            name = run.configuration.replace("$", r"\$")
+            name = f"./{name}" if name.startswith("_") else name
+            colour, line = looks[run.configuration]
+            marker = "o" if len(steps) == 1 else ""
+            label = "_" if name in named else name
+            axes.plot(steps, values, color=colour, ls=line, marker=marker, label=label)
             named.add(name)
-            colour, line = looks[name]
-            axes.plot(
-                steps,
-                values,
-                color=colour,
-                ls=line,
-                marker="o" if len(steps) < 2 else "",
-                label=label,
-            )
         if len(runs) == 1:
-            _mark(axes, runs[0][0].record, metric, dict(zip(steps, values, strict=True)))
+            _mark(axes, runs[0].record, metric, dict(zip(steps, values, strict=True)))
         axes.set(title=title, xlabel="optimiser steps")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        if len(runs) > 1 or len(axes.lines) > 1:
+        if len(axes.lines) > 1:
             legend_below(figure, axes, columns=3 if len(runs) == 1 else 1)
         return picture(figure)
 
 
-def _mark(axes: Axes, record: Mapping[str, Any], metric: str, values: Mapping[int, float]) -> None:
-    """On the curve of a run alone: the step that was kept, and what words reach."""
+def _mark(axes: Axes, record: RunRecord, metric: str, values: Mapping[int, float]) -> None:
+    """On the curve of a run alone: the step that was kept, and the lexical baseline."""
     axes.lines[0].set_label("this run")
-    step, words = int(record.get("best_step") or -1), (record.get("words") or {}).get(metric)
-    if record["settings"].get("metric_for_best_model") == metric and values.get(step) is not None:
+    step, words = record.best_step or -1, record.words.get(metric)
+    if record.settings.get("metric_for_best_model") == metric and values.get(step) is not None:
         axes.plot(
             step, values[step], "o", color=STYLES[0][0], label=f"kept: step {step:,}", clip_on=False
         )
     if words is not None:
-        axes.axhline(words, color=GREY, ls=":", label="words alone")
+        axes.axhline(words, color=GREY, ls=":", label="TF-IDF/BM25")
 
 
 def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]]:
     """Histograms of the development set's pairs, and of the batches' where they were logged."""
     pictures = []
-    if scored := run.record.get("similarities"):
+    if scored := run.record.similarities:
         above = scored.get("positive_above", 4.0)  # the usual bound on STS
         kinds = {name: (label.format(above), look) for name, (label, look) in _SCORED.items()}
         panels = {
@@ -206,7 +192,7 @@ def _draw(
 
 
 def picture(figure: Figure) -> str:
-    """A figure as a URI that holds it."""
+    """Return a figure as a URI that holds it."""
     with io.BytesIO() as drawn:
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")

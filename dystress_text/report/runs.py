@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +18,7 @@ from dystress_text.core.run_temperatures import LearnableTemperature
 from dystress_text.core.temperature import Temperature
 from dystress_text.errors import UserError
 from dystress_text.training import run_folder
-from dystress_text.training.run_state import FINISHED, state_of
+from dystress_text.training.run_record import FINISHED, RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE
 
 Line = Mapping[str, Any]  # of a log: step, and values by name
@@ -29,20 +29,15 @@ class FinishedRun:
     """A finished run of text or images."""
 
     folder: Path
-    record: Mapping[str, Any]  # what ``run.json`` holds
-    called: str = field(
-        default="", kw_only=True
-    )  # the configuration, where its folder does not name it
+    record: RunRecord
 
     @property
     def seed(self) -> int:
-        return int(self.record["settings"]["seed"])
+        return int(self.record.settings["seed"])
 
     @property
     def configuration(self) -> str:
-        """The folder's name without the seed, unless it is called otherwise."""
-        if self.called:
-            return self.called
+        """The folder's name without the seed."""
         name, _, seed = self.folder.name.rpartition("-seed-")
         return name if seed.isdigit() and name else self.folder.name
 
@@ -50,7 +45,7 @@ class FinishedRun:
     def settings(self) -> dict[str, Any]:
         """The options that make the configuration."""
         free = {*CONFIGURATION_FREE, "seed"}
-        return {name: value for name, value in self.record["settings"].items() if name not in free}
+        return {name: value for name, value in self.record.settings.items() if name not in free}
 
     @cached_property
     def loss(self) -> Objective | None:
@@ -60,14 +55,14 @@ class FinishedRun:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # training has said that a logit falls
             try:
-                return loss(self.record["loss"])
+                return loss(self.record.loss)
             except LossError:
                 return None
 
     @property
     def temperature(self) -> Temperature | None:
         """The temperature of the trained model; None without one."""
-        learned = self.record.get("learned_temperature") or {}
+        learned = self.record.learned_temperature
         if isinstance(self.loss, SigLIPLoss):
             return self.loss.replace(**learned).temperature
         tau = getattr(self.loss, "temperature", None)
@@ -102,13 +97,12 @@ def read_finished(
     """
     runs, unfinished = [], []
     for folder in run_folder.run_folders(folders):
-        record = run_folder.read_json(folder / run_folder.RECORD)
-        if record.get("program") not in programs:
+        record = run_folder.read_run(folder)
+        if record.program not in programs:
             raise UserError(
                 f"{folder / run_folder.RECORD} is not the record of a run of {' or '.join(programs)}"
             )
-        run_folder.check_version(folder, record)
-        if state_of(record) == FINISHED:
+        if record.state == FINISHED:
             runs.append(FinishedRun(folder.absolute(), record))
         else:
             unfinished.append(folder.name)
@@ -140,17 +134,6 @@ def differing(runs: Sequence[FinishedRun], but: Iterable[str] = ()) -> list[str]
     values = [run.settings for run in runs]
     names = dict.fromkeys(name for each in values for name in each if name not in but)
     return [name for name in names if any(each.get(name) != values[0].get(name) for each in values)]
-
-
-def by_loss(runs: Sequence[R]) -> list[R]:
-    """The runs with configurations called by their losses, where each has its own."""
-    losses: dict[str, set[str]] = {}
-    for run in runs:
-        losses.setdefault(run.record["loss"], set()).add(run.configuration)
-    one_to_one = len(losses) == len({run.configuration for run in runs}) > 1
-    if not one_to_one or any(len(names) > 1 for names in losses.values()):
-        return list(runs)
-    return [replace(run, called=run.record["loss"]) for run in runs]
 
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:

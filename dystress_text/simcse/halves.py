@@ -7,7 +7,7 @@ search.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 from unicodedata import category
 
@@ -15,9 +15,11 @@ import numpy as np
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from dystress_text.evaluation.statistics import Difference
 from dystress_text.evaluation.sts import Embed
 from dystress_text.simcse.corpus import Corpus
 from dystress_text.simcse.crops import WORD, too_short
+from dystress_text.training.run_record import RunRecord
 
 LEAST = 50  # texts; fewer tell nothing
 SHOWN, LETTERS = 5, 200  # texts whose neighbours are shown, and the most of each
@@ -108,21 +110,14 @@ def compared(texts: list[str], before: Measured, after: Measured) -> dict[str, A
     }  # fmt: skip
 
 
-def outcome(record: Mapping[str, Any]) -> list[str]:
-    """What a run's record says about its held-out texts, a line for console and page; none without
-    them.
-    """
-    if not (halves := record.get("halves")):
+def outcome(record: RunRecord) -> list[str]:
+    """Return the line of a run's held-out texts for console and page; none without them."""
+    held = record.halves
+    if held is None:
         return []
-    before = record["untrained"][record["settings"]["pooler_type"]][METRIC]
-    from scipy import stats  # slow to import
-
-    reach = (
-        stats.t.ppf(0.975, halves["texts"] - 1) * halves["error"]
-    )  # the 95 % interval's, on either side
-    change = "clearly more than before" if halves["gain"] > 0 else "clearly fewer than before"
+    before, after = record.untrained[record.pooler][METRIC], record.trained[METRIC]
+    gain = Difference(held.texts, held.gain, held.error).summary("held-out texts")
     return [
-        f"Did it help? Of {halves['texts']} held-out texts the first half finds the second one first: "
-        f"{before:.1f} % before, {record['trained'][METRIC]:.1f} % after, {record['words'][METRIC]:.1f} % by words; "
-        + (change if abs(halves["gain"]) > reach else "no clear change")
+        f"half-document recall@1 x 100: untrained {before:.1f}, trained {after:.1f}, "
+        f"BM25 {record.words[METRIC]:.1f}; trained - untrained = {gain}"
     ]

@@ -35,7 +35,7 @@ from dystress_text.simcse.initial_model import NEW_HEAD, InitialModel
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.texts import TextSummary
 from dystress_text.simcse.training_data import TrainingData
-from dystress_text.training.run_folder import untrained_of
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import EngineSettings
 
 
@@ -127,6 +127,7 @@ class RunMeasures:
     def result_lines(self) -> list[str]:
         """Return speed, what was learned, and the tables before and after training."""
         record, shown = self.record, self.shown_set
+        finished = RunRecord.from_json(record)
         speed = (
             f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s "
             f"of training, {self.evaluation.seconds:,.0f} s of evaluation, peak memory "
@@ -139,14 +140,18 @@ class RunMeasures:
         if learned:
             values = ", ".join(f"{name} {value:.4f}" for name, value in learned.items())
             lines.append(f"learned: {values}")
-        reached = [f"{cosine} by {share}" for share, cosine in random_pairs_rows(record)]
+        reached = [
+            f"{cosine} by {share}" for share, cosine in random_pairs_rows(finished.random_pairs)
+        ]
         if reached:
             lines.append(f"similarity reached by random pairs: {', '.join(reached)}")
         if shown is not None:
             head = f"{'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}"
             lines.append(f"\n{shown.name:24} {head}")
             titles = ("untrained, best pooler", "untrained")
-            for title, (pooler, figures) in zip(titles, untrained_of(record).items(), strict=False):
+            for title, (pooler, figures) in zip(
+                titles, finished.untrained_best_and_own.items(), strict=False
+            ):
                 lines.append(sts_line(title, pooler, shown, figures))
             title = f"trained, step {record['best_step']}"
             lines.append(sts_line(title, self._pooler, shown, record["trained"]))
@@ -154,7 +159,7 @@ class RunMeasures:
         trained = {name: x for name, x in record["trained"].items() if name != halves.METRIC}
         before = record["untrained"].get(self._pooler, {})
         lines += further_lines(self.evaluation, before, trained, record["words"], self._pooler)
-        return lines + halves.outcome(record) + not_beaten(record)
+        return lines + halves.outcome(finished) + not_beaten(finished)
 
 
 def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dystress_text.cli.options import check_options, default_of, option
 from dystress_text.errors import ParameterError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TextSettings:
     """Encoder and data."""
+
+    title: ClassVar[str] = "encoder and data"
 
     model_name_or_path: str = option(
         "bert-base-uncased",

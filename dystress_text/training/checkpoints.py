@@ -28,7 +28,7 @@ from dystress_text.training.run_folder import (
     differences,
     write_record,
 )
-from dystress_text.training.run_state import INTERRUPTED, NEW
+from dystress_text.training.run_record import INTERRUPTED, NEW
 from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
 from dystress_text.training.task import Run
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser, converted, default_of
 from dystress_text.errors import ParameterError, lies_in, meant
+from dystress_text.training.run_record import PaperRow
 from dystress_text.training.settings import FREE_OPTIONS
 
 if TYPE_CHECKING:
@@ -235,14 +236,9 @@ def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:
     return {PAPER: {"rows": list(preset.rows), "differs": differs}}
 
 
-def rows_of(record: Mapping[str, Any]) -> list[str]:
-    """The rows that a run's record names."""
-    return list(record.get(PAPER, {}).get("rows", []))
-
-
-def said_of(record: Mapping[str, Any]) -> str:
-    """The row of a record and in what the run differs from it, in words; empty where there is none."""
-    if not rows_of(record):
+def said_of(paper: PaperRow) -> str:
+    """Return the first row and in what a run differs from it; empty where there is none."""
+    if not paper.rows:
         return ""
-    row, differs = rows_of(record)[0], record[PAPER]["differs"]
-    return f"{row}; differs from the row in {differs}" if differs else row
+    differs = f"; differs from the row in {paper.differs}" if paper.differs else ""
+    return f"{paper.rows[0]}{differs}"

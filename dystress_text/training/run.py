@@ -21,8 +21,8 @@ from dystress_text.training.accelerator import (
     peak_memory,
 )
 from dystress_text.training.run_folder import TRACKER_FOLDER
+from dystress_text.training.run_record import FINISHED
 from dystress_text.training.run_state import (
-    FINISHED,
     REPLACING,
     choose_folder,
     finished_record,

@@ -3,7 +3,7 @@
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's),
 ``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, the
 trackers' ``tracker-logs/dystress/``, the model, and the results of its evaluations
-(``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files are the user's.
+(``results.jsonl``, ``vision-DATASET.json``). All other files are the user's.
 
 The logs hold one JSON object per line with ``step`` in each.
 """
@@ -13,13 +13,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.whole import to_json, write_json, write_text
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS
 
 RECORD, REPORT = "run.json", "report.html"
@@ -32,8 +31,9 @@ MODEL_FILES = (  # no model loads without one of them
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
     "projector.safetensors",
 )  # fmt: skip
+EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.json")  # of 0.2 the second
 FILES = (  # of a run, besides its record
-    LOG, SIMILARITY_LOG, REPORT, AUDIT, "senteval-*.json", "vision-*.json", *MODEL_FILES
+    LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES
 )  # fmt: skip
 _NAMED = 8  # differences that a message names
 _STEP = re.compile(r"checkpoint-(\d+)")
@@ -90,39 +90,14 @@ def read_record(output: Path) -> dict[str, Any]:
         return {}
 
 
-def untrained_of(record: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
-    """The figures before training by pooler: of the best one and of the run's own; of images by an
-    empty name.
-    """
-    figures: dict[str, Any] = record.get("untrained") or {}
-    if not all(isinstance(each, Mapping) for each in figures.values()):
-        return {"": figures}
-    names = dict.fromkeys([*list(figures)[:1], record.get("settings", {}).get("pooler_type")])
-    return {name: figures[name] for name in names if name in figures}
-
-
-def behind_words(record: Mapping[str, Any]) -> list[str]:
-    """The metrics of sets of pairs and of collections on which the trained model does not beat
-    words.
-    """
-    words, trained = record.get("words") or {}, record["trained"]
-    sets = [
-        name
-        for name in words
-        if name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"
-    ]
-    return [name for name in sets if name in trained and trained[name] <= words[name]]
-
-
-def step_chosen_by(record: Mapping[str, Any]) -> str | None:
-    """The metric that chose the step that was kept; None if the last step alone was measured."""
-    settings = record.get("settings", {})
-    every, steps = settings.get("eval_steps"), record.get("steps")
-    last_alone = every == 0 or (every is not None and steps is not None and every >= steps)
-    if last_alone and record.get("best_step") in (None, steps):
-        return None
-    metric: str | None = settings.get("metric_for_best_model")
-    return metric
+def read_run(folder: Path) -> RunRecord:
+    """Return the record of the run in a folder, of this version or 0.2."""
+    values = read_json(folder / RECORD)
+    check_version(folder, values)
+    try:
+        return RunRecord.from_json(values)
+    except (AttributeError, TypeError) as error:
+        raise UserError(f"{folder / RECORD} is not the record of a run: {error}") from error
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -152,33 +127,8 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
     return unique
 
 
-def evaluation_file(folder: Path, suite: str, mode: str) -> Path:
-    """The results of a suite; with ``*`` as the suite, a pattern."""
-    return folder / f"senteval-{suite}-{mode}.json"
-
-
-def contents_of(file: Path) -> list[dict[str, Any]]:
-    """What a result file holds: the results of the newest model and settings, then of others; []
-    without a file.
-    """
-    newest = read_json(file) if file.is_file() else None
-    return [] if newest is None else [newest, *newest.pop("others", [])]
-
-
-@contextmanager
-def one_writer(folder: Path) -> Iterator[None]:
-    """One process at a time changes the results of evaluations in a folder, and the others wait."""
-    try:
-        with locked(folder / f"{LOCK}.evaluation", wait=True):
-            yield
-    except OSError as error:
-        raise ParameterError(
-            "output", f"cannot write to {str(folder)!r}: {error.strerror or error}"
-        ) from error
-
-
 def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
-    """Write the results of an evaluation, to one of these files or where ``--output`` says."""
+    """Write the results of an evaluation of images."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_json(file, content)

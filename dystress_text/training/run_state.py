@@ -19,9 +19,9 @@ from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.whole import MODEL_STAGING, move_files
 from dystress_text.training import run_folder
 from dystress_text.training.run_folder import RECORD, checkpoint_folders, read_record, write_record
+from dystress_text.training.run_record import FINISHED, INTERRUPTED, NEW
 from dystress_text.training.settings import EngineSettings
 
-NEW, INTERRUPTED, FINISHED = "new", "interrupted", "finished"
 REPLACING = ".replacing"  # where a run lives that replaces another one
 TRAINED = ".replacing-trained"  # the same folder once its files take the old run's place
 

@@ -7,6 +7,7 @@ wherever they have one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dystress_text.cli.options import check_options, option
 from dystress_text.errors import ParameterError, UserError
@@ -26,6 +27,8 @@ CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - DATA_OPTIONS
 @dataclass(frozen=True)
 class EngineSettings:
     """The training loop. It is the same for text and vision."""
+
+    title: ClassVar[str] = "the training loop"
 
     output_dir: str = option("out", "Folder for the model, the log and checkpoints.")
     overwrite_output_dir: bool = option(False, "Replace the run that output_dir holds.")

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from dystress_text.report.comparison import Difference, holm, paired, spread
-from dystress_text.report.tables import Comparisons, sections
+from dystress_text.evaluation.statistics import Difference, holm, paired, spread
+from dystress_text.report.tables import Comparisons
 from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
@@ -123,11 +123,10 @@ def study() -> list[str]:
     """The paper's text table: the differences are paired by seed, and corrected for all rows."""
     runs = read_text_runs([STUDY / "runs.jsonl"])[0]
     compared = Comparisons(runs)
-    differences = dict(sections(compared))["STS, Spearman x 100: differences over seeds"][1:]
     less = {
-        ours: (f"{by} ({interval})", p)
-        for ours, base, _, by, interval, _, p in differences
-        if base == SIMCSE
+        each.name: (str(each.difference), f"{min(1, each.difference.corrected):.3f}")
+        for each in compared.comparisons
+        if each.baseline == SIMCSE and each.difference.corrected is not None
     }
     return [
         _row(
@@ -167,9 +166,9 @@ def candidates(search: Sequence[TextRun]) -> list[str]:
         )
         over = f"{np.mean(five):.2f}" if len(five) == 5 else ""
         audits = [
-            run.record["audit"]
+            run.record.more["audit"]
             for run in search
-            if run.configuration == name and "audit" in run.record
+            if run.configuration == name and "audit" in run.record.more
         ]
         audits = [] if is_dcl else audits  # the page does not compare DCL with itself
         audited = [

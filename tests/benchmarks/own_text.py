@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dystress_text.report.comparison import paired, spread
+from dystress_text.evaluation.statistics import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "own_text.jsonl"
 CHOSEN = {

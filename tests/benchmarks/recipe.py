@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from dystress_text.evaluation.statistics import paired, spread
 from dystress_text.files.lock import locked
-from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
 BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50"

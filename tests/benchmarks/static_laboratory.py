@@ -36,6 +36,7 @@ from dystress_text.evaluation.catalogue import STS_SETS
 from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.retrieval import Collection, read_collection
+from dystress_text.evaluation.statistics import Difference, holm, paired
 from dystress_text.evaluation.sts import spearman
 from dystress_text.models.embedder import encode
 from dystress_text.models.static import (
@@ -46,7 +47,6 @@ from dystress_text.models.static import (
     table_of,
     tokenizer_of,
 )
-from dystress_text.report.comparison import Difference, holm, paired
 from dystress_text.simcse.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.settings import RunSettings
@@ -341,7 +341,7 @@ def compare(figures: Figures, control: Control = of_objective) -> dict[str, dict
 def helps(differences: Mapping[str, Difference], question: str) -> bool:
     """Whether a rule is above its control on both sets of a question, told after Holm."""
     return all(
-        differences[name].told and differences[name].mean > 0 for name in QUESTIONS[question]
+        differences[name].significant and differences[name].mean > 0 for name in QUESTIONS[question]
     )
 
 
@@ -352,7 +352,7 @@ def tables() -> dict[str, list[str]]:
     figures, rows = read(), []
     against = [compare(figures, control) for control in (of_objective, of_both, of_set)]
     for name, differences in against[0].items():
-        cells = [f"**{each}**" if each.told else str(each) for each in differences.values()]
+        cells = [f"**{each}**" if each.significant else str(each) for each in differences.values()]
         helped = [
             ", ".join(of for of in QUESTIONS if helps(each[name], of)) or "no" for each in against
         ]

@@ -14,7 +14,7 @@ def test_random_directions_have_the_beta_distributions_cosines():
         "cosines"
     ].items():  # (1 + cosine) / 2 is Beta((dim - 1) / 2, (dim - 1) / 2)
         assert cosine == pytest.approx(2 * beta.isf(float(share), 9.5, 9.5) - 1, abs=8e-3)
-    assert random_pairs_rows({"random_pairs": found})[-1] == (
+    assert random_pairs_rows(found)[-1] == (
         "1 in 10,000",
         f"{found['cosines']['0.0001']:.3f}",
     )
@@ -24,4 +24,4 @@ def test_what_few_pairs_cannot_tell_is_left_out():
     vectors = np.random.default_rng(0).standard_normal((50, 4))
     assert list(random_pairs(vectors)["cosines"]) == ["0.5", "0.1"]
     assert random_pairs(vectors[:49]) is None
-    assert random_pairs_rows({}) == []
+    assert random_pairs_rows(None) == []

@@ -20,7 +20,8 @@ from trainer_cases import interrupt
 from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.embedder import TextEncoder, load_model, with_pooler
 from dystress_text.evaluation.evaluators import build_evaluation
-from dystress_text.evaluation.retrieval import figures_in, read_collection, read_collections
+from dystress_text.evaluation.results import read_results
+from dystress_text.evaluation.retrieval import read_collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.files.places import EMBEDDED
 from dystress_text.models.loading import load_encoder, save_model
@@ -261,7 +262,7 @@ def test_it_chooses_the_best_model_while_training(tmp_path):
 
 
 def test_the_program_writes_figures_beside_those_of_tasks(tmp_path, capsys):
-    folder, file = make_collection(tmp_path / "made"), tmp_path / "senteval-mini-test.json"
+    folder, file = make_collection(tmp_path / "made"), tmp_path / "results.jsonl"
     (folder / "qrels" / "dev.tsv").write_text("q0\td1\t1\n")
     model = [
         f"--model={EMBEDDED / 'bert-mini-wiki'}",
@@ -273,22 +274,22 @@ def test_the_program_writes_figures_beside_those_of_tasks(tmp_path, capsys):
     assert main([*model, "--tasks", "MiniSTS", "--geometry", "none"]) == 0
     dev_file = folder / "qrels" / "dev.tsv"
     assert main(search) == main([*model, "--retrieval", str(dev_file)]) == 0
-    content = json.loads(file.read_text())
-    assert list(content["tasks"]) == ["MiniSTS"]
-    made, dev = content["retrieval"]["made"], content["retrieval"]["made dev"]
+    results = read_results(file)
+    assert [each.task for each in results] == ["MiniSTS", "made", "made dev"]
+    _, made, dev = results
+    about = read_collection(folder).about
+    assert {**made.details, "sha256": made.data}.items() >= about.items()
+    assert about.items() >= {"documents": 150, "left_out": 1}.items()
+    assert (dev.details["queries"], "nDCG@10 (graded)" in dev.figures) == (1, False)
     assert (
-        made.items()
-        >= read_collection(folder).about.items()
-        >= {"documents": 150, "left_out": 1}.items()
-    )
-    assert (dev["queries"], "nDCG@10 (graded)" in dev) == (1, False)
-    assert (
-        f"{made['nDCG@10 (graded)']:.2f}\n"
+        f"{made.figures['nDCG@10 (graded)']:.2f}\n"
         in capsys.readouterr().out.split("made nDCG@10 (graded)")[1]
     )
     (evaluated,) = read_text_runs([file])[2]
     expected = {
-        f"{name} {m}": one[m] for name, one in content["retrieval"].items() for m in figures_in(one)
+        f"{one.task} {metric}": figure
+        for one in (made, dev)
+        for metric, figure in one.figures.items()
     }
     assert evaluated.figures["retrieval"] == expected
     for wrong, said in (

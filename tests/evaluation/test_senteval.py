@@ -4,15 +4,13 @@ import itertools
 import json
 import re
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import make_sentences
 from huggingface_hub import ModelCard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from model_cases import build_model
 from scipy import stats
 from sentence_transformers import SentenceTransformer
@@ -23,20 +21,21 @@ import dystress_text as dt
 from dystress_text.errors import UserError
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
-from dystress_text.evaluation.run import Results
+from dystress_text.evaluation.results import read_results, results_in
 from dystress_text.export.card import write_card
 from dystress_text.files.places import EMBEDDED
 from dystress_text.models.loading import save_model
 from dystress_text.programs.senteval import main
 from dystress_text.programs.train import main as train
 from dystress_text.report.text_page import leave_text_report
+from dystress_text.training.run_record import RunRecord
 
 MINI = ("MiniSTS", "MiniQuestions")
 
 
 @pytest.fixture
 def arguments(tiny_bert, tmp_path):
-    return [f"--model={tiny_bert}", "--pooler_type=avg", f"--output={tmp_path / 'results.json'}"]
+    return [f"--model={tiny_bert}", "--pooler_type=avg", f"--output={tmp_path / 'results.jsonl'}"]
 
 
 @pytest.fixture
@@ -70,18 +69,23 @@ def test_the_mini_suite_runs_anywhere(tmp_path, capsys, monkeypatch):
     arguments = [
         f"--model={EMBEDDED / 'bert-mini-wiki'}",
         "--pooler_type=avg",
-        f"--output={tmp_path / 'results.json'}",
+        f"--output={tmp_path / 'results.jsonl'}",
     ]
     assert main([*arguments, "--suite=mini", "--mode=fast", "--tasks", *MINI]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert (tuple(results["tasks"]), results["complete"], results["left_out"]) == (MINI, False, {})
-    assert results["geometry"]["spearman"] == pytest.approx(
-        results["tasks"]["MiniSTS"]["spearman"], abs=0.006
-    )
-    assert results["geometry"]["set"] == "mini-STS"
-    assert len(results["tasks"]["MiniQuestions"]["sha256"]["MiniQuestions/train.label"]) == 64
-    assert set(results["versions"]) >= {"python", "torch", "transformers", "scipy"}
-    assert f"{results['tasks']['MiniQuestions']['accuracy']:.2f}" in capsys.readouterr().out
+    results = read_results(tmp_path / "results.jsonl")
+    assert [(result.group, result.task) for result in results] == [
+        ("mini/sts", "MiniSTS"),
+        ("mini/transfer", "MiniQuestions"),
+        ("mini/geometry", "mini-STS"),
+    ]
+    sts, questions, geometry = results
+    assert geometry.figures["spearman"] == pytest.approx(sts.figures["spearman"], abs=0.006)
+    assert all(len(result.data) == len(result.weights) == 64 for result in results)
+    assert set(questions.versions) >= {"python", "torch", "transformers", "scipy"}
+    assert questions.settings["mode"] == "fast"
+    written = datetime.fromisoformat(questions.time)
+    assert abs(datetime.now(UTC) - written) < timedelta(minutes=5)
+    assert f"{questions.figures['accuracy']:.2f}" in capsys.readouterr().out
 
 
 def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder, tmp_path, capsys):
@@ -96,10 +100,9 @@ def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder,
     assert simcse == ["SimCSE", "(published)", "82.41", "76.85", "72.23", "77.16"]
     assert "STS13 left out: cannot read" in captured.err
     assert "STS-B dev, " in captured.out
-    assert captured.out.endswith("results.json: results except STS13\n")
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert (results["complete"], results["averages"]["sts"]) == (False, None)
-    assert set(results["tasks"]) == {"STS-B", "SICK-R"}
+    assert captured.out.endswith("results.jsonl: results except STS13\n")
+    results = read_results(tmp_path / "results.jsonl")
+    assert [result.task for result in results] == ["STS-B", "SICK-R", "STS-B dev"]
 
 
 def test_page_and_card_of_a_run_take_the_results_up(tiny_bert, sts_folder, tmp_path, capsys):
@@ -109,143 +112,64 @@ def test_page_and_card_of_a_run_take_the_results_up(tiny_bert, sts_folder, tmp_p
     page = out / "report.html"
     assert leave_text_report(out) == f"{page} shows the run."
     assert "<th>STS-B</th>" not in page.read_text()
-    write_card(out, {}, model)
+    write_card(out, RunRecord(), model)
     assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
     assert (
         f"{page} shows the run.\n{out / 'README.md'} holds the results.\n"
         in capsys.readouterr().out
     )
     (result,) = ModelCard.load(out / "README.md").data.eval_results
-    figure = json.loads((out / "senteval-senteval-test.json").read_text())["tasks"]["STS-B"][
-        "spearman"
-    ]
+    figure = results_in(out)[0].figures["spearman"]
     assert "<th>STS-B</th>" in page.read_text()
     assert f"<td>{figure:.2f}</td>" in page.read_text()
     assert (result.dataset_name, result.metric_value) == ("MTEB STSBenchmark", figure)
 
 
-def test_results_of_other_weights_go_those_of_other_settings_stay_and_a_damaged_file_is_left(
+def test_the_card_has_the_newest_results_of_the_weights_as_they_are_loaded(
     tiny_bert, sts_folder, tmp_path, capsys
 ):
     out = tmp_path / "out"
     model = build_model("bert", "avg")
     save_model(model, out)
-    write_card(out, {}, model)
-    file, arguments = (
-        out / "senteval-senteval-test.json",
-        [f"--model={out}", f"--data_dir={sts_folder.parent}"],
-    )
+    write_card(out, RunRecord(), model)
+    arguments = [f"--model={out}", f"--data_dir={sts_folder.parent}", "--geometry=none"]
 
     def after(*tasks, more=()):
-        assert main([*arguments, "--geometry=none", *more, "--tasks", *tasks]) == 0
-        names = {
-            result.dataset_name for result in ModelCard.load(out / "README.md").data.eval_results
-        }
-        return json.loads(file.read_text()), names
+        assert main([*arguments, *more, "--tasks", *tasks]) == 0
+        return {each.dataset_name for each in ModelCard.load(out / "README.md").data.eval_results}
 
-    content, card = after("STS-B", "SICK-R")
-    others, again = after("STS-B", more=["--pooler_type=cls"])
-    assert (others["others"][0]["tasks"], again) == (content["tasks"], card)
-    capsys.readouterr()
+    card = after("STS-B", "SICK-R")
+    assert after("STS-B", more=["--pooler_type=cls"]) == card
     model[0].model.get_input_embeddings().weight.data[5:] += 1
     save_model(model, out)
-    content, card = after("STS-B")
-    assert (list(content["tasks"]), card) == (["STS-B"], {"MTEB STSBenchmark"})
-    assert [other["pooler_type"] for other in content["others"]] == [
-        "cls"
-    ]  # whose weights are others in any case
-    assert f"the results of other weights of {out} are replaced" in capsys.readouterr().err
-    for damaged in ("", '{"tasks": 7}', '{"tasks": {"STS-B": {}}}', '{"a": 1}', "[]"):
-        file.write_text(damaged)
-        assert main([*arguments, "--tasks", "STS-B"]) == 2
-        assert file.name in capsys.readouterr().err
-        assert file.read_text() == damaged
+    assert after("STS-B") == {"MTEB STSBenchmark"}
+    found = [(each.task, each.settings["pooler_type"]) for each in results_in(out)]
+    assert found == [("STS-B", None), ("SICK-R", None), ("STS-B", "cls"), ("STS-B", None)]
+    capsys.readouterr()
+    file = out / "results.jsonl"
+    whole = file.read_text()
+    file.write_text(whole + '{"model": ')
+    assert main([*arguments, "--tasks", "STS-B"]) == 2
+    error = capsys.readouterr().err
+    assert (f"{file}: line 5 " in error, error.count("\n")) == (True, 1)
+    assert file.read_text() == whole + '{"model": '
 
 
-EVALUATIONS = st.lists(
-    st.tuples(st.sampled_from([None, "cls"]), st.sampled_from(["MiniSTS", "MiniQuestions", "cisi"]),
-              st.sampled_from("ab"), st.booleans()),
-    max_size=12,
-)  # fmt: skip
-
-
-@settings(max_examples=20)
-@given(EVALUATIONS)
-def test_in_any_order_the_newest_figure_of_each_setting_task_and_data_is_there_once(
-    tmp_path_factory, evaluations
+def test_what_was_finished_stays_when_a_task_is_interrupted(
+    arguments, tmp_path, monkeypatch, capsys
 ):
-    """Two processes at the same time have each begun before the other's first result."""
-    file, expected = tmp_path_factory.mktemp("evaluations") / "results.json", {}
-    about = {"suite": "mini", "model": "m", "weights": "w", "data": "d", "data_variant": None}
-    writers = {
-        (pooler, which): Results({**about, "pooler_type": pooler})
-        for pooler in (None, "cls", "avg")
-        for which in (0, 1)
-    }
-    for writer in writers.values():
-        writer.begin(file)
-    for number, (pooler, name, data, which) in enumerate(evaluations):
-        result = {"spearman": float(number), "sha256": data}
-        writer = writers[pooler, which] = Results({**about, "pooler_type": pooler})
-        (writer.tasks if name.startswith("Mini") else writer.retrieval)[name] = result
-        writer.write(file, name)
-        expected[pooler, name, data] = number
-    content = json.loads(file.read_text())
-    figures = [
-        ((one["pooler_type"], name.partition(" ")[0], result["sha256"]), result["spearman"])
-        for one in (content, *content["others"])
-        for kind in ("tasks", "retrieval", "other_data")
-        for name, result in one[kind].items()
-    ]
-    assert sorted(figures, key=str) == sorted(expected.items(), key=str)
-    if evaluations:
-        pooler, name, data, _ = evaluations[-1]
-        assert (content["tasks"] | content["retrieval"])[name]["sha256"] == data
+    def stub(task, *rest):
+        if task.name == "MiniQuestions":
+            raise KeyboardInterrupt
+        return {"spearman": 50.0, "seconds": 1.0, "sha256": {}}
 
-
-def test_processes_that_write_at_once_lose_nothing(tmp_path):
-    file = tmp_path / "results.json"
-
-    def write(which):
-        results = Results({"suite": "mini", "model": "m", "weights": "w"})
-        results.begin(file)
-        for i in range(12):
-            results.retrieval[f"{which}{i}"] = {"sha256": "s"}
-            results.write(file)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, "abcd"))
-    assert len(json.loads(file.read_text())["retrieval"]) == 48
-
-
-def test_an_entry_stays_until_its_task_is_finished_again(arguments, tmp_path, monkeypatch, capsys):
-    def evaluated(seconds, *more, stop_at=None):
-        def stub(task, *rest):
-            if task.name == stop_at:
-                raise KeyboardInterrupt
-            return {"spearman": 50.0, "seconds": seconds, "sha256": {}}
-
-        monkeypatch.setattr(runner, "evaluate_task", stub)
-        assert main([*arguments, "--suite=mini", *more]) == (130 if stop_at else 0)
-        content = json.loads((tmp_path / "results.json").read_text())
-        return {name: entry["seconds"] for name, entry in content["tasks"].items()}, content
-
-    assert evaluated(1, "--tasks", *MINI, stop_at="MiniQuestions")[0] == {"MiniSTS": 1}
+    monkeypatch.setattr(runner, "evaluate_task", stub)
+    assert main([*arguments, "--suite=mini", "--tasks", *MINI]) == 130
     assert "interrupted" in capsys.readouterr().err
-    seconds, content = evaluated(2, "--tasks", "MiniQuestions")
-    assert seconds == {"MiniSTS": 1, "MiniQuestions": 2}
-    assert (content["complete"], content["averages"]) == (False, {"sts": 50.0, "transfer": None})
-    before = evaluated(3, "--tasks", "transfer")
-    assert (before[1]["complete"], before[1]["averages"]) == (True, {"sts": 50.0, "transfer": 50.0})
-    assert (
-        evaluated(4, stop_at="MiniSTS")
-        == evaluated(4, "--pooler_type=cls", stop_at="MiniSTS")
-        == before
-    )
-    assert evaluated(5, "--pooler_type=cls", "--tasks", "MiniSTS")[0] == {"MiniSTS": 5}
+    assert [each.task for each in read_results(tmp_path / "results.jsonl")] == ["MiniSTS"]
 
 
-def test_several_models_are_rows_of_one_table_with_a_file_each(tiny_bert, tmp_path, capsys):
+def test_several_models_are_rows_of_one_table(tiny_bert, tmp_path, capsys):
     """A model of sentence-transformers keeps its own pooler."""
     save_model(build_model("bert", "avg"), tmp_path / "saved")
     shutil.copytree(tiny_bert, tmp_path / "base")
@@ -254,17 +178,15 @@ def test_several_models_are_rows_of_one_table_with_a_file_each(tiny_bert, tmp_pa
         ["--suite=mini", "--tasks", "MiniSTS"],
     )
     assert main(["--model", *models, "--pooler_type=cls", *suite]) == 0
-    contents = [
-        json.loads((Path(model) / "senteval-mini-test.json").read_text()) for model in models
-    ]
-    assert [content["pooler_type"] for content in contents] == ["cls", None]
-    figures = [f"{content['tasks']['MiniSTS']['spearman']:.2f}" for content in contents]
+    results = [results_in(Path(model))[0] for model in models]
+    assert [result.settings["pooler_type"] for result in results] == ["cls", None]
+    figures = [f"{result.figures['spearman']:.2f}" for result in results]
     lines = capsys.readouterr().out.strip().split("\n")
     assert [line.split() for line in lines[-2:]] == [
         [m, f, f] for m, f in zip(models, figures, strict=True)
     ]
     for wrong, said in (
-        (["--output=x.json"], "--output: is the file of one model"),
+        (["--output=x.json"], "--output: results are lines of JSON"),
         ([], "--model: '"),
     ):
         assert main(["--model", *models, *suite, *wrong]) == 2
@@ -317,16 +239,17 @@ def test_own_pairs_and_an_own_collection_from_the_command_line_and_from_python(
         == {"my_pairs", "mine nDCG@10", "mine MRR@10", "mine recall@100"}
     )
 
-    file = tmp_path / "one.json"
+    file = tmp_path / "one.jsonl"
     capsys.readouterr()
     arguments = [f"--pairs={pairs}", f"--retrieval={folder}", f"--output={file}"]
     assert main([f"--model={tiny_bert}", "--pooler_type=avg", *arguments]) == 0
     assert f"{figures[name]['my_pairs']:.2f}" in capsys.readouterr().out
-    kept = json.loads(file.read_text())
-    (about,) = kept["pairs"].items()
-    assert about[0] == "my_pairs"
-    assert (about[1]["spearman"], about[1]["count"]) == (figures[name]["my_pairs"], len(scores))
-    assert kept["tasks"] == {}
+    kept, search = read_results(file)
+    assert (kept.group, kept.task, search.group) == ("pairs", "my_pairs", "retrieval")
+    assert kept.figures["spearman"] == figures[name]["my_pairs"]
+    assert kept.details["count"] == len(scores)
+    here = read_results(tmp_path / "results.jsonl")
+    assert [(each.model, each.task) for each in here] == [("words", "my_pairs"), ("words", "mine")]
     with pytest.raises(UserError, match=r"pairs.*no table 'nope\.csv'"):
         dt.evaluate("words", pairs="nope.csv")
     with pytest.raises(UserError, match="no 'pair'"):
@@ -346,7 +269,7 @@ def test_two_files_of_pairs_of_one_name_are_refused(tmp_path, monkeypatch, capsy
         error
         == "dystress senteval: error: --pairs: two sets would have the name 'pairs'; rename one\n"
     )
-    assert not list(tmp_path.glob("*.json"))
+    assert not list(tmp_path.glob("*.json*"))
     figures = [dt.evaluate("words", pairs=file)["words"]["pairs"] for file in files]
     assert figures == pytest.approx([100, -100])
 

@@ -18,12 +18,14 @@ from tokenizers import Tokenizer
 
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import STS_SETS, eval_pairs, suite_folder
+from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.retrieval import read_collection
 from dystress_text.evaluation.sts import evaluate_sts_task
 from dystress_text.evaluation.words import TITLE, Words, not_beaten
 from dystress_text.files.places import EMBEDDED
 from dystress_text.programs.senteval import evaluate, main
 from dystress_text.programs.train import main as train
+from dystress_text.training.run_record import RunRecord
 
 PAIRS = eval_pairs("mini_sts")
 TOKENIZER = Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json"))
@@ -127,13 +129,9 @@ def test_the_program_has_a_row_of_words_alone_and_beside_a_model(
     monkeypatch.chdir(tmp_path)
     search = ["--suite=mini", f"--retrieval={make_collection(tmp_path / 'made')}"]
     assert main(["--model=words", *search, "--tasks=all"]) == 0
-    alone, file = capsys.readouterr().out, tmp_path / "senteval-mini-test.json"
-    content = json.loads(file.read_text())
-    assert (content["model"], list(content["tasks"]), content["geometry"]) == (
-        "words",
-        ["MiniSTS"],
-        None,
-    )
+    alone, file = capsys.readouterr().out, tmp_path / "results.jsonl"
+    sts, search_result = read_results(file)
+    assert (sts.model, sts.task, search_result.task) == ("words", "MiniSTS", "made")
     assert alone.startswith(f"words: {TITLE}\n")
     both = [
         "--model",
@@ -147,13 +145,11 @@ def test_the_program_has_a_row_of_words_alone_and_beside_a_model(
     ]
     assert main(both) == 0
     out = capsys.readouterr().out
-    assert re.search(
-        rf"\nwords +{content['tasks']['MiniSTS']['spearman']:.2f} .*\n{tiny_bert} +-?\d", out
-    )
+    assert re.search(rf"\nwords +{sts.figures['spearman']:.2f} .*\n{tiny_bert} +-?\d", out)
     assert re.search(rf"\nwords +missing +-\n{tiny_bert} +\d", out)
     row = re.findall(r"\nwords +(\S+ .*)", out)[-1].split()
     assert row == [
-        f"{content['retrieval']['made'][metric]:.2f}"
+        f"{search_result.figures[metric]:.2f}"
         for metric in read_collection(tmp_path / "made").metrics
     ]
     (tiny_bert / file.name).unlink()
@@ -196,7 +192,7 @@ def test_a_run_says_where_words_alone_are_better(flags, tmp_path, capsys):
     assert out.count("\nwords                    TF-IDF  ") == 2
     untrained, name = record["untrained"]["cls"], record["settings"]["model_name_or_path"]
     (alone,) = evaluate(
-        name, pooler_type="cls", retrieval=[folder], output=tmp_path / "alone.json"
+        name, pooler_type="cls", retrieval=[folder], output=tmp_path / "alone.jsonl"
     ).values()
     assert [untrained[f"made_{m}"] for m in ("ndcg@10", "mrr@10", "recall@100")] == pytest.approx(
         [alone[f"made {m}"] for m in ("nDCG@10", "MRR@10", "recall@100")], abs=0.01
@@ -204,17 +200,16 @@ def test_a_run_says_where_words_alone_are_better(flags, tmp_path, capsys):
     rivals = f"   untrained {untrained['made_mrr@10']:.2f}   words {words['made_mrr@10']:.2f}\n"
     assert f"{record['trained']['made_mrr@10']:8.2f}{rivals}" in out
     assert "\nmini-STS, untrained      cls  " in out
-    behind = not_beaten(record)
-    assert behind[0] == (
-        f"words alone reach {words[names[0]]:.1f} on {names[0]}; this model {record['trained'][names[0]]:.1f}"
-    )
+    behind = not_beaten(RunRecord.from_json(record))
+    figures = f"{names[0]} {record['trained'][names[0]]:.1f}, TF-IDF/BM25 {words[names[0]]:.1f}"
+    assert behind[0].endswith(figures)
     assert "\n".join(["", *behind, ""]) in out
-    assert (
-        f"{record['trained'][names[0]]:.1f} after, {words[names[0]]:.1f} by words alone. One seed: no claim.</p>"
-        in page
+    figures = (
+        f"trained {record['trained'][names[0]]:.2f}, TF-IDF/BM25 {words[names[0]]:.2f}; 1 seed"
     )
-    assert "<th>words alone</th>" in page
+    assert f"{figures}</p>" in page
+    assert "<th>TF-IDF/BM25</th>" in page
     assert f"<td>{record['trained'][names[0]]:.2f}</td><td>{words[names[0]]:.2f}</td></tr>" in page
     assert "<li>words: pairs by the cosine of TF-IDF" in page
-    better = {"words": words, "trained": {name: words[name] + 1 for name in names}}
-    assert not_beaten(better) == not_beaten({"trained": {}}) == []
+    better = RunRecord(words=words, trained={name: words[name] + 1 for name in names})
+    assert not_beaten(better) == not_beaten(RunRecord(words=words)) == []

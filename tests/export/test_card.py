@@ -11,6 +11,7 @@ from dystress_text.export.card import CARD, describe_base, write_card
 from dystress_text.export.citation import credits_of
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.presets import PRESETS
+from dystress_text.training.run_record import RunRecord
 
 MODEL = build_model("bert", "avg")
 
@@ -20,7 +21,7 @@ def card(tmp_path):
     """A function from a record to the text of the card."""
 
     def text(record, *more):
-        write_card(tmp_path, record, MODEL, *more)
+        write_card(tmp_path, RunRecord.from_json(record), MODEL, *more)
         return (tmp_path / CARD).read_text()
 
     return text
@@ -123,7 +124,9 @@ def test_a_card_credits_what_the_run_used_and_the_paper_for_its_temperature_alon
 
 def test_every_preset_credits_its_objective():
     for preset in PRESETS:
-        assert len(credits_of(record_of(parse([f"--preset={preset}"])))) > 1, preset
+        assert len(credits_of(RunRecord.from_json(record_of(parse([f"--preset={preset}"]))))) > 1, (
+            preset
+        )
 
 
 def test_the_hub_can_read_the_head_and_no_licence_is_made_up(card):
@@ -181,7 +184,7 @@ def test_the_base_is_its_name_and_what_its_card_states(tmp_path):
 @pytest.mark.parametrize("layout", ["native", "hf", "onnx"])
 def test_prompts_and_the_similarity_are_on_the_card_of_each_layout(tmp_path, layout):
     kept = {"prompts": {"query": "find: ", "document": ""}, "similarity_fn_name": "manhattan"}
-    write_card(tmp_path, {}, build_model("bert", "avg", **kept), layout)
+    write_card(tmp_path, RunRecord(), build_model("bert", "avg", **kept), layout)
     text = (tmp_path / CARD).read_text()
     assert "compared by manhattan distance." in text
     assert '`"find: "` (query)' in text

@@ -22,6 +22,7 @@ from dystress_text.export.card import write_card
 from dystress_text.export.graph import _Graph
 from dystress_text.models.loading import save_model
 from dystress_text.programs.export import main
+from dystress_text.training.run_record import RunRecord
 
 INDEX = """model-index:
 - name: mine
@@ -63,7 +64,7 @@ def test_the_code_on_the_cards_gives_the_models_vectors(family, pooler, to, bloc
     """On that of the model, and of the copy."""
     model = build_model(family, pooler)
     save_model(model, tmp_path / "out")
-    write_card(tmp_path / "out", {}, model)
+    write_card(tmp_path / "out", RunRecord(), model)
     card = tmp_path / "out" / "README.md"
     card.write_text(card.read_text().replace("tags:", f"{INDEX}tags:") + "My own words.\n")
     assert main([str(tmp_path / "out"), "--to", to]) == 0

@@ -2,18 +2,17 @@
 edited by hand.
 """
 
-import json
-
 import pytest
 from huggingface_hub import ModelCard
 from model_cases import build_model
+from sweep_runs import write_results
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import STS_TASKS
 from dystress_text.export.card import CARD, describe_base, write_card
 from dystress_text.export.results import carry_results, renew_results
+from dystress_text.training.run_record import RunRecord
 
-ABOUT = {"suite": "senteval", "weights": "w", "pooler_type": None, "dtype": "fp32"}
 MTEB = {  # of mteb 2.26.24: a task's name, its data set, and the pairs of its test split
     "STS12": ("mteb/sts12-sts", 3108), "STS13": ("mteb/sts13-sts", 1500), "STS14": ("mteb/sts14-sts", 3750),
     "STS15": ("mteb/sts15-sts", 3000), "STS16": ("mteb/sts16-sts", 1186),
@@ -31,20 +30,19 @@ def evaluated(tmp_path):
     """Leaves results beside a card, renews the card, and returns its text and its results as the
     hub reads them.
     """
-    write_card(tmp_path, {}, build_model("bert", "avg"))
+    write_card(tmp_path, RunRecord(), build_model("bert", "avg"))
 
-    def after(figures, text=None, **more):
-        card, suite = tmp_path / CARD, more.get("suite", "senteval")
+    def after(figures, text=None, suite="senteval", retrieval=None, variant=None, **about):
+        card = tmp_path / CARD
         card.write_text(before := text or card.read_text())
-        about = {"data_variant": more.pop("data_variant", None)}
-        tasks = {
-            t: {"accuracy" if t == "MR" else "spearman": figure, **about}
-            for t, figure in figures.items()
-        }
-        (tmp_path / f"senteval-{suite}-test.json").write_text(
-            json.dumps({**ABOUT, "tasks": tasks, **more})
-        )
-        assert (renew_results(tmp_path, suite) is None) == (card.read_text() == before)
+        about = {"weights": "w", **about}
+        for task, figure in figures.items():
+            name, kind = ("accuracy", "transfer") if task == "MR" else ("spearman", "sts")
+            entry = {name: figure, "data_variant": variant}
+            write_results(tmp_path, {task: entry}, f"{suite}/{kind}", **about)
+        write_results(tmp_path, retrieval or {}, "retrieval", **about)
+        renewed = renew_results(tmp_path)
+        assert renewed or card.read_text() == before
         found = ModelCard.load(card).data.eval_results or []
         return card.read_text(), {result.dataset_name: result for result in found}
 
@@ -71,9 +69,9 @@ def test_a_set_has_mtebs_name_where_it_is_mtebs(evaluated):
         "accuracy",
     )
     assert mr.metric_value == 80.25
-    assert set(evaluated({"STS12": 1.0}, data_variant="a part")[1]) == {
-        "SentEval STS12 (a variant: a part)"
-    }
+    found = evaluated({"STS12": 1.0}, variant="a part")[1]
+    assert found["SentEval STS12 (a variant: a part)"].metric_value == 1.0
+    assert found["MTEB STS12"].metric_value == 71.5
 
 
 def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path):
@@ -92,7 +90,7 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     assert {name: result.metric_value for name, result in found.items()} == {
         "c": 1.1, "MTEB STS12": 50.0, "MTEB STSBenchmark": 60.0
     }  # fmt: skip
-    again, found = evaluated({"STS12": 51.0})
+    again, found = evaluated({"STS12": 51.0}, weights="new")
     assert {name: result.metric_value for name, result in found.items()} == {
         "c": 1.1,
         "MTEB STS12": 51.0,
@@ -103,7 +101,7 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
         lines = iter(after.splitlines())
         assert all(line in lines for line in mine.replace(THEIRS, "").splitlines())
     search = {"cisi": {"nDCG@10": 12.0, "MRR@10": 30.5, "recall@100": 40.0, "documents": 1460}}
-    card, found = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search)
+    card, found = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search, weights="new")
     assert set(found) == {"c", "MTEB STS12", "dystress-text MiniSTS", "cisi"}
     assert "| cisi | MRR@10 x 100 | 30.50 |\n| cisi | recall@100 x 100 | 40.00 |" in card
     assert [r.metric_type for r in ModelCard(card).data.eval_results][-2:] == [
@@ -112,8 +110,8 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     ]
     other = evaluated({"MiniSTS": 41.0}, suite="mini", weights="others")
     assert set(other[1]) == {"c", "dystress-text MiniSTS"}  # STS12 was another model's
-    for more in ({"dtype": "bf16"}, {"pooler_type": "cls"}):
-        assert evaluated({"STS12": 1.0}, **more) == other
+    for more in ({"dtype": "bf16"}, {"pooler_type": "cls"}, {"mode": "fast"}):
+        assert evaluated({"STS12": 1.0}, weights="others", **more) == other
     (tmp_path / "copy.md").write_text("---\nlicense: mit\n---\n# Copy\n")
     carry_results(tmp_path / CARD, tmp_path / "copy.md")
     assert ModelCard.load(tmp_path / "copy.md").data.eval_results == list(other[1].values())
@@ -128,7 +126,7 @@ def test_a_byte_order_mark_and_the_ends_of_lines_stay(evaluated, tmp_path, mark,
     )
     expected, results = evaluated({"STS12": 51.0}, plain)
     card.write_bytes((mark + plain.replace("\n", end)).encode())
-    assert renew_results(tmp_path, "senteval")
+    assert renew_results(tmp_path)
     assert card.read_bytes().decode() == mark + expected.replace("\n", end)
     copy.write_text("---\nlicense: mit\n---\n# Copy\n")
     carry_results(card, copy)
@@ -138,7 +136,7 @@ def test_a_byte_order_mark_and_the_ends_of_lines_stay(evaluated, tmp_path, mark,
     )
     assert describe_base(str(tmp_path))["license"] == "mit"
     card.write_bytes((mark + f"# Mine, by dystress{end}").encode())
-    renew_results(tmp_path, "senteval")
+    renew_results(tmp_path)
     assert card.read_bytes().startswith(f"{mark}---{end}model-index:{end}".encode())
 
 
@@ -168,4 +166,4 @@ def test_a_card_of_another_program_and_ones_without_a_head_or_in_latin_1(evaluat
     assert (set(found), card.endswith("# Mine, by dystress\n")) == ({"MTEB STS12"}, True)
     (tmp_path / CARD).write_bytes("Modèle, by dystress\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"cannot read .*README\.md: [^\n]+\Z"):
-        renew_results(tmp_path, "senteval")
+        renew_results(tmp_path)

@@ -15,6 +15,7 @@ from sentence_transformers import SentenceTransformer
 import dystress_text as dt
 from dystress_text import __main__ as dystress
 from dystress_text.errors import UserError
+from dystress_text.evaluation.results import read_results
 from dystress_text.files.places import EMBEDDED, PACKAGE
 from dystress_text.models.loading import save_model
 
@@ -47,8 +48,11 @@ def test_programs_take_it_and_write_where_they_are_called(name, tmp_path, monkey
         assert dystress.main(words) == 0, capsys.readouterr().err
         reset_accelerator()
     assert files_of_the_package() == before
-    results = json.loads((tmp_path / "bert-mini-wiki-senteval-senteval-test.json").read_text())
-    assert (results["model"], [*results["pairs"]]) == ("bert-mini-wiki", ["pairs"])
+    results = read_results(tmp_path / "results.jsonl")
+    assert [(each.model, each.task) for each in results] == [
+        ("bert-mini-wiki", "pairs"),
+        ("words", "pairs"),
+    ]
     for card in ("out/README.md", "bert-mini-wiki-hf/README.md"):
         assert "license: apache-2.0" in (tmp_path / card).read_text()
     assert (
@@ -73,7 +77,7 @@ def test_a_folder_of_its_name_is_named_as_a_folder(tmp_path, monkeypatch, capsys
     )
     with pytest.raises(UserError, match=r"\./bert-mini-wiki is the folder"):
         dt.audit("bert-mini-wiki", make_sentences(8), "infonce(0.05)", batch_size=4)
-    assert (tmp_path / "bert-mini-wiki" / "senteval-senteval-test.json").is_file()
+    assert (tmp_path / "bert-mini-wiki" / "results.jsonl").is_file()
 
 
 def test_a_trained_model_of_its_name_is_the_one_that_is_copied(tmp_path, monkeypatch):

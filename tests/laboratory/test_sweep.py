@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 from processes import finish, start
-from sweep_runs import error_of, record_of
+from sweep_runs import error_of, record_of, write_results
 from trainer_cases import outcome
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.evaluation.results import results_in
 from dystress_text.laboratory import sweep as program
 from dystress_text.laboratory.sweep import PlannedRun, plan
 from dystress_text.programs.sweep import main, make_parser
@@ -51,11 +52,16 @@ EVALUATOR = """
     from pathlib import Path
     words = sys.argv[1:]
     model, suite = (words[words.index(name) + 1] for name in ("--model", "--suite"))
-    results = Path(model) / f"senteval-{suite}-test.json"
-    found = json.loads(results.read_text()) if results.exists() else {"suite": suite, "tasks": {}, "calls": []}
-    found["calls"].append(words[words.index("--tasks") + 1:])
-    found["tasks"] |= dict.fromkeys(found["calls"][-1], {"accuracy": 70.0 + 2 * ("paper" in model)})
-    results.write_text(json.dumps(found))
+    tasks, kinds = words[words.index("--tasks") + 1:], {"spearman": "sts", "accuracy": "transfer"}
+    with (Path(model) / "calls.jsonl").open("a") as file:
+        file.write(json.dumps(tasks) + chr(10))
+    with (Path(model) / "results.jsonl").open("a") as file:
+        for task in tasks:
+            name = "spearman" if task.startswith(("STS", "SICK")) else "accuracy"
+            line = {"model": model, "weights": "w", "group": f"{suite}/{kinds[name]}", "task": task, "data": "d",
+                    "figures": {name: 70.0 + 2 * ("paper" in model)},
+                    "settings": {"mode": "test", "dtype": "fp32", "pooler_type": None}}
+            file.write(json.dumps(line) + chr(10))
 """
 CONSTANT = "sts-constant-0.05"
 
@@ -106,16 +112,16 @@ def test_a_sweep_trains_and_evaluates_each_run_once_and_says_which_is_higher(sta
     ):
         assert stage(options) == 0
         found = {
-            name: of["calls"]
-            for name, of in read(stage.folder, "senteval-senteval-test.json").items()
+            file.parent.name: [json.loads(line) for line in file.read_text().splitlines()]
+            for file in stage.folder.glob("*/calls.jsonl")
         }
         assert found == {
             f"{name}-seed-{seed}": calls for seed in (0, 1) for name in (CONSTANT, "paper")
         }
         printed = capsys.readouterr().out
         assert "4 done" in printed
-        difference = re.escape(f"paper - {CONSTANT} = +2.00 in avg (STS, Spearman x 100) (95 % CI")
-        assert re.search(difference + r".*2 seeds are too few to tell\.", printed)
+        difference = re.escape(f"avg (STS, Spearman x 100): paper - {CONSTANT} = +2.00 (95 % CI ")
+        assert re.search(difference + r".*; 2 seeds; p = .*\): not significant\n", printed)
     logs = "".join(log.read_text() for log in (stage.folder / "logs").iterdir())
     assert set(re.findall(r"at once (\d)", logs)) <= {"1", "2"}
 
@@ -155,7 +161,7 @@ def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
     (tmp_path / "wait").unlink()
     assert stage("--tasks=none") == 0
     assert (
-        "dystress senteval --model FOLDER measures test sets" in capsys.readouterr().out
+        "dystress senteval --model FOLDER" in capsys.readouterr().out
     )  # the dev set judges nothing
     resumed = [name for name, record in read(stage.folder, "run.json").items() if record["resumed"]]
     assert resumed == [f"{CONSTANT}-seed-0"]
@@ -226,14 +232,9 @@ def test_a_real_run_is_known_by_its_settings(flags, tmp_path):
     assert run.is_trained()
     (command,) = run.commands()
     assert command[-2:] == ["--tasks", "MiniSTS"]
-    results = tmp_path / "out" / "senteval-mini-test.json"
-    for pooler, left in (
-        ("avg", 1),
-        (None, 0),
-    ):  # a user's own evaluation with another pooler is not the run's
-        results.write_text(
-            json.dumps({"pooler_type": pooler, "dtype": "fp32", "tasks": {"MiniSTS": {}}})
-        )
+    for pooler, left in (("avg", 1), (None, 0)):  # with another pooler it is not the run's
+        sts = {"MiniSTS": {"spearman": 1.0}}
+        write_results(tmp_path / "out", sts, "mini/sts", pooler_type=pooler)
         assert len(list(run.commands())) == left
     assert replace(run, options=(*options, "--logging_steps=7")).is_trained()
     changed = replace(run, options=(*options, "--seed=1"))
@@ -294,10 +295,8 @@ def test_a_sweep_that_is_killed_ends_as_if_nothing_had_happened(tiny_run, data_d
         whole, killed = (tmp_path / each / name for each in ("whole", "killed"))
         assert outcome(whole) == outcome(killed)
         tasks, others = (
-            json.loads((f / "senteval-mini-test.json").read_text())["tasks"]
-            for f in (whole, killed)
+            {(each.task, tuple(each.figures.items())) for each in results_in(folder)}
+            for folder in (whole, killed)
         )
-        assert {t: of | {"seconds": 0} for t, of in tasks.items()} == {
-            t: of | {"seconds": 0} for t, of in others.items()
-        }
+        assert tasks == others
         assert not list(killed.glob(".*"))

@@ -164,9 +164,9 @@ def test_what_is_chosen_on_one_set_is_compared_on_the_other():
         "CISI"
     ]
     assert against_its_own.mean < -8
-    assert against_its_own.told
+    assert against_its_own.significant
     assert (
-        static_laboratory.compare(figures)["cosine, DCL"]["STS12"].seeds == 6
+        static_laboratory.compare(figures)["cosine, DCL"]["STS12"].n == 6
     )  # without those of the choice
 
 

@@ -2,7 +2,6 @@
 below.
 """
 
-import json
 import math
 import re
 from pathlib import Path
@@ -10,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from sweep_runs import error_of, record_of, write_run
+from sweep_runs import error_of, record_of, write_results, write_run
 
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.retrieval import METRICS
-from dystress_text.evaluation.run import Results
 from dystress_text.programs.report import main
 from dystress_text.report.tables import (
     Comparisons,
@@ -26,7 +24,7 @@ from dystress_text.report.tables import (
 )
 from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 from dystress_text.simcse.arguments import parse
-from dystress_text.training.run_folder import evaluation_file
+from dystress_text.training.run_record import RunRecord
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
@@ -69,8 +67,8 @@ def printed(capsys):
     return of
 
 
-def interval(*differences):
-    low, high = stats.ttest_1samp(differences, 0).confidence_interval()
+def interval(*differences, level=0.95):
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval(level)
     return f"{low:+.2f} to {high:+.2f}"
 
 
@@ -92,180 +90,166 @@ def test_means_deviations_and_the_papers_figures(sweep):
     assert lines[4]["avg"] == "75.45"  # of its figures, not as printed
 
 
-def test_differences_are_paired_by_seed_tested_and_put_into_words(sweep, printed):
-    title, where = "STS, Spearman x 100: differences over seeds", "avg (STS, Spearman x 100)"
-    macl, shifted = (list(line.values()) for line in tables(sweep)[title])
+def test_differences_are_paired_by_seed_and_tested(sweep):
+    found = {(each.name, each.baseline): each.difference for each in compared(sweep).comparisons}
+    shifted, macl = found[SHIFTED, CONSTANT], found["sts-macl", CONSTANT]
     p = [
         stats.ttest_1samp(differences, 0).pvalue
         for differences in ([0.5, 1.0, 0.5], [1.0, -1.0, 1.0])
     ]
-    assert shifted == [
-        SHIFTED,
-        CONSTANT,
-        "3",
-        "+0.67",
-        interval(0.5, 1.0, 0.5),
-        f"{p[0]:.3f}",
-        f"{2 * p[0]:.3f}",
-    ]
-    assert [macl[0], *macl[5:]] == ["sts-macl", f"{p[1]:.3f}", f"{p[1]:.3f}"]
+    assert (shifted.n, shifted.p, shifted.corrected) == pytest.approx((3, p[0], 2 * p[0]))
+    assert str(shifted) == f"+0.67 ({interval(0.5, 1.0, 0.5)})"
+    assert (macl.p, macl.corrected) == pytest.approx((p[1], p[1]))
     for name, figures in (("0.07", (70.0, 70.9)), ("0.04", (9.0,)), ("0.03", (85.0, 86.1, 87.3))):
         for seed, figure in enumerate(figures):
             write_run(sweep, f"sts-constant-{name}", seed, figure)
-    against = [list(line.values()) for line in tables(sweep)[title]]
-    assert [line[1:3] for line in against if line[0] == SHIFTED] == [
-        [CONSTANT, "3"],
-        ["sts-constant-0.07", "2"],
+    against = compared(sweep).comparisons
+    assert [(one.baseline, one.difference.n) for one in against if one.name == SHIFTED] == [
+        (CONSTANT, 3),
+        ("sts-constant-0.07", 2),
     ]
-    assert [line[4:6] for line in against if line[0] == "sts-constant-0.04"] == [
-        ["one seed: no interval", "-"]
-    ]
-    assert {line["baseline"] for line in tables(sweep, "sts-macl")[title]} == {"sts-macl"}
-    told, merged, empty = printed(sweep).splitlines()[:3]
-    low, high = stats.ttest_1samp([15.0, 15.1, 14.8], 0).confidence_interval(
-        1 - 0.05 / 5
-    )  # five have two seeds
-    told_from = f"sts-constant-0.03 is 14.97 above {CONSTANT} in {where}; 3 seeds can tell: the 95 % interval, "
-    corrected = f"corrected for 5 comparisons (Holm), is {low:+.2f} to {high:+.2f}."
-    assert (told, empty) == (told_from + corrected, "")  # the tables follow
-    assert merged == f"5 of 6 differences in {where} are not told from none."
+    assert {one.baseline for one in compared(sweep, "sts-macl").comparisons} == {"sts-macl"}
+    lines = verdict(compared(sweep))
+    (higher,) = [line for line in lines if line.endswith(": significant")]
+    corrected = interval(15.0, 15.1, 14.8, level=1 - 0.05 / 5)  # five have two seeds
+    assert (
+        f": sts-constant-0.03 - {CONSTANT} = +14.97 (95 % CI {corrected}; 3 seeds; p = " in higher
+    )
+    assert len(lines) == 6
 
 
 @pytest.mark.parametrize(
-    ("seeds", "words"),
-    [(3, f"= +0.67 in {{}} (95 % CI {interval(0.5, 1.0, 0.5)}; 3 seeds): not significant."),
-     (2, f"= +0.75 in {{}} (95 % CI {interval(0.5, 1.0)}; 2 seeds): 2 seeds are too few to tell."),
-     (1, "= +0.50 in {} (one seed: no interval).")],
+    ("seeds", "line"),
+    [(3, f"+0.67 (95 % CI {interval(0.5, 1.0, 0.5)}; 3 seeds; p = {{:.3f}}): not significant"),
+     (2, f"+0.75 (95 % CI {interval(0.5, 1.0)}; 2 seeds; p = {{:.3f}}): not significant"),
+     (1, "+0.50 (1 seed, no interval)")],
 )  # fmt: skip
-def test_a_verdict_says_when_seeds_cannot_tell_and_claims_nothing_then(
-    tmp_path, printed, seeds, words
-):
+def test_few_seeds_are_not_significant(tmp_path, printed, seeds, line):
     for seed in range(seeds):
         for name in (CONSTANT, SHIFTED):
             write_run(tmp_path, name, seed, FIGURES[name][seed])
-    line = words.format("avg (STS, Spearman x 100)")
-    assert verdict(compared(tmp_path)) == [f"{SHIFTED} - {CONSTANT} {line}"]
-    assert not re.search("above|higher|better", printed(tmp_path))
+    p = stats.ttest_1samp([0.5, 1.0, 0.5][:seeds], 0).pvalue
+    said = f"avg (STS, Spearman x 100): {SHIFTED} - {CONSTANT} = {line.format(p)}"
+    assert verdict(compared(tmp_path)) == [said]
+    assert printed(tmp_path).startswith(f"{said}\n\n")  # the tables follow
 
 
 def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tmp_path, printed):
     write_run(tmp_path, "small", 0, 70.0, ["--preset=small"])
     write_run(tmp_path, CONSTANT, 0, 36.0)
     differ, nothing = verdict(compared(tmp_path))
-    assert differ.startswith(
-        "The configurations differ in more than the temperature: model_name_or_path, pooler_type,"
-    )
-    assert nothing.startswith(
-        "Nothing is compared: there is no constant that differs in nothing else"
-    )
-    difference = (
-        f"small - {CONSTANT} = +34.00 in avg (STS, Spearman x 100) (one seed: no interval)."
-    )
-    doing = " It is no temperature's doing alone: they differ in model_name_or_path, "
-    assert difference + doing in printed(tmp_path, "--baseline", CONSTANT)
+    assert "model_name_or_path, pooler_type," in differ
+    assert "--baseline" in nothing
+    assert compared(tmp_path).comparisons == []
+    first, difference = verdict(compared(tmp_path, CONSTANT))
+    assert first == differ
+    assert difference.endswith(f"small - {CONSTANT} = +34.00 (1 seed, no interval)")
     text = printed(tmp_path)
     assert "Setup of small: bert-mini-wiki, avg, 20 steps of 64, learning rate 0.0001, " in text
     assert text.count("  paper: ") == 1  # bert-mini-wiki has no row
     write_run(tmp_path / "b", CONSTANT, 0, 36.0)
     write_run(tmp_path / "b", "sts-macl", 0, 36.0, corpus={"sentences": 3000, "sha256": "f" * 64})
-    first, *_ = verdict(compared(tmp_path / "b"))
-    assert first == "The configurations differ in more than the temperature: training text."
+    assert compared(tmp_path / "b").away(CONSTANT, "sts-macl") == ["training text"]
 
 
-def evaluation(place, suite="senteval", tasks=(), **about):
-    """The result file of an evaluation that a run or a model has."""
-    content = {
-        "suite": suite,
-        "mode": "test",
-        "dtype": "fp32",
-        "pooler_type": None,
-        "data_variant": None,
-        **about,
-    }
-    place.mkdir(exist_ok=True)
-    (place / f"senteval-{suite}-{content['mode']}.json").write_text(
-        json.dumps({**content, "tasks": dict(tasks)})
-    )
-
-
-def result(figure, sums="a"):
+def sts(figure, sums="a"):
     return {"STS-B": {"spearman": figure, "sha256": {"sts-test.csv": sums}}}
 
 
+def cisi(figure, sums="a"):
+    return {"cisi": dict.fromkeys(METRICS, 9.0) | {"nDCG@10": figure, "sha256": sums}}
+
+
 @pytest.mark.parametrize(
-    ("ours", "theirs", "why"),
-    [({"tasks": result(70)}, {"tasks": result(60)}, None),
-     ({"tasks": result(70)}, {"tasks": result(60, "b")}, "other data (STS-B)"),
-     ({"tasks": {"STS-B": {"spearman": 7.0}}}, {"tasks": result(60)}, "other data (STS-B)"),  # one is not known
-     ({"tasks": result(70), "dtype": "bf16"}, {"tasks": result(60)}, "other dtype (STS-B)"),
-     ({"retrieval": {"cisi": {"nDCG@10": 9.0, "MRR@10": 9.0, "recall@100": 9.0, "sha256": "a"}}},
-      {"retrieval": {"cisi": {"nDCG@10": 7.0, "MRR@10": 9.0, "recall@100": 9.0, "sha256": "b"}}},
-      "other data (cisi nDCG@10)")],
+    ("ours", "theirs", "about", "why"),
+    [(sts(70), sts(60), {}, None),
+     (sts(70), sts(60, "b"), {}, "other data (STS-B)"),
+     ({"STS-B": {"spearman": 7.0}}, sts(60), {}, "other data (STS-B)"),  # one is not known
+     (sts(70), sts(60), {"dtype": "bf16"}, "other dtype (STS-B)"),
+     (cisi(9.0), cisi(7.0, "b"), {"group": "retrieval"}, "other data (cisi nDCG@10)")],
 )  # fmt: skip
-def test_what_was_measured_otherwise_is_not_compared_and_a_line_says_why(
-    tmp_path, printed, ours, theirs, why
-):
+def test_what_was_measured_otherwise_is_not_compared(tmp_path, printed, ours, theirs, about, why):
+    group = {name: about[name] for name in about.keys() & {"group"}}
     for seed in range(3):
-        for name, about in ((SHIFTED, ours), (CONSTANT, theirs)):
-            evaluation(write_run(tmp_path / "runs", name, seed, 0.0, tasks=()), **about)
-    first = printed(tmp_path / "runs").splitlines()[0]
+        write_results(write_run(tmp_path / "runs", SHIFTED, seed, 0.0, tasks=()), ours, **about)
+        write_results(write_run(tmp_path / "runs", CONSTANT, seed, 0.0, tasks=()), theirs, **group)
+    lines = verdict(compared(tmp_path / "runs"))
     (tmp_path / "runs.jsonl").write_text(printed(tmp_path / "runs", "--format=jsonl"))
-    assert printed(tmp_path / "runs.jsonl").splitlines()[0] == first  # the sums go along
+    assert verdict(compared(tmp_path / "runs.jsonl")) == lines  # the sums go along
     if why is None:
-        assert f"{SHIFTED} is 10.00 above {CONSTANT}" in first
+        assert f"{SHIFTED} - {CONSTANT} = +10.00 " in lines[0]
     else:
-        assert re.fullmatch(
-            rf"{re.escape(SHIFTED)} and {CONSTANT} are not compared in .*: measured with {re.escape(why)}\.",
-            first,
-        )
-        assert " above " not in printed(tmp_path / "runs")
+        refused = f"{SHIFTED} - {CONSTANT} not compared: measured with {why}"
+        assert lines[-1].endswith(refused)
+        assert not any("= " in line for line in lines)
 
 
 def test_tables_say_where_figures_of_one_name_are_of_other_data_modes_or_development_sets(
     tmp_path, printed
 ):
-    evaluation(tmp_path / "base", model="x/base", tasks=result(60, "b"))
-    both = result(60) | {"MR": {"accuracy": 80.0, "sha256": {"pos": "a"}}}
-    evaluation(tmp_path / "fast", model="x/fast", tasks=both, mode="fast")
+    write_results(tmp_path / "base", sts(60, "b"), model="x/base")
+    mr = {"MR": {"accuracy": 80.0, "sha256": {"pos": "a"}}}
+    fast = {"model": "x/fast", "mode": "fast"}
+    write_results(tmp_path / "fast", sts(60), **fast)
+    write_results(tmp_path / "fast", mr, "senteval/transfer", **fast)
     for name, more in (
         ("mine", {"eval_sha256": {"sts_b_dev": "a"}}),
         ("yours", {"eval_sha256": {"sts_b_dev": "b"}}),
     ):
-        evaluation(write_run(tmp_path, name, 0, 0.0, tasks=(), **more), tasks=both)
-    of_runs = "Development set, by the model that was kept: figures of one name were measured with other data ("
-    assert f"{of_runs}sts_b_dev_spearman, sts_b_dev_uniformity), and do not compare." in printed(
-        tmp_path
+        run = write_run(tmp_path, name, 0, 0.0, tasks=(), **more)
+        write_results(run, sts(60))
+        write_results(run, mr, "senteval/transfer")
+    of_runs = (
+        "Development set, by the model that was kept: not comparable, measured with other data "
     )
-    sts = "STS, Spearman x 100: figures of one name were measured with other data (STS-B), and do not compare."
-    assert sts in printed(tmp_path / "mine-seed-0", tmp_path / "base")
-    mode = "Transfer, accuracy x 100: figures of one name were measured with other mode (MR), and do not compare."
-    text = printed(tmp_path / "mine-seed-0", tmp_path / "fast" / "senteval-senteval-fast.json")
-    assert mode in text
-    assert "STS, Spearman x 100: figures of one name" not in text
+    assert f"{of_runs}(sts_b_dev_spearman, sts_b_dev_uniformity)" in printed(tmp_path)
+    said = "STS, Spearman x 100: not comparable, measured with other data (STS-B)"
+    assert said in printed(tmp_path / "mine-seed-0", tmp_path / "base")
+    text = printed(tmp_path / "mine-seed-0", tmp_path / "fast" / "results.jsonl")
+    assert "Transfer, accuracy x 100: not comparable, measured with other mode (MR)" in text
+    assert "STS, Spearman x 100: not comparable" not in text
+
+
+def test_the_newest_line_counts_and_the_test_mode_precedes_the_fast_one(tmp_path):
+    run = write_run(tmp_path, CONSTANT, 0, 70.0, tasks=())
+    mr = {name: {"MR": {"accuracy": figure}} for name, figure in (("test", 80.0), ("fast", 79.0))}
+    write_results(run, sts(50), weights="old")
+    write_results(run, {"STS12": {"spearman": 1.0}}, weights="old")
+    for mode in ("test", "fast"):
+        write_results(run, mr[mode], "senteval/transfer", weights="new", mode=mode)
+    write_results(run, sts(60), weights="new")
+    write_results(run, sts(61, "b"), weights="new")
+    write_results(run, sts(9), weights="new", pooler_type="cls")  # not the model as it is saved
+    (found,) = read_text_runs([run])[0]
+    shown = {group: row for group, row in found.figures.items() if group != TRAINING}
+    assert shown == {"senteval/sts": {"STS-B": 61}, "senteval/transfer": {"MR": 80.0}}
+    assert found.measured["senteval/transfer"]["MR"]["mode"] == "test"
 
 
 @pytest.mark.parametrize(
-    ("options", "about", "chose"),
-    [("", {"tasks": {}}, None),  # the development set alone was measured
-     ("--eval_set=stsb_test", {"tasks": {"STS12": {"spearman": 0}, "STS-B": {"spearman": 0}}}, "STS-B"),
-     ("--eval_transfer=MR", {"tasks": {"MR": {"accuracy": 0}}}, "MR"),
-     ("--eval_retrieval=x/cisi", {"retrieval": {"cisi": dict.fromkeys(METRICS, 0)}}, "cisi nDCG@10")],
+    ("options", "group", "tasks", "chose"),
+    [("", "senteval/sts", [], None),  # the development set alone was measured
+     ("--eval_set=stsb_test", "senteval/sts", ["STS12", "STS-B"], "STS-B"),
+     ("--eval_transfer=MR", "senteval/transfer", ["MR"], "MR"),
+     ("--eval_retrieval=x/cisi", "retrieval", ["cisi"], "cisi nDCG@10")],
 )  # fmt: skip
-def test_a_set_that_chose_the_step_judges_nothing(tmp_path, printed, options, about, chose):
+def test_a_set_that_chose_the_step_judges_nothing(tmp_path, printed, options, group, tasks, chose):
     metrics = {"stsb_test": "sts_b_test_spearman", "MR": "mr_dev_accuracy", "x/cisi": "cisi_mrr@10"}
     metric = metrics.get(options.partition("=")[2], "sts_b_dev_spearman")
     for seed in range(3):
         for name, figure in ((SHIFTED, 90.0), (CONSTANT, 10.0)):
-            words = [*options.split(), f"--metric_for_best_model={metric}"]
-            place = write_run(tmp_path, name, seed, 0.0, words, tasks=(), trained={metric: figure})
-            higher = json.loads(json.dumps(about).replace(": 0", f": {figure}"))
-            evaluation(place, **higher)
-    text = printed(tmp_path)
-    assert " above " not in text
-    assert "; dystress senteval --model FOLDER measures test sets." in text
-    assert (f": {chose} chose the step that was kept." in text) == (chose is not None)
+            argv = [*options.split(), f"--metric_for_best_model={metric}"]
+            place = write_run(tmp_path, name, seed, 0.0, argv, tasks=(), trained={metric: figure})
+            entry = dict.fromkeys(("spearman", "accuracy", *METRICS), figure)
+            write_results(place, dict.fromkeys(tasks, entry), group)
+    lines = verdict(compared(tmp_path))
+    assert "dystress senteval --model FOLDER" in lines[0]
+    assert not any("= " in line for line in lines)
+    assert [line.partition(": ")[2].partition(": ")[2] for line in lines[1:]] == (
+        [f"{chose} chose the step that was kept"] if chose else []
+    )
     (tmp_path / "runs.jsonl").write_text(printed(tmp_path, "--format=jsonl"))
-    assert printed(tmp_path / "runs.jsonl").splitlines()[:2] == text.splitlines()[:2]
+    assert verdict(compared(tmp_path / "runs.jsonl")) == lines
 
 
 def test_a_model_that_is_no_run_stands_beside_the_runs(
@@ -275,17 +259,16 @@ def test_a_model_that_is_no_run_stands_beside_the_runs(
         ("base", "x/base", "cls", 30.0),
         ("here", "owner/of-the-hub", None, 40.0),
     ):
-        about = {"suite": "senteval", "model": model, "pooler_type": pooler}
         variant = {"data_variant": f"of {model}"}
         tasks = {task: {"spearman": figure + i, **variant} for i, task in enumerate(TASKS["sts"])}
-        Results(about, tasks).write(evaluation_file(tmp_path / name, "senteval", "test"))
+        write_results(tmp_path / name, tasks, model=model, pooler_type=pooler)
     monkeypatch.chdir(tmp_path / "here")
-    places = "../base", "senteval-senteval-test.json", sweep
+    places = "../base", "results.jsonl", sweep
     text = printed(*places)
     rows = dict(re.findall(r"^(base, cls|of-the-hub) +([\d. ]+)$", text, re.MULTILINE))
     assert rows["base, cls"].split() == [f"{figure:.2f}" for figure in (*range(30, 37), 33)]
     assert rows["of-the-hub"].split() == [f"{figure:.2f}" for figure in (*range(40, 47), 43)]
-    assert "a variant: evaluation: of owner/of-the-hub." in text
+    assert "a variant: evaluation: of owner/of-the-hub" in text
     (tmp_path / "runs.jsonl").write_text(printed(*places, "--format=jsonl"))
     assert printed(tmp_path / "runs.jsonl") == text
     assert "base, cls" in printed(tmp_path)  # of a folder of models
@@ -295,12 +278,17 @@ def test_a_model_that_is_no_run_stands_beside_the_runs(
     )
 
 
+def test_a_result_file_of_0_2_is_a_model(shared, printed):
+    file = shared / "models" / "bert-mini-wiki" / "senteval-senteval-test.json"
+    text = printed(file)
+    assert re.search(r"^bert-mini-wiki, avg +43\.85 ", text, re.MULTILINE)
+    assert text == printed(file.parent)
+
+
 def test_an_evaluated_model_inside_a_run_does_not_hide_the_run(tmp_path, printed):
     run = write_run(tmp_path, CONSTANT, 0, 70.0)
-    (run / "model").mkdir()
     tasks = {task: {"spearman": 1.0} for task in TASKS["sts"]}
-    about = {"suite": "senteval", "model": "x/inside"}
-    Results(about, tasks).write(evaluation_file(run / "model", "senteval", "test"))
+    write_results(run / "model", tasks, model="x/inside")
     text = printed(run)
     assert re.search(rf"^{CONSTANT}, 1 seed ", text, re.MULTILINE)
     assert "inside" not in text
@@ -313,7 +301,7 @@ def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
     assert "## STS, Spearman x 100\n\n| " in markdown
     assert "% STS, Spearman x 100\n\\begin{tabular}{lrrrrrrrr}" in latex
     assert r"71.50 $\pm$ 1.80 & " in latex  # 71, 70, 73.5
-    assert "p is that of the two-sided paired t test" in text
+    assert "paired t test" in text
     write_run(sweep, "sts-macl", 7, 70.0, unfinished=True)
     write_run(sweep, "short", 0, 70.0, ["--preset=sts-macl", "--max_steps=20"], tasks=("STS12",))
     write_run(
@@ -321,11 +309,10 @@ def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
     )
     text = printed(sweep)
     for said in (
-        "Not the paper's setup (num_train_epochs, max_steps): the lines 'ours - paper' are not about its claims.",
-        "Not the published data but a variant: train_file: a sample.",
-        "One seed: no interval over seeds, and no claim about a temperature: grid-temp=0.2, short.",
-        "Not finished and left out: sts-macl-seed-7.",
-        "Setup: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, 3,000 sentences (sha256 0123",
+        "Not the paper's setup: num_train_epochs, max_steps\n",
+        "Not the published data but a variant: train_file: a sample\n",
+        "Not finished and left out: sts-macl-seed-7\n",
+        ": bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, 3,000 sentences (sha256 0123",
     ):
         assert said in text
 
@@ -373,7 +360,9 @@ def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_f
      (lambda folder: write_run(folder, "x", 1, 1.0, program="vision/train.py"), "a b", "is not the record of a run"),
      (lambda folder: (write_run(folder, "x", 1, 1.0) / "run.json").write_text("{"), "a b", "cannot be read: "),
      (lambda folder: write_run(folder, "x", 0, 1.0, unfinished=True), "b", "no finished run: x-seed-0"),
-     (lambda folder: folder.write_text('{"name": "a"}'), "a b.jsonl", "is not a file of runs"),
+     (lambda folder: folder.write_text('{"name": "a"}'), "a b.jsonl", "b.jsonl: line 1 is neither a run nor a result: KeyError"),
+     (lambda folder: folder.write_text('{"group": "pairs"}'), "a b.jsonl", "b.jsonl: line 1 is not a result: "),
+     (lambda folder: folder.write_text('\n{'), "a b.jsonl", "b.jsonl: line 2 is not JSON: "),
      (None, "a --baseline nobody", f"--baseline: no 'nobody'; known are {CONSTANT}")],
 )  # fmt: skip
 def test_what_cannot_be_reported_is_refused_in_a_line(
@@ -391,7 +380,7 @@ def test_a_figure_that_is_no_number_is_not_compared():
     runs = [
         TextRun(
             Path(f"a-seed-{seed}"),
-            record_of(parse(["--preset=paper", f"--seed={seed}"])),
+            RunRecord.from_json(record_of(parse(["--preset=paper", f"--seed={seed}"]))),
             {TRAINING: {"x": x}},
         )
         for seed, x in figures.items()

@@ -15,6 +15,7 @@ from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import PRESETS, SIMCSE_MODELS, TABLES
 from dystress_text.simcse.settings import PROGRAM
 from dystress_text.training.presets import paper_row, said_of
+from dystress_text.training.run_record import PaperRow
 
 DEFAULT = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
 MISPRINTED = {"MACL (repro.)": 75.45, "DySTreSS 0.03/0.05": 75.46, "DySTreSS* 0.03/0.05": 75.97}
@@ -96,7 +97,9 @@ def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
     settings = parse(flags)
     entry = paper_row(PROGRAM, settings.options())
     assert entry["paper"] == {"rows": [row], "differs": differs}
-    assert said_of(entry) == (f"{row}; differs from the row in {differs}" if differs else row)
+    assert said_of(PaperRow(**entry["paper"])) == (
+        f"{row}; differs from the row in {differs}" if differs else row
+    )
 
 
 def test_the_list_has_a_line_for_each_and_help_says_the_defaults_of_the_preset(capfd):

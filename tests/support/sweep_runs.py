@@ -7,6 +7,7 @@ import re
 
 from dystress_text import __version__
 from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.evaluation.results import RESULTS, Result, append
 from dystress_text.simcse.arguments import parse
 
 PRESET = "sts-shifted-0.4-0.05-0.07"
@@ -40,10 +41,17 @@ def write_run(folder, name, seed, figure, options=(), unfinished=False, tasks=TA
         record["trained"] = {"sts_b_dev_spearman": figure + 5, "sts_b_dev_uniformity": -2.0}
     (place / "run.json").write_text(json.dumps(record | more))
     if tasks and not unfinished:
-        found = {task: {"spearman": round(figure + i, 2)} for i, task in enumerate(tasks)}
-        result = {"suite": "senteval", "tasks": found, "data_variant": None, "complete": True}
-        (place / "senteval-senteval-test.json").write_text(json.dumps(result))
+        figures = {task: {"spearman": round(figure + i, 2)} for i, task in enumerate(tasks)}
+        write_results(place, figures)
     return place
+
+
+def write_results(folder, entries, group="senteval/sts", **about):
+    """Append what evaluators measured to the results in a folder."""
+    folder.mkdir(exist_ok=True)
+    about = {"model": str(folder), "mode": "test", "dtype": "fp32", **about}
+    for task, entry in entries.items():
+        append(folder / RESULTS, Result.of_entry(entry, group, task, about))
 
 
 def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):

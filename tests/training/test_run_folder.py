@@ -45,7 +45,7 @@ def finished(tiny_run, tmp_path_factory):
     flags = [*tiny_run, "--save_steps=0"]
     assert main([*flags, f"--output_dir={folder}"]) == 0
     (folder / "mine.txt").write_text("mine")
-    (folder / "senteval-mini-test.json").write_text("{}")
+    (folder / "results.jsonl").write_text("{}")
     (folder / "README.md").write_text("edited")
     return folder, flags
 
@@ -116,7 +116,7 @@ def test_the_old_run_stands_until_the_new_one_is_trained(
         tmp_path / "new" / "model.safetensors"
     ).read_bytes()
     assert (out / "mine.txt").read_text() == "mine"
-    assert not (out / "senteval-mini-test.json").exists()  # of the old model
+    assert not (out / "results.jsonl").exists()  # of the old model
     assert not (out / REPLACING).exists()
     assert state_of(json.loads((out / "run.json").read_text())) == "finished"
 

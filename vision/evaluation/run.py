@@ -16,8 +16,8 @@ from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
 from dystress_text.files.whole import to_json, versions
 from dystress_text.training.accelerator import device_alone, keep_fp32
-from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
+from dystress_text.training.run_record import RunRecord
 from vision.data.augment import crop_of
 from vision.data.images import ImageSet, mean_std
 from vision.data.loading import load_images, load_test, usual_input_size
@@ -183,11 +183,11 @@ def papers_of(
     """
     found: dict[str, dict[str, Any]] = {}
     for name in encoders:
-        record = {} if name == UNTRAINED else read_record(Path(name))
-        same = dataset_name(dataset) == dataset_name(str(record.get("settings", {}).get("dataset")))
+        record = RunRecord.from_json({} if name == UNTRAINED else read_record(Path(name)))
+        same = dataset_name(dataset) == dataset_name(str(record.settings.get("dataset")))
         tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
-        if rows := results_of(rows_of(record), dataset, tasks):
-            found[name] = {"rows": rows, "differs": record[PAPER].get("differs", "")}
+        if rows := results_of(record.paper.rows, dataset, tasks):
+            found[name] = {"rows": rows, "differs": record.paper.differs}
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from dystress_text.cli.options import check_options, option
 
@@ -24,6 +25,8 @@ NAMED_WEIGHTS: dict[str, dict[str, float]] = {
 @dataclass(frozen=True)
 class EvaluationSettings:
     """The options of vision/evaluate.py."""
+
+    title: ClassVar[str] = "the options of vision/evaluate.py"
 
     model: str = field(metadata={"help": "Folder that vision/train.py wrote."})
     dataset: str | None = option(

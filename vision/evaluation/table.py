@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dystress_text.training.presets import rows_of
+from dystress_text.training.run_record import RunRecord
 from vision.evaluation.paper import results_of
 
 SHOWN = {  # figures: what they are called, digits after the point, and what is better
@@ -45,18 +45,17 @@ def cells(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None)
     return lines
 
 
-def page_tables(record: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
+def page_tables(record: RunRecord) -> list[tuple[str, list[list[str]]]]:
     """For the page of a run of images: what was measured while training beside the figures of the
     preset's rows.
     """
-    rows = results_of(rows_of(record), record["settings"]["dataset"])
+    rows = results_of(record.paper.rows, record.settings["dataset"])
     if not rows:
         return []
     online = {
-        f"{name.removeprefix('knn')}-NN": {"top1": value}
-        for name, value in record["trained"].items()
+        f"{name.removeprefix('knn')}-NN": {"top1": value} for name, value in record.trained.items()
     }
-    queries = record["data"].get("knn_queries")  # on a CPU not all of them
+    queries = record.data.get("knn_queries")  # on a CPU not all of them
     mine = (
         f"this run, while training, {queries:,} test images"
         if queries

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.objectives import ContrastiveLoss, Objective
@@ -32,6 +32,8 @@ _LOSSES_WITH = {"key_momentum": WITH_FOLLOWER, "small_crops": (DINOLoss,)}
 @dataclass(frozen=True)
 class VisionSettings:
     """Images, encoder, augmentation and optimiser."""
+
+    title: ClassVar[str] = "images, encoder, augmentation and optimiser"
 
     dataset: str = option(
         "cifar10",

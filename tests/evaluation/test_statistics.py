@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dystress_text.report.comparison import Difference, holm, paired, spread
+from dystress_text.evaluation.statistics import Difference, holm, paired, spread
 
 
 def test_spread_is_the_samples():
@@ -20,30 +20,22 @@ def test_p_and_interval_are_those_of_the_paired_t_test(differences):
     ours = {seed: baseline[seed] + d for seed, d in enumerate(differences)}
     found, wanted = paired(ours, baseline), stats.ttest_rel([*ours.values()], [*baseline.values()])
     low, high = wanted.confidence_interval(0.95)
-    assert (found.seeds, found.mean) == (len(differences), pytest.approx(np.mean(differences)))
-    assert (found.p, found.interval()) == (
-        pytest.approx(wanted.pvalue),
-        f"{low:+.2f} to {high:+.2f}",
-    )
+    assert (found.n, found.mean) == (len(differences), pytest.approx(np.mean(differences)))
+    interval = found.interval()
+    assert (found.p, interval.low, interval.high) == pytest.approx((wanted.pvalue, low, high))
 
 
 def test_only_seeds_that_both_have_are_paired_and_equal_differences_are_known_to_the_rounding_of_the_figures():
     assert paired({0: 1.0}, {1: 1.0}) is None
     one = paired({3: 2.0}, {3: 1.5})
-    assert (one.seeds, one.mean, one.p, one.told, one.interval()) == (
-        1,
-        0.5,
-        None,
-        False,
-        "one seed: no interval",
-    )
+    assert (one.n, one.mean, one.p, one.significant, one.interval()) == (1, 0.5, None, False, None)
     both = paired({0: 1.0, 1: 2.0, 2: 99.0}, {0: 1.0, 1: 2.0, 3: -99.0})
-    assert (both.seeds, both.mean, both.p) == (2, 0.0, 1.0)
+    assert (both.n, both.mean, both.p) == (2, 0.0, 1.0)
     hundredths, points = (
         paired(dict.fromkeys(range(3), d), dict.fromkeys(range(3), 0.0)) for d in (0.01, 1.0)
     )
-    assert not holm([hundredths])[0].told  # two figures that round to neighbours
-    assert holm([points])[0].told
+    assert not holm([hundredths])[0].significant  # two figures that round to neighbours
+    assert holm([points])[0].significant
 
 
 def test_holm_is_his_and_the_interval_agrees_with_the_corrected_test():
@@ -58,8 +50,9 @@ def test_holm_is_his_and_the_interval_agrees_with_the_corrected_test():
         ]  # as he defines it
         assert [corrected[place] for place in order] == pytest.approx(wanted)
         for d in holm(found)[:-1]:
-            low, high = map(float, d.interval(True).split(" to "))
-            assert abs(d.corrected - 0.05) < 1e-3 or d.told == (low > 0 or high < 0)
+            interval = d.interval(corrected=True)
+            excludes_zero = interval.low > 0 or interval.high < 0
+            assert abs(d.corrected - 0.05) < 1e-9 or d.significant == excludes_zero
 
 
 def test_holm_by_hand():
@@ -70,7 +63,7 @@ def test_holm_by_hand():
         [Difference(4, float(stats.t.isf(p / 2, 3)), 1.0) for p in (0.01, 0.04, 0.03, 0.005)]
     )
     assert [d.corrected for d in found] == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert [d.told for d in found] == [True, False, False, True]
+    assert [d.significant for d in found] == [True, False, False, True]
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -82,8 +75,8 @@ def test_of_twenty_equal_configurations_one_is_told_from_the_baseline_in_one_of_
     for _ in range(repetitions):
         figures = rng.normal(70, 1, seeds) + rng.normal(0, 0.5, (20, seeds))  # a seed moves all
         baseline, *others = [dict(enumerate(row)) for row in figures.round(2).tolist()]
-        false += any(d.told for d in holm([paired(other, baseline) for other in others]))
+        false += any(d.significant for d in holm([paired(other, baseline) for other in others]))
         others[7] = {seed: figure + 20 for seed, figure in others[7].items()}
-        found += holm([paired(other, baseline) for other in others])[7].told
+        found += holm([paired(other, baseline) for other in others])[7].significant
     assert false / repetitions < 0.09  # 5 % and three standard errors; 50 % without a correction
     assert found / repetitions > 0.95

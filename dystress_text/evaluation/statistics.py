@@ -1,0 +1,112 @@
+"""Statistics over seeds or texts: spread, paired t tests with their intervals, Holm's correction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+ALPHA = 0.05
+# the deviation of a difference of two figures of two decimals: less cannot be known
+_ROUNDING = 0.01 / 6**0.5
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds: mean and sample deviation (n - 1), None for one seed."""
+
+    mean: float
+    deviation: float | None
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + ("" if self.deviation is None else f" ± {self.deviation:.2f}")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.low:+.2f} to {self.high:+.2f}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of n paired differences, of seeds or of texts."""
+
+    n: int
+    mean: float
+    error: float | None = None  # the standard error of the mean; None for one pair
+    corrected: float | None = None  # p after Holm, not cut at 1
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f}" + ("" if self.error is None else f" ({self.interval()})")
+
+    @property
+    def p(self) -> float | None:
+        """The p of the two-sided paired t test, for this comparison alone."""
+        from scipy import stats  # slow to import
+
+        if self.error is None:
+            return None
+        tiny = float(np.finfo(float).tiny)  # all differences may be equal
+        return max(2 * float(stats.t.sf(abs(self.mean) / max(self.error, tiny), self.n - 1)), tiny)
+
+    @property
+    def significant(self) -> bool:
+        """Whether there are three pairs or more, and p, corrected if it was, is below 0.05."""
+        p = self.p if self.corrected is None else self.corrected
+        return self.n > 2 and p is not None and p < ALPHA
+
+    def interval(self, corrected: bool = False) -> Interval | None:
+        """Return the 95 % interval of the mean, alone or as wide as Holm's test; None for one pair."""
+        from scipy import stats
+
+        if self.error is None or self.p is None:
+            return None
+        alpha = ALPHA * self.p / self.corrected if corrected and self.corrected else ALPHA
+        half = self.error * float(stats.t.isf(alpha / 2, self.n - 1))
+        return Interval(self.mean - half, self.mean + half)
+
+    def summary(self, unit: str = "seeds") -> str:
+        """Return mean, interval (Holm's where p was corrected), n, p, and the flag."""
+        interval, p = self.interval(corrected=True), self.p
+        if interval is None or p is None:
+            return f"{self.mean:+.2f} (1 {unit.removesuffix('s')}, no interval)"
+        p = min(1, self.corrected or p)
+        flag = "significant" if self.significant else "not significant"
+        return f"{self.mean:+.2f} (95 % CI {interval}; {self.n} {unit}; p = {p:.3f}): {flag}"
+
+
+def spread(figures: Sequence[float]) -> Spread:
+    """Return mean and standard deviation of a figure over seeds."""
+    deviation = float(np.std(figures, ddof=1)) if len(figures) > 1 else None
+    return Spread(float(np.mean(figures)), deviation)
+
+
+def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
+    """Compare figures by seed on the seeds that both have; None where there is none."""
+    seeds = sorted(set(ours) & set(baseline))
+    if not seeds:
+        return None
+    differences = np.array([ours[seed] - baseline[seed] for seed in seeds])
+    mean = float(differences.mean())
+    if len(seeds) == 1:
+        return Difference(1, mean)
+    deviation = max(float(differences.std(ddof=1)), _ROUNDING)
+    return Difference(len(seeds), mean, deviation / len(seeds) ** 0.5)
+
+
+def holm(differences: Sequence[Difference]) -> list[Difference]:
+    """Return the differences with p corrected for the number of those tested (Holm, 1979)."""
+    corrected = list(differences)
+    tested = sorted((d.p, place) for place, d in enumerate(differences) if d.p is not None)
+    worst = 0.0
+    for left, (p, place) in zip(range(len(tested), 0, -1), tested, strict=True):
+        worst = max(worst, p * left)
+        corrected[place] = replace(corrected[place], corrected=worst)
+    return corrected
