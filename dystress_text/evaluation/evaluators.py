@@ -156,7 +156,7 @@ class Evaluation(Evaluator):
     """
 
     def __init__(self, evaluators: Sequence[SentenceEvaluator]) -> None:
-        super().__init__([])
+        super().__init__(_metrics_of(evaluators))
         self.evaluators = list(evaluators)
         self.seconds = 0.0
 
@@ -217,9 +217,7 @@ class Evaluation(Evaluator):
         ``avg`` is the mean over all sets of scored pairs; SimCSE's names are known too, with and
         without ``eval_``.
         """
-        known: list[str] = []  # read now: others name their primary metric when they first measure
-        for number, evaluator in enumerate(self.evaluators):
-            known += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
+        known = _metrics_of(self.evaluators)  # others name theirs when they first measure
         if name is None:
             return next(iter(known), None)
         scored = [pairs.metric("spearman") for pairs in self.pairs]
@@ -244,6 +242,13 @@ class Evaluation(Evaluator):
         return hashlib.sha256(
             repr([*pairs, *(one.about["sha256"] for one in self.collections)]).encode()
         ).hexdigest()
+
+
+def _metrics_of(evaluators: Sequence[SentenceEvaluator]) -> list[str]:
+    metrics: list[str] = []
+    for number, evaluator in enumerate(evaluators):
+        metrics += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
+    return metrics
 
 
 def metric_of(evaluator: SentenceEvaluator, number: int) -> str:

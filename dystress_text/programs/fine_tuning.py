@@ -55,6 +55,11 @@ class FinishedTraining:
     Attributes:
         folder: of the model, the logs and the page.
         record: the content of its ``run.json``.
+
+    Examples:
+        >>> run = FinishedTraining(Path("mine"), {"trained": {"stsb_dev_spearman": 79.1}})
+        >>> run.evaluation
+        {'stsb_dev_spearman': 79.1}
     """
 
     folder: Path

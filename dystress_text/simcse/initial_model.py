@@ -190,7 +190,7 @@ def _from_encoder(
     head, source = None, "none"
     wanted = text.mlp_head if text.mlp_head is not None else pooler == "cls"
     if wanted:
-        head = _new_head(encoder.transformer)
+        head = new_head(encoder.transformer)
         source = NEW_HEAD
         if encoder.is_simcse and encoder.pooler is not None:
             head.linear.load_state_dict(encoder.pooler.state_dict())
@@ -235,7 +235,7 @@ def _from_model(
             )
         head, source = cast(Dense, modules.pop()), OWN_HEAD
     elif text.mlp_head or (text.mlp_head is None and pooler == "cls"):
-        head, source = _new_head(transformer_of(cast(Transformer, modules[0]))), NEW_HEAD
+        head, source = new_head(transformer_of(cast(Transformer, modules[0]))), NEW_HEAD
     keep = source == OWN_HEAD or (text.supervised and pooler == "cls")
     if text.normalize is not None:
         normalize = text.normalize
@@ -323,7 +323,7 @@ def _assemble(parts: _Parts, text: TextSettings, notes: list[str]) -> InitialMod
     return InitialModel(embedder, model, untrained, tokenizer, parts.pooler, notes, metadata)
 
 
-def _new_head(transformer: Any) -> Dense:
+def new_head(transformer: Any) -> Dense:
     """Return SimCSE's head, dense + tanh, initialised as the encoder is."""
     dim = transformer.config.hidden_size
     head = Dense(dim, dim, activation_function=nn.Tanh())

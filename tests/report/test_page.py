@@ -232,13 +232,11 @@ import sys
 import matplotlib
 matplotlib.use("svg")
 from matplotlib import pyplot
-from dystress_text.laboratory import drawings
 from dystress_text.report.page_drawings import galleries
 from dystress_text.report.runs import read_finished
 from pathlib import Path
 runs, _ = read_finished([Path(sys.argv[1])])
 assert any(pictures for _, pictures in galleries(runs))
-drawings.make("default")
 print(matplotlib.get_backend(), pyplot.get_fignums(), matplotlib.rcParams["axes.grid"])
 """
     done = subprocess.run([sys.executable, "-c", script, run], capture_output=True, text=True)

@@ -21,7 +21,12 @@ PATIENCE = 600  # seconds; a busy machine is slow
 def forkserver():
     """Where new processes come from: one that has the slow imports behind it."""
     multiprocessing.set_forkserver_preload(
-        ["dystress_text.train", "sentence_transformers", "transformers.models.bert", "processes"]
+        [
+            "dystress_text.programs.fine_tuning",
+            "sentence_transformers",
+            "transformers.models.bert",
+            "processes",
+        ]
     )
     return multiprocessing.get_context("forkserver")
 

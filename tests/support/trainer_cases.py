@@ -7,11 +7,10 @@ import json
 import torch
 from conftest import set_dropout
 from model_cases import build_model
-from sentence_transformers.sentence_transformer.modules import Dense
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.models.embedder import Embedder
-from dystress_text.simcse.initial_model import InitialModel
+from dystress_text.simcse.initial_model import InitialModel, new_head
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
@@ -41,7 +40,7 @@ def make_task(corpus, dropout=0.0, objective=None):
     transformer = model[0].model
     set_dropout(transformer, dropout)
     transformer.config.attention_probs_dropout_prob = dropout
-    head = Dense(16, 16, activation_function=torch.nn.Tanh())
+    head = new_head(transformer)
     initial = InitialModel(Embedder(model, head), model, model, model.tokenizer, "cls", [])
     task = ScriptedTask(initial, corpus, objective or InfoNCELoss(SHIFTED))
     task.scores = None
