@@ -42,6 +42,8 @@ def make_task(corpus, dropout=0.0, objective=None):
     set_dropout(transformer, dropout)
     transformer.config.attention_probs_dropout_prob = dropout
     head = Dense(16, 16, activation_function=torch.nn.Tanh())
+    torch.nn.init.normal_(head.linear.weight, std=0.02)  # as a run begins
+    torch.nn.init.zeros_(head.linear.bias)
     initial = InitialModel(Embedder(model, head), model, model, model.tokenizer, "cls", [])
     task = ScriptedTask(initial, corpus, objective or InfoNCELoss(SHIFTED))
     task.scores = None
