@@ -43,7 +43,7 @@ def random_head(dim: int = 16) -> Dense:
     """Return dense + tanh with weights far from the identity and from 0."""
     torch.manual_seed(3)
     head = Dense(dim, dim, activation_function=nn.Tanh())
-    nn.init.normal_(head.linear.weight)
+    nn.init.normal_(head.linear.weight, std=(16 / dim) ** 2)  # a wide one would round more
     nn.init.normal_(head.linear.bias)
     return head
 
