@@ -27,6 +27,7 @@ from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.run_folder import checkpoint_folders
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import EngineSettings
 
 
@@ -263,7 +264,7 @@ def test_what_is_learned_moves_and_is_recorded(tiny_run, tmp_path, loss, names):
     learned = record["learned_temperature"]
     assert set(learned) == names
     before, after = (
-        FinishedRun(tmp_path, record | more).temperature
+        FinishedRun(tmp_path, RunRecord.from_json(record | more)).temperature
         for more in ({"learned_temperature": {}}, {})
     )
     s = torch.linspace(-1, 1, 9)
