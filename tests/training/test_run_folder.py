@@ -179,7 +179,7 @@ def test_a_replacement_killed_at_any_change_of_its_swap_is_completed_at_the_next
     (new / "model.safetensors").write_bytes(b"new")
     (new / "checkpoint-4").mkdir()
     (new / "checkpoint-4" / "file").write_text("new")
-    for name in ("mine.txt", "senteval-mini-test.json"):  # of the user, of the old model
+    for name in ("mine.txt", "results.jsonl"):  # of the user, of the old model
         (new / name).unlink()
     wanted = content(new) | {Path("mine.txt"): b"mine"}
     for changes in range(100):
