@@ -26,7 +26,7 @@ from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import write_text
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid import WEIGHT, hybrid_part, may_have_graph
-from dystress_text.models.poolers import AVERAGED, pooler_of
+from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
 from dystress_text.simcse.texts import WIKI1M
 from dystress_text.training.run_record import BaseModel, RunRecord
 
@@ -100,6 +100,7 @@ def write_card(
         location=json.dumps(at.replace("`", "'")),
         base_name=_plain(name) if name else None,
         pooler=str(pooler),
+        averages_layers=pooler is None or averages_layers(pooler),
         pooling=pooling,
         module_file=Path(hybrid_module.__file__).name,
         states=_states(str(pooler)),

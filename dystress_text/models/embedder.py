@@ -85,6 +85,7 @@ class Embedder(nn.Module):
         """
         if longest is None:
             longest = int(lengths.max())
+        packed = packed and can_pack(self.model)
         if masked is not None:
             return self._masked_lm_loss(token_ids, lengths, longest, packed, *masked)
         modules = [module for module in self.model if not isinstance(module, Normalize)]
@@ -104,7 +105,7 @@ class Embedder(nn.Module):
         assert self.lm_head is not None
         module = cast(Transformer, self.model[0])
         packing = Packing.of_lengths(lengths, longest, len(token_ids))
-        if packed and can_pack(self.model):
+        if packed:
             states = packed_states(transformer_of(module), token_ids, packing)[-1]  # (tokens, dim)
         else:
             features = module(_padded(module, token_ids, packing))
@@ -290,23 +291,22 @@ def tokenize(
     features = model.preprocess(list(texts), prompt=prompt)
     ids = features["input_ids"]
     if "offsets" in features:  # of a static model, which does not pad
-        ends = [*features["offsets"].tolist()[1:], len(ids)]
-        lengths = [
-            end - start for start, end in zip(features["offsets"].tolist(), ends, strict=True)
-        ]
-        return ids, lengths
+        starts = features["offsets"]  # (texts,)
+        ends = torch.cat([starts[1:], starts.new_tensor([len(ids)])])
+        return ids, (ends - starts).tolist()
     mask = features["attention_mask"].bool()  # (texts, length)
     return ids[mask], mask.sum(1).tolist()
 
 
 def batches_by_tokens(lengths: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield first and last + 1 of consecutive texts with at most ``most`` tokens, or of one text."""
+    """Yield first and last + 1 of consecutive texts of at most ``most`` tokens, or of one text."""
     first = 0
     tokens = 0
     for i, length in enumerate(lengths):
         if tokens + length > most and i > first:
             yield first, i
-            first, tokens = i, 0
+            first = i
+            tokens = 0
         tokens += length
     if first < len(lengths):
         yield first, len(lengths)
@@ -323,11 +323,11 @@ def check_views(embedder: Embedder) -> None:
     was_training = embedder.training
     devices = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices):
-        packed = can_pack(embedder.model)
-        first, second = embedder.train()(ids.to(device).repeat(2), lengths, packed=packed)
+        first, second = embedder.train()(ids.to(device).repeat(2), lengths)
     embedder.train(was_training)
     if torch.equal(first, second):
         raise ParameterError(
             "dropout",
-            "this encoder has none, so two views of a sentence are equal; give a rate, or views crop",
+            "this encoder has none, so two views of a sentence are equal; give a rate, or views "
+            "crop",
         )

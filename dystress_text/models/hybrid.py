@@ -21,8 +21,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.whole import replaced_files, write_json
 from dystress_text.models import hybrid_module
-from dystress_text.models.hybrid_module import BesideEmbedding as HybridEmbedding
-from dystress_text.models.hybrid_module import joined
+from dystress_text.models.hybrid_module import HybridEmbedding, joined
 from dystress_text.models.loading import (
     MODULES,
     is_sentence_transformer,
@@ -55,7 +54,7 @@ def load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
     """Load a saved hybrid model by this package's class; the code of the folder is not run."""
     dense = load_sentence_transformer(str(folder / hybrid_module.MODEL), device)
     with readable(str(folder)):
-        model = _as_model(HybridEmbedding.beside(dense, folder))
+        model = _as_model(HybridEmbedding.from_folder(dense, folder))
     return model.to(dense.device)
 
 

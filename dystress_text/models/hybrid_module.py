@@ -27,7 +27,7 @@ MODEL, WORDS, TOKENIZER, SETTINGS = "model", "words.safetensors", "words.json", 
 FIRST_RELEASE = "5.4"  # of sentence-transformers that tells a module the prompt; before, it is text
 
 
-class BesideEmbedding(nn.Module):
+class HybridEmbedding(nn.Module):
     """The only module of a SentenceTransformer, with another one inside.
 
     Args:
@@ -129,7 +129,7 @@ class BesideEmbedding(nn.Module):
         (folder / SETTINGS).write_text(json.dumps({"weight": self.weight}) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> BesideEmbedding:
+    def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> HybridEmbedding:
         """Read what :meth:`save` wrote, the model inside with the options of the whole; no code of
         it is run.
         """
@@ -148,10 +148,10 @@ class BesideEmbedding(nn.Module):
             raise ValueError(
                 f"backend {given['backend']!r} is of transformers; this model has none"
             )
-        return cls.beside(model, folder)
+        return cls.from_folder(model, folder)
 
     @classmethod
-    def beside(cls, model: SentenceTransformer, folder: Path) -> BesideEmbedding:
+    def from_folder(cls, model: SentenceTransformer, folder: Path) -> HybridEmbedding:
         """Read what :meth:`save_words` wrote."""
         weight = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["weight"]
         return cls(

@@ -1,4 +1,4 @@
-"""LoRA: low-rank adapters that train in place of a transformer's weights, and are merged when saved."""
+"""LoRA: low-rank adapters that train in place of a transformer's weights; saving merges them."""
 
 from __future__ import annotations
 

@@ -137,15 +137,20 @@ def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor
     """Self-attention of packed tokens (tokens, dim) -> (tokens, dim), or (rows, dim) for only the
     first tokens.
     """
-    query = (
-        block.query(packing.first(x)).unsqueeze(1) if first_only else packing.pad(block.query(x))
-    )
-    heads = (block.num_attention_heads, block.attention_head_size)
-    query, key, value = (  # (rows, heads, length, size); with first_only the query's length is 1
-        z.view(*z.shape[:2], *heads).transpose(1, 2)
-        for z in (query, packing.pad(block.key(x)), packing.pad(block.value(x)))
-    )
-    rate, scale = block.dropout.p if block.training else 0.0, block.attention_head_size**-0.5
+    size = block.attention_head_size
+
+    def by_head(z: Tensor) -> Tensor:
+        """(rows, length, dim) -> (rows, heads, length, size)."""
+        return z.view(*z.shape[:2], block.num_attention_heads, size).transpose(1, 2)
+
+    if first_only:
+        query = by_head(block.query(packing.first(x)).unsqueeze(1))  # of length 1
+    else:
+        query = by_head(packing.pad(block.query(x)))
+    key = by_head(packing.pad(block.key(x)))
+    value = by_head(packing.pad(block.value(x)))
+    rate = block.dropout.p if block.training else 0.0
+    scale = size**-0.5
     mask = packing.mask[:, None, None]  # (rows, 1, 1, length)
     if x.device.type == "cpu" and rate > 0:  # torch has no fused kernel for this case
         scores = query @ key.transpose(2, 3) * scale  # (rows, heads, length, length)
@@ -175,7 +180,6 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
     lanes = bits.view(torch.int16)[: x.numel()].view(x.shape)
-    kept = lanes.ge_(
-        threshold - _LEVELS // 2
-    )  # in place and as int16: a boolean mask costs more than the numbers
+    # in place and as int16: a boolean mask costs more than the numbers
+    kept = lanes.ge_(threshold - _LEVELS // 2)
     return x * kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - threshold))

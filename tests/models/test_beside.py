@@ -23,7 +23,7 @@ from transformers import AutoTokenizer
 
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.models.hybrid import embed_padded, onnx_files
-from dystress_text.models.hybrid_module import BesideEmbedding
+from dystress_text.models.hybrid_module import HybridEmbedding
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
@@ -227,13 +227,13 @@ def test_options_of_the_load_reach_the_model_inside_or_are_refused(train):
         "model_kwargs": {"dtype": torch.float16},
         "processor_kwargs": {"model_max_length": 5},
     }
-    module = BesideEmbedding.load(folder, **options)
+    module = HybridEmbedding.load(folder, **options)
     assert next(module.model.parameters()).dtype == torch.float16
     assert module.tokenize(["a cat ran to the house"])["input_ids"].shape == (1, 5)
     with pytest.raises(Exception, match=r"(?i)optimum|onnx"):  # whose model has no graph
-        BesideEmbedding.load(folder, backend="onnx", local_files_only=True)
+        HybridEmbedding.load(folder, backend="onnx", local_files_only=True)
     with pytest.raises(ValueError, match="backend 'onnx'"):
-        BesideEmbedding.load(str(train("static")[0]), backend="onnx")
+        HybridEmbedding.load(str(train("static")[0]), backend="onnx")
 
 
 def test_the_card_names_the_release_that_loads_it(train, monkeypatch):
@@ -249,7 +249,7 @@ def test_the_card_names_the_release_that_loads_it(train, monkeypatch):
     # older releases put a prompt of the user's own before the text, where it counts as words
     monkeypatch.setattr("sentence_transformers.__version__", "5.3.1")
     with pytest.raises(ImportError, match=r"needs sentence-transformers 5\.4 or newer"):
-        BesideEmbedding.load(str(folder))
+        HybridEmbedding.load(str(folder))
 
 
 def test_a_prompt_of_the_users_own_is_no_text(train):
