@@ -274,10 +274,17 @@ def test_a_listed_choice_is_on_record_and_evaluated(photos, said_by, capsys):
 
 @pytest.mark.parametrize(
     ("lines", "message"),
-    [("train/cat/0.jpg\ntrain/cow/1.jpg 3\ncat/9.jpg", "2 files that .*train does not have.* train/cow/1.jpg"),
-     ("\n \n", "names: none"), ("\udcff", "cannot be read"), (None, "cannot be read: .*No such file"),
-     ("dog/0.jpg", "--train_batch_size: 2 exceeds the 1 training samples")],
-)  # fmt: skip
+    [
+        (
+            "train/cat/0.jpg\ntrain/cow/1.jpg 3\ncat/9.jpg",
+            "2 files that .*train does not have.* train/cow/1.jpg",
+        ),
+        ("\n \n", "names no file"),
+        ("\udcff", "cannot be read"),
+        (None, "cannot be read: .*No such file"),
+        ("dog/0.jpg", "--train_batch_size: 2 exceeds the 1 training samples"),
+    ],
+)
 def test_lists_that_cannot_be_used_are_one_line(lines, message, photos, said_by):
     listed = photos.parent / "list.txt"
     if lines is not None:
