@@ -26,12 +26,19 @@ from dystress_text.files.whole import replaced_files
 _BASIC = {"layer_type": "basic", "hidden_sizes": (64, 128, 256, 512)}
 ARCHITECTURES: dict[str, dict[str, Any]] = {  # as ResNetConfig takes them
     "resnet10_narrow": {
-        "layer_type": "basic", "depths": (1, 1, 1, 1), "hidden_sizes": (32, 64, 128, 256), "embedding_size": 32,
+        "layer_type": "basic",
+        "depths": (1, 1, 1, 1),
+        "hidden_sizes": (32, 64, 128, 256),
+        "embedding_size": 32,
     },
     "resnet18": {**_BASIC, "depths": (2, 2, 2, 2)},
     "resnet34": {**_BASIC, "depths": (3, 4, 6, 3)},
-    "resnet50": {"layer_type": "bottleneck", "depths": (3, 4, 6, 3), "hidden_sizes": (256, 512, 1024, 2048)},
-}  # fmt: skip
+    "resnet50": {
+        "layer_type": "bottleneck",
+        "depths": (3, 4, 6, 3),
+        "hidden_sizes": (256, 512, 1024, 2048),
+    },
+}
 STEMS = ("cifar", "imagenet")
 PROJECTORS = ("cifar", "simclr", "expander", "byol")
 DESCRIPTION, BACKBONE, PROJECTOR = "encoder.json", "model.safetensors", "projector.safetensors"
@@ -216,9 +223,15 @@ def _processor(image_input: ImageInput) -> dict[str, Any]:
             "crop_pct": image_input.crop,
         }
     return {
-        **kind, "do_resize": True, "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
-        "image_mean": image_input.mean, "image_std": image_input.std,
-    }  # fmt: skip
+        **kind,
+        "do_resize": True,
+        "resample": 2,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": image_input.mean,
+        "image_std": image_input.std,
+    }
 
 
 def load_encoder(folder: str | Path) -> ImageEncoder:

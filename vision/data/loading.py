@@ -1,4 +1,6 @@
-"""Loading the splits of a data set: small images into memory, larger pictures as they lie on disk."""
+"""Loading the splits of a data set: small images into memory, larger pictures as they lie on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
 
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
-SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
-CORRUPT_SHARE, CORRUPT_COUNT = 0.01, 10  # so many corrupt images may be left out, whichever is more
+SMALL = 96  # images up to this side keep it
+USUAL = 224  # an encoder's side for larger ones
+CORRUPT_SHARE = 0.01  # so many corrupt images may be left out,
+CORRUPT_COUNT = 10  # or so many if that is more
 _SAMPLE = 101
 _CHUNK = 500  # images that are checked between two signs of progress
 

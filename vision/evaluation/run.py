@@ -148,13 +148,19 @@ def load_splits(
 def data_record(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str, Any]:
     """The images, for the record."""
     return {
-        "name": train.name, "variant": train.variant, "classes": len(train.classes),
-        "train_images": len(train), "test_images": len(test),
-        "corrupt_train_images": train.corrupt, "corrupt_test_images": test.corrupt,
+        "name": train.name,
+        "variant": train.variant,
+        "classes": len(train.classes),
+        "train_images": len(train),
+        "test_images": len(test),
+        "corrupt_train_images": train.corrupt,
+        "corrupt_test_images": test.corrupt,
         "checksums": [train.checksum(), test.checksum()],
-        "image_size": image_input.image_size, "loaded_size": train.size,
-        "mean": image_input.mean, "std": image_input.std,
-    }  # fmt: skip
+        "image_size": image_input.image_size,
+        "loaded_size": train.size,
+        "mean": image_input.mean,
+        "std": image_input.std,
+    }
 
 
 def report(

@@ -9,9 +9,12 @@ from typing import ClassVar
 from dystress_text.cli.options import check_options, option
 
 TASKS: dict[str, tuple[str, ...]] = {  # and the options that change their figures, beside the seed
-    "knn": (), "linear": ("probe_epochs",), "geometry": (),
-    "svm": (), "transfer": ("transfer_epochs", "transfer_lr", "class_weights"),
-}  # fmt: skip
+    "knn": (),
+    "linear": ("probe_epochs",),
+    "geometry": (),
+    "svm": (),
+    "transfer": ("transfer_epochs", "transfer_lr", "class_weights"),
+}
 UNTRAINED = "untrained"
 # the paper's, by the class names of data/README.md, which says what counts they come from
 NAMED_WEIGHTS: dict[str, dict[str, float]] = {

@@ -98,9 +98,15 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
     prepared(encoder, vision, accelerator)
     objective = objective_of(settings, accelerator)
     images = load_images(
-        vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list,
+        vision.dataset,
+        "train",
+        vision.data_dir,
+        None,
+        vision.skip_corrupt,
+        vision.image_size,
+        vision.train_list,
         keep_count=True,
-    )  # fmt: skip
+    )
     crop = crop_of(images.size, vision.image_size)
     encoder.input = ImageInput(vision.image_size, crop, *mean_std(images))
     images = images.sample(vision.max_train_samples, engine.seed)
@@ -129,14 +135,19 @@ def _new_record(settings: PretrainSettings, task: PretrainTask) -> dict[str, Any
         "settings": settings.options(),
         "loss": str(settings.loss),
         "data": {
-            "name": images.name, "variant": images.variant, "images": len(images), **_identity(images, settings),
-            "classes": len(images.classes), "corrupt": images.corrupt, "loaded_size": images.size,
+            "name": images.name,
+            "variant": images.variant,
+            "images": len(images),
+            **_identity(images, settings),
+            "classes": len(images.classes),
+            "corrupt": images.corrupt,
+            "loaded_size": images.size,
             "knn_bank": None if knn is None else len(knn.bank),
             "knn_queries": None if knn is None else len(knn.queries),
         },
         "versions": versions("kornia", "pytorch_optimizer", "pillow"),
         **paper_row(PROGRAM, settings.options()),
-    }  # fmt: skip
+    }
 
 
 def _begin(
