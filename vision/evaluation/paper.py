@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Place = tuple[
-    str, ...
-]  # of a figure in the results of an evaluation, such as ("knn", "200-NN", "top1")
+# of a figure in the results of an evaluation, such as ("knn", "200-NN", "top1")
+Place = tuple[str, ...]
 Values = tuple[float | None, ...]
 
-LINEAR1, LINEAR5 = ("linear", "top1"), ("linear", "top5")
-NN1, NN10, NN200 = (("knn", name, "top1") for name in ("1-NN", "10-NN", "200-NN"))
-NN20, NN20_TOP5 = ("knn", "20-NN", "top1"), ("knn", "20-NN", "top5")
-UNIFORMITY, ALIGNMENT, INTERCLASS = (
-    ("geometry", f) for f in ("uniformity", "alignment", "interclass_uniformity")
-)
+LINEAR1 = ("linear", "top1")
+LINEAR5 = ("linear", "top5")
+NN1 = ("knn", "1-NN", "top1")
+NN10 = ("knn", "10-NN", "top1")
+NN20 = ("knn", "20-NN", "top1")
+NN20_TOP5 = ("knn", "20-NN", "top5")
+NN200 = ("knn", "200-NN", "top1")
+UNIFORMITY = ("geometry", "uniformity")
+ALIGNMENT = ("geometry", "alignment")
+INTERCLASS = ("geometry", "interclass_uniformity")
 FINE_TUNED = ("transfer", "accuracy", "top1")
 UNNAMED = ("unnamed", "top1")  # the paper does not say how it measured
 
@@ -30,9 +33,8 @@ UNNAMED = ("unnamed", "top1")  # the paper does not say how it measured
 class Table:
     """A table of the paper."""
 
-    columns: tuple[
-        tuple[str, Place], ...
-    ]  # of each figure of a row, the data set and its place in the results
+    # of each figure of a row, the data set and its place in the results
+    columns: tuple[tuple[str, Place], ...]
     rows: Mapping[str, Values]  # figures by the name of the row; None where the paper has none
 
 
@@ -122,9 +124,8 @@ TABLES: dict[str, Table] = {  # by the label in the paper's source, or its end w
         },
     ),
     "temprange_abl": Table(
-        _on(
-            _IN100, NN20, NN20_TOP5, LINEAR1, LINEAR5, INTERCLASS
-        ),  # the last is the text's, on the same rows
+        # the last is the text's, on the same rows
+        _on(_IN100, NN20, NN20_TOP5, LINEAR1, LINEAR5, INTERCLASS),
         {
             "0.07/0.1": (67.18, 87.82, 77.28, 94.16, -0.6584),
             "0.07/0.5": (67.88, 88.22, 76.34, 93.72, -0.7202),
@@ -246,13 +247,12 @@ def figures_of(row: str, dataset: str) -> dict[Place, float]:
     unknown row.
     """
     label, _, name = row.removeprefix("Table ").partition(", row ")
-    table = TABLES.get(label, Table((), {}))
-    columns = zip(
-        table.columns, table.rows.get(name, ()), strict=False
-    )  # an unknown row has columns alone
+    table = TABLES.get(label)
+    if table is None or name not in table.rows:
+        return {}
     return {
         place: value
-        for (data, place), value in columns
+        for (data, place), value in zip(table.columns, table.rows[name], strict=True)
         if data == dataset_name(dataset) and value is not None
     }
 
@@ -286,9 +286,8 @@ def told(row: str, dataset: str) -> str:
     figures = []
     for place, value in figures_of(row, dataset).items():
         measure = " ".join(_WORDS.get(key, key) for key in place if key not in _UNSAID)
-        figures.append(
-            f"{measure} {value:g}" if place[0] == "geometry" else f"{measure} {value:.2f}"
-        )
+        digits = "g" if place[0] == "geometry" else ".2f"
+        figures.append(f"{measure} {value:{digits}}")
     return f"{row}: {', '.join(figures)}"
 
 

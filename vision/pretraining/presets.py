@@ -93,21 +93,26 @@ def _preset(settings: Options, note: str, *rows: tuple[str, str]) -> Preset:
     note.
     """
     known = tuple(row_of(*row) for row in rows)
-    first = told(known[0], settings["dataset"])
-    further = f"; also of {', '.join(table for table, _ in rows[1:])}" if rows[1:] else ""
-    return Preset(f"{first}{further}{f' ({note})' if note else ''}", settings, known)
+    line = told(known[0], settings["dataset"])
+    if len(rows) > 1:
+        line += f"; also of {', '.join(table for table, _ in rows[1:])}"
+    if note:
+        line += f" ({note})"
+    return Preset(line, settings, known)
 
 
 _MACL: Options = {"loss": "macl(0.1, alpha=0.5, a_0=0, both_views=True)"}
 _MACL_NOTE = "ours: tau_0 0.1, alpha 0.5, a_0 0, lightly's defaults"
 _DCL: Options = {"loss": "dcl(0.1, per_view=True)"}  # lightly's before June 2025, and the authors'
 _DCLW: Options = {"loss": "dclw(0.1, sigma=0.5, per_view=True)"}
-_GEOMETRY, _TRANSFER = "unifalginmentmetrics", "transferlearning"
+_GEOMETRY = "unifalginmentmetrics"
+_TRANSFER = "transferlearning"
 
 
 def _cifar_rows() -> dict[str, Preset]:
     """The tables of CIFAR with 200 epochs."""
-    table, others = "cifar10n100_bal_bs128_sgd0p1_200eps", "otherframecifar"
+    table = "cifar10n100_bal_bs128_sgd0p1_200eps"
+    others = "otherframecifar"
     wide: Options = {"train_batch_size": 256, "eval_steps": 1950}
     rows: dict[str, tuple[Options, str, tuple[tuple[str, str], ...]]] = {
         "": (_cosine(0.07, 0.2), "", ((table, "DySTreSS"), (_GEOMETRY, "DySTreSS"))),
@@ -127,7 +132,8 @@ def _cifar_rows() -> dict[str, Preset]:
         "-256": ({**_cosine(0.07, 0.2), **wide}, "", ((others, "DySTreSS"),)),
         "-256-dino": (
             {"loss": "dino(prototypes=4096)", "out_dim": 256, "key_momentum": 0.996, **wide},
-            "ours: projector, 4,096 prototypes, optimiser; no small crops, as in lightly's CIFAR benchmark",
+            "ours: projector, 4,096 prototypes, optimiser; no small crops, as in lightly's CIFAR "
+            "benchmark",
             ((others, "DINO"),),
         ),
         "-256-w-mse": (
@@ -178,7 +184,8 @@ def _cifar_ablations() -> dict[str, Preset]:
 
 
 def _long_tailed_rows() -> dict[str, Preset]:
-    kukleva, about = "compkuklevacifar", "measure not named; configuration of Kukleva et al.'s code"
+    kukleva = "compkuklevacifar"
+    about = "measure not named; configuration of Kukleva et al.'s code"
     theirs: Options = {
         "num_train_epochs": 2000,
         "warmup_ratio": 0.005,
@@ -233,21 +240,23 @@ _PEERS: dict[str, tuple[str, Options, Options, str]] = {
         "Barlow Twins",
         {"loss": _BARLOW_TWINS, **_EXPANDER},
         {"learning_rate": 0.2, "lr_scaling": "linear", "weight_decay": 1.5e-6},
-        "three layers of 8,192; ours: lambda 0.0051 for 0.005, one rate for all weights, SimCLR's augmentation",
+        "three layers of 8,192; ours: lambda 0.0051 for 0.005, one rate for all weights, SimCLR's "
+        "augmentation",
     ),
     "-vicreg": (
         "VICReg",
         {"loss": _VICREG, **_EXPANDER},
         {"learning_rate": 0.5, "lr_scaling": "linear"},
-        "layers of 8,192; ours: three for two, variance weight 25 a view for 12.5, rate down to 0, SimCLR's "
-        "augmentation",
+        "layers of 8,192; ours: three for two, variance weight 25 a view for 12.5, rate down to 0, "
+        "SimCLR's augmentation",
     ),
 }
 
 
 def _imagenet_tables() -> dict[str, Preset]:
     """The tables of ImageNet100 and ImageNet-1K: linear top-1 and top-5."""
-    small, large = "in100_bal_bs256_lars_200eps", "in1k_bal_bs256_lars_100eps"
+    small = "in100_bal_bs256_lars_200eps"
+    large = "in1k_bal_bs256_lars_100eps"
     elsewhere = {
         "-simclr": (_GEOMETRY, _TRANSFER),
         "-dcl": (_GEOMETRY, _TRANSFER),
@@ -263,8 +272,8 @@ def _imagenet_tables() -> dict[str, Preset]:
         "imagenet100-macl": _preset({**_IMAGENET100, **_MACL}, _MACL_NOTE, (small, "MACL")),
         "imagenet1k-macl": _preset({**_IMAGENET1K, **_MACL}, _MACL_NOTE, (large, "MACL")),
         "imagenet100-dcl-cosine": Preset(
-            "the text's DySTreSS on SimCLR+DCL: linear top-1 0.14 above a row of Table in100_bal_bs256_lars_200eps, "
-            "which it does not name",
+            "the text's DySTreSS on SimCLR+DCL: linear top-1 0.14 above a row of Table "
+            "in100_bal_bs256_lars_200eps, which it does not name",
             {
                 **_IMAGENET100,
                 "loss": "dcl(cosine(0.1, 0.2), per_view=True, detach_temperature=False)",
@@ -273,16 +282,18 @@ def _imagenet_tables() -> dict[str, Preset]:
     }
     for suffix, (row, options, rate, in_words) in _PEERS.items():
         if suffix != "-dclw":  # the text has one rate for all methods
+            note = _AS_LIGHTLY + in_words
             presets[f"imagenet100{suffix}"] = _preset(
-                {**_IMAGENET100, **options}, _AS_LIGHTLY + in_words, (small, row)
+                {**_IMAGENET100, **options}, note, (small, row)
             )
-        words = {"learning_rate": "rate {} at batch 256, ", "weight_decay": "decay {}, "}
-        rate_in_words = "".join(
-            text.format(rate[option]) for option, text in words.items() if option in rate
-        )
+        note = "as lightly's, whose figure it is: "
+        if "learning_rate" in rate:
+            note += f"rate {rate['learning_rate']} at batch 256, "
+        if "weight_decay" in rate:
+            note += f"decay {rate['weight_decay']}, "
         presets[f"imagenet1k{suffix}"] = _preset(
             {**_IMAGENET1K, **options, **rate},
-            f"as lightly's, whose figure it is: {rate_in_words}{in_words}",
+            note + in_words,
             *((table, row) for table in (large, *elsewhere.get(suffix, ()))),
         )
     return presets
@@ -302,7 +313,10 @@ _LONG: Options = {
     "jitter": 1.0,
     "one_pass": False,
 }
-_NOT_THEIRS = "not as Zero-CL and ARB: SimCLR's augmentation for both views, bilinear, and no zero_init_residual"
+_NOT_THEIRS = (
+    "not as Zero-CL and ARB: SimCLR's augmentation for both views, bilinear, and no "
+    "zero_init_residual"
+)
 _WIDE: Options = {"projector": "expander", "out_dim": 2048}
 _RIDGE = "ridge 0.01 is its authors'"
 # the rows of otherframein100 at the table's widths
@@ -320,7 +334,8 @@ _WITHOUT_NEGATIVES: dict[str, tuple[str, Options, str]] = {
     "-w-mse": (
         "W-MSE",
         {"loss": "w_mse()", "projector": "simclr", "out_dim": 64},
-        "ours: two layers, and 64 dimensions, as a batch of 128 cannot be whitened in the table's 256",
+        "ours: two layers, and 64 dimensions, as a batch of 128 cannot be whitened in the table's "
+        "256",
     ),
     "-arb": (
         "ARB",
@@ -338,12 +353,14 @@ _WITHOUT_NEGATIVES: dict[str, tuple[str, Options, str]] = {
             "small_crops": 6,
             "small_crop_size": 96,
         },
-        "six small crops and their areas as in lightly's benchmark of ResNet-50; ours: two layers, 4,096 prototypes",
+        "six small crops and their areas as in lightly's benchmark of ResNet-50; ours: two layers, "
+        "4,096 prototypes",
     ),
     "-byol": (
         "BYOL",
         {"loss": "byol()", "projector": "byol", "out_dim": 4096, "key_momentum": 0.99},
-        "ours: the table's 4,096 for hidden and output width, where its paper's output has 256; momentum",
+        "ours: the table's 4,096 for hidden and output width, where its paper's output has 256; "
+        "momentum",
     ),
 }
 
@@ -361,8 +378,9 @@ def _imagenet_ablations() -> dict[str, Preset]:
         "jitter": 1.0,
     }
     about_lt = (
-        "measure not named; 2,000 epochs and batch 256 are the text's, the jitter Kukleva et al.'s; ours: LARS as on "
-        "ImageNet100; images of the exponential profile, with --train_list Kukleva et al.'s 12,205"
+        "measure not named; 2,000 epochs and batch 256 are the text's, the jitter Kukleva et "
+        "al.'s; ours: LARS as on ImageNet100; images of the exponential profile, with --train_list "
+        "Kukleva et al.'s 12,205"
     )
     presets = {
         f"imagenet100-400{suffix}": _preset(

@@ -129,7 +129,8 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
 
 def _new_record(settings: PretrainSettings, task: PretrainTask) -> dict[str, Any]:
     """Return what ``run.json`` holds from the start on."""
-    images, knn = task.views.images, task.online
+    images = task.views.images
+    knn = task.online
     return {
         "program": IMAGE_PROGRAM,
         "settings": settings.options(),
@@ -159,24 +160,24 @@ def _begin(
     folder: Path,
 ) -> None:
     """Say what is trained, measure the untrained network, and write the record."""
-    images, knn = task.views.images, task.online
+    images = task.views.images
     place = "cropped from the whole picture"
     if isinstance(images, DecodedImages):
         place = f"at {images.size} x {images.size}"
-    batch_size, where = settings.engine.train_batch_size, describe(trainer.accelerator)
+    batch_size = settings.engine.train_batch_size
     print(
         f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}",
         measured,
         f"loss: {record['loss']}",
-        f"{trainer.total_steps:,} steps of {batch_size} images on {where}",
+        f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",
         sep="\n",
         flush=True,
     )
     before = read_record(folder) if settings.engine.resumes else {}
     record["untrained"] = before.get("untrained") or dict(task.evaluate())
-    if knn is not None:
-        neighbours = before.get("neighbours") or {"before": nearest(task.encoder, knn)}
-        record["neighbours"] = neighbours
+    if task.online is not None:
+        then = before.get("neighbours")
+        record["neighbours"] = then or {"before": nearest(task.encoder, task.online)}
     begin_record(trainer, settings.engine, folder, record)
 
 
@@ -188,11 +189,12 @@ def _publish(
     folder: Path,
 ) -> None:
     """Find the neighbours of the trained network, and write record and page."""
-    output, knn = Path(settings.engine.output_dir), task.online
+    output = Path(settings.engine.output_dir)
+    knn = task.online
     end_record(trainer, settings.engine, folder, record)
     if knn is not None:
         saved = load_encoder(output).to(trainer.accelerator.device)
-        record["neighbours"] = {**record["neighbours"], "after": nearest(saved, knn)}
+        record["neighbours"]["after"] = nearest(saved, knn)
     record["images_per_second"] = round(trainer.samples_per_second, 1)
     write_record(output, record)
 
@@ -202,7 +204,8 @@ def _publish(
         return render_page([finished], page_tables(finished.record), examples=shown)
 
     lines = [
-        f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
+        f"{record['images_per_second']:,.0f} images/s, "
+        f"{record['train_seconds']:,.0f} s of training, "
         f"peak memory {record['peak_memory_gb']:.2f} GB"
     ]
     variant = record["data"]["variant"]
@@ -220,7 +223,8 @@ def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
     Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
     keeps its id.
     """
-    output, files = Path(settings.engine.output_dir), images.files_id
+    output = Path(settings.engine.output_dir)
+    files = images.files_id
     then = (read_record(output / REPLACING) or read_record(output)).get("data", {})
     if settings.vision.skip_corrupt and settings.engine.resumes and then.get("files") == files:
         return {name: then[name] for name in ("files", "id")}
@@ -230,17 +234,15 @@ def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
     """Two views of each image, and the small ones of DINO."""
-    vision, crop = (
-        settings.vision,
-        RandomCrop(settings.vision.image_size, settings.vision.min_scale),
-    )
+    vision = settings.vision
+    crop = RandomCrop(vision.image_size, vision.min_scale)
     augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
+    views = RandomViews(images, augment, 2, settings.engine.seed)
+    if not vision.small_crops:
+        return views
     # coloured as the others, with areas up to where the large ones begin
-    small = replace(
-        augment, crop=RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
-    )
-    others = ((small, vision.small_crops),) if vision.small_crops else ()
-    return RandomViews(images, augment, 2, settings.engine.seed, others)
+    crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    return replace(views, others=((replace(augment, crop=crop), vision.small_crops),))
 
 
 def _online_knn(
@@ -270,7 +272,8 @@ def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
         reason = "batch normalisation needs at least 2 images a process (one has no spread)"
         raise ParameterError("train_batch_size", reason)
     if isinstance(settings.loss, WMSELoss) and batch <= vision.out_dim:
-        reason = f"the loss w_mse() whitens {vision.out_dim} dimensions, so the batch must have more images than that"
-        raise ParameterError(
-            "out_dim", f"{reason}, but it has {batch}; {max(1, batch // 2)} is the usual half"
+        reason = (
+            f"the loss w_mse() whitens {vision.out_dim} dimensions, so the batch must have more "
+            f"images than that, but it has {batch}; {max(1, batch // 2)} is the usual half"
         )
+        raise ParameterError("out_dim", reason)
