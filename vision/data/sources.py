@@ -66,8 +66,8 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
     if name is not None:
         folder = root / name.removesuffix("_lt").replace("_", "-")
         problem = (
-            f"{folder.name} has not been prepared ({folder} does not exist). Run dystress prepare "
-            f"{folder.name}, or name a folder with your own images"
+            f"{folder.name} has not been prepared ({folder} does not exist). Run python "
+            f"vision/prepare.py {folder.name}, or name a folder with your own images"
         )
     else:
         folder = Path(name_or_path)

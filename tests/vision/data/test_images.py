@@ -278,7 +278,7 @@ def test_bad_folders_and_names_are_one_line(tmp_path):
             load_images(str(tmp_path / name))
     with pytest.raises(ParameterError, match=r"dataset: 'cifar11' .* known are cifar10, "):
         load_images("cifar11")
-    with pytest.raises(ParameterError, match=r"dystress prepare cifar10"):
+    with pytest.raises(ParameterError, match=r"python vision/prepare.py cifar10"):
         load_images("cifar10", data_dir=str(tmp_path))
     write_folder(tmp_path / "folder", {"a": [1, 2]})
     with pytest.raises(ParameterError, match="has no test split"):

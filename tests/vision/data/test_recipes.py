@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from hub_server import tar_of
 from scipy.io import savemat
+from vision_cases import prepare
 
 from dystress_text.errors import DataError
 from dystress_text.preparation.data_sets import Request
-from dystress_text.preparation.prepare import prepare
 from vision.data.sources import find_images
 
-README = (Path(__file__).resolve().parents[2] / "data" / "README.md").read_text()
+README = (Path(__file__).resolve().parents[3] / "data" / "README.md").read_text()
 
 
 def snippets(heading, kind):
