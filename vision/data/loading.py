@@ -94,7 +94,8 @@ def load_test(
     test = load_images(name_or_path, "test", data_dir, train.size, skip_corrupt)
     if test.labels is None:
         raise NoAccuracyError("dataset", f"the test images of {train.name} have no labels")
-    if unknown := {*test.classes} - {*train.classes}:
+    unknown = {*test.classes} - {*train.classes}
+    if unknown:
         raise DataError(
             f"the test images of {train.name} have classes that the training images do not have, "
             f"such as {min(unknown)}"

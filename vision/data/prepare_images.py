@@ -76,7 +76,9 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
 
 
 def _image_folder(entry: ImageData, request: Request) -> Manifest:
-    """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is copied."""
+    """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is
+    copied.
+    """
     source = request.source
     if source is None or not all((source / split).is_dir() for split in entry.counts):
         raise DataError(

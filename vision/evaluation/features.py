@@ -48,8 +48,10 @@ def image_features(
     batches = images.batches(batch_size, next(encoder.parameters()).device)
     total = math.ceil(len(images) / batch_size)
     shown = progress_bar(batches, total=total, desc="features", unit=" batches")
-    size, mean, std = image_input.image_size, image_input.mean, image_input.std
-    inputs = (evaluation_transform(batch, size, mean, std) for batch in shown)
+    inputs = (
+        evaluation_transform(batch, image_input.image_size, image_input.mean, image_input.std)
+        for batch in shown
+    )
     return torch.cat(_features(encoder, inputs))
 
 

@@ -56,16 +56,23 @@ class Subject:
         images.
         """
         settings = self.settings
-        epochs, seed = settings.probe_epochs, settings.seed
+        epochs = settings.probe_epochs
+        seed = settings.seed
         small = isinstance(self.train, DecodedImages)
         probe = settings.probe or ("fixed" if small else "augmented")
         if probe == "fixed":
             classes = len(self.train.classes)
             scores = linear_probe(self.bank, self.labels, self.queries, classes, epochs, seed)
         else:
-            views, size = self.crop_and_flip, settings.batch_size
             with seeded(seed, self.device):
-                scores = augmented_probe(self.encoder, views, self.queries, epochs, seed, size)
+                scores = augmented_probe(
+                    self.encoder,
+                    self.crop_and_flip,
+                    self.queries,
+                    epochs,
+                    seed,
+                    settings.batch_size,
+                )
         return {**asdict(Accuracy.of(scores, self.test.targets)), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
@@ -74,7 +81,8 @@ class Subject:
 
     def geometry(self) -> dict[str, Any]:
         """Of the features of the test images; two encoders with one seed see the same views."""
-        side, settings = self.input.image_size, self.settings
+        settings = self.settings
+        side = self.input.image_size
         scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
         augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale)
         views = RandomViews(self.test, augment, 2, settings.seed)

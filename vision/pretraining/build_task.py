@@ -73,7 +73,8 @@ def task_of(
     """The task that the settings describe; encoder, views and objective are on the accelerator's
     device.
     """
-    vision, dim = settings.vision, settings.vision.out_dim
+    vision = settings.vision
+    dim = vision.out_dim
     common: dict[str, Any] = {
         "encoder": encoder,
         "views": views,

@@ -89,7 +89,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 
 def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[PretrainTask, str]:
     """Load images and network; return the task, and what is measured while it trains."""
-    vision, engine = settings.vision, settings.engine
+    vision = settings.vision
+    engine = settings.engine
     check_batch(settings, engine.train_batch_size, accelerator.num_processes)
     if accelerator.device.type == "cpu":
         keep_freed_memory()

@@ -86,7 +86,8 @@ class PretrainTask:
 
     @torch.no_grad()
     def probe(self) -> Tensor:
-        given, images = self.encoder.input, self.views.images
+        given = self.encoder.input
+        images = self.views.images
         if given is None:  # nobody has said how images enter
             return torch.zeros(1, 1)
         count = min(PROBE, len(images))
@@ -96,7 +97,8 @@ class PretrainTask:
         for module in encoder.modules():
             if isinstance(module, _BatchNorm):
                 # a batch's own statistics: the gathered ones lag at first
-                module.running_mean = module.running_var = None
+                module.running_mean = None
+                module.running_var = None
         device = next(encoder.parameters()).device
         features = []
         for some in np.split(rows[: count - count % size], count // size):

@@ -36,8 +36,16 @@ def test_class_folders(tmp_path):
     assert (part.pixels[:, 0, 0, 0].tolist(), part.labels.tolist()) == ([30, 10], [1, 0])
 
 
-JUNK = (".ipynb_checkpoints", ".Trash-1000", "@eaDir", "__MACOSX", "#recycle", "lost+found", "$RECYCLE.BIN",
-        "System Volume Information")  # fmt: skip
+JUNK = (
+    ".ipynb_checkpoints",
+    ".Trash-1000",
+    "@eaDir",
+    "__MACOSX",
+    "#recycle",
+    "lost+found",
+    "$RECYCLE.BIN",
+    "System Volume Information",
+)
 
 
 def test_what_systems_leave_is_no_class_and_no_image(tmp_path, recwarn):
@@ -271,9 +279,11 @@ def test_bad_folders_and_names_are_one_line(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train-0.parquet").write_bytes(content)
     for name, message in (
-        ("empty", "b is a class without images$"), ("mixed", "images next to class folders.*$"),
-        ("cut", r"train-0\.parquet is damaged.*$"), ("pixels", r"train-0\.parquet, row 0 cannot be decoded.*$"),
-    ):  # fmt: skip
+        ("empty", "b is a class without images$"),
+        ("mixed", "images next to class folders.*$"),
+        ("cut", r"train-0\.parquet is damaged.*$"),
+        ("pixels", r"train-0\.parquet, row 0 cannot be decoded.*$"),
+    ):
         with pytest.raises(DataError, match=message):
             load_images(str(tmp_path / name))
     with pytest.raises(ParameterError, match=r"dataset: 'cifar11' .* known are cifar10, "):

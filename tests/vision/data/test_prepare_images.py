@@ -46,9 +46,11 @@ def test_images_and_their_variant(tmp_path, root):
     cifar(tmp_path / "cifar100" / "cifar100", b"\xff\xd8\xff\xe0", label="fine_label", classes=100)
     assert prepare("cifar100", Request(root, tmp_path)).variant == "JPEG copy"
     for options, words in (
-        ({"train": 40_000}, "40000"), ({"label": "klass"}, "layout"), ({"classes": 12}, "each of 10 classes"),
+        ({"train": 40_000}, "40000"),
+        ({"label": "klass"}, "layout"),
+        ({"classes": 12}, "each of 10 classes"),
         ({"magic": b"GIF89a"}, "another layout: b'GIF'"),
-    ):  # fmt: skip
+    ):
         cifar(tmp_path / "other" / "cifar10" / "plain_text", **options)
         with pytest.raises(DataError, match=rf"{words}[^\n]*\Z"):
             prepare("cifar10", Request(tmp_path / "new", tmp_path / "other"))
