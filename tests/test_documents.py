@@ -28,6 +28,7 @@ from dystress_text.programs import sweep
 from dystress_text.simcse.arguments import parse
 from vision import evaluate
 from vision import export as export_images
+from vision import prepare as prepare_images
 from vision import train as pretrain
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -118,6 +119,7 @@ IMAGES = {
     "vision/train.py": pretrain.main,
     "vision/evaluate.py": evaluate.main,
     "vision/export.py": export_images.main,
+    "vision/prepare.py": prepare_images.main,
 }
 
 
@@ -128,6 +130,8 @@ def check(command):
     words = list(command.words)
     if command.program in ("train", "vision/train.py"):
         (parse if command.program == "train" else pretrain.parse)(words)
+    elif command.program == "vision/prepare.py":
+        prepare_images.make_parser().parse_args(command.words)
     elif command.program in ("vision/evaluate.py", "vision/export.py"):
         (evaluate if "evaluate" in command.program else export_images).make_parser().parse_args(
             words

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import ParameterError
-from vision.resnet import load_encoder, torchvision_names
+from vision.resnet import contiguous, load_encoder, torchvision_names
 
 OF_TORCHVISION = ("resnet18", "resnet34", "resnet50")
 CIFAR_STEM = """\
@@ -58,10 +58,8 @@ def export(model: Path, output: Path) -> bool:
     metadata = {"format": "pt", "architecture": made.architecture, "stem": made.stem}
     if encoder.input is not None:
         metadata |= {name: json.dumps(value) for name, value in asdict(encoder.input).items()}
-    state = torchvision_names(encoder)
-    tensors = {name: tensor.contiguous() for name, tensor in state.items()}
     try:
-        save_file(tensors, output, metadata)
+        save_file(contiguous(torchvision_names(encoder)), output, metadata)
     except Exception as error:  # safetensors has its own errors for those of the system
         raise ParameterError("output", f"cannot write {str(output)!r}: {error}") from error
     print(f"network = torchvision.models.{made.architecture}()")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,22 +21,32 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
-from dystress_text.errors import ParameterError, UserError
+from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.whole import replaced_files
 
 _BASIC = {"layer_type": "basic", "hidden_sizes": (64, 128, 256, 512)}
 ARCHITECTURES: dict[str, dict[str, Any]] = {  # as ResNetConfig takes them
     "resnet10_narrow": {
-        "layer_type": "basic", "depths": (1, 1, 1, 1), "hidden_sizes": (32, 64, 128, 256), "embedding_size": 32,
+        "layer_type": "basic",
+        "depths": (1, 1, 1, 1),
+        "hidden_sizes": (32, 64, 128, 256),
+        "embedding_size": 32,
     },
     "resnet18": {**_BASIC, "depths": (2, 2, 2, 2)},
     "resnet34": {**_BASIC, "depths": (3, 4, 6, 3)},
-    "resnet50": {"layer_type": "bottleneck", "depths": (3, 4, 6, 3), "hidden_sizes": (256, 512, 1024, 2048)},
-}  # fmt: skip
+    "resnet50": {
+        "layer_type": "bottleneck",
+        "depths": (3, 4, 6, 3),
+        "hidden_sizes": (256, 512, 1024, 2048),
+    },
+}
 STEMS = ("cifar", "imagenet")
 PROJECTORS = ("cifar", "simclr", "expander", "byol")
-DESCRIPTION, BACKBONE, PROJECTOR = "encoder.json", "model.safetensors", "projector.safetensors"
-PROCESSOR, _INPUT = "preprocessor_config.json", "input"
+DESCRIPTION = "encoder.json"
+BACKBONE = "model.safetensors"
+PROJECTOR = "projector.safetensors"
+PROCESSOR = "preprocessor_config.json"
+_INPUT = "input"
 LARGEST_OUT_DIM = 65_536
 
 
@@ -54,7 +65,8 @@ class ImageInput:
     """The images that an encoder was trained on; evaluation prepares images in the same way."""
 
     image_size: int  # side of the square input
-    crop: float  # share of the image's shorter side that the square covers; 1 if images have the size of the input
+    # share of the image's shorter side that the square covers; 1 if images have the input's size
+    crop: float
     mean: tuple[float, ...]  # of the channels, of values from 0 to 1
     std: tuple[float, ...]
 
@@ -105,8 +117,10 @@ def build_encoder(
     two with 4,096 hidden ones; both end in a linear layer.
     """
     for name, made, known in (
-        ("architecture", architecture, ARCHITECTURES), ("stem", stem, STEMS), ("projector", projector, PROJECTORS),
-    ):  # fmt: skip
+        ("architecture", architecture, ARCHITECTURES),
+        ("stem", stem, STEMS),
+        ("projector", projector, PROJECTORS),
+    ):
         if made not in known:
             raise ParameterError(name, f"unknown {made!r}; known are {', '.join(known)}")
     if not 1 <= out_dim <= LARGEST_OUT_DIM:
@@ -114,9 +128,8 @@ def build_encoder(
     backbone = ResNetModel(ResNetConfig(**ARCHITECTURES[architecture]))
     if stem == "cifar":
         first = backbone.embedder.embedder
-        first.convolution = nn.Conv2d(
-            3, first.convolution.out_channels, 3, stride=1, padding=1, bias=False
-        )
+        channels = first.convolution.out_channels
+        first.convolution = nn.Conv2d(3, channels, 3, stride=1, padding=1, bias=False)
         nn.init.kaiming_normal_(first.convolution.weight, mode="fan_out", nonlinearity="relu")
         backbone.embedder.pooler = nn.Identity()  # type: ignore[assignment]  # declared as another class
     for module in backbone.modules():
@@ -139,11 +152,8 @@ def mlp(*widths: int) -> nn.Sequential:
     """Linear layers of these widths without bias, with batch norm and ReLU between them."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths[:-1]):
-        layers += [
-            nn.Linear(before, after, bias=False),
-            nn.BatchNorm1d(after),
-            nn.ReLU(inplace=True),
-        ]
+        linear = nn.Linear(before, after, bias=False)
+        layers += [linear, nn.BatchNorm1d(after), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1], bias=False))
 
 
@@ -157,46 +167,62 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-tra
     """
     try:
         with replaced_files(folder) as staging:
-            # safetensors stores no memory format, and another reader expects the standard one
-            state = {
-                name: tensor.contiguous() for name, tensor in encoder.backbone.state_dict().items()
-            }
+            state = contiguous(encoder.backbone.state_dict())
             encoder.backbone.save_pretrained(staging, state_dict=state)
-            save_file(
-                {name: t.contiguous() for name, t in encoder.projector.state_dict().items()},
-                staging / PROJECTOR,
-            )
+            save_file(contiguous(encoder.projector.state_dict()), staging / PROJECTOR)
             described = asdict(encoder.description)
             if encoder.input is not None:
                 described[_INPUT] = asdict(encoder.input)
                 if encoder.description.stem == "imagenet":
-                    (staging / PROCESSOR).write_text(
-                        json.dumps(_processor(encoder.input), indent=1) + "\n"
-                    )
-            (staging / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n")
+                    _write_json(staging / PROCESSOR, _processor(encoder.input))
+            _write_json(staging / DESCRIPTION, described)
             (staging / "README.md").write_text(_card(encoder, card), encoding="utf-8")
     except OSError as error:
-        raise UserError(
-            f"cannot write the model to {str(folder)!r}: {error.strerror or error}"
-        ) from error
+        reason = error.strerror or error
+        raise UserError(f"cannot write the model to {str(folder)!r}: {reason}") from error
+
+
+def contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors in the standard memory format, the only one that safetensors takes."""
+    return {name: tensor.contiguous() for name, tensor in state.items()}
+
+
+def _write_json(file: Path, content: Mapping[str, Any]) -> None:
+    file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _card(encoder: ImageEncoder, card: str) -> str:
     made = encoder.description
-    loading = "The backbone loads with `transformers.AutoModel.from_pretrained(FOLDER)`; backbone and projector with"
+    loading = (
+        "The backbone loads with `transformers.AutoModel.from_pretrained(FOLDER)`; backbone and "
+        "projector with"
+    )
     if made.stem == "cifar":
         loading = (
-            "The stem is a 3x3 convolution of stride 1 without max-pooling, which transformers does not know: "
-            "`AutoModel.from_pretrained` cannot read this folder. It loads, in a checkout of the project, with"
+            "The stem is a 3x3 convolution of stride 1 without max-pooling, which transformers "
+            "does not know: `AutoModel.from_pretrained` cannot read this folder. It loads, in a "
+            "checkout of the project, with"
         )
-    return (
-        f"---\nlibrary_name: transformers\npipeline_tag: image-feature-extraction\n---\n\n{card.rstrip()}\n\n"
-        f"## Loading\n\n{loading}\n\n    from vision.resnet import load_encoder\n\n"
-        f"    encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector\n"
-        f"    features = encoder.eval().features(images)  # (n, {encoder.feature_dim})\n\n"
-        "It takes images (n, 3, h, w) of values from 0 to 1, normalised; `input` in encoder.json has their size, mean "
-        "and standard deviation in training.\n"
-    )
+    return f"""\
+---
+library_name: transformers
+pipeline_tag: image-feature-extraction
+---
+
+{card.rstrip()}
+
+## Loading
+
+{loading}
+
+    from vision.resnet import load_encoder
+
+    encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector
+    features = encoder.eval().features(images)  # (n, {encoder.feature_dim})
+
+It takes images (n, 3, h, w) of values from 0 to 1, normalised; `input` in encoder.json has their
+size, mean and standard deviation in training.
+"""
 
 
 def _processor(image_input: ImageInput) -> dict[str, Any]:
@@ -206,19 +232,23 @@ def _processor(image_input: ImageInput) -> dict[str, Any]:
         "image_processor_type": "ViTImageProcessor",
         "size": {"height": side, "width": side},
     }
-    if (
-        image_input.crop != 1
-    ):  # the shorter side is resized to size / crop_pct, and the middle is cut out
-        crop = {"shortest_edge": side}
+    # the shorter side is resized to size / crop_pct, and the middle is cut out
+    if image_input.crop != 1:
         kind = {
             "image_processor_type": "ConvNextImageProcessor",
-            "size": crop,
+            "size": {"shortest_edge": side},
             "crop_pct": image_input.crop,
         }
     return {
-        **kind, "do_resize": True, "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
-        "image_mean": image_input.mean, "image_std": image_input.std,
-    }  # fmt: skip
+        **kind,
+        "do_resize": True,
+        "resample": 2,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": image_input.mean,
+        "image_std": image_input.std,
+    }
 
 
 def load_encoder(folder: str | Path) -> ImageEncoder:
@@ -230,24 +260,19 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
         image_input = described.pop(_INPUT, None)
         encoder = build_encoder(**described)
         if image_input is not None:
-            mean, std = (
-                (red, green, blue)
-                for red, green, blue in (image_input.pop("mean"), image_input.pop("std"))
-            )
-            encoder.input = ImageInput(**image_input, mean=mean, std=std)
+            red, green, blue = image_input.pop("mean")
+            r, g, b = image_input.pop("std")
+            encoder.input = ImageInput(**image_input, mean=(red, green, blue), std=(r, g, b))
         for name, module in ((BACKBONE, encoder.backbone), (PROJECTOR, encoder.projector)):
             file = place / name
             module.load_state_dict(load_file(file))
     except (FileNotFoundError, NotADirectoryError) as error:
+        reason = f"it has no {file.name}"
+        raise UserError(f"{str(folder)!r} is not a saved image encoder: {reason}") from error
+    except Exception as error:  # json, safetensors and torch raise different errors for damage
+        reason = reason_of(error)[:200]
         raise UserError(
-            f"{str(folder)!r} is not a saved image encoder: it has no {file.name}"
-        ) from error
-    except (
-        Exception
-    ) as error:  # json, safetensors and torch raise different errors for damaged files
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"{file} is damaged or does not belong to the other files: {reason[:200]}"
+            f"{file} is damaged or does not belong to the other files: {reason}"
         ) from error
     return encoder
 
@@ -261,12 +286,11 @@ def fingerprint(encoder: ImageEncoder) -> str:
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:
-    """The backbone's state under the names of torchvision's ResNets, without the classifier; see
-    vision/export.py.
+    """Return the backbone's state under the names of torchvision's ResNets, without the classifier;
+    see vision/export.py.
     """
-    return {
-        _torchvision_name(name): tensor for name, tensor in encoder.backbone.state_dict().items()
-    }
+    state = encoder.backbone.state_dict()
+    return {_torchvision_name(name): tensor for name, tensor in state.items()}
 
 
 def _torchvision_name(name: str) -> str:
@@ -274,13 +298,11 @@ def _torchvision_name(name: str) -> str:
     1).weight``, and so on.
     """
     parts = name.split(".")
-    kind, last = "conv" if parts[-2] == "convolution" else "bn", parts[-1]
+    is_convolution = parts[-2] == "convolution"
+    kind = "conv" if is_convolution else "bn"
     if parts[0] == "embedder":
-        return f"{kind}1.{last}"
+        return f"{kind}1.{parts[-1]}"
     block = f"layer{int(parts[2]) + 1}.{parts[4]}"
-    place = (
-        f"downsample.{int(kind == 'bn')}"
-        if parts[5] == "shortcut"
-        else f"{kind}{int(parts[6]) + 1}"
-    )
-    return f"{block}.{place}.{last}"
+    if parts[5] == "shortcut":
+        return f"{block}.downsample.{0 if is_convolution else 1}.{parts[-1]}"
+    return f"{block}.{kind}{int(parts[6]) + 1}.{parts[-1]}"

@@ -7,6 +7,7 @@ interruption leaves nothing half-ready. A second preparation of a set at the sam
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +18,12 @@ from dystress_text.files.hub import hub_reachable
 from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.prepared_data import Manifest, read_manifest, write_manifest
 from dystress_text.files.whole import recover, sha256_of, whole_folder
-from dystress_text.preparation import images, texts
-from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
+from dystress_text.preparation.data_sets import DataSet, Request
 
 
-def prepare(name: str, request: Request) -> Manifest:
+def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> Manifest:
     """Get a set ready, unless it is; a DataError says why it cannot be had, is another one or
-    cannot be written.
+    cannot be written. ``build`` puts it into a folder.
     """
     final = request.root / name
     try:
@@ -36,7 +36,7 @@ def prepare(name: str, request: Request) -> Manifest:
             if manifest is not None and not (manifest.not_ready or request.source or request.again):
                 return manifest
             with whole_folder(final) as staging:
-                manifest = _build(CATALOG[name], request, staging)
+                manifest = build(staging)
                 paths = sorted(path for path in staging.rglob("*") if path.is_file())
                 sums = {path.relative_to(staging).as_posix(): sha256_of(path) for path in paths}
                 manifest = replace(manifest, files=sums)
@@ -48,18 +48,9 @@ def prepare(name: str, request: Request) -> Manifest:
         ) from error
 
 
-def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
-    if entry.name == "imagenet1k":
-        return images.image_folder(entry, request)
-    if entry.name == "imagenet100":
-        return images.class_list(entry, request, staging)
-    paths = _from_hub(entry) if request.source is None else _from_local(entry, request.source)
-    source = str(request.source or entry.repository)
-    if entry.classes:
-        return images.parquet(entry, paths, source, request, staging)
-    return (texts.wiki1m if entry.name == "wiki1m" else texts.senteval)(
-        paths[0], source, request, staging
-    )
+def files_of(entry: DataSet, request: Request) -> list[Path]:
+    """Return the set's files, where the user has them or from the hub."""
+    return _from_hub(entry) if request.source is None else _from_local(entry, request.source)
 
 
 def _from_hub(entry: DataSet) -> list[Path]:
@@ -100,8 +91,6 @@ def _from_local(entry: DataSet, source: Path) -> list[Path]:
     """
     if source.is_file() or source.is_fifo():
         return [source]
-    if entry.name == "senteval" and (tasks := texts.folder_of_tasks(source)) is not None:
-        return [tasks]
     below = [f"{entry.name}*/**/{Path(pattern).name}" for pattern in entry.files]
     for patterns in (entry.files, below, [f"{entry.name}*.t*"]):
         found = [sorted(source.glob(pattern)) for pattern in patterns]

@@ -13,7 +13,8 @@ from dystress_text.evaluation.catalogue import STSB_DEV, SUITES, Task
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.files.prepared_data import Manifest
 from dystress_text.files.text_lines import UNPACK_ERRORS, open_text
-from dystress_text.preparation.data_sets import Request
+from dystress_text.preparation.data_sets import DataSet, Request
+from dystress_text.preparation.prepare import files_of
 from dystress_text.simcse.texts import WIKI1M
 
 MOST_MEMBERS = 500_000  # of an archive
@@ -31,6 +32,16 @@ _EXTRA = {
     ),
     "SICK-R": ("SICK/SICK_train.txt", "SICK/SICK_trial.txt"),
 }
+
+
+def build(entry: DataSet, request: Request, staging: Path) -> Manifest:
+    """Put a set into a folder, checked."""
+    given = request.source
+    source = str(given or entry.repository)
+    if entry.name == "wiki1m":
+        return wiki1m(files_of(entry, request)[0], source, request, staging)
+    tasks = folder_of_tasks(given) if given is not None and given.is_dir() else None
+    return senteval(tasks or files_of(entry, request)[0], source, request, staging)
 
 
 def wiki1m(file: Path, source: str, request: Request, staging: Path) -> Manifest:

@@ -4,13 +4,9 @@ every way.
 
 import gzip
 import hashlib
-import io
 import tarfile
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from fuzz_cases import accepted, inputs, spoiled
 from hub_server import hub_server, tar_of, with_hub
@@ -20,8 +16,6 @@ from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files.hub import HUB_REPOSITORY
 from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
-from dystress_text.preparation.data_sets import Request
-from dystress_text.preparation.prepare import prepare
 from dystress_text.preparation.texts import unpack
 from dystress_text.programs.prepare import main
 from dystress_text.simcse.texts import wiki1m
@@ -47,15 +41,6 @@ def write_files(folder, files):
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-
-
-def images_of(count, classes, label="label", magic=b"\x89PNG rest"):
-    """A parquet file of the hub's layout."""
-    images = pa.array([{"bytes": magic, "path": None}] * count)
-    pq.write_table(
-        pa.table({"img": images, label: np.arange(count) % classes}), stream := io.BytesIO()
-    )
-    return stream.getvalue()
 
 
 def state_of(folder):
@@ -122,7 +107,8 @@ def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
 )  # fmt: skip
 def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root, content, capsys):
     write_files(tmp_path / "good", stsb_files())
-    prepare("senteval", Request(root, tmp_path / "good"))
+    assert main(["senteval", f"--from={tmp_path / 'good'}", f"--data_dir={root}"]) == 0
+    capsys.readouterr()
     before = state_of(tmp_path)
     (tmp_path / "senteval.tar").write_bytes(content)
     assert main(["senteval", f"--from={tmp_path / 'senteval.tar'}", f"--data_dir={root}"]) == 1
@@ -148,49 +134,6 @@ def test_archives_that_nobody_thought_of(tmp_path_factory, content):
     assert all(
         path.resolve().is_relative_to(inside) for path in folder.rglob("*") if path.name != "a.tar"
     )
-
-
-def cifar(folder, magic=b"\x89PNG rest", train=50_000, label="label", classes=10):
-    for split, count in (("train", train), ("test", 10_000)):
-        write_files(
-            folder, {f"{split}-00000-of-00001.parquet": images_of(count, classes, label, magic)}
-        )
-
-
-def test_images_and_their_variant(tmp_path, root):
-    cifar(tmp_path / "cifar10" / "plain_text")
-    assert prepare("cifar10", Request(root, tmp_path)).variant is None
-    cifar(tmp_path / "cifar100" / "cifar100", b"\xff\xd8\xff\xe0", label="fine_label", classes=100)
-    assert prepare("cifar100", Request(root, tmp_path)).variant == "JPEG copy"
-    for options, words in (
-        ({"train": 40_000}, "40000"), ({"label": "klass"}, "layout"), ({"classes": 12}, "each of 10 classes"),
-        ({"magic": b"GIF89a"}, "another layout: b'GIF'"),
-    ):  # fmt: skip
-        cifar(tmp_path / "other" / "cifar10" / "plain_text", **options)
-        with pytest.raises(DataError, match=rf"{words}[^\n]*\Z"):
-            prepare("cifar10", Request(tmp_path / "new", tmp_path / "other"))
-        assert not (tmp_path / "new" / "cifar10").exists()
-
-
-def test_imagenet_stays_where_it_is(tmp_path, root):
-    for split in ("train", "val"):
-        for name in ("n1", "n2", "n3"):
-            write_files(tmp_path / "in" / split / name, {f"{i}.JPEG": b"" for i in range(200)})
-    with pytest.raises(DataError, match="600"):
-        prepare("imagenet1k", Request(root, tmp_path / "in"))
-    (classes := tmp_path / "classes.txt").write_text("n1\nn9\n")
-    with pytest.raises(DataError, match="imagenet1k must be prepared first"):
-        prepare("imagenet100", Request(root, classes=classes))
-    prepare("imagenet1k", Request(root, tmp_path / "in", "toy"))
-    for names, words in (
-        ("n1\nn9\n", "'n9', which is not a class"),
-        ("n1\nn3\n", "2 classes, 100 classes expected"),
-    ):
-        classes.write_text(names)
-        with pytest.raises(DataError, match=words):
-            prepare("imagenet100", Request(root, classes=classes))
-    chosen = prepare("imagenet100", Request(root, classes=classes, variant="toy"))
-    assert chosen.counts == {"train": 400, "val": 400}
 
 
 def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(

@@ -36,7 +36,6 @@ NOT_FOR_VISION = {
     "models",
     "evaluation",
     "simcse",
-    "preparation",
     "export",
     "laboratory",
     "programs",

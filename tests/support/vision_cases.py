@@ -10,7 +10,10 @@ import torch
 from accelerate import DistributedType
 from PIL import Image
 
+from dystress_text.preparation import prepare as preparation
+from vision.data.image_sets import CATALOG
 from vision.data.images import DecodedImages
+from vision.data.prepare_images import build
 from vision.resnet import ImageInput, build_encoder
 
 # what the settings ask of an accelerator
@@ -20,6 +23,11 @@ ONE_PROCESS = SimpleNamespace(
     distributed_type=DistributedType.NO,
     device=torch.device("cpu"),
 )
+
+
+def prepare(name, request):
+    """Get an image set ready, as the program does."""
+    return preparation.prepare(name, request, lambda folder: build(CATALOG[name], request, folder))
 
 
 def encoded(image, kind="PNG", **options):

@@ -89,8 +89,13 @@ def test_saved_encoders_load(tmp_path, stem):
         assert torch.equal(loaded(images), encoder(images))
     assert (tmp_path / "out" / "README.md").read_text().count("# A model of mine") == 1
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "README.md", "config.json", "encoder.json", "log.jsonl", "model.safetensors", "projector.safetensors",
-    ]  # fmt: skip
+        "README.md",
+        "config.json",
+        "encoder.json",
+        "log.jsonl",
+        "model.safetensors",
+        "projector.safetensors",
+    ]
     if stem == "imagenet":
         model = AutoModel.from_pretrained(tmp_path / "out").eval()
         with torch.no_grad():

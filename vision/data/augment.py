@@ -28,7 +28,9 @@ from torch import Tensor
 
 from vision.data.crops import FLIP_RATE, JITTER, RandomCrop, crop_resize_flip, draw_crops
 
-JITTER_RATE, GRAY_RATE, BLUR_RATE = 0.8, 0.2, 0.5
+JITTER_RATE = 0.8
+GRAY_RATE = 0.2
+BLUR_RATE = 0.5
 SIGMA = (0.1, 2.0)
 EVALUATION_CROP = 7 / 8  # 224 of 256
 _SECTORS = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
@@ -51,16 +53,17 @@ class CropAndFlip:
         images first.
         """
         images = images.repeat(count, 1, 1, 1)
-        number, _, height, width = images.shape
-        views = crop_resize_flip(
-            images, draw_crops(number, height, width, self.crop, images.device), self.crop.size
-        )
+        crops = draw_crops(images, self.crop)
+        views = crop_resize_flip(images, crops, self.crop.size)
         return _normalised(self.recoloured(views, count), self.mean, self.std)
 
     @torch.no_grad()
     def of_crops(self, crops: Tensor) -> Tensor:
-        """What a call returns, of images that are cropped already, uint8 (n, count, 3, size, size)."""
-        count, crops = crops.shape[1], crops.transpose(0, 1).flatten(0, 1)
+        """Return what a call returns, of images that are cropped already, uint8 (n, count, 3, size,
+        size).
+        """
+        count = crops.shape[1]
+        crops = crops.transpose(0, 1).flatten(0, 1)  # (count n, 3, size, size)
         flip = _column(torch.rand(len(crops), device=crops.device) < FLIP_RATE)
         views = torch.where(flip, crops.flip(3), crops) / 255
         return _normalised(self.recoloured(views, count), self.mean, self.std)
@@ -73,33 +76,30 @@ class CropAndFlip:
 class SimclrAugment(CropAndFlip):
     """Random resized crop, flip, colour jitter, grayscale, optionally blur; then normalisation."""
 
-    jitter: float = (
-        1.0  # strength, times JITTER: 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1
-    )
-    blur: bool = (
-        False  # for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side
-    )
+    # strength, times JITTER: 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1
+    jitter: float = 1.0
+    # for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side
+    blur: bool = False
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
-        spread, neutral = _constant((JITTER, (1.0, 1.0, 1.0, 0.0)), views.device)
-        jittered = torch.rand(len(views), device=views.device) < JITTER_RATE
-        offsets = (2 * torch.rand(4, len(views), device=views.device) - 1) * jittered
-        factors = torch.addcmul(
-            neutral[:, None], offsets, self.jitter * spread[:, None]
-        )  # (4, count n)
+        number, device = len(views), views.device
+        spread, neutral = _constant((JITTER, (1.0, 1.0, 1.0, 0.0)), device)[:, :, None]
+        jittered = torch.rand(number, device=device) < JITTER_RATE
+        offsets = (2 * torch.rand(4, number, device=device) - 1) * jittered
+        factors = torch.addcmul(neutral, offsets, self.jitter * spread)  # (4, count n)
         parts = list(views.chunk(count))
         for part, of_part in enumerate(factors.chunk(count, dim=1)):
             for operation in torch.randperm(4).tolist():
                 parts[part] = OPERATIONS[operation](parts[part], of_part[operation])
         views = torch.cat(parts)
-        gray = _column(torch.rand(len(views), device=views.device) < GRAY_RATE)
+        gray = _column(torch.rand(number, device=device) < GRAY_RATE)
         views = torch.where(gray, rgb_to_grayscale(views), views)
         if not self.blur:
             return views
-        sigma = SIGMA[0] + (SIGMA[1] - SIGMA[0]) * torch.rand(len(views), device=views.device)
-        sigma = torch.where(
-            torch.rand(len(views), device=views.device) < BLUR_RATE, sigma, _NO_BLUR
-        )
+        low, high = SIGMA
+        sigma = low + (high - low) * torch.rand(number, device=device)
+        blurred = torch.rand(number, device=device) < BLUR_RATE
+        sigma = torch.where(blurred, sigma, _NO_BLUR)
         # the authors' kernel: a tenth of the image's side, odd, at least 3
         return blur(views, sigma, max(3, self.crop.size // 10 | 1))
 
@@ -107,25 +107,19 @@ class SimclrAugment(CropAndFlip):
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     """Add to the hue, in parts of the circle; (n, 3, h, w) in [0, 1] and (n,).
 
-    With the hue h in sixths, red is ``min + chroma * clamp(|h - 3| - 1, 0, 1)``, green and blue are the same with
-    ``2 - |h - 2|`` and ``2 - |h - 4|``: saturation is never needed.
+    With the hue h in sixths, red is ``min + chroma * clamp(|h - 3| - 1, 0, 1)``, green and blue are
+    the same with ``2 - |h - 2|`` and ``2 - |h - 4|``: saturation is never needed.
     """
     red, green, blue = torch.split(images, 1, dim=1)
-    top, low = (
-        torch.maximum(torch.maximum(red, green), blue),
-        torch.minimum(torch.minimum(red, green), blue),
-    )
+    top = torch.maximum(torch.maximum(red, green), blue)
+    low = torch.minimum(torch.minimum(red, green), blue)
     chroma = top - low
     divisor = chroma.clamp_min(torch.finfo(images.dtype).tiny)  # gray has no hue: 0 / divisor
-    sixths = torch.where(
-        red == top,
-        (green - blue) / divisor,
-        torch.where(green == top, (blue - red) / divisor + 2, (red - green) / divisor + 4),
-    )
-    sixths = sixths + _column(6 * turns)
-    sixths = (
-        sixths - 6 * (sixths / 6).floor()
-    )  # these passes are vectorised; torch.remainder is not
+    of_blue = (red - green) / divisor + 4
+    of_green = torch.where(green == top, (blue - red) / divisor + 2, of_blue)
+    sixths = torch.where(red == top, (green - blue) / divisor, of_green) + _column(6 * turns)
+    # these passes are vectorised; torch.remainder is not
+    sixths = sixths - 6 * (sixths / 6).floor()
     middles, signs, offsets = (row.view(3, 1, 1) for row in _constant(_SECTORS, images.device))
     part = (offsets + signs * (sixths - middles).abs()).clamp(0, 1)  # (n, 3, h, w)
     return torch.addcmul(low, chroma, part)
@@ -149,7 +143,9 @@ def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
 
 
 def crop_of(side: int, input_size: int) -> float:
-    """Share of an image's shorter side that evaluation keeps: all if it has the size of the input."""
+    """Return the share of an image's shorter side that evaluation keeps: all if it has the size of
+    the input.
+    """
     return 1.0 if side == input_size else EVALUATION_CROP
 
 
@@ -163,13 +159,15 @@ def evaluation_transform(
     (bilinear, filtered), and the middle is cut out: 224 of 256.
     """
     values = images.float() / 255
-    if images.shape[-2:] != (size, size):
-        height, width = images.shape[-2:]
+    height, width = images.shape[-2:]
+    if (height, width) != (size, size):
         scale = round(size / EVALUATION_CROP) / min(height, width)
         if scale != 1:
-            target = (max(size, round(height * scale)), max(size, round(width * scale)))
-            values = F.interpolate(values, target, mode="bilinear", antialias=True)
-        top, left = (values.shape[-2] - size) // 2, (values.shape[-1] - size) // 2
+            height = max(size, round(height * scale))
+            width = max(size, round(width * scale))
+            values = F.interpolate(values, (height, width), mode="bilinear", antialias=True)
+        top = (height - size) // 2
+        left = (width - size) // 2
         values = values[..., top : top + size, left : left + size]
     return _normalised(values, mean, std)
 

@@ -17,10 +17,8 @@ ASPECT = (3 / 4, 4 / 3)
 FLIP_RATE = 0.5
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
 STRONGEST_JITTER = 1 / max(JITTER[:3])  # beyond it, factors would be negative
-AT_IMAGENET_SCALE: dict[str, Any] = {
-    "jitter": 2.0,
-    "blur": True,
-}  # of SimclrAugment beside the crops; SimCLR's
+# of SimclrAugment beside the crops; SimCLR's
+AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True}
 _ATTEMPTS = 10
 
 
@@ -39,15 +37,19 @@ def draw_box(
     """A crop of one picture by the rule of :func:`draw_crops`: left, top, right, bottom."""
     areas = height * width * random.uniform(crop.min_scale, crop.max_scale, _ATTEMPTS)
     aspects = np.exp(random.uniform(math.log(ASPECT[0]), math.log(ASPECT[1]), _ATTEMPTS))
-    widths, heights = np.sqrt(areas * aspects).round(), np.sqrt(areas / aspects).round()
+    widths = np.sqrt(areas * aspects).round()
+    heights = np.sqrt(areas / aspects).round()
     fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
     if fits.any():
         first = int(fits.argmax())
-        w, h = int(widths[first]), int(heights[first])
-        left, top = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
+        w = int(widths[first])
+        h = int(heights[first])
+        left = int(random.integers(width - w + 1))
+        top = int(random.integers(height - h + 1))
     else:
         w, h = _largest(height, width)
-        left, top = (width - w) // 2, (height - h) // 2
+        left = (width - w) // 2
+        top = (height - h) // 2
     return left, top, left + w, top + h
 
 
@@ -67,32 +69,35 @@ class Crops:
     flip: Tensor
 
 
-def draw_crops(
-    count: int, height: int, width: int, crop: RandomCrop, device: torch.device
-) -> Crops:
-    """Crops of torchvision's ``RandomResizedCrop``, and flips.
+def draw_crops(images: Tensor, crop: RandomCrop) -> Crops:
+    """Draw crops of images (n, 3, h, w) by torchvision's ``RandomResizedCrop``, and flips.
 
     The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in [3/4,
     4/3]. Both are drawn again while the box does not fit; after ten times it is the largest box in
     the middle that has an allowed aspect.
     """
-    low, high = crop.min_scale, crop.max_scale
-    area = height * width * (low + (high - low) * torch.rand(count, _ATTEMPTS, device=device))
-    low, high = math.log(ASPECT[0]), math.log(ASPECT[1])
-    aspect = torch.exp(low + (high - low) * torch.rand(count, _ATTEMPTS, device=device))
-    widths, heights = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    count, _, height, width = images.shape
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(count, _ATTEMPTS, device=images.device)
+
+    area = height * width * uniform(crop.min_scale, crop.max_scale)  # (n, _ATTEMPTS)
+    aspect = torch.exp(uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
+    widths = (area * aspect).sqrt().round()
+    heights = (area / aspect).sqrt().round()
     fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
     first = fits.to(torch.uint8).argmax(1, keepdim=True)  # 0 where none fits
     some = fits.any(1)
-    largest = _largest(height, width)
-    w = torch.where(some, widths.gather(1, first).squeeze(1), float(largest[0]))
-    h = torch.where(some, heights.gather(1, first).squeeze(1), float(largest[1]))
-    place = torch.rand(3, count, device=device)
-    left = torch.where(some, ((width - w + 1) * place[0]).floor(), (width - largest[0]) // 2)
-    top = torch.where(some, ((height - h + 1) * place[1]).floor(), (height - largest[1]) // 2)
+    widest, highest = _largest(height, width)
+    w = torch.where(some, widths.gather(1, first).squeeze(1), float(widest))
+    h = torch.where(some, heights.gather(1, first).squeeze(1), float(highest))
+    x, y, turn = torch.rand(3, count, device=images.device)
+    left = torch.where(some, ((width - w + 1) * x).floor(), (width - widest) // 2)
+    top = torch.where(some, ((height - h + 1) * y).floor(), (height - highest) // 2)
     # a number just below 1, times a whole number, may round up to it
-    left, top = torch.minimum(left, width - w), torch.minimum(top, height - h)
-    return Crops(left, top, w, h, place[2] < FLIP_RATE)
+    left = torch.minimum(left, width - w)
+    top = torch.minimum(top, height - h)
+    return Crops(left, top, w, h, turn < FLIP_RATE)
 
 
 def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
@@ -102,23 +107,22 @@ def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
     their side would alias.
     """
     height, width = images.shape[-2:]
-    steps = (
-        torch.arange(size, device=images.device) + 0.5
-    ) / size  # (size,) middles of the view's pixels
+    # middles of the view's pixels, (size,)
+    steps = (torch.arange(size, device=images.device) + 0.5) / size
     mirrored = torch.where(crops.flip[:, None], 1 - steps, steps)  # (n, size)
     x = _places(crops.left, crops.width, mirrored, width)
     y = _places(crops.top, crops.height, steps[None], height)
-    grid = torch.stack(
-        (x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)), dim=3
-    )
+    columns = x[:, None, :].expand(-1, size, -1)
+    rows = y[:, :, None].expand(-1, -1, size)
+    grid = torch.stack((columns, rows), dim=3)  # (n, size, size, 2)
     return F.grid_sample(images.float() / 255, grid, "bilinear", "border", align_corners=False)
 
 
 def _places(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
-    """Places of the view's pixels in the image, clamped to the crop's outer pixels; -1 and 1 are
-    the image's edges.
+    """Return where the view's pixels lie in the image, clamped to the crop's outer pixels; -1 and 1
+    are the image's edges.
     """
-    start, length = start[:, None], length[:, None]
+    length = length[:, None]
     middles = (steps * length).clamp(min=0.5)
-    middles = start + torch.minimum(middles, length - 0.5)
+    middles = start[:, None] + torch.minimum(middles, length - 0.5)
     return middles * (2 / side) - 1

@@ -57,11 +57,13 @@ def resized(image: Image.Image, size: int, box: tuple[int, int, int, int] | None
     Boxes are left, top, right, bottom. As in torchvision, a box is cut out before it is resized,
     while the middle is cut out of the resized picture: there the filter sees what lies next to it.
     """
+    middle = None
     if box is not None:
-        middle, image = None, image.crop(box)
+        image = image.crop(box)
     else:
         side = min(image.size)
-        left, top = (image.width - side) / 2, (image.height - side) / 2
+        left = (image.width - side) / 2
+        top = (image.height - side) / 2
         middle = (left, top, left + side, top + side)
     pixels = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, middle))
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
@@ -84,9 +86,7 @@ def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
             f"{name} has more pixels than the {limit:,} that Pillow decodes; make it smaller"
         ) from error
     except Exception as error:  # each format's reader raises other errors for damage
-        reason = (
-            "not an image, or of an unknown format"
-            if "cannot identify" in str(error)
-            else reason_of(error)
-        )
+        reason = reason_of(error)
+        if "cannot identify" in reason:
+            reason = "not an image, or of an unknown format"
         raise DataError(f"{name} cannot be decoded: {reason}") from error

@@ -64,11 +64,10 @@ def _links(files: Sequence[Path]) -> tuple[list[str], str]:
     """Names without signs that datasets takes for patterns, in a cache of these very files: a
     change has a new one.
     """
-    stats = [path.stat() for path in files]  # st_ctime, since st_mtime can be set
-    identity = [
-        (str(path.resolve()), it.st_ino, it.st_size, it.st_ctime_ns)
-        for path, it in zip(files, stats, strict=True)
-    ]
+    identity = []
+    for path in files:
+        stat = path.stat()  # st_ctime, since st_mtime can be set
+        identity.append((str(path.resolve()), stat.st_ino, stat.st_size, stat.st_ctime_ns))
     folder = cache_root() / "datasets" / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
     folder.mkdir(parents=True, exist_ok=True)
     links = [folder / f"{number}.parquet" for number in range(len(files))]
@@ -122,9 +121,7 @@ def read_parquet(files: Sequence[Path]) -> ImageFiles:
     with _naming(files):
         names = pq.read_schema(files[0]).names
         image = next((name for name in _IMAGE_COLUMNS if name in names), None)
-        label = [name for name in _LABEL_COLUMNS if name in names][
-            :1
-        ]  # as the copies of 0.2 have it
+        label = [name for name in _LABEL_COLUMNS if name in names][:1]  # as the copies of 0.2
         if image is None:
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
         links, cache = _links(files)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from vision.data.crops import RandomCrop, draw_box
 from vision.data.decoding import decode, resized
 from vision.data.image_files import ImageFiles
 
+MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # by channel, of values from 0 to 1
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-KNOWN_MEAN_STD: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+KNOWN_MEAN_STD: dict[str, MeanStd] = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "tiny-imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
@@ -55,26 +56,31 @@ class _Split(ABC):
     def __len__(self) -> int: ...
 
     @abstractmethod
-    def subset(self, indices: Sequence[int] | Tensor) -> Self:
-        """The images at ``indices``, in that order."""
+    def _content(self, rows: Tensor) -> dict[str, Any]:
+        """Return the field that holds the images, with those at ``rows`` alone."""
 
     @abstractmethod
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
         """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU."""
 
+    def subset(self, indices: Sequence[int] | Tensor) -> Self:
+        """Return the images at ``indices``, in that order."""
+        rows = torch.as_tensor(indices, dtype=torch.long)
+        labels = None if self.labels is None else self.labels[rows]
+        return replace(self, **self._content(rows), labels=labels)
+
     @property
     def targets(self) -> Tensor:
         """The labels (n,) of a set that must have some."""
         if self.labels is None:
-            raise NoAccuracyError(
-                "dataset", f"the images of {self.name} have no labels (class folders)"
-            )
+            reason = f"the images of {self.name} have no labels (class folders)"
+            raise NoAccuracyError("dataset", reason)
         return self.labels
 
     @property
     def title(self) -> str:
         """The name, followed by the variant in brackets."""
-        return self.name + (f" ({self.variant})" if self.variant else "")
+        return f"{self.name} ({self.variant})" if self.variant else self.name
 
     def with_variant(self, words: str) -> Self:
         """The set with words that are added to its variant."""
@@ -103,10 +109,8 @@ class DecodedImages(_Split):
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def subset(self, indices: Sequence[int] | Tensor) -> Self:
-        rows = torch.as_tensor(indices, dtype=torch.long)
-        labels = None if self.labels is None else self.labels[rows]
-        return replace(self, pixels=self.pixels[rows], labels=labels)
+    def _content(self, rows: Tensor) -> dict[str, Any]:
+        return {"pixels": self.pixels[rows]}
 
     def image(self, row: int) -> Tensor:
         """One image, uint8 (3, size, size)."""
@@ -129,10 +133,8 @@ class EncodedImages(_Split):
     def __len__(self) -> int:
         return len(self.files)
 
-    def subset(self, indices: Sequence[int] | Tensor) -> Self:
-        rows = torch.as_tensor(indices, dtype=torch.long)
-        labels = None if self.labels is None else self.labels[rows]
-        return replace(self, files=self.files.subset(rows.tolist()), labels=labels)
+    def _content(self, rows: Tensor) -> dict[str, Any]:
+        return {"files": self.files.subset(rows.tolist())}
 
     def image(self, row: int) -> Tensor:
         """The middle square, uint8 (3, size, size), after the shorter side was resized."""
@@ -187,7 +189,7 @@ def _digest(parts: Iterable[bytes | memoryview], labels: Tensor | None) -> str:
     return digest.hexdigest()[:16]
 
 
-def mean_std(images: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def mean_std(images: ImageSet) -> MeanStd:
     """Mean and standard deviation of a training split's pixels, by channel, of values from 0 to 1.
 
     CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers

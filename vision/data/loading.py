@@ -1,4 +1,6 @@
-"""Loading the splits of a data set: small images into memory, larger pictures as they lie on disk."""
+"""Loading the splits of a data set: small images into memory, larger pictures as they lie on
+disk.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
 
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
-SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
-CORRUPT_SHARE, CORRUPT_COUNT = 0.01, 10  # so many corrupt images may be left out, whichever is more
+SMALL = 96  # images up to this side keep it
+USUAL = 224  # an encoder's side for larger ones
+CORRUPT_SHARE = 0.01  # so many corrupt images may be left out,
+CORRUPT_COUNT = 10  # or so many if that is more
 _SAMPLE = 101
 _CHUNK = 500  # images that are checked between two signs of progress
 
@@ -90,7 +94,8 @@ def load_test(
     test = load_images(name_or_path, "test", data_dir, train.size, skip_corrupt)
     if test.labels is None:
         raise NoAccuracyError("dataset", f"the test images of {train.name} have no labels")
-    if unknown := {*test.classes} - {*train.classes}:
+    unknown = {*test.classes} - {*train.classes}
+    if unknown:
         raise DataError(
             f"the test images of {train.name} have classes that the training images do not have, "
             f"such as {min(unknown)}"

@@ -22,13 +22,11 @@ def long_tail_counts(n_max: int, classes: int) -> list[int]:
 
     Floats may make 28.999... of 29, so the product is first rounded to nine decimals.
     """
-    counts = [
-        math.floor(round(n_max * RATIO ** (i / max(1, classes - 1)), 9)) for i in range(classes)
-    ]
+    last = max(1, classes - 1)
+    counts = [math.floor(round(n_max * RATIO ** (i / last), 9)) for i in range(classes)]
     if min(counts) < 1:
-        raise DataError(
-            f"a long tail of ratio {RATIO} leaves no image of the last class: the first has only {n_max}"
-        )
+        reason = f"leaves no image of the last class: the first has only {n_max}"
+        raise DataError(f"a long tail of ratio {RATIO} {reason}")
     return counts
 
 
@@ -42,7 +40,9 @@ def long_tail_indices(labels: NDArray[np.integer]) -> NDArray[np.int64]:
     chosen: list[int] = []
     for label, count in enumerate(long_tail_counts(int(sizes.min()), len(sizes))):
         images = np.flatnonzero(labels == label).tolist()
-        chosen += sorted(images, key=lambda image: hashlib.sha256(f"0:{image}".encode()).digest())[
-            :count
-        ]
+        chosen += sorted(images, key=_key)[:count]
     return np.array(sorted(chosen), dtype=np.int64)
+
+
+def _key(image: int) -> bytes:
+    return hashlib.sha256(f"0:{image}".encode()).digest()

@@ -18,7 +18,8 @@ from torch import Tensor
 from vision.data.images import DecodedImages
 
 SHAPES = "shapes"  # the name of the set
-SIDE, PER_CLASS = 24, 256
+SIDE = 24
+PER_CLASS = 256
 HUES = {"train": (0.00, 0.45), "test": (0.50, 0.95)}  # parts of the circle
 DISTANCES = {"train": (0.0, 3.0), "test": (3.0, 5.0)}  # pixels from the middle
 UNITS = (5.0, 8.0)  # pixels: radius of a figure, period of a texture
@@ -42,22 +43,21 @@ def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Te
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(count, 1, 1, generator=generator)
 
-    distance, direction, tilt = (
-        uniform(*DISTANCES[split]),
-        uniform(0, 2 * math.pi),
-        uniform(-TILT, TILT),
-    )
+    distance = uniform(*DISTANCES[split])
+    direction = uniform(0, 2 * math.pi)
+    tilt = uniform(-TILT, TILT)
     unit = uniform(*UNITS)
     steps = torch.arange(SIDE) - (SIDE - 1) / 2
     x = steps[None, None, :] - distance * direction.cos()
     y = steps[None, :, None] - distance * direction.sin()
-    u, v = (x * tilt.cos() + y * tilt.sin()) / unit, (y * tilt.cos() - x * tilt.sin()) / unit
-    mask = (0.5 - _FIGURES[figure](u, v) * unit).clamp(0, 1)[
-        :, None
-    ]  # (count, 1, SIDE, SIDE), edges a pixel wide
+    u = (x * tilt.cos() + y * tilt.sin()) / unit
+    v = (y * tilt.cos() - x * tilt.sin()) / unit
+    mask = (0.5 - _FIGURES[figure](u, v) * unit).clamp(0, 1)  # edges a pixel wide
+    mask = mask[:, None]  # (count, 1, SIDE, SIDE)
 
     hue = uniform(*HUES[split])
-    dark, light = uniform(0.15, 0.4), uniform(0.6, 1.0)
+    dark = uniform(0.15, 0.4)
+    light = uniform(0.6, 1.0)
     upside = uniform(0, 1) < 0.5
     inner = _colour(hue, uniform(0.2, 0.9), torch.where(upside, dark, light))
     outer = _colour(hue + uniform(-0.05, 0.05), uniform(0.2, 0.9), torch.where(upside, light, dark))
@@ -68,9 +68,8 @@ def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Te
 
 def _colour(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     """HSV to RGB, (count, 1, 1) each -> (count, 3, 1, 1)."""
-    k = torch.remainder(
-        torch.tensor((5.0, 3.0, 1.0)).view(3, 1, 1) + 6 * hue[:, None], 6
-    )  # (count, 3, 1, 1)
+    channels = torch.tensor((5.0, 3.0, 1.0)).view(3, 1, 1)
+    k = torch.remainder(channels + 6 * hue[:, None], 6)  # (count, 3, 1, 1)
     return value[:, None] * (1 - saturation[:, None] * torch.minimum(k, 4 - k).clamp(0, 1))
 
 
@@ -80,12 +79,14 @@ def _wrapped(values: Tensor) -> Tensor:
 
 
 def _checks(u: Tensor, v: Tensor) -> Tensor:
-    a, b = 0.25 - _wrapped(u).abs(), 0.25 - _wrapped(v).abs()
+    a = 0.25 - _wrapped(u).abs()
+    b = 0.25 - _wrapped(v).abs()
     return torch.where(a * b > 0, -1.0, 1.0) * torch.minimum(a.abs(), b.abs())
 
 
 def _cross(u: Tensor, v: Tensor) -> Tensor:
-    a, b = u.abs(), v.abs()
+    a = u.abs()
+    b = v.abs()
     return torch.maximum(torch.minimum(a, b) - 0.28, torch.maximum(a, b) - 0.95)
 
 

@@ -30,9 +30,8 @@ class RandomViews:
     augment: CropAndFlip
     count: int = 2  # views of each image
     seed: int = 0  # of the crops of pictures
-    others: tuple[
-        tuple[CropAndFlip, int], ...
-    ] = ()  # further kinds, such as smaller ones, and how many of them
+    # further kinds, such as smaller ones, and how many of them
+    others: tuple[tuple[CropAndFlip, int], ...] = ()
 
     @property
     def kinds(self) -> tuple[tuple[CropAndFlip, int], ...]:
@@ -45,27 +44,21 @@ class RandomViews:
         if isinstance(self.images, DecodedImages):
             return {"images": self.images.batch(rows)}
         wanted = [(augment.crop, count) for augment, count in self.kinds]
-        return {
-            f"crops{k}": crops
-            for k, crops in enumerate(self.images.crops(rows, wanted, (self.seed, step)))
-        }
+        crops = self.images.crops(rows, wanted, (self.seed, step))
+        return {f"crops{kind}": of_kind for kind, of_kind in enumerate(crops)}
 
     def on_device(self, batch: Batch) -> list[Tensor]:
         """The views of a batch from :meth:`load`, on its device: each (b, 3, size, size),
         normalised.
         """
-        if "images" in batch:
-            views = [augment(batch["images"], count) for augment, count in self.kinds]
-        else:
-            views = [
-                augment.of_crops(crops)
-                for (augment, _), crops in zip(self.kinds, batch.values(), strict=True)
-            ]
-        return [
-            view
-            for of_kind, (_, count) in zip(views, self.kinds, strict=True)
-            for view in of_kind.chunk(count)
-        ]
+        views: list[Tensor] = []
+        for kind, (augment, count) in enumerate(self.kinds):
+            if "images" in batch:
+                of_kind = augment(batch["images"], count)
+            else:
+                of_kind = augment.of_crops(batch[f"crops{kind}"])
+            views += of_kind.chunk(count)
+        return views
 
     def batches(
         self, batches: Iterable[Tensor], device: torch.device, step: int

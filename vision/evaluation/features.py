@@ -20,12 +20,12 @@ from vision.resnet import ImageEncoder, ImageInput
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode inside; afterwards each submodule is in the mode that it was in."""
-    modes = [(submodule, submodule.training) for submodule in module.modules()]
+    modes = {submodule: submodule.training for submodule in module.modules()}
     module.eval()
     try:
         yield
     finally:
-        for submodule, training in modes:
+        for submodule, training in modes.items():
             submodule.training = training
 
 
@@ -45,12 +45,13 @@ def image_features(
 
     Features that are not finite are refused.
     """
-    size, mean, std = image_input.image_size, image_input.mean, image_input.std
     batches = images.batches(batch_size, next(encoder.parameters()).device)
-    shown = progress_bar(
-        batches, total=math.ceil(len(images) / batch_size), desc="features", unit=" batches"
+    total = math.ceil(len(images) / batch_size)
+    shown = progress_bar(batches, total=total, desc="features", unit=" batches")
+    inputs = (
+        evaluation_transform(batch, image_input.image_size, image_input.mean, image_input.std)
+        for batch in shown
     )
-    inputs = (evaluation_transform(batch, size, mean, std) for batch in shown)
     return torch.cat(_features(encoder, inputs))
 
 
@@ -72,7 +73,6 @@ def _features(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]:
     with evaluating(encoder), torch.autocast(device.type, enabled=False):
         found = [encoder.features(batch).float() for batch in inputs]
     if not torch.stack([features.isfinite().all() for features in found]).all():  # one read for all
-        raise ParameterError(
-            "model", "its features have NaN or infinite entries, so no score can be computed"
-        )
+        reason = "its features have NaN or infinite entries, so no score can be computed"
+        raise ParameterError("model", reason)
     return found

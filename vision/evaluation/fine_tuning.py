@@ -25,10 +25,8 @@ from vision.evaluation.settings import NAMED_WEIGHTS
 from vision.resnet import ImageEncoder, ImageInput
 
 BATCH_SIZE = 128  # the paper's
-_DROPS = (
-    0.6,
-    0.8,
-)  # shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
+# shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
+_DROPS = (0.6, 0.8)
 
 
 def rate_of(epoch: int, epochs: int, classes: int, start: float | None = None) -> float:
@@ -65,15 +63,17 @@ def fine_tune(
     Gradients of a step's batch are accumulated over parts of ``encoded_at_once`` images, each with
     its own batch statistics.
     """
-    train, device = views.images, next(encoder.parameters()).device
-    labels, weights = train.targets.to(device), weights.to(device)
+    train = views.images
+    device = next(encoder.parameters()).device
+    labels = train.targets.to(device)
+    weights = weights.to(device)
     model = new_classifier(encoder, len(weights), seed).train()
     optimizer = torch.optim.SGD(model.parameters())
     generator = torch.Generator().manual_seed(seed)
     mean = float("nan")
     for epoch in range(epochs):
         optimizer.param_groups[0]["lr"] = rate_of(epoch, epochs, len(weights), learning_rate)
-        total, images = torch.zeros((), device=device), 0
+        total = torch.zeros((), device=device)
         steps = _parts(torch.randperm(len(train), generator=generator), encoded_at_once)
         seen = views.batches(chain.from_iterable(steps), device, epoch)
         for parts in steps:
@@ -85,12 +85,10 @@ def fine_tune(
                 torch.autograd.backward(loss)
                 total += loss.detach() * len(targets)
             optimizer.step()
-            images += len(targets)
-        mean = total.item() / images
+        mean = total.item() / sum(len(torch.cat(parts)) for parts in steps)
         if not math.isfinite(mean):
-            raise TrainingError(
-                f"fine-tuning diverged in epoch {epoch + 1}: the loss is {mean}; lower the learning rate"
-            )
+            reason = f"the loss is {mean}; lower the learning rate"
+            raise TrainingError(f"fine-tuning diverged in epoch {epoch + 1}: {reason}")
     return model, mean
 
 
@@ -120,9 +118,9 @@ def score_classifier(
     labels = test.targets
     logits = model.projector(image_features(model, test, image_input, batch_size)).cpu()
     binary = logits.shape[1] == 1
-    scores = (
-        torch.cat([torch.zeros_like(logits), logits], dim=1) if binary else logits
-    )  # the first class's logit is 0
+    scores = logits
+    if binary:  # the first class's logit is 0
+        scores = torch.cat([torch.zeros_like(logits), logits], dim=1)
     found: dict[str, Any] = {"accuracy": asdict(Accuracy.of(scores, labels))}
     if binary and 0 < int(labels.count_nonzero()) < len(labels):
         found["balanced_accuracy"] = 100 * float(balanced_accuracy_score(labels, scores.argmax(1)))
@@ -142,10 +140,8 @@ def parse_class_weights(words: Sequence[str]) -> dict[str, float]:
         except ValueError:
             name = ""
         if not name or not 0 < weights[name] < float("inf"):
-            known = ", ".join(NAMED_WEIGHTS)
-            raise ParameterError(
-                "class_weights", f"{word!r} is neither CLASS=WEIGHT, above 0, nor one of {known}"
-            )
+            reason = f"neither CLASS=WEIGHT, above 0, nor one of {', '.join(NAMED_WEIGHTS)}"
+            raise ParameterError("class_weights", f"{word!r} is {reason}")
     return weights
 
 
@@ -155,10 +151,8 @@ def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Te
     """
     for name in class_weights:
         if name not in classes:
-            known = ", ".join(classes[:20])
-            raise ParameterError(
-                "class_weights", f"no class {name!r}; the {len(classes):,} begin {known}"
-            )
+            reason = f"no class {name!r}; the {len(classes):,} begin {', '.join(classes[:20])}"
+            raise ParameterError("class_weights", reason)
     return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 
 
@@ -170,7 +164,7 @@ def loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     ``pos_weight``.
     """
     if logits.shape[1] == 1:
-        return F.binary_cross_entropy_with_logits(
-            logits[:, 0], labels.to(logits), weight=weights[labels], reduction="sum"
-        )
+        truth = labels.to(logits)
+        weight = weights[labels]
+        return F.binary_cross_entropy_with_logits(logits[:, 0], truth, weight, reduction="sum")
     return F.cross_entropy(logits, labels, weight=weights, reduction="sum")

@@ -18,7 +18,8 @@ from vision.data.images import ImageSet
 from vision.evaluation.features import image_features
 from vision.resnet import ImageEncoder, ImageInput
 
-QUERIES, BANK = 512, 32_768  # rows in a block: 16 M products at a time
+QUERIES = 512  # rows in a block: 16 M products at a time
+BANK = 32_768
 TEMPERATURE = 0.1  # the paper's
 
 
@@ -34,10 +35,9 @@ class Accuracy:
         """Of scores (n, classes) and labels (n,); a class whose score is not ``above`` is no
         prediction.
         """
-        values, ranked = (
-            found[:, :5] for found in torch.sort(scores, dim=1, descending=True, stable=True)
-        )
-        right = (ranked == labels.to(scores.device)[:, None]) & (values > above)  # (n, 5 at most)
+        ranked = scores.sort(dim=1, descending=True, stable=True)
+        right = ranked.indices[:, :5] == labels.to(scores.device)[:, None]  # (n, 5 at most)
+        right &= ranked.values[:, :5] > above
         top5 = 100 * right.any(1).double().mean().item() if scores.shape[1] > 5 else None
         return cls(100 * right[:, 0].double().mean().item(), top5)
 
@@ -59,9 +59,11 @@ def cosine_votes(
 
 def _nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k highest products of each query: values and indices, (m, k)."""
-    values, indices = [], []
+    values = []
+    indices = []
     for rows in torch.split(queries, QUERIES):
-        best, places = [], []  # of each block of the bank
+        best = []  # of each block of the bank
+        places = []
         for start in range(0, len(bank), BANK):
             products = rows @ bank[start : start + BANK].T  # (QUERIES, BANK)
             value, column = products.topk(min(k, products.shape[1]), dim=1)
@@ -84,11 +86,8 @@ class OnlineKnn:
     batch_size: int  # images that are encoded at a time
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
-        sets = self.bank, self.queries
-        known, asked = (
-            image_features(encoder, images, self.input, self.batch_size) for images in sets
-        )
-        votes = cosine_votes(
-            known, self.bank.targets.to(known.device), asked, len(self.bank.classes), self.k
-        )
+        known = image_features(encoder, self.bank, self.input, self.batch_size)
+        asked = image_features(encoder, self.queries, self.input, self.batch_size)
+        labels = self.bank.targets.to(known.device)
+        votes = cosine_votes(known, labels, asked, len(self.bank.classes), self.k)
         return {f"knn{self.k}": Accuracy.of(votes, self.queries.targets).top1}

@@ -44,13 +44,9 @@ class Subject:
 
     def knn(self) -> dict[str, Any]:
         """The accuracy by cosine, by the name of the classifier."""
-        k, labels, truth = (
-            self.settings.k,
-            self.train.targets.to(self.device),
-            self.test.targets.to(self.device),
-        )
-        votes = cosine_votes(self.bank, labels, self.queries, len(self.train.classes), k)
-        found = asdict(Accuracy.of(votes, truth, above=0))
+        k = self.settings.k
+        votes = cosine_votes(self.bank, self.labels, self.queries, len(self.train.classes), k)
+        found = asdict(Accuracy.of(votes, self.truth, above=0))
         if k < 5:  # no five classes have a vote
             found["top5"] = None
         return {f"{k}-NN": found}
@@ -59,43 +55,55 @@ class Subject:
         """The linear probe: by default the published one for photos and the fast one for small
         images.
         """
-        settings, labels = self.settings, self.train.targets.to(self.device)
-        epochs, seed = settings.probe_epochs, settings.seed
+        settings = self.settings
+        epochs = settings.probe_epochs
+        seed = settings.seed
         small = isinstance(self.train, DecodedImages)
         probe = settings.probe or ("fixed" if small else "augmented")
         if probe == "fixed":
             classes = len(self.train.classes)
-            scores = linear_probe(self.bank, labels, self.queries, classes, epochs, seed)
+            scores = linear_probe(self.bank, self.labels, self.queries, classes, epochs, seed)
         else:
-            views, size = self.crop_and_flip, settings.batch_size
             with seeded(seed, self.device):
-                scores = augmented_probe(self.encoder, views, self.queries, epochs, seed, size)
+                scores = augmented_probe(
+                    self.encoder,
+                    self.crop_and_flip,
+                    self.queries,
+                    epochs,
+                    seed,
+                    settings.batch_size,
+                )
         return {**asdict(Accuracy.of(scores, self.test.targets)), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
         """A linear SVM on a balanced part of the training images."""
-        labels, truth = self.train.targets.to(self.device), self.test.targets.to(self.device)
-        return balanced_svm(self.bank, labels, self.queries, truth, self.settings.seed)
+        return balanced_svm(self.bank, self.labels, self.queries, self.truth, self.settings.seed)
 
     def geometry(self) -> dict[str, Any]:
         """Of the features of the test images; two encoders with one seed see the same views."""
-        side, settings = self.input.image_size, self.settings
+        settings = self.settings
+        side = self.input.image_size
         scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
         augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale)
         views = RandomViews(self.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
-        return geometry_of(self.queries, view1, view2, self.test.targets.to(self.device))
+        return geometry_of(self.queries, view1, view2, self.truth)
 
     def transfer(self) -> dict[str, Any]:
         """Fine-tune on the training images, cropped and flipped at random, and score the test
         images.
         """
-        settings, views = self.settings, self.crop_and_flip
-        epochs, rate, seed = settings.transfer_epochs, settings.transfer_lr, settings.seed
-        with seeded(seed, self.device):
+        settings = self.settings
+        with seeded(settings.seed, self.device):
             model, loss = fine_tune(
-                self.encoder, views, self.weights, epochs, rate, seed, settings.batch_size
+                self.encoder,
+                self.crop_and_flip,
+                self.weights,
+                settings.transfer_epochs,
+                settings.transfer_lr,
+                settings.seed,
+                settings.batch_size,
             )
         figures = score_classifier(model, self.test, self.input, settings.batch_size)
         return {**figures, "last_loss": loss}
@@ -109,6 +117,16 @@ class Subject:
         """A view of each training image for a classifier, whose colours do not change."""
         augment = CropAndFlip(RandomCrop(self.input.image_size), self.input.mean, self.input.std)
         return RandomViews(self.train, augment, 1, self.settings.seed)
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels of the training images, (n,)."""
+        return self.train.targets.to(self.device)
+
+    @property
+    def truth(self) -> Tensor:
+        """Labels of the test images, (m,)."""
+        return self.test.targets.to(self.device)
 
     @cached_property
     def bank(self) -> Tensor:
@@ -135,7 +153,5 @@ def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) 
         found["interclass_uniformity"] = interclass_uniformity(features, labels)
     if of_class.max() > 1:
         found["tolerance"] = tolerance(features, labels)
-    pairs = similarity_histograms(
-        view1, view2, labels, bins=100
-    )  # edges, and counts by kind of pair
+    pairs = similarity_histograms(view1, view2, labels)  # edges, and counts by kind of pair
     return {name: figure.tolist() for name, figure in (found | pairs._asdict()).items()}

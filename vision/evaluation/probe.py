@@ -41,7 +41,8 @@ def linear_probe(
     untrained ones. The caller's random state does not change.
     """
     mean = train.mean(0)
-    x, y = train - mean, labels.to(train.device)
+    x = train - mean
+    y = labels.to(train.device)
     deviation = torch.linalg.vector_norm(x) / math.sqrt(x.numel())
     # identical features leave rounding errors, which must not be scaled up
     scale = torch.where(deviation > 1e-6 * mean.abs().max(), 1 / deviation, 0)
@@ -50,9 +51,8 @@ def linear_probe(
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(epochs):
-            for rows in torch.split(
-                torch.randperm(len(x), generator=generator).to(x.device), BATCH_SIZE
-            ):
+            order = torch.randperm(len(x), generator=generator).to(x.device)
+            for rows in torch.split(order, BATCH_SIZE):
                 yield x[rows], y[rows]
 
     steps = epochs * math.ceil(len(x) / BATCH_SIZE)
@@ -68,16 +68,13 @@ def balanced_svm(
 
     Of features (n, dim) with labels (n,) on queries (m, dim) with labels (m,), all at unit length.
     """
-    x, asked, y = (
-        unit_vectors(train).cpu().numpy(),
-        unit_vectors(queries).cpu().numpy(),
-        labels.cpu().numpy(),
-    )
+    x = unit_vectors(train).cpu().numpy()
+    y = labels.cpu().numpy()
+    asked = unit_vectors(queries).cpu().numpy()
     found, counts = np.unique(y, return_counts=True)
     random = np.random.default_rng(seed)
-    rows = np.concatenate(
-        [random.permutation(np.flatnonzero(y == label))[: counts.min()] for label in found]
-    )
+    of_class = [random.permutation(np.flatnonzero(y == label)) for label in found]
+    rows = np.concatenate([each[: counts.min()] for each in of_class])
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
     return {"top1": 100 * float(svm.score(asked, truth.cpu().numpy())), "images": len(rows)}
 
@@ -98,7 +95,8 @@ def augmented_probe(
     of it. What the views draw on the device comes from the caller's random state. A step's images
     go through the encoder ``encoded_at_once``.
     """
-    labels, device = views.images.targets, queries.device
+    labels = views.images.targets
+    device = queries.device
     generator = torch.Generator().manual_seed(seed)
     batch_size = min(BATCH_SIZE, len(labels))
     per_epoch = len(labels) // batch_size
@@ -109,10 +107,9 @@ def augmented_probe(
             parts = [torch.split(rows, encoded_at_once) for rows in torch.split(order, batch_size)]
             seen = views.batches(chain.from_iterable(parts), device, epoch)
             for rows in parts:
+                inputs = islice(seen, len(rows))
                 with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                    features = [
-                        encoder.features(view).float() for (view,) in islice(seen, len(rows))
-                    ]
+                    features = [encoder.features(view).float() for (view,) in inputs]
                 yield torch.cat(features), labels[torch.cat(rows)].to(device)
 
     steps = epochs * per_epoch

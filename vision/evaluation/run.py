@@ -32,7 +32,9 @@ _MERGED = ("encoders", "weights", "paper", "results")  # parts of a record by en
 
 
 def run(settings: EvaluationSettings) -> bool:
-    """Evaluate: write the result file after each measure, and print a table; True when all is done."""
+    """Evaluate: write the result file after each measure, and print a table; True when all is
+    done.
+    """
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
@@ -41,16 +43,10 @@ def run(settings: EvaluationSettings) -> bool:
     )
     if "knn" in settings.tasks and settings.k > len(train):  # refused before any encoder runs
         bank = f"{len(train):,}"
-        raise ParameterError(
-            "k", f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"
-        )
+        reason = f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"
+        raise ParameterError("k", reason)
     weights = weights_of(class_weights, train.classes)
-    inputs = {  # normalised as in training; where that is not known, by the mean and deviation of these images
-        name: replace(image_input, mean=encoder.input.mean, std=encoder.input.std)
-        if encoder.input
-        else image_input
-        for name, encoder in encoders.items()
-    }
+    inputs = {name: _input_of(encoder, image_input) for name, encoder in encoders.items()}
     papers = papers_of(settings, encoders, dataset)
     device = device_alone()
     keep_fp32()
@@ -71,19 +67,17 @@ def run(settings: EvaluationSettings) -> bool:
     }
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.json"
     before = read_json(file) if file.is_file() else {}
-    write_evaluation(
-        file, beside(before, content)
-    )  # shows now, not at the end, that the place cannot be written
+    # shows now, not at the end, that the file cannot be written
+    write_evaluation(file, beside(before, content))
     for name, encoder in encoders.items():
         subject = Subject(encoder.to(device), train, test, inputs[name], settings, weights)
         for task in settings.tasks:
             start = time.perf_counter()
             found = getattr(subject, task)()
             seconds = round(time.perf_counter() - start, 2)
-            how = {option: content["settings"][option] for option in ("seed", *TASKS[task])}
             results[name][task] = {
                 "data_variant": train.variant,
-                **how,
+                **{option: content["settings"][option] for option in ("seed", *TASKS[task])},
                 **found,
                 "seconds": seconds,
             }
@@ -95,29 +89,37 @@ def run(settings: EvaluationSettings) -> bool:
     return True
 
 
+def _input_of(encoder: ImageEncoder, known: ImageInput) -> ImageInput:
+    """Normalise as in training; where that is not known, by the mean and deviation of these
+    images.
+    """
+    if encoder.input is None:
+        return known
+    return replace(known, mean=encoder.input.mean, std=encoder.input.std)
+
+
 def beside(before: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """New results with those that a file had: of the same images and weights together, all others
     under ``others``.
     """
-    merged, others = json.loads(to_json(content)), []
-    for block in (
-        {name: part for name, part in before.items() if name != "others"},
-        *before.get("others", []),
-    ):
-        then, now = block.get("weights"), merged["weights"]
-        if (
-            then
-            and block["data"] == merged["data"]
-            and all(then.get(name, now[name]) == now[name] for name in now)
-        ):
-            merged |= {
-                part: _merged(block[part], merged.get(part, {}))
-                for part in _MERGED
-                if part in block
-            }
+    merged = json.loads(to_json(content))
+    others = []
+    newest = {name: part for name, part in before.items() if name != "others"}
+    for block in (newest, *before.get("others", [])):
+        if _of_the_same(block, merged):
+            for part in _MERGED:
+                merged[part] = _merged(block.get(part, {}), merged[part])
         elif block:
             others.append(block)
     return {**merged, "others": others}
+
+
+def _of_the_same(block: Mapping[str, Any], content: Mapping[str, Any]) -> bool:
+    """Whether two results are of the same images, and of the same weights by each name."""
+    then = block.get("weights")
+    if not then or block["data"] != content["data"]:
+        return False
+    return all(then.get(name, weights) == weights for name, weights in content["weights"].items())
 
 
 def _merged(old: Any, new: Any) -> Any:
@@ -148,13 +150,19 @@ def load_splits(
 def data_record(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str, Any]:
     """The images, for the record."""
     return {
-        "name": train.name, "variant": train.variant, "classes": len(train.classes),
-        "train_images": len(train), "test_images": len(test),
-        "corrupt_train_images": train.corrupt, "corrupt_test_images": test.corrupt,
+        "name": train.name,
+        "variant": train.variant,
+        "classes": len(train.classes),
+        "train_images": len(train),
+        "test_images": len(test),
+        "corrupt_train_images": train.corrupt,
+        "corrupt_test_images": test.corrupt,
         "checksums": [train.checksum(), test.checksum()],
-        "image_size": image_input.image_size, "loaded_size": train.size,
-        "mean": image_input.mean, "std": image_input.std,
-    }  # fmt: skip
+        "image_size": image_input.image_size,
+        "loaded_size": train.size,
+        "mean": image_input.mean,
+        "std": image_input.std,
+    }
 
 
 def report(
@@ -186,7 +194,8 @@ def papers_of(
         record = RunRecord.from_json({} if name == UNTRAINED else read_record(Path(name)))
         same = dataset_name(dataset) == dataset_name(str(record.settings.get("dataset")))
         tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
-        if rows := results_of(record.paper.rows, dataset, tasks):
+        rows = results_of(record.paper.rows, dataset, tasks)
+        if rows:
             found[name] = {"rows": rows, "differs": record.paper.differs}
     return found
 
@@ -216,11 +225,8 @@ def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None
     file = Path(settings.model) / RECORD
     try:
         trained = read_record(file.parent)["settings"]
-        return (
-            str(trained["dataset"]),
-            settings.data_dir or trained["data_dir"],
-            trained.get("train_list"),
-        )
+        data_dir = settings.data_dir or trained["data_dir"]
+        return str(trained["dataset"]), data_dir, trained.get("train_list")
     except (KeyError, TypeError) as error:
         said = f"{str(file)!r} does not say what the encoder was trained on; name images"
         raise ParameterError("dataset", said) from error
@@ -230,8 +236,7 @@ def input_size_of(encoders: Mapping[str, ImageEncoder]) -> int | None:
     """Side of the encoders' input in training; None where it is not known."""
     sides = {encoder.input.image_size for encoder in encoders.values() if encoder.input is not None}
     if len(sides) > 1:
-        said = " and ".join(str(side) for side in sorted(sides))
-        raise ParameterError(
-            "compare", f"the encoders were trained on images of {said} pixels a side"
-        )
+        said = " and ".join(map(str, sorted(sides)))
+        reason = f"the encoders were trained on images of {said} pixels a side"
+        raise ParameterError("compare", reason)
     return next(iter(sides), None)

@@ -9,9 +9,12 @@ from typing import ClassVar
 from dystress_text.cli.options import check_options, option
 
 TASKS: dict[str, tuple[str, ...]] = {  # and the options that change their figures, beside the seed
-    "knn": (), "linear": ("probe_epochs",), "geometry": (),
-    "svm": (), "transfer": ("transfer_epochs", "transfer_lr", "class_weights"),
-}  # fmt: skip
+    "knn": (),
+    "linear": ("probe_epochs",),
+    "geometry": (),
+    "svm": (),
+    "transfer": ("transfer_epochs", "transfer_lr", "class_weights"),
+}
 UNTRAINED = "untrained"
 # the paper's, by the class names of data/README.md, which says what counts they come from
 NAMED_WEIGHTS: dict[str, dict[str, float]] = {
@@ -31,15 +34,16 @@ class EvaluationSettings:
     model: str = field(metadata={"help": "Folder that vision/train.py wrote."})
     dataset: str | None = option(
         None,
-        "Name of an image set, or a folder of class folders; default: what the model was trained on.",
+        "Name of an image set, or a folder of class folders; default: what the model was trained "
+        "on.",
     )
     data_dir: str | None = option(
         None, "Folder of prepared data; default: as in training, $DYSTRESS_DATA, or data/prepared."
     )
     tasks: list[str] = option(
         list(TASKS)[:3],
-        "Default: the first three. svm is linear, on balanced classes (FS of Kukleva et al.); transfer trains the "
-        "whole encoder.",
+        "Default: the first three. svm is linear, on balanced classes (FS of Kukleva et al.); "
+        "transfer trains the whole encoder.",
         choices=list(TASKS),
         nargs="+",
     )
@@ -57,15 +61,15 @@ class EvaluationSettings:
     )
     probe: str | None = option(
         None,
-        "linear: train on augmented images, as published figures have it, or on fixed features, which is faster; "
-        "default: augmented for images of more than 96 pixels.",
+        "linear: train on augmented images, as published figures have it, or on fixed features, "
+        "which is faster; default: augmented for images of more than 96 pixels.",
         choices=("augmented", "fixed"),
     )
     probe_epochs: int = option(90, "linear: epochs; default 90.", interval="[1, inf)")
     class_weights: list[str] = option(
         [],
-        "transfer: weights by class, such as HP=1 SSA=2.45, where classes that are not named weigh 1; or the paper's "
-        f"of a set: {', '.join(NAMED_WEIGHTS)}.",
+        "transfer: weights by class, such as HP=1 SSA=2.45, where classes that are not named weigh "
+        f"1; or the paper's of a set: {', '.join(NAMED_WEIGHTS)}.",
         nargs="+",
         metavar="CLASS=WEIGHT",
     )
@@ -78,8 +82,8 @@ class EvaluationSettings:
     )
     batch_size: int = option(
         256,
-        "Images that are encoded at a time, in the steps of the probe (256 images) and of fine-tuning (128) too; "
-        "default 256.",
+        "Images that are encoded at a time, in the steps of the probe (256 images) and of "
+        "fine-tuning (128) too; default 256.",
         interval="[1, inf)",
     )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")

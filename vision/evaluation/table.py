@@ -21,15 +21,14 @@ SHOWN = {  # figures: what they are called, digits after the point, and what is 
     "auc": ("auc", 2, ""),
 }
 
+# by task
 PREFIXES = {
     "svm": "linear SVM on balanced classes,",
     "transfer": "fine-tuned",
     "unnamed": "unnamed measure",
-}  # by task
-PROBES = {
-    "augmented": "augmented images",
-    "fixed": "fixed features",
-}  # how a linear probe was trained
+}
+# how a linear probe was trained
+PROBES = {"augmented": "augmented images", "fixed": "fixed features"}
 
 
 def cells(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None) -> list[list[str]]:
@@ -56,11 +55,9 @@ def page_tables(record: RunRecord) -> list[tuple[str, list[list[str]]]]:
         f"{name.removeprefix('knn')}-NN": {"top1": value} for name, value in record.trained.items()
     }
     queries = record.data.get("knn_queries")  # on a CPU not all of them
-    mine = (
-        f"this run, while training, {queries:,} test images"
-        if queries
-        else "this run, while training"
-    )
+    mine = "this run, while training"
+    if queries:
+        mine += f", {queries:,} test images"
     return [("The paper's figures", cells({mine: {"knn": online}, **rows}))]
 
 
@@ -72,7 +69,8 @@ def _figures(tasks: Mapping[str, Any]) -> dict[str, str]:
         prefix = f"linear probe on {probe}," if probe else PREFIXES.get(task, "")
         measured = result if task == "knn" else {prefix: {**result.get("accuracy", {}), **result}}
         for name, values in measured.items():
-            for figure, (label, digits, better) in SHOWN.items():
-                if isinstance(values, Mapping) and values.get(figure) is not None:
-                    found[f"{name} {label}{better}".strip()] = f"{values[figure]:.{digits}f}"
+            if isinstance(values, Mapping):
+                for figure, (label, digits, better) in SHOWN.items():
+                    if values.get(figure) is not None:
+                        found[f"{name} {label}{better}".strip()] = f"{values[figure]:.{digits}f}"
     return found

@@ -37,27 +37,26 @@ def prepared(module: nn.Module, vision: VisionSettings, accelerator: Accelerator
     """
     if vision.sync_batchnorm and accelerator.num_processes > 1:
         if accelerator.device.type == "cpu":
-            raise ParameterError(
-                "sync_batchnorm", "torch has it for GPUs alone, and these processes are on CPUs"
-            )
+            reason = "torch has it for GPUs alone, and these processes are on CPUs"
+            raise ParameterError("sync_batchnorm", reason)
         module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     return module.to(accelerator.device)
 
 
 def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> Objective:
     """The loss of the settings, on the accelerator's device, with the rows of all processes."""
-    objective, vision = copy.deepcopy(settings.loss), settings.vision
+    vision = settings.vision
+    objective = copy.deepcopy(settings.loss)
     if isinstance(objective, QueueInfoNCELoss):
         if accelerator.num_processes > 1 and not vision.sync_batchnorm:
-            reason = "with batch statistics of its own, a process can tell its keys from those of the others"
-            raise ParameterError(
-                "loss", f"queue on several processes needs --sync_batchnorm; {reason}"
+            reason = (
+                "queue on several processes needs --sync_batchnorm; with batch statistics of its "
+                "own, a process can tell its keys from those of the others"
             )
+            raise ParameterError("loss", reason)
         if objective.dim not in (None, vision.out_dim):
-            raise ParameterError(
-                "loss",
-                f"queue: dim {objective.dim} is not --out_dim {vision.out_dim}; leave it out",
-            )
+            reason = f"queue: dim {objective.dim} is not --out_dim {vision.out_dim}; leave it out"
+            raise ParameterError("loss", reason)
         objective.start(vision.out_dim)
     objective.gather = gather_of(accelerator)
     return objective.to(accelerator.device)
@@ -74,7 +73,8 @@ def task_of(
     """The task that the settings describe; encoder, views and objective are on the accelerator's
     device.
     """
-    vision, dim = settings.vision, settings.vision.out_dim
+    vision = settings.vision
+    dim = vision.out_dim
     common: dict[str, Any] = {
         "encoder": encoder,
         "views": views,
@@ -89,12 +89,12 @@ def task_of(
     common |= {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
     if isinstance(objective, QueueInfoNCELoss):
         return QueueTask(**common)
+    head: nn.Module
     dino = isinstance(objective, DINOLoss)
-    head = (
-        Prototypes(dim, objective.prototypes)
-        if isinstance(objective, DINOLoss)
-        else mlp(dim, PREDICTOR_HIDDEN, dim)
-    )
+    if isinstance(objective, DINOLoss):
+        head = Prototypes(dim, objective.prototypes)
+    else:
+        head = mlp(dim, PREDICTOR_HIDDEN, dim)
     return TeacherTask(**common, head=prepared(head, vision, accelerator), head_in_teacher=dino)
 
 

@@ -74,9 +74,8 @@ class BarlowTwinsLoss(GlobalBatchLoss):
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         correlation = _standardised(z1, dim=0).T @ _standardised(z2, dim=0) / len(z1)  # (dim, dim)
-        return (
-            1 - correlation.diagonal()
-        ).square().sum() + self.off_diagonal * _off_diagonal_squares(correlation)
+        agreement = (1 - correlation.diagonal()).square().sum()
+        return agreement + self.off_diagonal * _off_diagonal_squares(correlation)
 
 
 @register("vicreg")
@@ -99,7 +98,9 @@ class VICRegLoss(GlobalBatchLoss):
         gather: Gather | None = None,
     ) -> None:
         super().__init__(gather)
-        self.invariance, self.variance, self.covariance = invariance, variance, covariance
+        self.invariance = invariance
+        self.variance = variance
+        self.covariance = covariance
         for name, weight in self.arguments().items():
             check_number(name, weight, "[0, inf)")
 
@@ -117,18 +118,17 @@ class WMSELoss(GlobalBatchLoss):
     """W-MSE (Ermolov et al., ICML 2021, Eqs. 5 and 6): the distance of the views once each is white
     and normalised.
 
-    ``mean_i |v1_i - v2_i|^2``, where v is ``L^-1 (z - mean z)`` at unit length and L the Cholesky factor of z's
-    covariance. Each view is whitened in slices of the batch, as many as leave a slice at least 2
-    dim rows, the paper's ratio. Batches are shuffled, so slices are consecutive rows, where the
-    paper draws them at random. The batch must have more rows than dimensions.
+    ``mean_i |v1_i - v2_i|^2``, where v is ``L^-1 (z - mean z)`` at unit length and L the Cholesky
+    factor of z's covariance. Each view is whitened in slices of the batch, as many as leave a slice
+    at least 2 dim rows, the paper's ratio. Batches are shuffled, so slices are consecutive rows,
+    where the paper draws them at random. The batch must have more rows than dimensions.
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         n, dim = z1.shape
         slices = max(1, n // (2 * dim))
-        first, second = (
-            torch.cat([_white(part) for part in z.tensor_split(slices)]) for z in (z1, z2)
-        )
+        first = torch.cat([_white(part) for part in z1.tensor_split(slices)])  # (N, dim)
+        second = torch.cat([_white(part) for part in z2.tensor_split(slices)])
         return (first - second).square().sum(1).mean()
 
 
@@ -143,9 +143,8 @@ class ZeroICLLoss(GlobalBatchLoss):
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
-        first, second = (
-            _decorrelated(_standardised(z, dim=1), ridge=0.01) for z in (z1, z2)
-        )  # (N, dim)
+        first = _decorrelated(_standardised(z1, dim=1), ridge=0.01)  # (N, dim)
+        second = _decorrelated(_standardised(z2, dim=1), ridge=0.01)
         return (1 - (first * second).mean(1)).square().sum()
 
 
@@ -189,13 +188,15 @@ class BYOLLoss(NegativeFreeLoss):
     """BYOL (Grill et al., NeurIPS 2020, Eq. 2 on both views): the distance of predictions and
     targets as unit vectors.
 
-    ``mean |p1 - t2|^2 + mean |p2 - t1|^2`` over the images, of the student's predictions p and the teacher's outputs t.
+    ``mean |p1 - t2|^2 + mean |p2 - t1|^2`` over the images, of the student's predictions p and the
+    teacher's outputs t.
     """
 
     def of_views(self, *views: Tensor) -> Tensor:
         p1, p2, t1, t2 = (F.normalize(z, dim=1) for z in views)
-        t1, t2 = t1.detach(), t2.detach()
-        return ((p1 - t2).square().sum(1) + (p2 - t1).square().sum(1)).mean()
+        first = (p1 - t2.detach()).square().sum(1)  # (batch,)
+        second = (p2 - t1.detach()).square().sum(1)
+        return (first + second).mean()
 
 
 @register("dino")
@@ -214,7 +215,8 @@ class DINOLoss(NegativeFreeLoss):
     """
 
     centre: Tensor
-    student_temperature, centre_momentum = 0.1, 0.9  # the paper's
+    student_temperature = 0.1  # the paper's
+    centre_momentum = 0.9  # the paper's
     teacher_temperature = 0.04  # the paper's at the start
 
     def __init__(self, prototypes: int = PROTOTYPES, *, gather: Gather | None = None) -> None:
@@ -226,12 +228,10 @@ class DINOLoss(NegativeFreeLoss):
     def of_views(self, *views: Tensor) -> Tensor:
         student = [F.log_softmax(s / self.student_temperature, dim=1) for s in views[:-2]]
         outputs = [t.detach() for t in views[-2:]]
-        teacher = [
-            torch.softmax((t - self.centre) / self.teacher_temperature, dim=1) for t in outputs
-        ]
-        terms = [
-            -(t * s).sum(1) for i, t in enumerate(teacher) for j, s in enumerate(student) if i != j
-        ]
+        terms = []
+        for i, output in enumerate(outputs):
+            teacher = torch.softmax((output - self.centre) / self.teacher_temperature, dim=1)
+            terms += [-(teacher * s).sum(1) for j, s in enumerate(student) if i != j]
         if self.training:
             mean = self.gather(torch.cat(outputs).mean(0, keepdim=True)).mean(0)  # (prototypes,)
             self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
@@ -248,9 +248,8 @@ def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
     scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
     identity = torch.eye(len(covariance), dtype=z.dtype, device=z.device)
     factor = torch.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * scale * identity)
-    white: Tensor = torch.linalg.solve_triangular(
-        factor, (z - z.mean(0)).T, upper=False
-    )  # (dim, rows)
+    centred = (z - z.mean(0)).T  # (dim, rows)
+    white: Tensor = torch.linalg.solve_triangular(factor, centred, upper=False)
     return F.normalize(white.T, dim=1)
 
 
@@ -274,7 +273,9 @@ def _decorrelated(x: Tensor, ridge: float) -> Tensor:
 
 
 def _covariance(z: Tensor) -> Tensor:
-    """Of the columns, (n, dim) -> (dim, dim). ``torch.cov`` is the same, but waits for the device."""
+    """Return the covariance of the columns, (n, dim) -> (dim, dim). ``torch.cov`` is the same, but
+    waits for the device.
+    """
     centred = z - z.mean(dim=0)
     return centred.T @ centred / (len(z) - 1)
 

@@ -16,21 +16,25 @@ from vision.evaluation.features import image_features
 from vision.evaluation.knn import OnlineKnn
 from vision.resnet import ImageEncoder
 
-SHOWN, NEAREST, SEARCHED = (
-    6,
-    5,
-    2_000,
-)  # classes, neighbours of an image, training images that are looked through
-SIDE, GAP = 64, 2  # pixels: of an image on the page at most, and between two
-HEADING = "Test images (left) and the training images nearest to them: before training (above) and after it"
+SHOWN = 6  # classes
+NEAREST = 5  # neighbours of an image
+SEARCHED = 2_000  # training images that are looked through
+SIDE = 64  # pixels of an image on the page, at most
+GAP = 2  # pixels between two
+HEADING = (
+    "Test images (left) and the training images nearest to them: before training (above) and "
+    "after it"
+)
 Rows = list[list[int]]  # for each test image those of its neighbours
 
 
 def nearest(encoder: ImageEncoder, knn: OnlineKnn) -> Rows:
-    """The training images that are most similar to the test images on show, the nearest one first."""
-    known, asked = (
-        image_features(encoder, images, knn.input, knn.batch_size) for images in _sets(knn)
-    )
+    """Return the training images that are most similar to the test images on show, the nearest one
+    first.
+    """
+    searched, shown = _sets(knn)
+    known = image_features(encoder, searched, knn.input, knn.batch_size)
+    asked = image_features(encoder, shown, knn.input, knn.batch_size)
     similarities = unit_vectors(asked) @ unit_vectors(known).T  # (shown, searched)
     return similarities.topk(min(NEAREST, len(known))).indices.tolist()
 
@@ -40,28 +44,24 @@ def gallery(knn: OnlineKnn, found: Mapping[str, Rows]) -> tuple[str, Pictures]:
     searched, shown = _sets(knn)
     pictures = []
     for row, label in enumerate(_labels(shown)):
-        names = {
-            when: ", ".join(_labels(searched.subset(rows[row]))) for when, rows in found.items()
-        }
-        strips = [[shown.image(row), *map(searched.image, rows[row])] for rows in found.values()]
-        tiles = [
-            torch.cat([F.pad(tile, (GAP,) * 4, value=255) for tile in strip], dim=2)
-            for strip in strips
-        ]
-        said = f"{label}. Nearest before training: {names['before']}; after it: {names['after']}."
-        pixels = torch.cat(tiles, dim=1).permute(1, 2, 0).numpy()  # (height, width, 3)
-        pictures.append(
-            (
-                f"a test image of {label}, and its neighbours",
-                said,
-                raster(pixels, SIDE * len(strips[0])),
-            )
-        )
+        strips = []
+        names = []
+        for when in ("before", "after"):
+            near = found[when][row]
+            names.append(", ".join(_labels(searched.subset(near))))
+            tiles = [shown.image(row), *map(searched.image, near)]  # (3, side, side) each
+            strips.append(torch.cat([F.pad(tile, (GAP,) * 4, value=255) for tile in tiles], dim=2))
+        pixels = torch.cat(strips, dim=1).permute(1, 2, 0).numpy()  # (height, width, 3)
+        title = f"a test image of {label}, and its neighbours"
+        said = f"{label}. Nearest before training: {names[0]}; after it: {names[1]}."
+        pictures.append((title, said, raster(pixels, SIDE * len(tiles))))
     return HEADING, pictures
 
 
 def _sets(knn: OnlineKnn) -> tuple[ImageSet, ImageSet]:
-    """The training images that are searched, and the first test image of classes at even distances."""
+    """Return the training images that are searched, and the first test image of classes at even
+    distances.
+    """
     labels = knn.queries.targets
     classes = torch.unique(labels)
     chosen = classes[torch.linspace(0, len(classes) - 1, min(SHOWN, len(classes))).long()]

@@ -89,7 +89,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 
 def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[PretrainTask, str]:
     """Load images and network; return the task, and what is measured while it trains."""
-    vision, engine = settings.vision, settings.engine
+    vision = settings.vision
+    engine = settings.engine
     check_batch(settings, engine.train_batch_size, accelerator.num_processes)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
@@ -98,9 +99,15 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
     prepared(encoder, vision, accelerator)
     objective = objective_of(settings, accelerator)
     images = load_images(
-        vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list,
+        vision.dataset,
+        "train",
+        vision.data_dir,
+        None,
+        vision.skip_corrupt,
+        vision.image_size,
+        vision.train_list,
         keep_count=True,
-    )  # fmt: skip
+    )
     crop = crop_of(images.size, vision.image_size)
     encoder.input = ImageInput(vision.image_size, crop, *mean_std(images))
     images = images.sample(vision.max_train_samples, engine.seed)
@@ -123,20 +130,26 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
 
 def _new_record(settings: PretrainSettings, task: PretrainTask) -> dict[str, Any]:
     """Return what ``run.json`` holds from the start on."""
-    images, knn = task.views.images, task.online
+    images = task.views.images
+    knn = task.online
     return {
         "program": IMAGE_PROGRAM,
         "settings": settings.options(),
         "loss": str(settings.loss),
         "data": {
-            "name": images.name, "variant": images.variant, "images": len(images), **_identity(images, settings),
-            "classes": len(images.classes), "corrupt": images.corrupt, "loaded_size": images.size,
+            "name": images.name,
+            "variant": images.variant,
+            "images": len(images),
+            **_identity(images, settings),
+            "classes": len(images.classes),
+            "corrupt": images.corrupt,
+            "loaded_size": images.size,
             "knn_bank": None if knn is None else len(knn.bank),
             "knn_queries": None if knn is None else len(knn.queries),
         },
         "versions": versions("kornia", "pytorch_optimizer", "pillow"),
         **paper_row(PROGRAM, settings.options()),
-    }  # fmt: skip
+    }
 
 
 def _begin(
@@ -148,24 +161,24 @@ def _begin(
     folder: Path,
 ) -> None:
     """Say what is trained, measure the untrained network, and write the record."""
-    images, knn = task.views.images, task.online
+    images = task.views.images
     place = "cropped from the whole picture"
     if isinstance(images, DecodedImages):
         place = f"at {images.size} x {images.size}"
-    batch_size, where = settings.engine.train_batch_size, describe(trainer.accelerator)
+    batch_size = settings.engine.train_batch_size
     print(
         f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}",
         measured,
         f"loss: {record['loss']}",
-        f"{trainer.total_steps:,} steps of {batch_size} images on {where}",
+        f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",
         sep="\n",
         flush=True,
     )
     before = read_record(folder) if settings.engine.resumes else {}
     record["untrained"] = before.get("untrained") or dict(task.evaluate())
-    if knn is not None:
-        neighbours = before.get("neighbours") or {"before": nearest(task.encoder, knn)}
-        record["neighbours"] = neighbours
+    if task.online is not None:
+        then = before.get("neighbours")
+        record["neighbours"] = then or {"before": nearest(task.encoder, task.online)}
     begin_record(trainer, settings.engine, folder, record)
 
 
@@ -177,11 +190,12 @@ def _publish(
     folder: Path,
 ) -> None:
     """Find the neighbours of the trained network, and write record and page."""
-    output, knn = Path(settings.engine.output_dir), task.online
+    output = Path(settings.engine.output_dir)
+    knn = task.online
     end_record(trainer, settings.engine, folder, record)
     if knn is not None:
         saved = load_encoder(output).to(trainer.accelerator.device)
-        record["neighbours"] = {**record["neighbours"], "after": nearest(saved, knn)}
+        record["neighbours"]["after"] = nearest(saved, knn)
     record["images_per_second"] = round(trainer.samples_per_second, 1)
     write_record(output, record)
 
@@ -191,7 +205,8 @@ def _publish(
         return render_page([finished], page_tables(finished.record), examples=shown)
 
     lines = [
-        f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
+        f"{record['images_per_second']:,.0f} images/s, "
+        f"{record['train_seconds']:,.0f} s of training, "
         f"peak memory {record['peak_memory_gb']:.2f} GB"
     ]
     variant = record["data"]["variant"]
@@ -209,7 +224,8 @@ def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
     Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
     keeps its id.
     """
-    output, files = Path(settings.engine.output_dir), images.files_id
+    output = Path(settings.engine.output_dir)
+    files = images.files_id
     then = (read_record(output / REPLACING) or read_record(output)).get("data", {})
     if settings.vision.skip_corrupt and settings.engine.resumes and then.get("files") == files:
         return {name: then[name] for name in ("files", "id")}
@@ -219,17 +235,15 @@ def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
     """Two views of each image, and the small ones of DINO."""
-    vision, crop = (
-        settings.vision,
-        RandomCrop(settings.vision.image_size, settings.vision.min_scale),
-    )
+    vision = settings.vision
+    crop = RandomCrop(vision.image_size, vision.min_scale)
     augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
+    views = RandomViews(images, augment, 2, settings.engine.seed)
+    if not vision.small_crops:
+        return views
     # coloured as the others, with areas up to where the large ones begin
-    small = replace(
-        augment, crop=RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
-    )
-    others = ((small, vision.small_crops),) if vision.small_crops else ()
-    return RandomViews(images, augment, 2, settings.engine.seed, others)
+    crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    return replace(views, others=((replace(augment, crop=crop), vision.small_crops),))
 
 
 def _online_knn(
@@ -259,7 +273,8 @@ def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
         reason = "batch normalisation needs at least 2 images a process (one has no spread)"
         raise ParameterError("train_batch_size", reason)
     if isinstance(settings.loss, WMSELoss) and batch <= vision.out_dim:
-        reason = f"the loss w_mse() whitens {vision.out_dim} dimensions, so the batch must have more images than that"
-        raise ParameterError(
-            "out_dim", f"{reason}, but it has {batch}; {max(1, batch // 2)} is the usual half"
+        reason = (
+            f"the loss w_mse() whitens {vision.out_dim} dimensions, so the batch must have more "
+            f"images than that, but it has {batch}; {max(1, batch // 2)} is the usual half"
         )
+        raise ParameterError("out_dim", reason)

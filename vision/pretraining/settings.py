@@ -20,11 +20,8 @@ from vision.pretraining.negative_free import BYOLLoss, DINOLoss
 from vision.pretraining.presets import PRESETS
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
-WITH_FOLLOWER = (
-    QueueInfoNCELoss,
-    BYOLLoss,
-    DINOLoss,
-)  # a second encoder follows the trained one by --key_momentum
+# a second encoder follows the trained one by --key_momentum
+WITH_FOLLOWER = (QueueInfoNCELoss, BYOLLoss, DINOLoss)
 SMALLEST_CROP = 0.05  # share of an image's area; DINO's
 _LOSSES_WITH = {"key_momentum": WITH_FOLLOWER, "small_crops": (DINOLoss,)}
 
@@ -37,15 +34,16 @@ class VisionSettings:
 
     dataset: str = option(
         "cifar10",
-        f"{', '.join(SET_NAMES)}, shapes (drawn at run time), or a folder of images (all together, or "
-        "train/CLASS/ and test/CLASS/) or parquet files.",
+        f"{', '.join(SET_NAMES)}, shapes (drawn at run time), or a folder of images (all "
+        "together, or train/CLASS/ and test/CLASS/) or parquet files.",
     )
     data_dir: str | None = option(
         None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared."
     )
     train_list: str | None = option(
         None,
-        "The training images to take, such as a published long tail: a path a line, or positions in FILE.npy.",
+        "The training images to take, such as a published long tail: a path a line, or positions "
+        "in FILE.npy.",
     )
     max_train_samples: int | None = option(
         None, "Use this many images, drawn with the seed.", interval="[2, inf)"
@@ -53,8 +51,9 @@ class VisionSettings:
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
     loss: str = option(
         "ntxent(cosine(0.07, 0.2))",
-        "The loss: an objective of a temperature (docs/losses.md); queue is MoCo v2's. No negatives and no temperature "
-        "have barlow_twins, vicreg, w_mse, zero_icl, zero_fcl, zero_cl, arb, byol and dino.",
+        "The loss: an objective of a temperature (docs/losses.md); queue is MoCo v2's. No "
+        "negatives and no temperature have barlow_twins, vicreg, w_mse, zero_icl, zero_fcl, "
+        "zero_cl, arb, byol and dino.",
     )
     architecture: str = option("resnet18", "The network.", choices=list(ARCHITECTURES))
     stem: str = option(
@@ -73,7 +72,8 @@ class VisionSettings:
     )
     jitter: float = option(
         1.0,
-        "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, which it uses on ImageNet.",
+        "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, which it uses on "
+        "ImageNet.",
         interval=f"[0, {STRONGEST_JITTER}]",
     )
     blur: bool = option(False, "Gaussian blur, as on ImageNet.")
@@ -101,8 +101,8 @@ class VisionSettings:
     )
     small_crops: int = option(
         0,
-        "dino: small crops of each image, for the student alone; they take from a twentieth of its area to "
-        "--min_scale, the large ones from there on.",
+        "dino: small crops of each image, for the student alone; they take from a twentieth of its "
+        "area to --min_scale, the large ones from there on.",
         interval="[0, 64]",
     )
     small_crop_size: int = option(
@@ -110,7 +110,8 @@ class VisionSettings:
     )
     one_pass: bool = option(
         False,
-        "Both views go through the network in one pass, which is faster, and share its batch statistics; not of queue.",
+        "Both views go through the network in one pass, which is faster, and share its batch "
+        "statistics; not of queue.",
     )
     sync_batchnorm: bool = option(
         False, "On GPUs: compute batch statistics over all processes, not in each one."
@@ -122,9 +123,8 @@ class VisionSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if self.small_crops and self.min_scale <= SMALLEST_CROP:
-            raise ParameterError(
-                "min_scale", f"must be above {SMALLEST_CROP}, where the areas of small crops begin"
-            )
+            reason = f"must be above {SMALLEST_CROP}, where the areas of small crops begin"
+            raise ParameterError("min_scale", reason)
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,8 @@ PROGRAM = Program(
     PRESETS,
     default="cifar10",
     of_loss=("key_momentum", "small_crops", "small_crop_size"),
-    not_of_a_row=(
-        "skip_corrupt",
-        "sync_batchnorm",
-        "knn_k",
-        "eval_steps",
-    ),  # the last two are for a best model alone
+    # the last two are for a best model alone
+    not_of_a_row=("skip_corrupt", "sync_batchnorm", "knn_k", "eval_steps"),
 )
 
 
@@ -175,20 +171,19 @@ class PretrainSettings:
 
     def __post_init__(self) -> None:
         for unused, owners in _LOSSES_WITH.items():
-            if not isinstance(self.loss, owners) and getattr(self.vision, unused) != getattr(
-                VisionSettings, unused
-            ):
+            given = getattr(self.vision, unused) != getattr(VisionSettings, unused)
+            if given and not isinstance(self.loss, owners):
                 names = ", ".join(map(name_of, owners))
                 raise ParameterError(unused, f"the loss {self.loss} has none; it is for {names}")
         if self.engine.grad_cache_chunk is not None:
             reason = (
-                "batch normalisation uses the statistics of its batch, which a chunk does not have"
+                "batch normalisation uses the statistics of its batch, which a chunk does not "
+                "have; leave the option out"
             )
-            raise ParameterError("grad_cache_chunk", f"{reason}; leave the option out")
+            raise ParameterError("grad_cache_chunk", reason)
         if self.engine.log_similarity and not isinstance(self.loss, ContrastiveLoss):
-            raise ParameterError(
-                "log_similarity", f"the loss {self.loss} has no negatives to look at"
-            )
+            reason = f"the loss {self.loss} has no negatives to look at"
+            raise ParameterError("log_similarity", reason)
 
     def options(self) -> dict[str, Any]:
         """Every option by its name."""

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dystress_text.core.objectives import ContrastiveLoss, Objective
 from dystress_text.core.vectors import at_least_fp32
-from dystress_text.errors import TrainingError
+from dystress_text.errors import TrainingError, reason_of
 from dystress_text.training.batches import Batch, Embeddings
 from dystress_text.training.task import PROBE
 from vision.data.augment import evaluation_transform
@@ -35,14 +35,15 @@ PREDICTOR_HIDDEN = 4096  # BYOL's
 
 @dataclass(eq=False)
 class PretrainTask:
-    """Implements :class:`~dystress_text.training.task.Task` for images, of which it sees two views."""
+    """Implements :class:`~dystress_text.training.task.Task` for images, of which it sees two
+    views.
+    """
 
     encoder: ImageEncoder  # on the device it trains on
     views: RandomViews
     objective: Objective
-    one_pass: bool = (
-        False  # whether all views of a side share a forward pass, and with it the batch statistics
-    )
+    # whether all views of a side share a forward pass, and with it the batch statistics
+    one_pass: bool = False
     online: OnlineKnn | None = None  # metrics of the encoder while it trains
     card: str = "Pre-trained."  # text for the saved folder's card
     batch_size: int = PROBE  # of a process
@@ -68,9 +69,8 @@ class PretrainTask:
         return self.views.load(indices, step)
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        return Embeddings(
-            model(*self.passes(self.views.on_device(batch))).chunk(2)
-        )  # each (n, dim)
+        views = self.passes(self.views.on_device(batch))
+        return Embeddings(model(*views).chunk(2))  # each (n, dim)
 
     def passes(self, views: Sequence[Tensor]) -> Sequence[Tensor]:
         """The forward passes of views of one side, each (n, 3, side, side)."""
@@ -79,16 +79,15 @@ class PretrainTask:
     def loss(self, embeddings: Embeddings) -> Tensor:
         try:
             loss: Tensor = self.objective(*embeddings.views)
-        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not declare it
-            reason = " ".join(str(error).split())
-            raise TrainingError(
-                f"the embeddings cannot be whitened; lower --learning_rate ({reason})"
-            ) from error
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # not declared
+            advice = "the embeddings cannot be whitened; lower --learning_rate"
+            raise TrainingError(f"{advice} ({reason_of(error)})") from error
         return loss
 
     @torch.no_grad()
     def probe(self) -> Tensor:
-        given, images = self.encoder.input, self.views.images
+        given = self.encoder.input
+        images = self.views.images
         if given is None:  # nobody has said how images enter
             return torch.zeros(1, 1)
         count = min(PROBE, len(images))
@@ -98,7 +97,8 @@ class PretrainTask:
         for module in encoder.modules():
             if isinstance(module, _BatchNorm):
                 # a batch's own statistics: the gathered ones lag at first
-                module.running_mean = module.running_var = None
+                module.running_mean = None
+                module.running_var = None
         device = next(encoder.parameters()).device
         features = []
         for some in np.split(rows[: count - count % size], count // size):
@@ -121,9 +121,8 @@ class MomentumTask(PretrainTask):
     """
 
     momentum: float  # of the follower's weights
-    autocast: Callable[
-        [], AbstractContextManager[Any]
-    ]  # the follower's precision, such as accelerate's ``autocast``
+    # the follower's precision, such as accelerate's ``autocast``
+    autocast: Callable[[], AbstractContextManager[Any]]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -172,7 +171,9 @@ class QueueTask(MomentumTask):
 
 
 class HeadedEncoder(nn.Module):
-    """An encoder and a head used in training only, each (n, 3, h, w) -> (all n, the head's width)."""
+    """An encoder and a head used in training only, each (n, 3, h, w) -> (all n, the head's
+    width).
+    """
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -193,9 +194,8 @@ class TeacherTask(MomentumTask):
     """
 
     head: nn.Module  # of the student, after the encoder
-    head_in_teacher: (
-        bool  # whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor)
-    )
+    # whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor)
+    head_in_teacher: bool
 
     def __post_init__(self) -> None:
         self.headed = HeadedEncoder(self.encoder, self.head)
@@ -213,9 +213,8 @@ class TeacherTask(MomentumTask):
         views = self.views.on_device(batch)
         large = self.passes(views[:2])
         student = model(*large, *self.passes(views[2:])).chunk(len(views))
-        return Embeddings(
-            (*student, *self._follow(*large).chunk(2))
-        )  # each (n, the head's or the projector's width)
+        teacher = self._follow(*large).chunk(2)
+        return Embeddings((*student, *teacher))  # each (n, the head's or the projector's width)
 
 
 class Prototypes(nn.Module):
@@ -226,7 +225,5 @@ class Prototypes(nn.Module):
         self.weight = nn.Parameter(torch.randn(count, dim))
 
     def forward(self, z: Tensor) -> Tensor:
-        with torch.autocast(
-            device_type=z.device.type, enabled=False
-        ):  # the loss divides cosines by 0.04
+        with torch.autocast(z.device.type, enabled=False):  # the loss divides cosines by 0.04
             return F.linear(F.normalize(at_least_fp32(z), dim=1), F.normalize(self.weight, dim=1))

@@ -102,10 +102,16 @@ def gray16(value):
 
 @pytest.mark.parametrize(
     ("image", "kind", "expected"),
-    [(gray16(value), kind, (value >> 8,) * 3) for value in (0, 300, 65_535) for kind in ("PNG", "TIFF")]
-    + [(Image.new("RGBA", (6, 4), (*RED, alpha)), "PNG", on_white)
-       for alpha, on_white in ((255, RED), (0, WHITE), (128, (255, 127, 127)))],
-)  # fmt: skip
+    [
+        (gray16(value), kind, (value >> 8,) * 3)
+        for value in (0, 300, 65_535)
+        for kind in ("PNG", "TIFF")
+    ]
+    + [
+        (Image.new("RGBA", (6, 4), (*RED, alpha)), "PNG", on_white)
+        for alpha, on_white in ((255, RED), (0, WHITE), (128, (255, 127, 127)))
+    ],
+)
 def test_16_bits_keep_their_upper_8_and_transparent_pixels_lie_on_white(image, kind, expected):
     found = decode(encoded(image, kind))
     assert (found.mode, found.size, found.getpixel((2, 1))) == ("RGB", (6, 4), expected)

@@ -185,10 +185,15 @@ def test_figures_of_others_stand_apart_and_come_back(change, data, tmp_path):
 
 @pytest.mark.parametrize(
     ("kept", "missing"),
-    [([0], {"uniformity", "interclass uniformity", "tolerance", "auc", "balanced accuracy"}),  # one image
-     ([0, 2, 4], {"interclass uniformity", "auc", "balanced accuracy"}),  # one class
-     ([0, 1], {"tolerance"})],  # one image a class, one pair
-)  # fmt: skip
+    [
+        (
+            [0],
+            {"uniformity", "interclass uniformity", "tolerance", "auc", "balanced accuracy"},
+        ),  # one image
+        ([0, 2, 4], {"interclass uniformity", "auc", "balanced accuracy"}),  # one class
+        ([0, 1], {"tolerance"}),
+    ],  # one image a class, one pair
+)
 def test_figures_that_do_not_exist_are_left_out(
     kept, missing, model, data, tmp_path, capsys, recwarn
 ):

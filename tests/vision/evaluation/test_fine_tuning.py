@@ -73,8 +73,15 @@ def test_it_learns_and_its_figures_are_scikit_learns(classes, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "classes", "weights"),
-    [("chaoyang", ("serrated", "normal", "adenoma", "adenocarcinoma"), [1.667, 1.264, 2.114, 1.0]),
-     ("mhist", ("HP", "SSA"), [1.0, 2.45]), ("mhist", ("SSA", "hyperplastic"), [2.45, 1.0])],
-)  # fmt: skip
+    [
+        (
+            "chaoyang",
+            ("serrated", "normal", "adenoma", "adenocarcinoma"),
+            [1.667, 1.264, 2.114, 1.0],
+        ),
+        ("mhist", ("HP", "SSA"), [1.0, 2.45]),
+        ("mhist", ("SSA", "hyperplastic"), [2.45, 1.0]),
+    ],
+)
 def test_the_papers_weights_follow_the_classes_names(name, classes, weights):
     assert weights_of(parse_class_weights([name]), classes).tolist() == pytest.approx(weights)

@@ -1,4 +1,6 @@
-"""The linear probe: against scikit-learn on real features, and its schedule against a loop by hand."""
+"""The linear probe: against scikit-learn on real features, and its schedule against a loop by
+hand.
+"""
 
 import math
 from types import SimpleNamespace

@@ -72,7 +72,9 @@ def test_the_rate_is_scaled_to_the_batch(scaling, factor):
 
 @pytest.mark.parametrize(("eta", "ratio"), [(0.001, 1.0), (0.02, 0.016)])
 def test_lars_against_its_formula(eta, ratio):
-    """You et al., 2017: trust eta |w| / (|g| + d |w|) on kernels and matrices; plain momentum on the rest."""
+    """You et al., 2017: trust eta |w| / (|g| + d |w|) on kernels and matrices; plain momentum on
+    the rest.
+    """
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2)
     ).double()

@@ -73,9 +73,10 @@ def test_large_images_are_small_on_the_page(knn):
 
 
 def test_the_page_of_a_run_shows_them(tmp_path):
-    options = "--dataset=shapes --architecture=resnet10_narrow --stem=imagenet --image_size=16 --out_dim=16 "
+    options = "--dataset=shapes --architecture=resnet10_narrow --stem=imagenet --image_size=16 "
     options += (
-        "--train_batch_size=8 --max_steps=1 --knn_k=5 --mixed_precision=no --max_train_samples=64"
+        "--out_dim=16 --train_batch_size=8 --max_steps=1 --knn_k=5 --mixed_precision=no "
+        "--max_train_samples=64"
     )
     assert train.main([*options.split(), f"--output_dir={tmp_path / 'out'}"]) == 0
     reset_accelerator()

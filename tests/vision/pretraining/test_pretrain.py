@@ -1,4 +1,6 @@
-"""Pre-training through the engine: tasks, the program, resuming, clear errors, and what it gains."""
+"""Pre-training through the engine: tasks, the program, resuming, clear errors, and what it
+gains.
+"""
 
 import json
 import re
@@ -19,10 +21,29 @@ from vision.data.images import EncodedImages
 from vision.pretraining.task import PretrainTask
 from vision.resnet import load_encoder
 
-SMALL = ["--architecture", "resnet10_narrow", "--stem", "imagenet", "--out_dim", "16", "--train_batch_size", "8",
-         "--knn_k", "5", "--mixed_precision", "no"]  # fmt: skip
-FLAGS = ["--architecture=resnet10_narrow", "--stem=imagenet", "--image_size=48", "--train_batch_size=2",
-         "--max_steps=2", "--mixed_precision=no", "--knn_k=2"]  # fmt: skip
+SMALL = [
+    "--architecture",
+    "resnet10_narrow",
+    "--stem",
+    "imagenet",
+    "--out_dim",
+    "16",
+    "--train_batch_size",
+    "8",
+    "--knn_k",
+    "5",
+    "--mixed_precision",
+    "no",
+]
+FLAGS = [
+    "--architecture=resnet10_narrow",
+    "--stem=imagenet",
+    "--image_size=48",
+    "--train_batch_size=2",
+    "--max_steps=2",
+    "--mixed_precision=no",
+    "--knn_k=2",
+]
 
 
 @pytest.fixture
@@ -246,14 +267,16 @@ def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, ca
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [("--knn_k=25", "--knn_k: 25 neighbours of 6 "),
-     ("--grad_cache_chunk=4", "batch normalisation uses the statistics of its batch"),
-     ("--loss=byol() --temp=0.2", "--temp: byol() has no temperature to set"),
-     ("--train_batch_size=1 --loss=queue(0.2)", "--train_batch_size: must lie in [2, inf)"),
-     ("--key_momentum=0.5 --loss=dcl(0.1)", "--key_momentum: the loss dcl(0.1) has none"),
-     ("--dataset=shapes --train_list=list.txt", "--train_list: "),
-     ("--dataset=shards --train_list=list.txt", "--train_list: ")],
-)  # fmt: skip
+    [
+        ("--knn_k=25", "--knn_k: 25 neighbours of 6 "),
+        ("--grad_cache_chunk=4", "batch normalisation uses the statistics of its batch"),
+        ("--loss=byol() --temp=0.2", "--temp: byol() has no temperature to set"),
+        ("--train_batch_size=1 --loss=queue(0.2)", "--train_batch_size: must lie in [2, inf)"),
+        ("--key_momentum=0.5 --loss=dcl(0.1)", "--key_momentum: the loss dcl(0.1) has none"),
+        ("--dataset=shapes --train_list=list.txt", "--train_list: "),
+        ("--dataset=shards --train_list=list.txt", "--train_list: "),
+    ],
+)
 def test_bad_settings_are_one_line(flags, message, photos, said_by, monkeypatch):
     write_parquet(photos.parent / "shards" / "train-0.parquet", [1, 2], [0, 1])
     monkeypatch.chdir(photos.parent)
@@ -274,10 +297,17 @@ def test_a_listed_choice_is_on_record_and_evaluated(photos, said_by, capsys):
 
 @pytest.mark.parametrize(
     ("lines", "message"),
-    [("train/cat/0.jpg\ntrain/cow/1.jpg 3\ncat/9.jpg", "2 files that .*train does not have.* train/cow/1.jpg"),
-     ("\n \n", "names: none"), ("\udcff", "cannot be read"), (None, "cannot be read: .*No such file"),
-     ("dog/0.jpg", "--train_batch_size: 2 exceeds the 1 training samples")],
-)  # fmt: skip
+    [
+        (
+            "train/cat/0.jpg\ntrain/cow/1.jpg 3\ncat/9.jpg",
+            "2 files that .*train does not have.* train/cow/1.jpg",
+        ),
+        ("\n \n", "names no file"),
+        ("\udcff", "cannot be read"),
+        (None, "cannot be read: .*No such file"),
+        ("dog/0.jpg", "--train_batch_size: 2 exceeds the 1 training samples"),
+    ],
+)
 def test_lists_that_cannot_be_used_are_one_line(lines, message, photos, said_by):
     listed = photos.parent / "list.txt"
     if lines is not None:

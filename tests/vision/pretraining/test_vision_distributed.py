@@ -47,9 +47,14 @@ def each_image_alone(module):
 
 def train(folder, kind):
     settings = EngineSettings(
-        output_dir=str(folder), mixed_precision="no", max_steps=STEPS, train_batch_size=BATCH, learning_rate=0.05,
-        logging_steps=1, metric_for_best_model=None,
-    )  # fmt: skip
+        output_dir=str(folder),
+        mixed_precision="no",
+        max_steps=STEPS,
+        train_batch_size=BATCH,
+        learning_rate=0.05,
+        logging_steps=1,
+        metric_for_best_model=None,
+    )
     accelerator = make_accelerator(settings)
     folder.mkdir(parents=True, exist_ok=True)
     processes = accelerator.num_processes

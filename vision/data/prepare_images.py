@@ -18,17 +18,27 @@ from dystress_text.files.prepared_data import (
     image_and_other_names,
     read_manifest,
 )
-from dystress_text.preparation.data_sets import DataSet, Request
+from dystress_text.preparation.data_sets import Request
+from dystress_text.preparation.prepare import files_of
+from vision.data.image_sets import ImageData
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
-def parquet(
-    entry: DataSet, paths: list[Path], source: str, request: Request, staging: Path
-) -> Manifest:
+def build(entry: ImageData, request: Request, staging: Path) -> Manifest:
+    """Put a set into a folder, checked, or note where the user has it."""
+    if entry.name == "imagenet1k":
+        return _image_folder(entry, request)
+    if entry.name == "imagenet100":
+        return _class_list(entry, request, staging)
+    return _parquet(entry, files_of(entry, request), request, staging)
+
+
+def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Path) -> Manifest:
     """Copy parquet files and check that they hold the images of the set, unless the user names a
     variant.
     """
+    source = str(request.source or entry.repository)
     images: Counter[tuple[str, int]] = Counter()  # by split and class
     encodings: set[str] = set()
     image_column, label_column = entry.columns
@@ -47,24 +57,28 @@ def parquet(
                 f"{entry.name}: {path} is damaged or of another layout: {reason_of(error)}"
             ) from error
         shutil.copyfile(path, staging / path.name)
-    counts = {
-        split: sum(n for (of, _), n in images.items() if of == split) for split in entry.counts
-    }
+    counts = dict.fromkeys(entry.counts, 0)
+    for (split, _), number in images.items():
+        counts[split] += number
     # a published set has the same number of images of each class
     published = {
-        (s, label): n // entry.classes
-        for s, n in entry.counts.items()
+        (split, label): number // entry.classes
+        for split, number in entry.counts.items()
         for label in range(entry.classes)
     }
     balance = f", the same number of each of {entry.classes} classes"
-    found = f"{counts} images{balance if images == published else ''}"
+    found = f"{counts} images"
+    if images == published:
+        found += balance
     request.compare(entry.name, source, found, f"{entry.counts} images{balance}")
     copy = None if encodings == {entry.encoding} else f"{' and '.join(sorted(encodings))} copy"
     return Manifest(entry.name, source, request.variant or copy, counts=counts)
 
 
-def image_folder(entry: DataSet, request: Request) -> Manifest:
-    """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is copied."""
+def _image_folder(entry: ImageData, request: Request) -> Manifest:
+    """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is
+    copied.
+    """
     source = request.source
     if source is None or not all((source / split).is_dir() for split in entry.counts):
         raise DataError(
@@ -73,8 +87,8 @@ def image_folder(entry: DataSet, request: Request) -> Manifest:
     classes, others = (folder_names(source / split) for split in entry.counts)
     if classes != others:
         raise DataError(
-            f"{entry.name}: train/ and val/ of {str(source)!r} do not have the same classes; data/README.md says how "
-            "to sort images that are in no class folder"
+            f"{entry.name}: train/ and val/ of {str(source)!r} do not have the same classes; "
+            "data/README.md says how to sort images that are in no class folder"
         )
     counts = _counts(source, classes)
     found = f"{counts} images in {len(classes)} classes"
@@ -84,16 +98,17 @@ def image_folder(entry: DataSet, request: Request) -> Manifest:
     )
 
 
-def class_list(entry: DataSet, request: Request, staging: Path) -> Manifest:
+def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
     """Keep a list of classes (folder names, one a line) of the prepared ImageNet."""
-    base, classes = read_manifest(request.root / "imagenet1k"), request.classes
+    base = read_manifest(request.root / "imagenet1k")
+    classes = request.classes
     if base is None or base.folder is None:
-        raise DataError("imagenet1k must be prepared first: dystress prepare imagenet1k")
+        raise DataError("imagenet1k must be prepared first: vision/prepare.py imagenet1k")
     if classes is None:
-        raise DataError(
-            f"{entry.name}: --classes FILE must name {entry.classes} classes (folder names), one a line"
-        )
-    images, names = Path(base.folder), classes.read_text(encoding="utf-8", errors="replace").split()
+        wanted = f"--classes FILE must name {entry.classes} classes (folder names), one a line"
+        raise DataError(f"{entry.name}: {wanted}")
+    images = Path(base.folder)
+    names = classes.read_text(encoding="utf-8", errors="replace").split()
     unknown = [name for name in names if not (images / "train" / name).is_dir()]
     if unknown:
         raise DataError(

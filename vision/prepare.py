@@ -1,0 +1,51 @@
+"""Get image sets ready where the programs look for them.
+
+    python vision/prepare.py list                           # what there is, and what is ready
+    python vision/prepare.py cifar10                        # from the hub
+    python vision/prepare.py cifar10 --from FOLDER          # from copies on this machine
+    python vision/prepare.py imagenet1k --from FOLDER       # checked; nothing is copied
+    python vision/prepare.py imagenet100 --classes FILE     # some of its classes
+
+Data go to ``data/prepared``; DYSTRESS_DATA or --data_dir moves them. The exit code is 1 for a set
+that cannot be had.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.files.prepared_data import Manifest
+from dystress_text.preparation import command
+from dystress_text.preparation.data_sets import Request
+from vision.data.image_sets import CATALOG, ImageData
+
+
+def make_parser() -> OneLineParser:
+    """The program's options."""
+    parser = command.make_parser("prepare.py", __doc__, CATALOG)
+    parser.add_argument(
+        "--classes", type=Path, help="imagenet100: a file with one class (folder name) a line"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+
+    def work() -> bool:
+        return command.run("prepare.py", make_parser().parse_args(argv), CATALOG, _build)
+
+    return exit_code("prepare.py", work)
+
+
+def _build(entry: ImageData, request: Request, staging: Path) -> Manifest:
+    from vision.data.prepare_images import build  # here: help and the list come at once
+
+    return build(entry, request, staging)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
