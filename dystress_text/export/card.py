@@ -32,7 +32,6 @@ from dystress_text.training.run_record import BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
-MARK = "\ufeff"  # the byte order mark, which is no part of the head that may follow
 
 _FORM = Path(__file__).with_name("card.md")
 _POOLINGS = {
@@ -125,9 +124,9 @@ def write_card(
 
 
 def read_card(file: Path) -> str:
-    """The text of a card to the letter, with a byte order mark and ends of lines as they are."""
+    """Return the text of a card without a byte order mark and with Unix ends of lines."""
     try:
-        return file.read_bytes().decode()
+        return file.read_text(encoding="utf-8-sig")
     except ValueError as error:
         raise UserError(f"cannot read {file}: {reason_of(error)}") from error
 
@@ -144,7 +143,7 @@ def describe_base(name_or_path: str) -> dict[str, Any]:
             if local
             else hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
         )
-        stated = ModelCard(read_card(Path(file)).removeprefix(MARK)).data.get("license")
+        stated = ModelCard(read_card(Path(file))).data.get("license")
     except Exception:  # no card, no network, or a card that is not YAML
         stated = None
     name = folder.resolve().name if local else name_or_path
