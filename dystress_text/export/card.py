@@ -194,7 +194,7 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
     return text, terms
 
 
-def _prompts(prompts: Mapping[str, str]) -> str:
+def _prompts(prompts: Mapping[str, str | None]) -> str:
     quoted = {role: json.dumps(text, ensure_ascii=False) for role, text in prompts.items() if text}
     return ", ".join(f"`{_plain(text)}` ({_plain(role)})" for role, text in quoted.items())
 
