@@ -45,7 +45,7 @@ class Window:
 
     steps: tuple[int, int]  # the first and the last one
     tau: float  # the nearest constant
-    # the share of the negatives' gradient that must be moved to turn the rule's into that constant's
+    # the share of the negatives' gradient to move to turn the rule's into that constant's
     moved: float
     pull: float  # the gradient of the positives over that of the negatives; 1 for InfoNCE
     negative: float  # mean similarity of the negatives
@@ -186,7 +186,7 @@ def audit(
     return Audit("sentences", str(objective), "sentences", negatives, windows)
 
 
-def _stacked(of_batches: Sequence[Tensor]) -> Tensor:
+def _stacked(of_batches: tuple[Tensor, ...]) -> Tensor:
     return torch.stack(of_batches).double().cpu()
 
 
@@ -258,7 +258,7 @@ def in_words(audit: Audit) -> list[str]:
 
 
 def tau_in_words(window: Window) -> str:
-    """Return the nearest constant, with a word if it is the first or the last one that was tried."""
+    """Return the nearest constant, with a word if it is at an end of those that were tried."""
     ends = {float(window.taus[0]): " or less", float(window.taus[-1]): " or more"}
     return f"{window.tau:.4f}{ends.get(window.tau, '')}"
 
