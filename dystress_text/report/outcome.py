@@ -61,8 +61,9 @@ def _trained(record: RunRecord) -> str:
     settings = record.settings
     if record.program != TEXT_PROGRAM:
         data = record.data.get("name") or settings.get("dataset")
-        if "images" in record.data:
-            data = f"{record.data['images']:,} images of {data}"
+        images = record.data.get("images")
+        if images is not None:
+            data = f"{images:,} images of {data}"
         return f"{settings.get('architecture', 'image encoder')} on {data}"
     texts = record.corpus["sentences"]
     if record.halves is not None:
@@ -82,13 +83,12 @@ def _figures(record: RunRecord) -> list[str]:
     metric = next((metric for metric in wanted if metric in record.trained), None)
     if metric is None:
         return ["No metric was measured"]
-    of_halves = halves.outcome(record)
-    if metric == halves.METRIC and of_halves:
-        return of_halves
+    if metric == halves.METRIC and record.halves is not None:
+        return halves.outcome(record)
     figures = {}
-    for pooler, untrained in record.untrained_best_and_own.items():
-        figures[f"untrained {pooler}".strip()] = untrained.get(metric)
-        break  # the best one
+    best = next(iter(record.untrained_best_and_own), None)
+    if best is not None:
+        figures[f"untrained {best}".strip()] = record.untrained[best].get(metric)
     figures["trained"] = record.trained[metric]
     figures["TF-IDF/BM25"] = record.words.get(metric)
     known = [f"{label} {figure:.2f}" for label, figure in figures.items() if figure is not None]
