@@ -7,9 +7,9 @@ vectors.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from dystress_text.training.run_record import BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
-MARK = "\ufeff"  # the byte order mark, which is no part of the head that may follow
 
 _FORM = Path(__file__).with_name("card.md")
 _POOLINGS = {
@@ -43,10 +42,8 @@ _POOLINGS = {
 }
 _LAYERS = ", in place of the last layer a weighted mean of all"
 _SIMILARITIES = {"cosine": "cosine similarity", "dot": "dot product"}  # others are distances
-_SETTINGS = (  # that the recipe repeats where they are set
-    "supervised", "bidirectional", "lora", "max_seq_length", "gradient_accumulation_steps", "learning_rate",
-    "lr_scheduler_type", "warmup_ratio", "weight_decay", "max_grad_norm", "seed", "preset",
-)  # fmt: skip
+_LIBRARIES = {"native": "sentence-transformers", "hf": "transformers"}
+_OWN_DATA = "the user's own; not recorded"
 
 
 def write_card(
@@ -56,67 +53,57 @@ def write_card(
     layout: str = "native",
     at: str = HERE,
 ) -> None:
-    """Write the card of a model; ``at`` is its place in the code.
+    """Write the card of a model; ``at`` is its location in the code.
 
-    The card leaves out what the record does not have; it may be empty.
+    The card leaves out what the record does not have; the record may be empty.
     """
     hybrid = hybrid_part(model)
-    dense = None if hybrid is None else hybrid.model
-    base = record.base_model if dense is None else record.beside or BaseModel()
-    settings = record.settings
-    limit = (model if dense is None else dense).max_seq_length or math.inf
-    transformer = model.transformers_model
+    base, reader, dense_dim = record.base_model, model, None
+    if hybrid is not None:
+        base = record.beside or BaseModel()
+        reader = hybrid.model
+        dense_dim = reader.get_embedding_dimension()
+    limit = reader.max_seq_length
     pooler = pooler_of(model)
     pooling = _POOLINGS.get(str(pooler), "the first token of the last layer")
     if pooler is None:
         pooling += _LAYERS
-    name, data_name, data_license = base.name, *_data(settings)
-    variants = record.data_variants
-    data = (
-        f"{data_name}; not the published data but a variant: {v}"
-        if (v := variants.get("train_file"))
-        else data_name
-    )
-    prompts = [(role, prompt) for role, prompt in model.prompts.items() if prompt]
-    is_published = (
-        "train_file" in settings
-        and settings["train_file"] is None
-        and not variants.get("train_file")
-    )
+    similarity = str(model.similarity_fn_name)
+    transformer = model.transformers_model
+    data, data_license = _data(record)
+    credits = credits_of(record)
+    random_pairs = random_pairs_rows(record.random_pairs)
     text = ModelCard.from_template(
-        _metadata(base, layout, is_published, credits := credits_of(record)),
+        _metadata(record, base, layout, credits),
         template_str=_FORM.read_text(encoding="utf-8"),
-        title=_plain(f"{name} as a sentence encoder" if name else "Sentence encoder"),
-        model=model,
+        title=_plain(f"{base.name} as a sentence encoder" if base.name else "Sentence encoder"),
         dim=model.get_embedding_dimension(),
-        dense_dim=None if dense is None else dense.get_embedding_dimension(),
+        dense_dim=dense_dim,
         weight=WEIGHT,
         may_have_graph=hybrid is not None and may_have_graph(hybrid),
         config=None if transformer is None else transformer.config,
         has_head=any(isinstance(module, Dense) for module in model),
-        normalizes=isinstance(model[-1], Normalize) or dense is not None,
-        limit=limit if limit < 10**6 else None,
+        normalizes=isinstance(model[-1], Normalize) or hybrid is not None,
+        limit=limit if limit and limit < 10**6 else None,
         layout=layout,
         location=json.dumps(at.replace("`", "'")),
-        base_name=_plain(name) if name else None,
+        base_name=_plain(base.name) if base.name else None,
         pooler=str(pooler),
         averages_layers=pooler is None or averages_layers(pooler),
         pooling=pooling,
         module_file=Path(hybrid_module.__file__).name,
         states=_states(str(pooler)),
-        similarity=_SIMILARITIES.get(
-            str(model.similarity_fn_name), f"{model.similarity_fn_name} distance"
-        ),
-        prompts=", ".join(
-            f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})" for name, p in prompts
-        ),
-        recipe=_recipe(record, settings, data) if settings else None,
+        similarity=_SIMILARITIES.get(similarity, f"{similarity} distance"),
+        prompts=_prompts(model.prompts),
+        record=record,
+        recipe=record.settings,
+        data=data,
+        plain=_plain,
+        listed=_listed,
         results=_results(record),
         chosen=_plain(record.step_chosen_by or ""),
-        eval_variant=_plain(variants.get("eval_set") or ""),
-        similarities=plain_table(HEADER, rows)
-        if (rows := random_pairs_rows(record.random_pairs))
-        else None,
+        eval_variant=_plain(record.data_variants.get("eval_set") or ""),
+        similarities=plain_table(HEADER, random_pairs) if random_pairs else None,
         base_license=_plain(base.license) if base.license else None,
         data_license=data_license,
         credits=credits,
@@ -126,162 +113,127 @@ def write_card(
 
 
 def read_card(file: Path) -> str:
-    """The text of a card to the letter, with a byte order mark and ends of lines as they are."""
+    """Return the text of a card without a byte order mark and with Unix ends of lines."""
     try:
-        return file.read_bytes().decode()
+        return file.read_text(encoding="utf-8-sig")
     except ValueError as error:
         raise UserError(f"cannot read {file}: {reason_of(error)}") from error
 
 
 def describe_base(name_or_path: str) -> dict[str, Any]:
-    """An encoder's name, not its path; whether the hub has it under that name; and the licence that
-    its card states.
+    """Return an encoder's name, not its path; whether the hub has it under that name; and the
+    licence that its card states.
     """
     folder = Path(name_or_path)
     local = folder.is_dir()
-    try:
-        file = (
-            folder / CARD
-            if local
-            else hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
-        )
-        stated = ModelCard(read_card(Path(file)).removeprefix(MARK)).data.get("license")
-    except Exception:  # no card, no network, or a card that is not YAML
-        stated = None
-    name = folder.resolve().name if local else name_or_path
+    file = folder / CARD
+    stated = None
+    with suppress(Exception):  # no card, no network, or a card that is not YAML
+        if not local:
+            file = Path(hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable()))
+        stated = ModelCard(read_card(file)).data.get("license")
     return {
-        "name": name,
+        "name": folder.resolve().name if local else name_or_path,
         "on_hub": not local,
         "license": stated if isinstance(stated, str) and stated else None,
     }
 
 
+def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table in Markdown, of cells that cannot break it."""
+    plain = [[_plain(cell) for cell in row] for row in rows]
+    lines = [head, ["---" for _ in head], *plain]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def _plain(value: Any) -> str:
-    """A value on one line, without the characters that end a cell of a table or a code span."""
+    """Return a value on one line, without the characters that end a cell or a code span."""
     text = one_line(" ".join(str(value).replace("`", "'").split()))
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def plain_table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
-    """A table in Markdown, of cells that cannot break it."""
-    lines = [
-        head,
-        tuple("---" for _ in head),
-        *(tuple(_plain(cell) for cell in row) for row in rows),
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _metadata(
-    base: BaseModel, layout: str, is_published: bool, credits: list[str]
+    record: RunRecord, base: BaseModel, layout: str, credits: Sequence[str]
 ) -> ModelCardData:
-    """The head of the card, which the hub reads."""
-    library = {"native": "sentence-transformers", "hf": "transformers"}.get(layout)
+    """Return the head of the card, which the hub reads."""
+    tags = ["sentence-similarity", "feature-extraction", "dystress-text"]
+    if layout == "native":
+        tags.insert(0, "sentence-transformers")
+    if layout == "onnx":
+        tags.insert(0, "onnx")
+    if DYSTRESS in credits:
+        tags.append("dystress")
+    if SIMCSE in credits:
+        tags.append("simcse")
+    is_wiki1m = record.settings.get("train_file", "") is None
+    is_published = is_wiki1m and not record.data_variants.get("train_file")
     return ModelCardData(
         license=base.license or "unknown",
         pipeline_tag="sentence-similarity" if layout == "native" else "feature-extraction",
-        tags=[
-            *{"native": ["sentence-transformers"], "onnx": ["onnx"]}.get(layout, []),
-            "sentence-similarity", "feature-extraction", "dystress-text",
-            *["dystress"] * (DYSTRESS in credits), *["simcse"] * (SIMCSE in credits),
-        ],
-        library_name=library,
+        tags=tags,
+        library_name=_LIBRARIES.get(layout),
         base_model=base.name if base.on_hub else None,
         datasets=["princeton-nlp/datasets-for-simcse"] if is_published else None,
-    )  # fmt: skip
-
-
-def _data(settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The training text and its licence in words."""
-    if "train_file" not in settings:
-        return None, "the user's own; not recorded"
-    file = settings["train_file"]
-    if file is None or Path(file).name == WIKI1M:
-        return (
-            f"Wiki1M ({WIKI1M}), sentences of English Wikipedia",
-            "CC BY-SA 3.0 (text of Wikipedia)",
-        )
-    if file == "python-documentation":
-        return "sentences of Python's documentation", "PSF-2.0 (Python's documentation)"
-    return f"{Path(file).name}, the user's own", "the user's own; not recorded"
-
-
-def _states(pooler_type: str) -> str | None:
-    """Code for the layers that a pooler averages before the tokens."""
-    # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of
-    # ModernBERT
-    states = {-1: "output.last_hidden_state"}
-    layers = [
-        states.get(layer, f"output.hidden_states[{layer}]")
-        for layer in AVERAGED.get(pooler_type, ())
-    ]
-    return f"({' + '.join(layers)}) / {len(layers)}" if len(layers) > 1 else "".join(layers) or None
-
-
-def _recipe(record: RunRecord, settings: Mapping[str, Any], data: str | None) -> str:
-    views = None if settings.get("supervised") else settings.get("views")
-    rows = {
-        "base model": record.base_model.name,
-        "beside": record.beside and record.beside.name,
-        "data": data,
-        "sentences": record.corpus.get("sentences"),
-        "sample": "a document between blank lines"
-        if settings.get("sample") == "document"
-        else None,
-        "SHA-256 of the data": record.corpus.get("sha256"),
-        "loss": record.loss or None,
-        "as learned": _listed(record.learned_temperature),
-        "pooling": settings.get("pooler_type"),
-        "dense + tanh while training": "yes" if record.head else "no",
-        "masked-language-model loss": f"weight {settings['mlm_weight']}"
-        if settings.get("do_mlm")
-        else None,
-        "dropout": settings.get("dropout")
-        if settings.get("dropout") is not None
-        else "the base model's",
-        "batch": settings.get("train_batch_size"),
-        "views": {
-            "crop": "two crops of a sample",
-            "dropout": "a sample twice, with other dropout",
-        }.get(views or ""),
-        **{
-            name.replace("_", " "): v
-            for name, v in settings.items()
-            if name.startswith("crop_") and views == "crop"
-        },
-        **{name.replace("_", " "): settings.get(name) for name in _SETTINGS},
-        "parameters": _listed(record.parameters),
-        "steps": record.steps,
-        "step of this model": record.best_step,
-        "device": record.device,
-        "processes": record.processes,
-        "training time": f"{record.train_seconds} s" if record.train_seconds else None,
-        "versions": _listed(record.versions),
-    }
-    return plain_table(
-        ("", ""), [row for row in rows.items() if row[1] is not None and row[1] is not False]
     )
 
 
+def _data(record: RunRecord) -> tuple[str | None, str]:
+    """Return the training text and its licence in words."""
+    if "train_file" not in record.settings:
+        return None, _OWN_DATA
+    file = record.settings["train_file"]
+    text, terms = f"{Path(file or WIKI1M).name}, the user's own", _OWN_DATA
+    if file is None or Path(file).name == WIKI1M:
+        text = f"Wiki1M ({WIKI1M}), sentences of English Wikipedia"
+        terms = "CC BY-SA 3.0 (text of Wikipedia)"
+    elif file == "python-documentation":
+        text = "sentences of Python's documentation"
+        terms = "PSF-2.0 (Python's documentation)"
+    variant = record.data_variants.get("train_file")
+    if variant:
+        text += f"; not the published data but a variant: {variant}"
+    return text, terms
+
+
+def _prompts(prompts: Mapping[str, str | None]) -> str:
+    quoted = {role: json.dumps(text, ensure_ascii=False) for role, text in prompts.items() if text}
+    return ", ".join(f"`{_plain(text)}` ({_plain(role)})" for role, text in quoted.items())
+
+
+def _states(pooler: str) -> str | None:
+    """Return code for the layers that a pooler averages before the tokens."""
+    # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of
+    # ModernBERT
+    names = {-1: "output.last_hidden_state"}
+    layers = AVERAGED.get(pooler, ())
+    states = [names.get(layer, f"output.hidden_states[{layer}]") for layer in layers]
+    if len(states) > 1:
+        return f"({' + '.join(states)}) / {len(states)}"
+    return states[0] if states else None
+
+
 def _listed(values: Mapping[str, Any]) -> str | None:
-    """Names and values in a line; None where there are none."""
+    """Return names and values in a line; None if there are none."""
     return ", ".join(f"{name} {value}" for name, value in values.items()) or None
 
 
 def _results(record: RunRecord) -> str | None:
-    """The figures of the model, and of the encoder before training with the best pooling and with
-    the model's.
+    """Return the figures of the model, and before training those of the best pooling and of its
+    own.
     """
+    if not record.trained:
+        return None
     before = record.untrained_best_and_own
-    head = ("", *(f"untrained, {name}" for name in before), f"this model, {record.pooler}")
+    head = ["", *(f"untrained, {name}" for name in before), f"this model, {record.pooler}"]
     columns = [*before.values(), record.trained]
-    rows = [(name, *(_number(name, of.get(name)) for of in columns)) for name in record.trained]
-    return plain_table(head, rows) if rows else None
+    rows = [
+        [metric, *(_number(metric, figures.get(metric)) for figures in columns)]
+        for metric in record.trained
+    ]
+    return plain_table(head, rows)
 
 
-def _number(name: str, value: float | None) -> str:
-    return (
-        "-"
-        if value is None
-        else format(value, ".4f" if name.endswith(("alignment", "uniformity")) else ".2f")
-    )
+def _number(metric: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if metric.endswith(("alignment", "uniformity")) else f"{value:.2f}"

@@ -6,12 +6,16 @@ from dystress_text.core.registry import PARTS
 from dystress_text.training.run_record import RunRecord
 
 SIMCSE = "SimCSE (Gao et al., EMNLP 2021)"
-_CROPS = 'Two crops of a sample as its views ("Cropping outperforms dropout", arXiv 2508.03453, TMLR 2026)'
+_CROPS = (
+    'Two crops of a sample as its views ("Cropping outperforms dropout", '
+    "arXiv 2508.03453, TMLR 2026)"
+)
 
 CITATION = """\
 @misc{manna2023dynamically,
   title         = {Dynamically Scaled Temperature in Self-Supervised Contrastive Learning},
-  author        = {Siladittya Manna and Soumitri Chattopadhyay and Rakesh Dey and Saumik Bhattacharya and Umapada Pal},
+  author        = {Siladittya Manna and Soumitri Chattopadhyay and Rakesh Dey and \
+Saumik Bhattacharya and Umapada Pal},
   year          = {2023},
   eprint        = {2308.01140},
   archivePrefix = {arXiv}

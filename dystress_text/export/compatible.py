@@ -17,6 +17,7 @@ from transformers import PretrainedConfig, PreTrainedTokenizerBase
 from dystress_text.files.whole import write_json, write_text
 from dystress_text.models.loading import MODULES, reset_tokenizer, save_model, transformer_of
 from dystress_text.models.static import save_static
+from dystress_text.training.run_folder import read_json
 
 _OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
 _NEW_NAMES = ("module_input_name", "module_output_name", "include_prompt")  # at their defaults
@@ -41,7 +42,7 @@ def write_compatible(model: SentenceTransformer, folder: Path) -> None:
 def write_config(config: PretrainedConfig, folder: Path) -> None:
     """Write ``config.json``, with rotary positions under the names of transformers 4 too."""
     config.save_pretrained(folder)
-    rope = getattr(config, "rope_parameters", None) or {}  # transformers 5 has one name for all
+    rope = dict(getattr(config, "rope_parameters", None) or {})  # the name of transformers 5
     older: dict[str, Any] = {}
     if config.model_type == "modernbert" and rope:
         layers = [*config.layer_types, "full_attention"]
@@ -51,12 +52,11 @@ def write_config(config: PretrainedConfig, folder: Path) -> None:
             "global_attn_every_n_layers": layers.index("full_attention", 1),
         }
     elif "rope_theta" in rope:
-        older = {"rope_theta": rope["rope_theta"]}
+        older = {"rope_theta": rope.pop("rope_theta")}
         if rope["rope_type"] != "default":
-            scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
-            older["rope_scaling"] = scaling
+            older["rope_scaling"] = rope
     file = folder / "config.json"
-    write_json(file, json.loads(file.read_text(encoding="utf-8")) | older)
+    write_json(file, read_json(file) | older)
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -68,8 +68,9 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     reset_tokenizer(tokenizer)
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
-    settings = json.loads(file.read_text(encoding="utf-8"))
-    settings = {name: value for name, value in settings.items() if name not in _OF_A_CALL}
+    settings = read_json(file)
+    for name in _OF_A_CALL:
+        settings.pop(name, None)
     if settings.get("tokenizer_class") == "TokenizersBackend":
         settings["tokenizer_class"] = "PreTrainedTokenizerFast"
     write_json(file, settings)
@@ -81,12 +82,12 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def _write_lists(folder: Path) -> None:
     """Write word pieces as ``vocab.txt``, and merges as pairs in a string."""
     file = folder / "tokenizer.json"
-    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings = read_json(file)
     model = settings["model"]
     if model["type"] == "WordPiece":
-        pieces = sorted(model["vocab"], key=model["vocab"].__getitem__)
-        ids = [model["vocab"][piece] for piece in pieces]
-        if ids == list(range(len(pieces))):  # a line is an id
+        ids = model["vocab"]
+        pieces = sorted(ids, key=ids.get)
+        if [ids[piece] for piece in pieces] == list(range(len(pieces))):  # a line is an id
             write_text(folder / "vocab.txt", "".join(f"{piece}\n" for piece in pieces))
     merges = model.get("merges") or [""]
     has_spaces = any(" " in part for pair in merges for part in pair)
@@ -100,19 +101,18 @@ def _rename_modules(folder: Path) -> None:
     modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
     for module in modules:
         kind = module["type"].rpartition(".")[2]
-        file = folder / module["path"] / "config.json"
         module["type"] = f"sentence_transformers.models.{kind}"
+        file = folder / module["path"] / "config.json"
         if kind == "Transformer" or not file.is_file():
             continue
-        settings = json.loads(file.read_text(encoding="utf-8"))
         settings = {
             _OLD_NAMES.get(name, name): value
-            for name, value in settings.items()
+            for name, value in read_json(file).items()
             if name not in _NEW_NAMES
         }
         if kind == "Pooling":
             mode = settings["pooling_mode"]
-            tokens = ("cls_token", "mean_tokens", "lasttoken")
-            settings |= {f"pooling_mode_{token}": token.startswith(mode) for token in tokens}
+            for token in ("cls_token", "mean_tokens", "lasttoken"):
+                settings[f"pooling_mode_{token}"] = token.startswith(mode)
         write_json(file, settings)
     write_json(folder / MODULES, modules)

@@ -85,68 +85,74 @@ def export(
         model's.
     """
     check_names("to", [to], _LAYOUTS)
-    if int8_on is not None and to != "onnx":
-        raise ParameterError("quantize", "is of --to onnx")
     if to == "onnx":
         require("onnx", "--to onnx")
-    name = model_name(str(model))  # the copy does not go beside the small model in the package
-    is_users_folder = str(model) == name and model.is_dir()
-    is_small = name == EMBEDDED_MODEL and not is_users_folder
-    if is_small:
-        model = Path(model_path(name))
+    elif int8_on is not None:
+        raise ParameterError("quantize", "is of --to onnx")
+    name = model_name(str(model))
     if output is None:
+        # the copy of the small encoder does not go beside it in the package
         output = Path(f"{os.path.abspath(name)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ParameterError(
             "output", f"{str(output)!r} exists and is not an empty folder; nothing was written"
         )
-    trained = load_model(model, is_small).eval()
-    probes, expected = _expected(trained)  # before a layout changes the model
+    is_users_folder = str(model) == name and model.is_dir()
+    is_encoder = name == EMBEDDED_MODEL and not is_users_folder
+    if is_encoder:
+        model = Path(model_path(name))
+    trained = load_model(model, is_encoder).eval()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(output) as folder:
-            write, embed = _LAYOUTS[to]
-            write(trained, folder)
-            _write_card_of_copy(model, trained, folder, to, at)
-            for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
-                if file.is_file():
-                    file.chmod((folder / CARD).stat().st_mode)
-            difference = float((embed(folder, trained, probes) - expected).abs().max())
-            if not difference <= TOLERANCE:  # a NaN is refused too
-                raise ParameterError(
-                    "to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written"
-                )
+            difference = _write_checked(model, trained, folder, to, at)
             if int8_on is not None:
                 quantize(folder)
                 print(int8_loss(folder, int8_on), flush=True)
     except OSError as error:
-        raise ParameterError(
-            "output", f"cannot write to {str(output)!r}: {error.strerror or error}"
-        ) from error
+        reason = f"cannot write to {str(output)!r}: {error.strerror or error}"
+        raise ParameterError("output", reason) from error
     return output, difference
+
+
+def _write_checked(
+    model: Path, trained: SentenceTransformer, folder: Path, to: str, at: str
+) -> float:
+    """Write a copy with its card; return how far its embeddings are from the model's."""
+    write, embed = _LAYOUTS[to]
+    probes: Sequence[str] = PROBES
+    if not is_static(trained):  # no tokens have no embedding of their own, or none at all
+        probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
+    expected = encode(trained, probes).cpu()  # (probes, dim), before a layout changes the model
+    write(trained, folder)
+    _write_card_of_copy(model, trained, folder, to, at)
+    for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
+        if file.is_file():
+            file.chmod((folder / CARD).stat().st_mode)
+    difference = float((embed(folder, trained, probes) - expected).abs().max())
+    if not difference <= TOLERANCE:  # a NaN is refused too
+        raise ParameterError(
+            "to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written"
+        )
+    return difference
 
 
 def _write_card_of_copy(
     model: Path, trained: SentenceTransformer, folder: Path, to: str, at: str
 ) -> None:
-    card, own = folder / CARD, model / CARD
+    card = folder / CARD
+    own = model / CARD
     if to == "native" and own.is_file():  # it may be edited
         write_text(card, read_card(own).replace(json.dumps(HERE), json.dumps(at)))
         return
-    record = read_run(model) if (model / RECORD).is_file() else RunRecord()
+    record = RunRecord()
     if not (model / MODULES).is_file():  # an encoder alone
         record = RunRecord(base_model=BaseModel(**describe_base(str(model))))
+    elif (model / RECORD).is_file():
+        record = read_run(model)
     write_card(folder, record, trained, to, at)
     if own.is_file():
         carry_results(own, card)
-
-
-def _expected(trained: SentenceTransformer) -> tuple[Sequence[str], Tensor]:
-    """Return probes and their embeddings, (probes, dim)."""
-    probes: Sequence[str] = PROBES
-    if not is_static(trained):  # no tokens have no embedding of their own, or none at all
-        probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
-    return probes, encode(trained, probes).cpu()
 
 
 def load_model(folder: Path, is_encoder: bool = False) -> SentenceTransformer:
@@ -158,9 +164,6 @@ def load_model(folder: Path, is_encoder: bool = False) -> SentenceTransformer:
         reason = f"is not a model of dystress train: a folder with {MODULES} is needed"
         raise UserError(f"{str(folder)!r} {reason}")
     return load_sentence_transformer(str(folder))
-
-
-# ---- writing the layouts
 
 
 def _write_native(model: SentenceTransformer, folder: Path) -> None:
@@ -182,18 +185,22 @@ def _write_hf(model: SentenceTransformer, folder: Path) -> None:
     pooler = pooler_of(model)
     if pooler is None:
         raise ParameterError("to", "for hf this pooling has no place; native and onnx can hold it")
-    transformer = transformer_of(first)
-    tokens = "last" if pooler == LAST else "first" if pooler in FIRST else "mean"
+    tokens = "mean"
+    if pooler == LAST:
+        tokens = "last"
+    elif pooler in FIRST:
+        tokens = "first"
     pooling: dict[str, Any] = {
         "pooler_type": pooler,
         "mean_of_hidden_states": list(AVERAGED.get(pooler, (-1,))),
         "tokens": tokens,
         "normalize": isinstance(model[-1], Normalize),
     }
+    transformer = transformer_of(first)
     heads = [module for module in model if isinstance(module, Dense)]
     if heads:
         dense = pooler_dense(transformer)
-        if pooler not in FIRST or dense is None or len(heads) > 1:
+        if tokens != "first" or dense is None or len(heads) > 1:
             raise ParameterError(
                 "to", "for hf this model's head has no place; native and onnx can hold it"
             )
@@ -224,8 +231,9 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
         write_tokenizer(tokenizer, folder)
     else:
         transformer = cast(Transformer, first)
-        pooling = Pooling(transformer_of(transformer).config.hidden_size, _mode_of(model))
-        modules: list[nn.Module] = [transformer, pooling]
+        mode = next(module.pooling_mode for module in model if isinstance(module, Pooling))
+        hidden_size = transformer_of(transformer).config.hidden_size
+        modules: list[nn.Module] = [transformer, Pooling(hidden_size, cast(Any, mode))]
         if isinstance(model[-1], Normalize):
             modules.append(Normalize())
         like = {**prompts_of(model), "similarity_fn_name": model.similarity_fn_name}
@@ -235,11 +243,7 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
     write_graph(model, folder)
 
 
-def _mode_of(model: SentenceTransformer) -> Any:
-    return next(module.pooling_mode for module in model if isinstance(module, Pooling))
-
-
-# ---- reading them back as the tools do
+# the copies are read back as the tools read them
 
 
 def _embed_native(folder: Path, model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
@@ -276,22 +280,14 @@ _LAYOUTS: dict[str, tuple[Write, Embed]] = {
 }
 
 
-# ---- the hub
-# ---------------------------------------------------------------------------------------------------------
-
-
 def check_push(repository: str) -> None:
-    """Check that a folder can be uploaded, before it is made; a repository that does not exist is
-    made.
-    """
+    """Check that a folder can be uploaded, before it is made; create a missing repository."""
     if get_token() is None:
-        raise ParameterError(
-            "push_to_hub", "no token: log in with `hf auth login`, or set HF_TOKEN"
-        )
+        reason = "no token: log in with `hf auth login`, or set HF_TOKEN"
+        raise ParameterError("push_to_hub", reason)
     if not hub_reachable():
-        raise ParameterError(
-            "push_to_hub", "the hub cannot be reached (no network, or HF_HUB_OFFLINE is set)"
-        )
+        reason = "the hub cannot be reached (no network, or HF_HUB_OFFLINE is set)"
+        raise ParameterError("push_to_hub", reason)
     with _hub_errors("Nothing was done"):
         HfApi().create_repo(repository, exist_ok=True)
 
@@ -311,6 +307,10 @@ def _hub_errors(left: str) -> Iterator[None]:
         yield
     except Exception as error:  # the network, the hub and the library have errors of their own
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
-        if (status := getattr(getattr(error, "response", None), "status_code", None)) in (401, 403):
-            reason = f"{status}: this token may not write there; log in with one that may (`hf auth login`)"
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if status in (401, 403):
+            reason = (
+                f"{status}: this token may not write there; "
+                "log in with one that may (`hf auth login`)"
+            )
         raise ParameterError("push_to_hub", f"{reason}. {left}") from error

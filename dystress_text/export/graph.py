@@ -17,14 +17,14 @@ from torch import Tensor, nn
 
 from dystress_text.models.hybrid import embed_padded, hybrid_part
 
-FILE, INT8_FILE = (
-    "onnx/model.onnx",
-    "onnx/model_quantized.onnx",
-)  # where clients of the hub look for them
+# where clients of the hub look for them
+FILE = "onnx/model.onnx"
+INT8_FILE = "onnx/model_quantized.onnx"
 NEIGHBOURS = 10
 _OPSET = 18  # torch's exporter writes this version without conversion
 _AT_ONCE = 32  # texts
-_INPUTS, _OUTPUTS = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
+_INPUTS = ["input_ids", "attention_mask"]
+_OUTPUTS = ["last_hidden_state", "sentence_embedding"]
 
 
 class _Graph(nn.Module):
@@ -75,9 +75,8 @@ def write_graph(model: SentenceTransformer, folder: Path) -> None:
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.getLogger("torch.onnx").setLevel(
-            logging.ERROR
-        )  # it warns that torchvision is missing
+        # it warns that torchvision is missing
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
         program: Any = torch.onnx.export(
             _Graph(model).eval(), (ids, mask), dynamo=True, dynamic_shapes=(axes, axes),
             input_names=_INPUTS, output_names=_OUTPUTS, opset_version=_OPSET, verbose=False,
@@ -117,19 +116,23 @@ def quantize(folder: Path) -> None:
 
 
 def int8_loss(folder: Path, texts: Sequence[str]) -> str:
-    """How far the graph in int8 is from the other one on at least two texts, in words."""
-    exact, rough = (
-        F.normalize(graph_vectors(folder, texts, file), dim=1) for file in (FILE, INT8_FILE)
-    )  # (n, dim)
+    """Return how far the graph in int8 is from the other one on at least two texts, in words."""
+    exact = F.normalize(graph_vectors(folder, texts, FILE), dim=1)  # (n, dim)
+    rough = F.normalize(graph_vectors(folder, texts, INT8_FILE), dim=1)  # (n, dim)
     cosines = (exact * rough).sum(1)  # (n,)
-    most = min(NEIGHBOURS, len(texts) - 1)
-    near = [
-        (x @ x.T).fill_diagonal_(-2).topk(most).indices for x in (exact, rough)
-    ]  # (n, most) each
-    kept = (near[0].unsqueeze(2) == near[1].unsqueeze(1)).any(2).float().mean()  # of (n, most)
-    first = (near[0][:, 0] == near[1][:, 0]).float().mean()
-    sizes = [(folder / file).stat().st_size / 1e6 for file in (FILE, INT8_FILE)]
+    count = min(NEIGHBOURS, len(texts) - 1)
+    expected = _nearest(exact, count)  # (n, count)
+    found = _nearest(rough, count)  # (n, count)
+    kept = (expected.unsqueeze(2) == found.unsqueeze(1)).any(2).float().mean()
+    first = (expected[:, 0] == found[:, 0]).float().mean()
+    before, after = ((folder / file).stat().st_size / 1e6 for file in (FILE, INT8_FILE))
     return (
-        f"int8: {sizes[0]:.1f} MB to {sizes[1]:.1f} MB; on {len(texts):,} texts cosine {cosines.mean():.4f}, at least "
-        f"{cosines.min():.4f}; of the {most} nearest {100 * kept:.1f} % are kept, of the nearest {100 * first:.1f} %"
+        f"int8: {before:.1f} MB to {after:.1f} MB; on {len(texts):,} texts cosine "
+        f"{cosines.mean():.4f}, at least {cosines.min():.4f}; of the {count} nearest "
+        f"{100 * kept:.1f} % are kept, of the nearest {100 * first:.1f} %"
     )
+
+
+def _nearest(units: Tensor, count: int) -> Tensor:
+    """Return the nearest other rows of (n, dim), (n, count)."""
+    return (units @ units.T).fill_diagonal_(-2).topk(count).indices

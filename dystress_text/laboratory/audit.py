@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 # a rule is expected to train like its nearest constant if less of the negatives' gradient is moved,
 # and if the gradient of the positives differs from that of the negatives by less
-EQUIVALENT_MOVED = EQUIVALENT_PULL = 0.10
+EQUIVALENT_MOVED = 0.10
+EQUIVALENT_PULL = 0.10
 END = 0.1  # the share of the steps that are the first, or the last ones
 
 Floats = NDArray[np.float64]
@@ -44,7 +45,8 @@ class Window:
 
     steps: tuple[int, int]  # the first and the last one
     tau: float  # the nearest constant
-    moved: float  # the share of the negatives' gradient that must be moved to turn the rule's into that constant's
+    # the share of the negatives' gradient to move to turn the rule's into that constant's
+    moved: float
     pull: float  # the gradient of the positives over that of the negatives; 1 for InfoNCE
     negative: float  # mean similarity of the negatives
     taus: Floats  # the constants that the rule was compared with, (constants,)
@@ -72,34 +74,54 @@ class Audit:
     loss: str  # such as ``infonce(cosine(0.05, 0.07))``
     data: str  # sentences or images
     negatives: int  # their number
-    windows: Mapping[
-        str, Window
-    ]  # ``all`` and, where there are several logged parts, ``first`` and ``last``
+    # ``all`` and, where there are several logged parts, ``first`` and ``last``
+    windows: Mapping[str, Window]
 
 
 def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], int]:
-    """The windows of a similarity log of this name, and the number of negatives in it."""
+    """Return the windows of a similarity log of this name, and the number of negatives in it."""
     try:
-        compared = [line for line in lines if "comparison" in line]
-        firsts = [
-            1,
-            *(line["step"] + 1 for line in compared),
-        ]  # a comparison is of the steps since the one before
-        parts = [
-            part for part in zip(firsts, compared, strict=False) if part[1]["comparison"]["batches"]
-        ]
+        parts = _parts(lines)
         if not parts:
             raise UserError(
-                f"{log} compares no gradient of negatives with constants: train with --log_similarity"
+                f"{log} compares no gradient of negatives with constants: "
+                "train with --log_similarity"
             )
-        total = parts[-1][1]["step"]
-        first = [(start, line) for start, line in parts if line["step"] <= END * total] or parts[:1]
-        last = [(start, line) for start, line in parts if start > (1 - END) * total] or parts[-1:]
-        chosen = {"first": first, "all": parts, "last": last} if len(parts) > 1 else {"all": parts}
-        negatives = round(sum(sum(line["histograms"]["negatives"]) for line in compared))
+        total = parts[-1].last
+        chosen = {"all": parts}
+        if len(parts) > 1:
+            first = [part for part in parts if part.last <= END * total]
+            last = [part for part in parts if part.first > (1 - END) * total]
+            chosen = {"first": first or parts[:1], "all": parts, "last": last or parts[-1:]}
+        histograms = [line["histograms"]["negatives"] for line in lines if "comparison" in line]
+        negatives = round(sum(map(sum, histograms)))
         return {name: _window(some, lines) for name, some in chosen.items()}, negatives
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{log} is damaged: {type(error).__name__} {error}") from error
+
+
+class _Part(NamedTuple):
+    """A comparison of a log, with the first and the last step that it is of."""
+
+    first: int
+    last: int
+    comparison: Mapping[str, Any]
+
+    def shares(self, values: Sequence[float]) -> Floats:
+        """Return shares for all bins, (BINS,); the log has only those from ``first_bin`` on."""
+        before = self.comparison["first_bin"]
+        return np.pad(np.array(values, dtype=float), (before, BINS - before - len(values)))
+
+
+def _parts(lines: Sequence[Line]) -> list[_Part]:
+    """Return the comparisons that compare a batch; each is of the steps since the one before."""
+    parts = []
+    first = 1
+    for line in lines:
+        if "comparison" in line:
+            parts.append(_Part(first, line["step"], line["comparison"]))
+            first = line["step"] + 1
+    return [part for part in parts if part.comparison["batches"]]
 
 
 def audit(
@@ -109,7 +131,7 @@ def audit(
     batch_size: int = 64,
     seed: int = 42,
 ) -> Audit:
-    """What a loss amounts to on the two dropout views of sentences, without training.
+    """Return what a loss amounts to on the two dropout views of sentences, without training.
 
     Args:
         model: a model, or its folder or name.
@@ -122,11 +144,12 @@ def audit(
         UserError: the sentences fill no batch, or the loss has no negatives.
 
     Examples:
-        >>> texts = ["It rains.", "A dog ran home.", "The bank was closed.", "She sings in a choir."]
+        >>> texts = ["It rains.", "A dog ran home.", "The bank was closed.", "She sings."]
         >>> found = audit("bert-mini-wiki", texts, "infonce(0.05)", batch_size=4)
         >>> found.negatives  # of each text the three others
         12
-        >>> round(found.windows["all"].tau, 3), found.windows["all"].equivalent  # a constant is nearest to itself
+        >>> window = found.windows["all"]
+        >>> round(window.tau, 3), window.equivalent  # a constant is nearest to itself
         (0.05, True)
     """
     from sentence_transformers import SentenceTransformer
@@ -139,73 +162,65 @@ def audit(
     encoder = SentenceTransformer(model_path(model)) if isinstance(model, str) else model
     if len(sentences) < batch_size:
         raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")
-    sums: list[PairSums] = []
-    compared: list[Comparison] = []
+    sums = []
+    compared = []
     with left_as_they_were(), torch.no_grad(), ExitStack() as after:
         torch.manual_seed(seed)
         after.callback(encoder.train, encoder.training)
         encoder.train()
         for start in range(0, len(sentences) - batch_size + 1, batch_size):
             features = encoder.preprocess(list(sentences[start : start + batch_size]))
-            features = {
-                name: each.to(encoder.device)
-                for name, each in features.items()
-                if isinstance(each, Tensor)
+            tensors = {
+                name: value.to(encoder.device)
+                for name, value in features.items()
+                if isinstance(value, Tensor)
             }
-            views = [
-                encoder(dict(features))["sentence_embedding"].float() for _ in range(2)
-            ]  # (batch, dim) each
-            sums.append(
-                PairSums(
-                    *(each.double().cpu() for each in pair_sums(objective, views, HIGH_SIMILARITY))
-                )
-            )
-            compared.append(
-                Comparison(*(each.double().cpu() for each in compare(objective, views)))
-            )
-    steps = PairSums(*map(torch.stack, zip(*sums, strict=True)))
-    lines = lines_of(
-        steps, Comparison(*(torch.stack(each).sum(0) for each in zip(*compared, strict=True)))
-    )
-    windows, negatives = windows_of(
-        [{"step": i, **line} for i, line in enumerate(lines, 1)], "this audit"
-    )
+            # (batch, dim) each
+            views = [encoder(dict(tensors))["sentence_embedding"].float() for _ in range(2)]
+            sums.append(pair_sums(objective, views, HIGH_SIMILARITY))
+            compared.append(compare(objective, views))
+    steps = PairSums(*map(_stacked, zip(*sums, strict=True)))
+    comparison = Comparison(*(_stacked(each).sum(0) for each in zip(*compared, strict=True)))
+    lines = [{"step": i, **line} for i, line in enumerate(lines_of(steps, comparison), 1)]
+    windows, negatives = windows_of(lines, "this audit")
     return Audit("sentences", str(objective), "sentences", negatives, windows)
 
 
-def _window(parts: Sequence[tuple[int, Line]], lines: Sequence[Line]) -> Window:
-    compared = [line["comparison"] for _, line in parts]
-    weights = [comparison["batches"] for comparison in compared]
+def _stacked(of_batches: tuple[Tensor, ...]) -> Tensor:
+    return torch.stack(of_batches).double().cpu()
+
+
+def _window(parts: Sequence[_Part], lines: Sequence[Line]) -> Window:
+    weights = [part.comparison["batches"] for part in parts]
 
     def mean(values: Sequence[Any]) -> Floats:
         return np.asarray(np.average(np.array(values, dtype=float), axis=0, weights=weights))
 
-    def spread(
-        shares: Sequence[float], first_bin: int
-    ) -> Floats:  # the log has only the bins that hold some
-        return np.pad(np.array(shares, dtype=float), (first_bin, BINS - first_bin - len(shares)))
-
-    taus, moved = np.array(compared[0]["tau"], dtype=float), mean([c["moved"] for c in compared])
+    first = parts[0].first
+    last = parts[-1].last
+    negatives = [line["negative"] for line in lines if first <= line["step"] <= last]
+    taus = np.array(parts[0].comparison["tau"], dtype=float)
+    moved = mean([part.comparison["moved"] for part in parts])
     tau, least = nearest_constant(taus, moved)
-    constants = mean(
-        [[spread(row, c["first_bin"]) for row in c["constants"]] for c in compared]
-    )  # (constants, BINS)
-    between = np.array([np.interp(math.log(tau), np.log(taus), column) for column in constants.T])
-    first, last = parts[0][0], parts[-1][1]["step"]
-    negative = [
-        line["negative"]
-        for line in lines
-        if first <= line["step"] <= last and line["negative"] is not None
-    ]
+    # (constants, BINS)
+    constants = mean([[part.shares(row) for row in part.comparison["constants"]] for part in parts])
+    nearest = [np.interp(math.log(tau), np.log(taus), column) for column in constants.T]
     return Window(
-        (first, last), tau, least, float(mean([c["pull"] for c in compared])), float(np.mean(negative)), taus, moved,
-        mean([spread(c["rule"], c["first_bin"]) for c in compared]), between,
-    )  # fmt: skip
+        steps=(first, last),
+        tau=tau,
+        moved=least,
+        pull=float(mean([part.comparison["pull"] for part in parts])),
+        negative=float(np.mean([each for each in negatives if each is not None])),
+        taus=taus,
+        moved_by_constant=moved,
+        rule=mean([part.shares(part.comparison["rule"]) for part in parts]),
+        constant=np.array(nearest),
+    )
 
 
 def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
-    """The constant with the least moved share, and this share, between the constants that were
-    tried.
+    """Return the constant with the least moved share, and this share, between the constants that
+    were tried.
 
     For a rule that is a constant the share is a V over the logarithm of tau, for others a rounded
     V: its square is smooth in both cases. A polynomial through the squares at the five constants
@@ -218,28 +233,24 @@ def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
         return float(taus[least]), float(moved[least])
     start = min(max(least - 2, 0), len(taus) - 5)
     through = np.polyfit(np.arange(start, start + 5) - least, moved[start : start + 5] ** 2, 4)
-    places = np.linspace(-1, 1, 2001)
-    squares = np.polyval(through, places)
+    offsets = np.linspace(-1, 1, 2001)
+    squares = np.polyval(through, offsets)
     best = int(np.argmin(squares))
-    step = math.log(taus[-1] / taus[0]) / (len(taus) - 1)
-    return float(taus[least] * math.exp(places[best] * step)), math.sqrt(
-        max(0.0, float(squares[best]))
-    )
-
-
-# ---- what a reader gets
-# ----------------------------------------------------------------------------------------------
+    step = math.log(taus[1] / taus[0])
+    tau = float(taus[least] * math.exp(offsets[best] * step))
+    return tau, math.sqrt(max(0.0, float(squares[best])))
 
 
 def in_words(audit: Audit) -> list[str]:
-    """The audit in a few lines; the first one says what the rule amounts to."""
+    """Return the audit in a few lines; the first one says what the rule amounts to."""
     window = audit.windows["all"]
-    name, moved = tau_in_words(window), f"{100 * window.moved:.1f} % of the gradient"
+    name = tau_in_words(window)
+    moved = f"{100 * window.moved:.1f} % of the gradient"
     amounts = f"is no constant: the nearest is {name}, and {moved} must be moved"
     if window.moved < EQUIVALENT_MOVED:
         amounts = f"is the constant {name} to within {moved}"
-    expected = f"it is {'' if window.equivalent else 'not '}expected to train like it"
-    lines = [f"On these {audit.data} this rule {amounts}; {expected}."]
+    expected = "expected" if window.equivalent else "not expected"
+    lines = [f"On these {audit.data} this rule {amounts}; it is {expected} to train like it."]
     if abs(window.pull - 1) >= EQUIVALENT_PULL:
         times = f"{window.pull:.2f} times that of its negatives"
         lines.append(f"The gradient of its positives is {times}; that of InfoNCE is 1.00 times.")
@@ -247,25 +258,30 @@ def in_words(audit: Audit) -> list[str]:
 
 
 def tau_in_words(window: Window) -> str:
-    """The nearest constant, with a word if it is the first or the last one that was tried."""
+    """Return the nearest constant, with a word if it is at an end of those that were tried."""
     ends = {float(window.taus[0]): " or less", float(window.taus[-1]): " or more"}
     return f"{window.tau:.4f}{ends.get(window.tau, '')}"
 
 
 def table(audit: Audit) -> list[list[str]]:
-    """The windows side by side, the header first."""
+    """Return the windows side by side, the header first."""
     lines = [["steps", "nearest constant", "moved", "along s", "pull", "mean s of negatives"]]
-    for w in audit.windows.values():
-        steps, shares = (
-            "{:,} to {:,}".format(*w.steps),
-            (f"{100 * w.moved:.1f} %", f"{100 * w.along_axis:.1f} %"),
-        )
-        lines.append([steps, tau_in_words(w), *shares, f"{w.pull:.2f}", f"{w.negative:.3f}"])
+    for window in audit.windows.values():
+        first, last = window.steps
+        line = [
+            f"{first:,} to {last:,}",
+            tau_in_words(window),
+            f"{100 * window.moved:.1f} %",
+            f"{100 * window.along_axis:.1f} %",
+            f"{window.pull:.2f}",
+            f"{window.negative:.3f}",
+        ]
+        lines.append(line)
     return lines
 
 
 def record_of(audit: Audit) -> dict[str, Any]:
-    """The audit as ``audit.json`` holds it; ``edges`` are those of the bins of ``rule`` and
+    """Return the audit as ``audit.json`` holds it; ``edges`` are those of the bins of ``rule`` and
     ``constant``.
     """
     whole = audit.windows["all"]

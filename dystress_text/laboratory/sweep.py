@@ -4,7 +4,6 @@ folder.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
@@ -32,9 +31,14 @@ from dystress_text.simcse.presets import TABLES
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.run_state import finished_record, locked_folder
 
-SET_HERE = (
-    "--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir", "--push_to_hub"
-)  # fmt: skip
+SET_HERE = {
+    "--output_dir",
+    "--seed",
+    "--data_dir",
+    "--resume_from_checkpoint",
+    "--overwrite_output_dir",
+    "--push_to_hub",
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class PlannedRun:
     data_dir: str | None  # where prepared data lie
 
     def commands(self) -> Iterator[list[str]]:
-        """What is left to do, each step asked for when those before it are done."""
+        """Yield what is left to do, each step when those before it are done."""
         if not self.is_trained():
             folder = (f"--output_dir={self.folder}", "--resume_from_checkpoint=auto")
             yield [*_program("train"), *self.options, *folder]
@@ -56,7 +60,8 @@ class PlannedRun:
         wanted = {**OWN_SETTINGS, "mode": "test"}
         results = [each for each in results_in(self.folder) if each.has(wanted)]
         evaluated = {each.task for each in results if each.group.startswith(f"{self.suite}/")}
-        if tasks := [task for task in self.tasks if task not in evaluated]:
+        tasks = [task for task in self.tasks if task not in evaluated]
+        if tasks:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
             evaluation = ("--model", str(self.folder), "--suite", self.suite)
             yield [*_program("senteval"), *evaluation, *data, "--tasks", *tasks]
@@ -71,51 +76,46 @@ def _program(name: str) -> list[str]:
 
 
 def configurations(options: Any) -> dict[str, list[str]]:
-    """Options of the training program by the name of the configuration: presets, or losses on top
-    of one of them.
+    """Return options of the training program by the name of the configuration: presets, or losses
+    on top of one of them.
     """
-    names = [
-        *itertools.chain.from_iterable(TABLES[table] for table in options.table),
-        *options.presets,
-    ]
-    found = {name: [f"--preset={name}"] for name in names}
-    if options.loss:
-        if len(found) > 1:
-            raise UserError(
-                f"losses go on top of one preset, and {len(found)} are named: {', '.join(found)}"
-            )
-        words = next(iter(found.values()), [])
-        losses = [
-            parse([*words, f"--loss={loss}"]).text.loss for loss in options.loss
-        ]  # in one spelling
+    names = [name for table in options.table for name in TABLES[table]] + options.presets
+    presets = {name: [f"--preset={name}"] for name in names}
+    if not options.loss:
+        if not presets:
+            raise UserError("nothing to run: name a --table, --presets, or a --loss")
+        return presets
+    if len(presets) > 1:
+        named = f"{len(presets)} are named: {', '.join(presets)}"
+        raise UserError(f"losses go on top of one preset, and {named}")
+    preset = [f"--preset={name}" for name in presets]
+    found = {}
+    for given in options.loss:
+        loss = parse([*preset, f"--loss={given}"]).text.loss  # in one spelling
         # a folder's name holds no brackets and blanks
-        found = {
-            re.sub(r"[^\w.=+]+", "-", loss).strip("-"): [*words, f"--loss={loss}"]
-            for loss in losses
-        }
-    if not found:
-        raise UserError("nothing to run: name a --table, --presets, or a --loss")
+        found[re.sub(r"[^\w.=+]+", "-", loss).strip("-")] = [*preset, f"--loss={loss}"]
     return found
 
 
 def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
-    """The runs, seed by seed; every command line is checked before the first one starts."""
-    own = {*SET_HERE, *["--preset"] * bool(options.table or options.presets)}
-    taken = [word for word in extra if word.split("=")[0] in own]
-    if taken:
-        raise UserError(f"{taken[0]}: not behind --, each run has its own")
+    """Return the runs, seed by seed; check every command line before the first one starts."""
+    own = {*SET_HERE, "--preset"} if options.table or options.presets else SET_HERE
+    for argument in extra:
+        if argument.split("=")[0] in own:
+            raise UserError(f"{argument}: not behind --, each run has its own")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
     chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
     tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
-    runs, compared = [], {}
+    runs = []
+    compared = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
         named = configurations(options)
         for seed in dict.fromkeys(options.seeds):
-            for name, words in named.items():
-                run_options = (*extra, *words, *data, f"--seed={seed}")
+            for name, own_options in named.items():
+                run_options = (*extra, *own_options, *data, f"--seed={seed}")
                 folder = options.output_dir / f"{name}-seed-{seed}"
                 record = RunRecord(settings=parse(run_options).options())
                 compared[name] = FinishedRun(folder, record)
@@ -124,32 +124,34 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     if away and not options.different_settings:
         raise UserError(
             f"{', '.join(named)} differ in more than the loss ({', '.join(away)}), so that no "
-            "difference between them is a temperature's; --different_settings runs them all the same"
+            "difference between them is a temperature's; "
+            "--different_settings runs them all the same"
         )
     return runs
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
-    """Run what is missing; whether every run is trained and evaluated at the end."""
+    """Run what is missing; return whether every run is trained and evaluated at the end."""
     runs = plan(options, extra)
+    output: Path = options.output_dir
     if options.dry_run:
         for run in runs:
             print(f"{run.folder.name}: {shlex.join(next(run.commands(), ['done']))}")
         return True
-    with locked_folder(options.output_dir):
-        (options.output_dir / "logs").mkdir(exist_ok=True)
-        print(
-            f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}",
-            flush=True,
-        )
-        failures = run_all(runs, options.output_dir / "logs", options.jobs)
+    with locked_folder(output):
+        logs = output / "logs"
+        logs.mkdir(exist_ok=True)
+        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        print(f"{count}, {options.jobs} at once, in {output}", flush=True)
+        failures = run_all(runs, logs, options.jobs)
         for name, reason in failures.items():
             print(f"failed: {name}: {reason}", file=sys.stderr)
-        done, tables = [run.folder for run in runs if run.folder.name not in failures], ""
+        done = [run.folder for run in runs if run.folder.name not in failures]
+        tables = ""
         if done:
             for line in verdict(Comparisons(*read_text_runs(done))):
                 print(line)
-            tables = f"; dystress report {shlex.quote(str(options.output_dir))} makes the tables"
+            tables = f"; dystress report {shlex.quote(str(output))} makes the tables"
         print(f"{len(done)} done, {len(failures)} failed{tables}")
     return not failures
 

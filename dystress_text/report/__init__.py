@@ -1,5 +1,4 @@
-"""Finished runs, read and compared: statistics, tables, pages, curves, drawings; and the sweep that
-makes runs.
+"""Finished runs, read and compared: statistics, tables, pages, curves, drawings.
 
 May import: simcse and all rooms below it. Program: ``dystress report``.
 """

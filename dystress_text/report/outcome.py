@@ -41,7 +41,8 @@ def metric_title(metric: str) -> tuple[str, str]:
     """Return the set of a metric and its measure; of an unknown one the name and ""."""
     if metric in _WHOLE:
         return _WHOLE[metric]
-    if neighbours := re.fullmatch(r"knn(\d+)", metric):
+    neighbours = re.fullmatch(r"knn(\d+)", metric)
+    if neighbours:
         return f"{neighbours[1]} nearest neighbours", MEASURES["accuracy"]
     for kind, measure in MEASURES.items():
         name = metric.removesuffix(f"_{kind}")
@@ -53,47 +54,46 @@ def metric_title(metric: str) -> tuple[str, str]:
 def title(runs: Sequence[FinishedRun]) -> str:
     """Return what was trained on what."""
     trained = "; ".join(dict.fromkeys(_trained(run.record) for run in runs))
-    return f"{len(runs)} runs: {trained}" if len(runs) > 1 else trained
+    return trained if len(runs) == 1 else f"{len(runs)} runs: {trained}"
 
 
 def _trained(record: RunRecord) -> str:
     settings = record.settings
     if record.program != TEXT_PROGRAM:
-        data = str(record.data.get("name") or settings.get("dataset"))
+        data = record.data.get("name") or settings.get("dataset")
         images = record.data.get("images")
-        count = "" if images is None else f"{images:,} images of "
-        return f"{settings.get('architecture', 'image encoder')} on {count}{data}"
-    texts = record.corpus["sentences"] - (0 if record.halves is None else record.halves.texts)
-    name = Path(settings["model_name_or_path"]).name
-    return f"{name} on {texts:,} texts of {Path(settings.get('train_file') or 'Wiki1M').name}"
-
-
-def main_metric(record: RunRecord) -> str | None:
-    """Return the metric that chose the step, that of held-out texts, or the first."""
-    wanted = (record.settings.get("metric_for_best_model"), halves.METRIC, *record.trained)
-    return next((metric for metric in wanted if metric in record.trained), None)
+        if images is not None:
+            data = f"{images:,} images of {data}"
+        return f"{settings.get('architecture', 'image encoder')} on {data}"
+    texts = record.corpus["sentences"]
+    if record.halves is not None:
+        texts -= record.halves.texts
+    file = Path(settings.get("train_file") or "Wiki1M").name
+    return f"{Path(settings['model_name_or_path']).name} on {texts:,} texts of {file}"
 
 
 def outcome(record: RunRecord) -> list[str]:
     """Return the run's figures, the sets where the lexical baseline is better, the kept step."""
-    metric = main_metric(record)
-    lines = halves.outcome(record) if metric == halves.METRIC else []
+    return [*_figures(record), *not_beaten(record), _kept(record)]
+
+
+def _figures(record: RunRecord) -> list[str]:
+    """Return the line of the metric that chose the step, that of held-out texts, or the first."""
+    wanted = (record.settings.get("metric_for_best_model"), halves.METRIC, *record.trained)
+    metric = next((metric for metric in wanted if metric in record.trained), None)
     if metric is None:
-        lines = ["No metric was measured"]
-    elif not lines:
-        lines = [_figures(record, metric)]
-    return [*lines, *not_beaten(record), _kept(record)]
-
-
-def _figures(record: RunRecord, metric: str) -> str:
-    name, measure = metric_title(metric)
+        return ["No metric was measured"]
+    if metric == halves.METRIC and record.halves is not None:
+        return halves.outcome(record)
     figures = {}
-    for pooler, untrained in list(record.untrained_best_and_own.items())[:1]:
-        figures[f"untrained {pooler}".strip()] = untrained.get(metric)
+    best = next(iter(record.untrained_best_and_own), None)
+    if best is not None:
+        figures[f"untrained {best}".strip()] = record.untrained[best].get(metric)
     figures["trained"] = record.trained[metric]
     figures["TF-IDF/BM25"] = record.words.get(metric)
     known = [f"{label} {figure:.2f}" for label, figure in figures.items() if figure is not None]
-    return f"{name} ({measure or metric}): {', '.join(known)}; 1 seed"
+    name, measure = metric_title(metric)
+    return [f"{name} ({measure or metric}): {', '.join(known)}; 1 seed"]
 
 
 def _kept(record: RunRecord) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from dystress_text.report.outcome import metric_title, outcome, title
 from dystress_text.report.runs import FinishedRun, differing, labels
 from dystress_text.training.presets import said_of
 from dystress_text.training.run_folder import REPORT
-from dystress_text.training.run_record import RunRecord
+from dystress_text.training.run_record import Figures, RunRecord
 
 Table = list[list[str]]  # cells as text, the header first
 Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
@@ -32,8 +31,9 @@ _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "proces
 
 
 def leave_report(folder: Path, render: Callable[[], str]) -> str:
-    """Write the page at the end of a run, which must not fail for it: a line says where it is, or
-    why there is none.
+    """Write the page at the end of a run; return where it is, or why there is none.
+
+    The run must not fail for its page.
     """
     try:
         write_text(folder / REPORT, render())
@@ -60,86 +60,84 @@ def render_page(
     from dystress_text.report import page_drawings
 
     names = labels(runs)
-    alone = len(runs) == 1
     measured = ("Before and after training", _results(runs, names))
+    tables = [*tables, measured]
+    if len(runs) == 1:
+        tables = [measured, *tables[:-1]]
+        verdict = outcome(runs[0].record)
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     form = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    settings = [run.record.settings for run in runs]
     page: str = form.render(
         title=title(runs),
-        summaries=list({run.configuration: _summary(run) for run in runs}.values()),
-        tables=_not_empty([measured, *tables] if alone else [*tables, measured]),
+        names=names,
+        summaries={run.configuration: _summary(run) for run in runs}.values(),
+        tables=[(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]],
         galleries=[*examples, *page_drawings.galleries(runs)],
         notes=notes,
-        verdict=outcome(runs[0].record) if alone else verdict,
-        differing=_by_run(names, settings, differing(runs)),
-        settings=_by_run(names, settings),
-        surroundings=_by_run(names, [_surroundings(run.record) for run in runs]),
+        verdict=verdict,
+        differing=differing(runs),
+        settings=[run.record.settings for run in runs],
+        surroundings=[_surroundings(run.record) for run in runs],
     )
     # a file name may hold bytes that are not UTF-8
     return page.encode("utf-8", "backslashreplace").decode()
 
 
 def raster(pixels: NDArray[np.uint8], width: int) -> str:
-    """An image (height, width, 3), made so wide at most and of 256 colours, as a URI that holds it."""
+    """Return an image (height, width, 3) as a data URI, at most so wide and of 256 colours."""
     from PIL import Image  # which comes with the extra
 
     image = Image.fromarray(pixels)
     image.thumbnail((width, width))
     with io.BytesIO() as drawn:
         image.quantize(256, kmeans=1).save(drawn, "PNG", optimize=True)
-        return "data:image/png;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")
+        return data_uri("image/png", drawn.getvalue())
+
+
+def data_uri(media_type: str, content: bytes) -> str:
+    """Return a URI that holds the content."""
+    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _summary(run: FinishedRun) -> str:
-    record, row = run.record, said_of(run.record.paper)
+    record = run.record
+    seconds = record.train_seconds or 0
     parts = [
         f"{run.configuration}: {record.loss}",
-        f"{record.steps:,} steps in {record.train_seconds or 0:,.0f} s",
+        f"{record.steps:,} steps in {seconds:,.0f} s",
         str(record.device),
     ]
-    return ", ".join([*parts, f"preset of {row}"] if row else parts)
-
-
-def _not_empty(tables: Iterable[tuple[str, Table]]) -> list[tuple[str, Table]]:
-    """Drop tables without a line or without a column."""
-    return [(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]]
+    row = said_of(record.paper)
+    if row:
+        parts.append(f"preset of {row}")
+    return ", ".join(parts)
 
 
 def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
-    """Each metric of each run: before training, of the best pooler and of the run's own, after it,
-    and of the lexical baseline. A run alone, which has few columns, has the metrics in lines.
+    """Return each metric of each run: before training, of the best pooler and of the run's own,
+    after it, and of the lexical baseline. A run alone has the metrics in lines.
     """
     metrics = dict.fromkeys(metric for run in runs for metric in run.record.trained)
-    titles = [": ".join(filter(None, metric_title(metric))) for metric in metrics]
-    rows = [["", *titles]]
+    rows = [["", *(": ".join(filter(None, metric_title(metric))) for metric in metrics)]]
     for run, label in zip(runs, names, strict=True):
         record = run.record
-        figures = {
-            "untrained" if name == record.pooler else f"untrained, best pooler {name}": of
-            for name, of in record.untrained_best_and_own.items()
-        }
+        figures: dict[str, Figures] = {}
+        for pooler, untrained in record.untrained_best_and_own.items():
+            is_own = pooler == record.pooler
+            figures["untrained" if is_own else f"untrained, best pooler {pooler}"] = untrained
         figures["trained"] = record.trained
         if record.words:
             figures["TF-IDF/BM25"] = record.words
-        for name, of in figures.items():
-            cells = ["-" if of.get(metric) is None else f"{of[metric]:.2f}" for metric in metrics]
-            rows.append([f"{label}, {name}" if len(runs) > 1 else name, *cells])
-    return rows if len(runs) > 1 else [list(column) for column in zip(*rows, strict=True)]
-
-
-def _by_run(
-    runs: Sequence[str], options: Sequence[Mapping[str, Any]], names: Iterable[str] | None = None
-) -> Table:
-    """A line for each option, or those named, and a column for each run."""
-    shown = dict.fromkeys(chain(*options) if names is None else names)
-    cells = {name: [each.get(name) for each in options] for name in shown}
-    rows = [[name, *("" if v is None else str(v) for v in row)] for name, row in cells.items()]
-    return [["", *runs], *rows]
+        for name, of_name in figures.items():
+            cells = [f"{of_name[metric]:.2f}" if metric in of_name else "-" for metric in metrics]
+            rows.append([name if len(runs) == 1 else f"{label}, {name}", *cells])
+    if len(runs) == 1:
+        return [list(column) for column in zip(*rows, strict=True)]
+    return rows
 
 
 def _surroundings(record: RunRecord) -> dict[str, Any]:
-    """What a run ran on, by names such as ``versions: torch``."""
+    """Return what a run ran on, by names such as ``versions: torch``."""
     options: dict[str, Any] = {}
     for key in _SURROUNDINGS:
         value = getattr(record, key)

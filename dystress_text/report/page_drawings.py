@@ -4,33 +4,26 @@ by side.
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dystress_text.core.temperature import Temperature
 from dystress_text.report.outcome import MEASURES, metric_title
-from dystress_text.report.page import Pictures
-from dystress_text.report.plots import (
-    GREY,
-    SIMILARITIES,
-    STYLES,
-    dress,
-    legend_below,
-    style,
-    subplots,
-)
+from dystress_text.report.page import Pictures, data_uri
+from dystress_text.report.plots import GREY, STYLES, style
 from dystress_text.report.runs import FinishedRun, Line, labels
 from dystress_text.training.run_record import RunRecord
 
 WIDTH = 9 / 2.54  # inches
-Curves = Mapping[str, tuple[list[int], list[float]]]  # steps and values by what was measured
+Curves = Mapping[str, Mapping[int, float]]  # values by step, by what was measured
+Histograms = Mapping[str, Sequence[float]]  # counts over [-1, 1] by kind of pairs
 _NOT_DRAWN = {"step", "learning_rate", "samples_per_second"}
 _SCORED = {  # of pairs of a development set by their score
     "random": ("random pairs", STYLES[3]),
@@ -53,41 +46,42 @@ _FIGURES = {
 
 def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     """Return the pictures of a page by heading; a gallery may be empty."""
-    names = labels(runs)
+    logs = [run.similarities() for run in runs]
+    metrics = [_curves(run, run.metrics()) for run in runs]
+    steps = [_curves(run, log) for run, log in zip(runs, logs, strict=True)]
+    measured = {name for curves in metrics for name, curve in curves.items() if len(curve) > 1}
+    titles = {
+        name: "\n".join(filter(None, metric_title(name)))
+        for name in sorted(measured - _NOT_DRAWN, key=_order)
+    }
     pairs: Pictures = []
-    curves: list[Curves] = []
-    measured: set[str] = set()
-    logged = False
-    for run, name in zip(runs, names, strict=True):
-        metrics, log = run.metrics(), run.similarities()
-        logged = logged or bool(log)
-        caption = name if len(runs) > 1 else ""
+    for run, log, label in zip(runs, logs, labels(runs), strict=True):
+        caption = label if len(runs) > 1 else ""
         pairs += [(seen, caption, drawn) for seen, drawn in _similarities(run, log)]
-        # the figures before the first step are of the run's own pooler
-        untrained = {"step": 0, **run.record.untrained.get(run.record.pooler, {})}
-        curves.append(_curves([untrained, *metrics, *log]))
-        measured |= {name for line in metrics for name in line if len(curves[-1][name][0]) > 1}
-    kinds = {kind: place for place, kind in enumerate(["loss", *MEASURES])}
-    shown = sorted(
-        measured - _NOT_DRAWN,
-        key=lambda name: (kinds.get(name.rpartition("_")[2], len(kinds)), name),
-    )
-    titles = {name: "\n".join(filter(None, metric_title(name))) for name in shown}
     return [
-        ("Over training", _over_steps(runs, curves, titles)),
+        ("Over training", _over_steps(runs, metrics, titles)),
         ("Similarities and temperature", pairs),
-        ("Pairs of each step", _over_steps(runs, curves, _FIGURES if logged else {})),
+        ("Pairs of each step", _over_steps(runs, steps, _FIGURES if any(logs) else {})),
     ]
 
 
-def _curves(lines: Sequence[Line]) -> Curves:
-    """Where a value was not finite it is None, which is drawn as a gap."""
-    curves: dict[str, tuple[list[int], list[float]]] = {}
-    for line in lines:
+def _order(metric: str) -> tuple[int, str]:
+    """Return the place of a metric on the page: by what it measures, then by its name."""
+    kinds = ["loss", *MEASURES]
+    kind = metric.rpartition("_")[2]
+    return kinds.index(kind) if kind in kinds else len(kinds), metric
+
+
+def _curves(run: FinishedRun, lines: Sequence[Line]) -> Curves:
+    """Return the curves of a log, from the figures of the run's own pooler before training on.
+
+    A value that was not finite is None, which is drawn as a gap.
+    """
+    curves: dict[str, dict[int, float]] = {}
+    untrained = {"step": 0, **run.record.untrained.get(run.record.pooler, {})}
+    for line in (untrained, *lines):
         for name, value in line.items():
-            steps, values = curves.setdefault(name, ([], []))
-            steps.append(line["step"])
-            values.append(value)
+            curves.setdefault(name, {})[line["step"]] = value
     return curves
 
 
@@ -106,93 +100,109 @@ def _drawn(metric: str, title: str, runs: Sequence[FinishedRun], curves: Sequenc
     with style():
         figure = Figure(figsize=(WIDTH, 2.1))
         axes = figure.subplots()
-        named = {""}
+        named = set()
         for run, of_run in zip(runs, curves, strict=True):
-            steps, values = of_run.get(metric, ([], []))
-            # neither hidden, as a name with _ before it, nor a formula
-            name = run.configuration.replace("$", r"\$")
-            name = f"./{name}" if name.startswith("_") else name
-            colour, line = looks[run.configuration]
-            marker = "o" if len(steps) == 1 else ""
-            label = "_" if name in named else name
-            axes.plot(steps, values, color=colour, ls=line, marker=marker, label=label)
+            curve = of_run.get(metric, {})
+            name = run.configuration
+            colour, line = looks[name]
+            axes.plot(
+                list(curve),
+                list(curve.values()),
+                color=colour,
+                linestyle=line,
+                marker="o" if len(curve) == 1 else "",
+                label="_" if name in named else _visible(name),
+            )
             named.add(name)
         if len(runs) == 1:
-            _mark(axes, runs[0].record, metric, dict(zip(steps, values, strict=True)))
+            _mark(axes, runs[0].record, metric, curve)
         axes.set(title=title, xlabel="optimiser steps")
         axes.set_xlim(left=0)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if len(axes.lines) > 1:
-            legend_below(figure, axes, columns=3 if len(runs) == 1 else 1)
+            _legend(figure, axes, columns=3 if len(runs) == 1 else 1)
         return picture(figure)
 
 
-def _mark(axes: Axes, record: RunRecord, metric: str, values: Mapping[int, float]) -> None:
-    """On the curve of a run alone: the step that was kept, and the lexical baseline."""
+def _visible(name: str) -> str:
+    """Return a name for a legend: neither a formula nor hidden, as one with _ before it is."""
+    name = name.replace("$", r"\$")
+    return f"./{name}" if name.startswith("_") else name
+
+
+def _mark(axes: Axes, record: RunRecord, metric: str, curve: Mapping[int, float]) -> None:
+    """Mark on the curve of a single run the step that was kept and the lexical baseline."""
     axes.lines[0].set_label("this run")
-    step, words = record.best_step or -1, record.words.get(metric)
-    if record.settings.get("metric_for_best_model") == metric and values.get(step) is not None:
-        axes.plot(
-            step, values[step], "o", color=STYLES[0][0], label=f"kept: step {step:,}", clip_on=False
-        )
-    if words is not None:
-        axes.axhline(words, color=GREY, ls=":", label="TF-IDF/BM25")
+    step = record.best_step or -1
+    is_choice = record.settings.get("metric_for_best_model") == metric
+    if is_choice and curve.get(step) is not None:
+        label = f"kept: step {step:,}"
+        axes.plot(step, curve[step], "o", color=STYLES[0][0], label=label, clip_on=False)
+    if metric in record.words:
+        axes.axhline(record.words[metric], color=GREY, linestyle=":", label="TF-IDF/BM25")
 
 
 def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]]:
-    """Histograms of the development set's pairs, and of the batches' where they were logged."""
+    """Draw the pairs of the development set, and those of the batches where they were logged."""
     pictures = []
-    if scored := run.record.similarities:
+    scored = run.record.similarities
+    if scored:
         above = scored.get("positive_above", 4.0)  # the usual bound on STS
         kinds = {name: (label.format(above), look) for name, (label, look) in _SCORED.items()}
-        panels = {
-            f"{scored['set']}, {w} training": scored[w] for w in ("before", "after") if w in scored
-        }
+        times = [time for time in ("before", "after") if time in scored]
+        panels = {f"{scored['set']}, {time} training": scored[time] for time in times}
         seen = "Similarities of scored pairs before and after training"
-        pictures.append((seen, _draw(panels, kinds, run.temperature)))
-    if histograms := [line["histograms"] for line in log if "histograms" in line]:
-        panels = {"first training batches": histograms[0], "last training batches": histograms[-1]}
+        pictures.append((seen, _histograms(panels, kinds, run.temperature)))
+    logged = [line["histograms"] for line in log if "histograms" in line]
+    if logged:
+        panels = {"first training batches": logged[0], "last training batches": logged[-1]}
         seen = "Similarities of the pairs of the first and the last training batches"
-        pictures.append((seen, _draw(panels, _BATCHES, run.temperature)))
+        pictures.append((seen, _histograms(panels, _BATCHES, run.temperature)))
     return pictures
 
 
-def _draw(
-    panels: Mapping[str, Mapping[str, Sequence[float]]],
+def _histograms(
+    panels: Mapping[str, Histograms],
     kinds: Mapping[str, tuple[str, tuple[str, object]]],
     temperature: Temperature | None,
 ) -> str:
-    """Histograms over [-1, 1], a panel for each title, above the temperature at the same
-    similarities.
-    """
+    """Draw a panel for each title, above the temperature at the same similarities."""
     if temperature is not None and (temperature.needs_progress or temperature.needs_mean_positive):
         temperature = None  # it has no curve
+    rows = len(panels) + (temperature is not None)
     with style():
-        rows = len(panels) + (temperature is not None)
-        size = (WIDTH, 0.5 + 1.25 * rows)
-        figure, grid = subplots(rows, 1, size, sharex=True, squeeze=False)
-        for axes, (title, histograms) in zip(grid.flat, panels.items(), strict=False):
+        figure = Figure(figsize=(WIDTH, 0.5 + 1.25 * rows))
+        grid = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (title, histograms) in zip(grid, panels.items(), strict=False):
             for name, (label, (colour, line)) in kinds.items():
                 counts = np.array(histograms[name])
                 density = counts * len(counts) / (2 * max(counts.sum(), 1e-12))
                 edges = np.linspace(-1, 1, len(counts) + 1)
-                axes.stairs(
-                    density, edges, color=colour, linestyle=line, linewidth=1.4, label=label
-                )
-            dress(axes, "density", title)
+                look = {"color": colour, "linestyle": line, "linewidth": 1.4}
+                axes.stairs(density, edges, label=label, **look)
+            axes.set(ylabel="density", title=title)
         if temperature is not None:
-            tau = temperature(SIMILARITIES).detach().expand_as(SIMILARITIES)
-            grid[-1, 0].plot(SIMILARITIES, tau, color=STYLES[2][0])
-            grid[-1, 0].margins(y=0.2)
-            dress(grid[-1, 0], "$\\tau(s)$", "temperature at that similarity")
-        for axes in grid.flat:
+            similarity = torch.linspace(-1, 1, 1201, dtype=torch.float64)
+            tau = temperature(similarity).detach().expand_as(similarity)
+            grid[-1].plot(similarity, tau, color=STYLES[2][0])
+            grid[-1].margins(y=0.2)
+            grid[-1].set(ylabel="$\\tau(s)$", title="temperature at that similarity")
+        for axes in grid:
+            ticks = [-1, -0.5, 0, 0.5, 1]
+            axes.set(xlabel="cosine similarity s", xlim=(-1, 1), xticks=ticks)
+            axes.xaxis.set_major_formatter("{x:g}")
             axes.label_outer()
-        legend_below(figure, grid[0, 0])
+        _legend(figure, grid[0])
         return picture(figure)
+
+
+def _legend(figure: Figure, axes: Axes, columns: int = 1) -> None:
+    """Add one legend for panels that share their lines, below the figure."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
 
 
 def picture(figure: Figure) -> str:
     """Return a figure as a URI that holds it."""
     with io.BytesIO() as drawn:
         figure.savefig(drawn, format="svg", metadata={"Date": None})
-        return "data:image/svg+xml;base64," + base64.b64encode(drawn.getvalue()).decode("ascii")
+        return data_uri("image/svg+xml", drawn.getvalue())

@@ -5,7 +5,7 @@ side.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,16 +92,14 @@ R = TypeVar("R", bound=FinishedRun)
 def read_finished(
     folders: Iterable[Path], programs: Sequence[str] = run_folder.PROGRAMS
 ) -> tuple[list[FinishedRun], list[str]]:
-    """The finished runs among folders of runs, of these programs, and the names of those that are
-    not finished.
-    """
-    runs, unfinished = [], []
+    """Return the finished runs of these programs, and the names of the others."""
+    runs = []
+    unfinished = []
     for folder in run_folder.run_folders(folders):
         record = run_folder.read_run(folder)
         if record.program not in programs:
-            raise UserError(
-                f"{folder / run_folder.RECORD} is not the record of a run of {' or '.join(programs)}"
-            )
+            file = folder / run_folder.RECORD
+            raise UserError(f"{file} is not the record of a run of {' or '.join(programs)}")
         if record.state == FINISHED:
             runs.append(FinishedRun(folder.absolute(), record))
         else:
@@ -112,38 +110,43 @@ def read_finished(
 
 
 def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
-    """The runs of each configuration; two with one seed, or with other settings, are refused."""
+    """Return the runs of each configuration; refuse two with one seed, or with other settings."""
     configurations: dict[str, list[R]] = {}
     for run in runs:
         others = configurations.setdefault(run.configuration, [])
         for other in others:
+            both = f"{other.folder} and {run.folder}"
             if other.seed == run.seed:
-                raise UserError(
-                    f"{other.folder} and {run.folder} are one configuration with one seed"
-                )
+                raise UserError(f"{both} are one configuration with one seed")
+            changed = differing([other, run])
+            if changed:
+                raise UserError(f"{both} have one name and differ in {', '.join(changed)}")
         others.append(run)
-        if changed := differing([others[0], run]):
-            raise UserError(
-                f"{others[0].folder} and {run.folder} have one name and differ in {', '.join(changed)}"
-            )
     return configurations
 
 
-def differing(runs: Sequence[FinishedRun], but: Iterable[str] = ()) -> list[str]:
-    """The settings in which runs differ, apart from seed, folders and those in ``but``."""
-    values = [run.settings for run in runs]
-    names = dict.fromkeys(name for each in values for name in each if name not in but)
-    return [name for name in names if any(each.get(name) != values[0].get(name) for each in values)]
+def differing(runs: Sequence[FinishedRun], but: Collection[str] = ()) -> list[str]:
+    """Return the settings in which runs differ, apart from seed, folders and those in ``but``."""
+    return [name for name in differing_keys([run.settings for run in runs]) if name not in but]
+
+
+def differing_keys(options: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys whose values differ; a missing value is None."""
+    keys = dict.fromkeys(key for each in options for key in each)
+    return [key for key in keys if any(each.get(key) != options[0].get(key) for each in options)]
 
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:
-    """A name for each run, which no other one has."""
-    names = [run.configuration for run in runs]
+    """Return a name for each run, which no other one has."""
+    configurations = [run.configuration for run in runs]
     names = [
-        f"{name}, seed {run.seed}" if names.count(name) > 1 else name
-        for name, run in zip(names, runs, strict=True)
+        run.configuration
+        if configurations.count(run.configuration) == 1
+        else f"{run.configuration}, seed {run.seed}"
+        for run in runs
     ]
+    folders = [run.folder.name for run in runs]
     return [
-        run.folder.name if names.count(name) > 1 else name
-        for name, run in zip(names, runs, strict=True)
+        folder if names.count(name) > 1 else name
+        for folder, name in zip(folders, names, strict=True)
     ]

@@ -16,7 +16,7 @@ from dystress_text.cli.options import check_names
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
 from dystress_text.evaluation.statistics import Difference, holm, paired, spread
 from dystress_text.report.page import Table
-from dystress_text.report.runs import FinishedRun, by_configuration, differing
+from dystress_text.report.runs import FinishedRun, by_configuration, differing, differing_keys
 from dystress_text.report.text_runs import TRAINING, Evaluated, TextRun
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.paper import ROWS, PaperRow
@@ -29,6 +29,20 @@ _TITLES = {
     "retrieval": "Search x 100",
     "pairs": "Own pairs, Spearman x 100",
 }
+_STYLES = {  # heading of a table, and what stands before a note
+    "text": ("{}\n\n", ""),
+    "markdown": ("## {}\n\n", "- "),
+    "latex": ("% {}\n", "% "),
+}
+_NO_COMPARISON = (
+    "No comparison on a test set with a constant that differs in the loss alone: dystress "
+    "senteval --model FOLDER measures test sets, --baseline names a configuration"
+)
+_STATISTICS = (
+    "±: standard deviation over seeds. p: paired t test, and the interval is as wide, both "
+    "corrected for all comparisons of this report (Holm). Significant: 3 seeds or more and "
+    "p < 0.05."
+)
 
 
 @dataclass(frozen=True)
@@ -37,70 +51,77 @@ class Group:
 
     key: str  # of a run's figures
     title: str
-    columns: tuple[str, ...]  # in order; the last may be the average
-    headline: str  # the column that comparisons are about
+    tasks: tuple[str, ...]  # in order
+    mean: str = ""  # the column of their average, which comparisons are about; "" for none
 
     @property
-    def where(self) -> str:
-        return f"{self.headline} ({self.title})"
+    def columns(self) -> tuple[str, ...]:
+        return (*self.tasks, self.mean) if self.mean else self.tasks
 
-    def paper(self, run: TextRun) -> tuple[str, Row] | None:
-        """The paper's row for the run: its name, and figures over the same tasks."""
-        suite, _, kind = self.key.partition("/")
-        row = paper_row(run) if suite == "senteval" and kind in TASKS else None
-        return None if row is None else (row.name, self.row({self.key: row.figures(kind)}))
+    @property
+    def headline(self) -> str:
+        """The column that comparisons are about."""
+        return self.mean or self.tasks[0]
 
     def row(self, figures: Mapping[str, Row]) -> Row:
-        """Of the figures of a run or model by group, None where there is none."""
-        row: Row = {column: figures.get(self.key, {}).get(column) for column in self.columns}
-        if self.headline.startswith("avg"):
-            row[self.headline] = average(
-                {column: row[column] for column in self.columns if column != self.headline}
-            )
+        """Return a line of the table from the figures of a run or model by group."""
+        found = figures.get(self.key, {})
+        row: Row = {task: found.get(task) for task in self.tasks}
+        if self.mean:
+            row[self.mean] = average(row)
         return row
+
+    def paper(self, run: TextRun) -> tuple[str, Row] | None:
+        """Return the name of the paper's row for the run, and its figures over the same tasks."""
+        suite, _, kind = self.key.partition("/")
+        published = paper_row(run)
+        if published is None or suite != "senteval" or kind not in TASKS:
+            return None
+        return published.name, self.row({self.key: published.figures(kind)})
 
 
 def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
     """Return the tables that these have figures for."""
-    columns: dict[str, dict[str, None]] = {}
+    tasks: dict[str, dict[str, None]] = {}
     for run in runs:
         for key, row in run.figures.items():
-            columns.setdefault(key, {}).update(dict.fromkeys(row))
-    return [_group(key, list(names)) for key, names in columns.items() if names]
+            tasks.setdefault(key, {}).update(dict.fromkeys(row))
+    return [_group(key, list(names)) for key, names in tasks.items() if names]
 
 
-def _group(key: str, names: list[str]) -> Group:
+def _group(key: str, tasks: list[str]) -> Group:
     suite, _, kind = key.partition("/")
     if not kind:
-        return Group(key, _TITLES[key], tuple(names), names[0])
-    order = {name: place for place, name in enumerate(TASKS[kind])}
-    names.sort(key=lambda name: order.get(name, len(order)))
-    complete = suite != "senteval" or tuple(names) == TASKS[kind]
-    mean = "avg" if complete else f"avg of {len(names)}"
-    title = GROUPS[kind] if suite == "senteval" else f"{GROUPS[kind]}, {suite} suite"
-    return Group(key, title, (*names, mean), mean)
+        return Group(key, _TITLES[key], tuple(tasks))
+    published = TASKS[kind]
+    known = [task for task in published if task in tasks]
+    tasks = known + [task for task in tasks if task not in published]
+    if suite != "senteval":
+        return Group(key, f"{GROUPS[kind]}, {suite} suite", tuple(tasks), "avg")
+    mean = "avg" if tuple(tasks) == published else f"avg of {len(tasks)}"
+    return Group(key, GROUPS[kind], tuple(tasks), mean)
 
 
 def paper_row(run: TextRun) -> PaperRow | None:
     """Return the row of the paper's table for a run that has its encoder, data and loss."""
     settings = run.record.settings
     encoder = Path(settings.get("model_name_or_path") or "").name
-    trained_on = Path(settings.get("train_file") or "").name
-    its_encoder = encoder == PRESETS["paper"].settings["model_name_or_path"]
-    if not its_encoder or trained_on not in ("", WIKI1M) or run.variants:
+    trained_on = Path(settings.get("train_file") or WIKI1M).name
+    if encoder != PRESETS["paper"].settings["model_name_or_path"]:
+        return None
+    if trained_on != WIKI1M or run.variants:
         return None
     return next((row for row in ROWS if row.loss == run.record.loss), None)
 
 
-def unlike(key: str, columns: Sequence[str], of: Sequence[TextRun | Evaluated]) -> str:
+def unlike(key: str, tasks: Sequence[str], runs: Sequence[TextRun | Evaluated]) -> str:
     """Return how the measurements of one figure differ, and of which; empty where they do not."""
     differs: dict[str, list[str]] = {}
-    for column in columns:
-        having = [each for each in of if column in each.figures.get(key, {})]
-        ways = [each.measured.get(key, {}).get(column, {}) for each in having]
-        for name in dict.fromkeys(name for way in ways for name in way):
-            if len({way.get(name) for way in ways}) > 1:
-                differs.setdefault(name, []).append(column)
+    for task in tasks:
+        measured = [run for run in runs if task in run.figures.get(key, {})]
+        ways = [run.measured.get(key, {}).get(task, {}) for run in measured]
+        for name in differing_keys(ways):
+            differs.setdefault(name, []).append(task)
     return "; ".join(f"other {name} ({', '.join(where)})" for name, where in differs.items())
 
 
@@ -116,7 +137,8 @@ class Comparison:
 
     def summary(self) -> str:
         """Return the difference with its interval and the flag, or why there is none."""
-        names = f"{self.group.where}: {self.name} - {self.baseline}"
+        where = f"{self.group.headline} ({self.group.title})"
+        names = f"{where}: {self.name} - {self.baseline}"
         if self.obstacle:
             return f"{names} not compared: {self.obstacle}"
         return f"{names} = {self.difference.summary()}"
@@ -131,6 +153,10 @@ class Comparisons:
     evaluated: Sequence[Evaluated] = ()  # models that are no runs, for the tables
     baselines: Sequence[str] = ()  # configurations named by the user; empty for the ones that fit
 
+    def __post_init__(self) -> None:
+        # runs that do not go together are refused here
+        check_names("baseline", self.baselines, self.configurations)
+
     @property
     def shown(self) -> list[TextRun | Evaluated]:
         """All that have a line in a table."""
@@ -138,42 +164,39 @@ class Comparisons:
 
     @cached_property
     def configurations(self) -> dict[str, list[TextRun]]:
-        """The runs by configuration, the paper's rows in its order first; runs that do not go
-        together are refused.
-        """
-        of = by_configuration(self.runs)
-        ours = [name for name in PRESETS if name in of]
-        return {name: of[name] for name in [*ours, *sorted(of.keys() - PRESETS.keys())]}
-
-    def __post_init__(self) -> None:
-        check_names(
-            "baseline", self.baselines, self.configurations
-        )  # runs that do not go together are refused here
+        """The runs by configuration, the paper's rows in its order first."""
+        found = by_configuration(self.runs)
+        published = [name for name in PRESETS if name in found]
+        others = sorted(found.keys() - PRESETS.keys())
+        return {name: found[name] for name in [*published, *others]}
 
     def baselines_of(self, name: str) -> list[str]:
-        """The configurations that one is compared with: the user's, else constants that are
-        SimCSE's or its own end.
+        """Return the configurations that one is compared with.
 
-        Of themselves only those that differ in nothing but the loss.
+        They are those that the user named. Else they are constants whose runs differ from it in
+        the loss alone: 0.05 (SimCSE's) and its own tau_max, or all if there is neither.
         """
         if self.baselines:
             return [baseline for baseline in self.baselines if baseline != name]
-        one = self.configurations[name][0]
-        if one.constant == 0.05:
+        first = self.configurations[name][0]
+        if first.constant == 0.05:
             return []
-        others = {other: runs[0].constant for other, runs in self.configurations.items()}
-        constants = [other for other, tau in others.items() if tau and not self.away(name, other)]
-        ends = (0.05, getattr(one.temperature, "tau_max", None))
-        fitting = [other for other in constants if others[other] in ends]
+        constants = {
+            other: runs[0].constant
+            for other, runs in self.configurations.items()
+            if runs[0].constant and not self.away(name, other)
+        }
+        usual = (0.05, getattr(first.temperature, "tau_max", None))
+        fitting = [other for other, tau in constants.items() if tau in usual]
         return [other for other in fitting or constants if other != name]
 
     def away(self, *names: str) -> list[str]:
-        """The settings, apart from the loss's, in which configurations differ; a file may have
-        changed its content.
-        """
+        """Return the settings, apart from the loss, in which configurations differ."""
         runs = [self.configurations[name][0] for name in names]
-        texts = {run.record.corpus["sha256"] for run in runs}
-        return differing(runs, {"loss"}) or (["training text"] if len(texts) > 1 else [])
+        found = differing(runs, {"loss"})
+        if found or len({run.record.corpus["sha256"] for run in runs}) < 2:
+            return found
+        return ["training text"]  # a file has changed its content
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
@@ -185,11 +208,13 @@ class Comparisons:
         for name in self.configurations:
             others = self.baselines_of(name)
             pairs += [(name, other) for other in others if (other, name) not in pairs]
+        groups = [group for group in groups_of(self.runs) if group.key != TRAINING]
         found = []
-        for group, (name, other) in product(groups_of(self.runs), pairs):
-            ours, theirs = (self.by_seed(each, group, group.headline) for each in (name, other))
+        for group, (name, other) in product(groups, pairs):
+            ours = self.by_seed(name, group, group.headline)
+            theirs = self.by_seed(other, group, group.headline)
             difference = paired(ours, theirs)
-            if difference is not None and group.key != TRAINING:
+            if difference is not None:
                 obstacle = self._obstacle(group, name, other)
                 found.append(Comparison(group, name, other, difference, obstacle))
         corrected = iter(holm([each.difference for each in found if not each.obstacle]))
@@ -198,23 +223,20 @@ class Comparisons:
         ]
 
     def _obstacle(self, group: Group, *names: str) -> str:
-        """Why configurations cannot be compared in a group's headline; empty where they can."""
+        """Return why configurations cannot be compared; empty where they can."""
         runs = [run for name in names for run in self.configurations[name]]
-        columns = group.columns[:-1] if group.headline == group.columns[-1] else (group.headline,)
-        chose = [column for column in columns if any(run.chose(column) for run in runs)]
+        tasks = group.tasks if group.mean else group.tasks[:1]
+        chose = [task for task in tasks if any(run.chose(task) for run in runs)]
         if chose:
             return f"{', '.join(chose)} chose the step that was kept"
-        other = unlike(group.key, columns, runs)
+        other = unlike(group.key, tasks, runs)
         return f"measured with {other}" if other else ""
 
     def by_seed(self, name: str, group: Group, column: str) -> dict[int, float]:
         """Return a configuration's figures in a column."""
         figures = {run.seed: group.row(run.figures)[column] for run in self.configurations[name]}
-        return {
-            seed: figure
-            for seed, figure in figures.items()
-            if figure is not None and math.isfinite(figure)
-        }
+        known = {seed: figure for seed, figure in figures.items() if figure is not None}
+        return {seed: figure for seed, figure in known.items() if math.isfinite(figure)}
 
 
 def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, Table]]:
@@ -224,33 +246,35 @@ def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, T
 
 
 def _means(compared: Comparisons, group: Group) -> Table:
-    """Mean and deviation of each figure, the paper's figure, and the difference."""
+    """Return mean and deviation of each figure, the paper's figure, and the difference."""
     lines = [["", *group.columns]]
     for model in compared.evaluated:
         if group.key in model.figures:
             row = group.row(model.figures)
-            lines.append([model.name, *(_cell(figure) for figure in row.values())])
+            lines.append([model.name, *(_cell(figure, "missing") for figure in row.values())])
     for name, runs in compared.configurations.items():
-        found = {column: compared.by_seed(name, group, column) for column in group.columns}
-        title = f"{name}, {len(runs)} seed" + ("s" if len(runs) > 1 else "")
-        lines.append([title, *(_spread_cell(seeds, len(runs)) for seeds in found.values())])
-        if published := group.paper(runs[0]):
-            row_name, figures = published
-            lines.append([f"  paper: {row_name}", *(_cell(f, "-") for f in figures.values())])
-            gaps = (_gap(found[column], figures[column]) for column in group.columns)
-            lines.append(["  ours - paper", *gaps])
+        found = [compared.by_seed(name, group, column) for column in group.columns]
+        seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
+        lines.append([f"{name}, {seeds}", *(_spread_cell(each, len(runs)) for each in found)])
+        published = group.paper(runs[0])
+        if published is None:
+            continue
+        title, figures = published
+        lines.append([f"  paper: {title}", *(_cell(figure, "-") for figure in figures.values())])
+        gaps = map(_gap, found, figures.values())
+        lines.append(["  ours - paper", *gaps])
     return lines
 
 
-def _cell(figure: float | None, missing: str = "missing") -> str:
+def _cell(figure: float | None, missing: str) -> str:
     return missing if figure is None else f"{figure:.2f}"
 
 
 def _spread_cell(by_seed: Mapping[int, float], runs: int) -> str:
     if not by_seed:
         return "missing"
-    few = f" ({len(by_seed)} of {runs})" if len(by_seed) < runs else ""
-    return f"{spread(list(by_seed.values()))}{few}"
+    cell = str(spread(list(by_seed.values())))
+    return cell if len(by_seed) == runs else f"{cell} ({len(by_seed)} of {runs})"
 
 
 def _gap(by_seed: Mapping[int, float], published: float | None) -> str:
@@ -261,15 +285,12 @@ def _gap(by_seed: Mapping[int, float], published: float | None) -> str:
 
 def render(compared: Comparisons, style: str) -> str:
     """Return verdict, tables and notes as ``text``, ``markdown`` or ``latex``."""
-    heading = {"markdown": "## {}\n\n", "latex": "% {}\n", "text": "{}\n\n"}[style]
-    note = {"markdown": "- {}", "latex": "% {}", "text": "{}"}[style]
-    tables = [
-        heading.format(title) + text_table.lay_out(lines, style)
-        for title, lines in sections(compared)
-    ]
-    first = "\n".join(note.format(line) for line in verdict(compared))
-    last = "\n".join(note.format(line) for line in notes_of(compared))
-    return "\n\n".join(part for part in (first, *tables, last) if part)
+    heading, note = _STYLES[style]
+    parts = ["\n".join(note + line for line in verdict(compared))]
+    for title, lines in sections(compared):
+        parts.append(heading.format(title) + text_table.lay_out(lines, style))
+    parts.append("\n".join(note + line for line in notes_of(compared)))
+    return "\n\n".join(filter(None, parts))
 
 
 def verdict(compared: Comparisons) -> list[str]:
@@ -277,13 +298,11 @@ def verdict(compared: Comparisons) -> list[str]:
     if len(compared.configurations) < 2:
         return []
     lines = []
-    if away := compared.away(*compared.configurations):
+    away = compared.away(*compared.configurations)
+    if away:
         lines.append(f"Settings that differ besides the loss: {', '.join(away)}")
     if all(each.obstacle for each in compared.comparisons):
-        lines.append(
-            "No comparison on a test set with a constant that differs in the loss alone: dystress "
-            "senteval --model FOLDER measures test sets, --baseline names a configuration"
-        )
+        lines.append(_NO_COMPARISON)
     return lines + [each.summary() for each in compared.comparisons]
 
 
@@ -295,28 +314,28 @@ def notes_of(compared: Comparisons) -> list[str]:
     notes = [f"Setup of {', '.join(names)}: {setup}" for setup, names in setups.items()]
     groups = groups_of(compared.shown)
     published = [run for run in compared.runs if any(group.paper(run) for group in groups)]
-    if away := not_the_papers(published):
+    away = not_the_papers(published)
+    if away:
         notes.append(f"Not the paper's setup: {', '.join(away)}")
     variants = {variant for each in compared.shown for variant in each.variants}
     notes += [f"Not the published data but a variant: {variant}" for variant in sorted(variants)]
     for group in groups:
-        if other := unlike(group.key, group.columns, compared.shown):
+        other = unlike(group.key, group.tasks, compared.shown)
+        if other:
             notes.append(f"{group.title}: not comparable, measured with {other}")
     if any(each.difference.n > 1 for each in compared.comparisons):
-        notes.append(
-            "±: standard deviation over seeds. p: paired t test, and the interval is as wide, both "
-            "corrected for all comparisons of this report (Holm). Significant: 3 seeds or more and "
-            "p < 0.05."
-        )
+        notes.append(_STATISTICS)
     if compared.unfinished:
         notes.append(f"Not finished and left out: {', '.join(compared.unfinished)}")
     return notes
 
 
 def _setup(run: TextRun) -> str:
-    settings, corpus = run.record.settings, run.record.corpus
+    settings = run.record.settings
+    corpus = run.record.corpus
+    encoder = Path(settings["model_name_or_path"]).name
     return (
-        f"{Path(settings['model_name_or_path']).name}, {settings['pooler_type']}, "
+        f"{encoder}, {settings['pooler_type']}, "
         f"{run.record.steps:,} steps of {settings['train_batch_size']}, "
         f"learning rate {settings['learning_rate']:g}, {corpus['sentences']:,} sentences "
         f"(sha256 {corpus['sha256'][:12]}), {run.record.device}"
@@ -326,8 +345,9 @@ def _setup(run: TextRun) -> str:
 def not_the_papers(runs: Sequence[TextRun]) -> list[str]:
     """Return the settings, apart from the loss, that are not those of the paper's text runs."""
     paper = FinishedRun(Path(), RunRecord(settings=parse(["--preset=paper"]).options()))
-    as_used = {"eval_steps", "mixed_precision", "mlp_only_train"}  # the setup says the precision
-    away = differing([paper, *runs], {"loss", *as_used})
+    # mlp_only_train is the paper's unless it is switched off; the setup says the precision
+    ignored = {"loss", "eval_steps", "mixed_precision", "mlp_only_train"}
+    away = differing([paper, *runs], ignored)
     if any(run.settings.get("mlp_only_train") is False for run in runs):
         away.append("mlp_only_train")
     return away

@@ -15,9 +15,7 @@ from dystress_text.simcse import halves
 
 
 def leave_text_report(folder: Path) -> str:
-    """Write the ``report.html`` of a finished text run; a line says where it is, or why there is
-    none.
-    """
+    """Write the ``report.html`` of a finished text run; return where it is, or why it is not."""
     return leave_report(folder, lambda: text_page(Comparisons(*read_text_runs([folder]))))
 
 
@@ -28,16 +26,19 @@ def text_page(compared: Comparisons) -> str:
             "a page shows runs, and there is none: --format text has the figures of the models"
         )
     records = [run.record for run in compared.runs]
-    alone = len(records) == 1  # the page has another table for what its training measured
+    alone = len(records) == 1
+    # the page of a single run has another table for what its training measured
     tables = sections(compared, but=TRAINING if alone else None)
-    if alone and (held := records[0].halves) is not None:
+    held = records[0].halves
+    if alone and held is not None:
         head = ["held-out text", "nearest before training", "nearest after"]
         tables.append(("Nearest texts", [head, *map(list, held.neighbours)]))
     reached = [dict(random_pairs_rows(record.random_pairs)) for record in records]
-    if shares := dict.fromkeys(share for rows in reached for share in rows):
-        names = ["similarity reached"] if alone else labels(compared.runs)
-        lines = [[share, *(rows.get(share, "-") for rows in reached)] for share in shares]
-        tables.append(("Similarity of random pairs", [["share of the pairs", *names], *lines]))
+    names = ["similarity reached"] if alone else labels(compared.runs)
+    similarities = [["share of the pairs", *names]]
+    for share in dict.fromkeys(share for rows in reached for share in rows):
+        similarities.append([share, *(rows.get(share, "-") for rows in reached)])
+    tables.append(("Similarity of random pairs", similarities))
     notes = notes_of(compared)
     if any(record.words for record in records):
         notes.append(f"words: {TITLE}")

@@ -51,9 +51,11 @@ class Evaluated:
     """A model that is no run of the training program, with its figures."""
 
     name: str  # of the model, with its pooler where the evaluation was told one
-    figures: Mapping[str, Row]  # as those of a run
-    variants: Sequence[str] = ()  # as those of a run
-    measured: Measured = field(default_factory=dict)  # as those of a run
+    # by group (``training``, ``retrieval``, or suite and kind, as in ``senteval/sts``), then task
+    figures: Mapping[str, Row]
+    variants: Sequence[str] = ()  # what the data were, if they were not the published ones
+    # how, by group and task: on which data, in which mode and so on
+    measured: Measured = field(default_factory=dict)
 
     def line(self) -> str:
         """Return the model as a line of a file of runs."""
@@ -62,19 +64,19 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class TextRun(FinishedRun):
-    """A finished run of text with its figures."""
+    """A finished run of text with its figures, as those of :class:`Evaluated`."""
 
-    # by group (``training``, ``retrieval``, or suite and kind, as in ``senteval/sts``), then task
     figures: Mapping[str, Row]
-    variants: Sequence[str] = ()  # what the data were, if they were not the published ones
-    # how, by group and task: on which data, in which mode and so on
+    variants: Sequence[str] = ()
     measured: Measured = field(default_factory=dict)
 
     def chose(self, column: str) -> bool:
         """Whether the set of a column may have chosen the step that was kept."""
         metrics = list(self.figures[TRAINING])
-        chosen = self.record.settings.get("metric_for_best_model") or next(iter(metrics), "")
-        choosing = metrics if chosen.startswith("avg_") else [chosen]
+        chosen = self.record.settings.get("metric_for_best_model")
+        choosing = [chosen] if chosen else metrics[:1]
+        if choosing and choosing[0].startswith("avg_"):
+            choosing = metrics
         name = slug_of(_TITLES.get(column, column))
         sets = {metric.rpartition("_")[0] for metric in choosing}
         return any(re.fullmatch(f"{each}(_(ndcg|mrr|recall)_.*)?", name) for each in sets)
@@ -82,12 +84,12 @@ class TextRun(FinishedRun):
     def line(self) -> str:
         """Return the run as a line of a file of runs."""
         record = self.record.to_json()
-        chosen = self.record.settings.get("metric_for_best_model")
-        settings = {**self.settings, "seed": self.seed, "metric_for_best_model": chosen}
-        corpus = {name: self.record.corpus[name] for name in ("sentences", "sha256")}
         kept = {name: record[name] for name in _KEPT if name in record}
-        measured = Evaluated(self.folder.name, self.figures, self.variants, self.measured)
-        return json.dumps({**kept, "settings": settings, "corpus": corpus, **vars(measured)})
+        chosen = self.record.settings.get("metric_for_best_model")
+        kept["settings"] = {**self.settings, "seed": self.seed, "metric_for_best_model": chosen}
+        kept["corpus"] = {name: self.record.corpus[name] for name in ("sentences", "sha256")}
+        evaluated = Evaluated(self.folder.name, self.figures, self.variants, self.measured)
+        return json.dumps({**kept, **vars(evaluated)})
 
 
 def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], list[Evaluated]]:
@@ -96,21 +98,20 @@ def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], li
     A place is a run, an evaluated model, a folder of both, a file of runs or results (``.jsonl``),
     or a result file of 0.2 (``.json``). Models inside a run's folder are parts of the run.
     """
-    runs: list[TextRun] = []
-    models: list[Evaluated] = []
+    lines: list[TextRun | Evaluated] = []
     folders: list[Path] = []
     for place in places:
         if place.suffix == ".jsonl":
-            lines = _of_file(place)
-            runs += [line for line in lines if isinstance(line, TextRun)]
-            models += [line for line in lines if isinstance(line, Evaluated)]
+            lines += _of_file(place)
             continue
-        found = _models(convert(place)) if place.suffix == ".json" else _models_in(place)
-        models += found
-        if not found or any(place.glob(f"*/{RECORD}")):
+        models = _models(convert(place)) if place.suffix == ".json" else _models_in(place)
+        lines += models
+        if not models or any(place.glob(f"*/{RECORD}")):
             folders.append(place)
     finished, unfinished = read_finished(folders, (TEXT_PROGRAM,))
-    return [*map(_with_figures, finished), *runs], unfinished, models
+    runs = [_with_figures(run) for run in finished]
+    runs += [line for line in lines if isinstance(line, TextRun)]
+    return runs, unfinished, [line for line in lines if isinstance(line, Evaluated)]
 
 
 def _of_file(file: Path) -> list[TextRun | Evaluated]:
@@ -137,47 +138,49 @@ def _models_in(place: Path) -> list[Evaluated]:
     """Return the evaluated models in a folder or the folders in it, apart from runs."""
     if not place.is_dir() or (place / RECORD).is_file():
         return []
-    folders = [place, *sorted(inner for inner in place.iterdir() if inner.is_dir())]
-    apart = [folder for folder in folders if not (folder / RECORD).is_file()]
-    return [model for folder in apart for model in _models(results_in(folder))]
+    inner = [folder for folder in sorted(place.iterdir()) if folder.is_dir()]
+    folders = [folder for folder in (place, *inner) if not (folder / RECORD).is_file()]
+    return [model for folder in folders for model in _models(results_in(folder))]
 
 
 def _models(results: Iterable[Result]) -> list[Evaluated]:
     """Return each model with each of its poolers."""
     of_model: dict[str, list[Result]] = {}
     for result in results:
-        name, pooler = Path(result.model).absolute().name, result.settings.get("pooler_type")
+        name = Path(result.model).absolute().name
+        pooler = result.settings.get("pooler_type")
         of_model.setdefault(f"{name}, {pooler}" if pooler else name, []).append(result)
-    return [Evaluated(name, *_figures(several)) for name, several in of_model.items()]
+    return [_evaluated(name, several) for name, several in of_model.items()]
 
 
 def _with_figures(run: FinishedRun) -> TextRun:
-    results = [each for each in results_in(run.folder) if each.has({"pooler_type": None})]
-    figures, variants, measured = _figures(results)
     record = run.record
+    results = [each for each in results_in(run.folder) if each.has({"pooler_type": None})]
+    evaluated = _evaluated(run.folder.name, results)
     trained_on = [f"{option}: {name}" for option, name in record.data_variants.items() if name]
-    sums = {slug_of(name): of["sha256"] for name, of in record.collections.items()}
+    sums = {slug_of(name): of_set["sha256"] for name, of_set in record.collections.items()}
     data = {**record.eval_sha256, **sums}
-    measured[TRAINING] = {
-        metric: {"data": data.get(metric.rpartition("_")[0])} for metric in record.trained
-    }
-    figures = {TRAINING: dict(record.trained), **figures}
-    return TextRun(run.folder, record, figures, [*trained_on, *variants], measured)
+    how = {metric: {"data": data.get(metric.rpartition("_")[0])} for metric in record.trained}
+    return TextRun(
+        run.folder,
+        record,
+        figures={TRAINING: dict(record.trained), **evaluated.figures},
+        variants=[*trained_on, *evaluated.variants],
+        measured={**evaluated.measured, TRAINING: how},
+    )
 
 
-def _figures(results: Sequence[Result]) -> tuple[dict[str, Row], list[str], Measured]:
-    """Return figures by group and task, unpublished data, and how each was measured.
-
-    They are those of the weights that were evaluated last; the test mode precedes the fast one.
+def _evaluated(name: str, results: Sequence[Result]) -> Evaluated:
+    """Return the figures of the weights that were evaluated last; the test mode precedes the fast
+    one.
     """
     current = [each for each in results if each.weights == results[-1].weights]
+    current = [each for each in current if each.kind != "geometry"]
     current.sort(key=lambda result: result.settings.get("mode") != "fast")
     figures: dict[str, Row] = {}
     measured: Measured = {}
     variants: dict[str, None] = {}
     for result in newest(current, lambda result: (result.group, result.task)):
-        if result.kind == "geometry":
-            continue
         how = {"data": result.data and result.data[:12], "dtype": result.settings.get("dtype")}
         if result.kind == "transfer":
             how["mode"] = result.settings.get("mode")
@@ -185,4 +188,4 @@ def _figures(results: Sequence[Result]) -> tuple[dict[str, Row], list[str], Meas
         measured.setdefault(result.group, {}).update(dict.fromkeys(result.columns, how))
         if result.variant:
             variants[f"evaluation: {result.variant}"] = None
-    return figures, list(variants), measured
+    return Evaluated(name, figures, list(variants), measured)
