@@ -226,9 +226,6 @@ def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer
     monkeypatch.setattr(
         "dystress_text.simcse.corpus._write", lambda *_: pytest.fail("tokenised again")
     )
-    monkeypatch.setattr(
-        "dystress_text.simcse.corpus._compare", lambda *_: pytest.fail("compared again")
-    )
     again = load(text_file, tokenizer, tmp_path)
     assert isinstance(again.content, np.memmap)
     assert np.array_equal(made[0].content, again.content)
