@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -265,7 +265,7 @@ def _encoded(
     # the model's own: GPT-2's names its end token, and yet knows all bytes; only Unigram's model
     # does not name it
     unknown_token = getattr(backend.model, "unk_token", tokenizer.unk_token)
-    unknown = -1
+    unknown: Any = None
     if unknown_token is not None:
         unknown = backend.token_to_id(unknown_token)
     remaining = iter(sentences)

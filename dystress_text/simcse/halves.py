@@ -97,7 +97,7 @@ def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Return 1 for each row of (n, n) whose own column is above all others, else 0."""
     scores = scores.round(6)
     at_least = (scores >= scores.diagonal()[:, None]).sum(1)  # (n,)
-    return (at_least == 1).astype(np.float64)
+    return np.where(at_least == 1, 1.0, 0.0)
 
 
 def compared(texts: list[str], before: Measured, after: Measured) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from dystress_text.models.poolers import (
 from dystress_text.simcse import halves
 from dystress_text.simcse.initial_model import NEW_HEAD, InitialModel
 from dystress_text.simcse.settings import RunSettings
-from dystress_text.simcse.texts import TextSummary
+from dystress_text.simcse.texts import reading_lines
 from dystress_text.simcse.training_data import TrainingData
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import EngineSettings
@@ -122,7 +122,7 @@ class RunMeasures:
         shown = self.shown_set
         if self._half_documents is not None:
             after = halves.measure(self.data.held_out, partial(encode, model))
-            record["trained"][halves.METRIC] = 100 * after[0].mean()
+            record["trained"] = {**record["trained"], halves.METRIC: 100 * after[0].mean()}
             record["halves"] = halves.compared(self.data.held_out, self._half_documents, after)
         if shown is not None:
             embeddings = encode(model, shown.sentences)
@@ -196,7 +196,7 @@ def description(
     """Return lines that say what a run has read and what it does."""
     options, corpus = settings.text, data.corpus
     lines = [*measures.initial.notes]
-    lines += TextSummary.of(data.text, corpus.report).lines(options.drop_duplicates)
+    lines += reading_lines(data.text, corpus.report, options.drop_duplicates)
     if options.drop_duplicates:
         lines.append(f"{data.dropped:,} samples with the tokens of an earlier one are dropped")
     for name, variant in measures.record["data_variants"].items():
