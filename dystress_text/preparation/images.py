@@ -26,10 +26,8 @@ _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 def parquet(
     entry: DataSet, paths: list[Path], source: str, request: Request, staging: Path
 ) -> Manifest:
-    """Copy parquet files and check that they hold the images of the set, unless the user names a
-    variant.
-    """
-    images: Counter[tuple[str, int]] = Counter()  # by split and class
+    """Copy parquet files that hold the images of the set, or of a variant that the user names."""
+    classes: dict[str, Counter[int]] = {split: Counter() for split in entry.counts}
     encodings: set[str] = set()
     image_column, label_column = entry.columns
     for path in progress_bar(paths, desc=entry.name, unit=" files"):
@@ -37,81 +35,80 @@ def parquet(
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(1000, columns=list(entry.columns)):
-                    images.update(
-                        (split, label) for label in batch.column(label_column).to_pylist()
-                    )
-                    pictures = batch.column(image_column).to_pylist()
-                    encodings.update(_ENCODINGS[picture["bytes"][:3]] for picture in pictures)
+                    classes[split].update(batch.column(label_column).to_pylist())
+                    for picture in batch.column(image_column).to_pylist():
+                        encodings.add(_ENCODINGS[picture["bytes"][:3]])
         except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
-            raise DataError(
-                f"{entry.name}: {path} is damaged or of another layout: {reason_of(error)}"
-            ) from error
+            reason = f"{path} is damaged or of another layout: {reason_of(error)}"
+            raise DataError(f"{entry.name}: {reason}") from error
         shutil.copyfile(path, staging / path.name)
-    counts = {
-        split: sum(n for (of, _), n in images.items() if of == split) for split in entry.counts
-    }
+    counts = {split: images.total() for split, images in classes.items()}
     # a published set has the same number of images of each class
-    published = {
-        (s, label): n // entry.classes
-        for s, n in entry.counts.items()
-        for label in range(entry.classes)
-    }
+    balanced = all(
+        images == dict.fromkeys(range(entry.classes), entry.counts[split] // entry.classes)
+        for split, images in classes.items()
+    )
     balance = f", the same number of each of {entry.classes} classes"
-    found = f"{counts} images{balance if images == published else ''}"
+    found = f"{counts} images"
+    if balanced:
+        found += balance
     request.compare(entry.name, source, found, f"{entry.counts} images{balance}")
-    copy = None if encodings == {entry.encoding} else f"{' and '.join(sorted(encodings))} copy"
-    return Manifest(entry.name, source, request.variant or copy, counts=counts)
+    variant = request.variant
+    if variant is None and encodings != {entry.encoding}:
+        variant = f"{' and '.join(sorted(encodings))} copy"
+    return Manifest(entry.name, source, variant, counts=counts)
 
 
 def image_folder(entry: DataSet, request: Request) -> Manifest:
-    """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is copied."""
+    """Note where the user has ImageNet, ``train/CLASS/*`` and ``val/CLASS/*``; copy nothing."""
     source = request.source
     if source is None or not all((source / split).is_dir() for split in entry.counts):
-        raise DataError(
-            f"{entry.name}: --from FOLDER must name the folder that holds train/ and val/"
-        )
+        reason = "--from FOLDER must name the folder that holds train/ and val/"
+        raise DataError(f"{entry.name}: {reason}")
     classes, others = (folder_names(source / split) for split in entry.counts)
     if classes != others:
         raise DataError(
-            f"{entry.name}: train/ and val/ of {str(source)!r} do not have the same classes; data/README.md says how "
-            "to sort images that are in no class folder"
+            f"{entry.name}: train/ and val/ of {str(source)!r} do not have the same classes; "
+            "data/README.md says how to sort images that are in no class folder"
         )
     counts = _counts(source, classes)
     found = f"{counts} images in {len(classes)} classes"
     request.compare(entry.name, source, found, f"{entry.counts} images in {entry.classes} classes")
-    return Manifest(
-        entry.name, str(source), request.variant, counts=counts, folder=str(source.resolve())
-    )
+    folder = str(source.resolve())
+    return Manifest(entry.name, str(source), request.variant, counts=counts, folder=folder)
 
 
 def class_list(entry: DataSet, request: Request, staging: Path) -> Manifest:
     """Keep a list of classes (folder names, one a line) of the prepared ImageNet."""
-    base, classes = read_manifest(request.root / "imagenet1k"), request.classes
+    base = read_manifest(request.root / "imagenet1k")
     if base is None or base.folder is None:
         raise DataError("imagenet1k must be prepared first: dystress prepare imagenet1k")
+    classes = request.classes
     if classes is None:
-        raise DataError(
-            f"{entry.name}: --classes FILE must name {entry.classes} classes (folder names), one a line"
-        )
-    images, names = Path(base.folder), classes.read_text(encoding="utf-8", errors="replace").split()
-    unknown = [name for name in names if not (images / "train" / name).is_dir()]
-    if unknown:
-        raise DataError(
-            f"{entry.name}: {classes} names {unknown[0]!r}, which is not a class of {images}"
-        )
+        reason = f"--classes FILE must name {entry.classes} classes (folder names), one a line"
+        raise DataError(f"{entry.name}: {reason}")
+    images = Path(base.folder)
+    names = classes.read_text(encoding="utf-8", errors="replace").split()
+    for name in names:
+        if not (images / "train" / name).is_dir():
+            reason = f"{classes} names {name!r}, which is not a class of {images}"
+            raise DataError(f"{entry.name}: {reason}")
     request.compare(entry.name, classes, f"{len(set(names))} classes", f"{entry.classes} classes")
     (staging / CLASSES).write_text("".join(f"{name}\n" for name in names))
-    variant = request.variant or base.variant
     return Manifest(
-        entry.name, str(classes), variant, counts=_counts(images, names), folder=base.folder
+        entry.name,
+        str(classes),
+        request.variant or base.variant,
+        counts=_counts(images, names),
+        folder=base.folder,
     )
 
 
 def _counts(folder: Path, classes: list[str]) -> dict[str, int]:
-    return {
-        split: sum(
-            len(image_and_other_names(folder / split / name)[0])
-            for name in progress_bar(classes, desc=split)
-        )
-        for split in ("train", "val")
-    }
+    counts = {}
+    for split in ("train", "val"):
+        counts[split] = 0
+        for name in progress_bar(classes, desc=split):
+            images, _ = image_and_other_names(folder / split / name)
+            counts[split] += len(images)
+    return counts

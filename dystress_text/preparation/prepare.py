@@ -22,8 +22,10 @@ from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
 
 
 def prepare(name: str, request: Request) -> Manifest:
-    """Get a set ready, unless it is; a DataError says why it cannot be had, is another one or
-    cannot be written.
+    """Get a set ready, unless it is.
+
+    Raises:
+        DataError: it cannot be had, is another one or cannot be written.
     """
     final = request.root / name
     try:
@@ -43,9 +45,8 @@ def prepare(name: str, request: Request) -> Manifest:
                 write_manifest(staging, manifest)
             return manifest
     except OSError as error:
-        raise DataError(
-            f"{name}: {error.strerror or error} ({error.filename or request.root})"
-        ) from error
+        reason = f"{error.strerror or error} ({error.filename or request.root})"
+        raise DataError(f"{name}: {reason}") from error
 
 
 def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
@@ -53,60 +54,62 @@ def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
         return images.image_folder(entry, request)
     if entry.name == "imagenet100":
         return images.class_list(entry, request, staging)
-    paths = _from_hub(entry) if request.source is None else _from_local(entry, request.source)
-    source = str(request.source or entry.repository)
-    if entry.classes:
-        return images.parquet(entry, paths, source, request, staging)
-    return (texts.wiki1m if entry.name == "wiki1m" else texts.senteval)(
-        paths[0], source, request, staging
-    )
+    if request.source is None:
+        source = str(entry.repository)
+        paths = _from_hub(entry)
+    else:
+        source = str(request.source)
+        paths = _from_local(entry, request.source)
+    if entry.name == "wiki1m":
+        return texts.wiki1m(paths[0], source, request, staging)
+    if entry.name == "senteval":
+        return texts.senteval(paths[0], source, request, staging)
+    return images.parquet(entry, paths, source, request, staging)
 
 
 def _from_hub(entry: DataSet) -> list[Path]:
-    """The set's files in huggingface_hub's cache, fetched where they are not there; an interrupted
-    fetch goes on.
+    """Return the set's files in huggingface_hub's cache, fetched where they are not there.
+
+    An interrupted fetch goes on.
     """
-    assert entry.repository is not None
     if not hub_reachable():
-        raise DataError(
-            f"{entry.name}: the hub cannot be reached; --from FOLDER takes a copy on this machine"
-        )
+        reason = "the hub cannot be reached; --from FOLDER takes a copy on this machine"
+        raise DataError(f"{entry.name}: {reason}")
+    assert entry.repository is not None
     try:
-        folder = Path(
-            snapshot_download(
-                entry.repository, repo_type="dataset", allow_patterns=list(entry.files)
-            )
+        fetched = snapshot_download(
+            entry.repository, repo_type="dataset", allow_patterns=list(entry.files)
         )
     except Exception as error:  # whatever the network, the hub or the file system says
-        raise DataError(
-            f"{entry.name}: {entry.repository} cannot be fetched: {reason_of(error)}"
-        ) from error
-    paths = [path for pattern in entry.files for path in sorted(folder.glob(pattern))]
+        reason = f"{entry.repository} cannot be fetched: {reason_of(error)}"
+        raise DataError(f"{entry.name}: {reason}") from error
+    paths = [path for pattern in entry.files for path in sorted(Path(fetched).glob(pattern))]
     if not paths:
         raise DataError(f"{entry.name}: the hub's {entry.repository} has no file {entry.files[0]}")
     for path in paths:
         stored = path.resolve()  # the cache names a large file by its SHA-256, as the hub states it
         if len(stored.name) == 64 and sha256_of(stored) != stored.name:
             stored.unlink()  # or the next try would find it again
-            raise DataError(
-                f"{entry.name}: {path.name} is not what the hub says that it is (sha256); try again"
-            )
+            reason = f"{path.name} is not what the hub says that it is (sha256); try again"
+            raise DataError(f"{entry.name}: {reason}")
     return paths
 
 
 def _from_local(entry: DataSet, source: Path) -> list[Path]:
-    """The set's files at a place that the user names: the file, or a folder with the hub's names or
-    the set's.
+    """Return the set's files at a place that the user names.
+
+    It is the file, or a folder with the hub's names or the set's.
     """
     if source.is_file() or source.is_fifo():
         return [source]
-    if entry.name == "senteval" and (tasks := texts.folder_of_tasks(source)) is not None:
-        return [tasks]
+    if entry.name == "senteval":
+        tasks = texts.folder_of_tasks(source)
+        if tasks is not None:
+            return [tasks]
     below = [f"{entry.name}*/**/{Path(pattern).name}" for pattern in entry.files]
     for patterns in (entry.files, below, [f"{entry.name}*.t*"]):
         found = [sorted(source.glob(pattern)) for pattern in patterns]
         if all(found):
             return [path for paths in found for path in paths]
-    raise DataError(
-        f"{entry.name}: not in {str(source)!r}; looked for {entry.files[0]}, {below[0]}"
-    )
+    looked = f"{entry.files[0]}, {below[0]}"
+    raise DataError(f"{entry.name}: not in {str(source)!r}; looked for {looked}")
