@@ -16,7 +16,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from dataclasses import fields
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
@@ -34,7 +33,8 @@ def make_parser() -> OneLineParser:
     add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")
     add(
         "--variant",
-        help="what the data are, if they are knowingly not the published ones; every result then says so",
+        help="what the data are, if they are knowingly not the published ones; every result then "
+        "says so",
     )
     add("--again", action="store_true", help="prepare what is ready once more")
     add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else see above")
@@ -46,53 +46,48 @@ def make_parser() -> OneLineParser:
 def main(words: list[str]) -> bool:
     """The program; whether everything that was asked for is as it should be."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(
-            signal.SIGTERM, lambda *_: sys.exit(143)
-        )  # an orderly end, which leaves nothing half-ready
+        # an orderly end, which leaves nothing half-ready
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = make_parser().parse_args(words)
     root = data_root(options.data_dir)
     if options.what == ["list"]:
         for entry in CATALOG.values():
-            print(
-                f"{entry.name:15} {entry.about}\n{'':15} {_state(read_manifest(root / entry.name))}"
-            )
+            state = _state(read_manifest(root / entry.name))
+            print(f"{entry.name:15} {entry.about}\n{'':15} {state}")
         return True
     for name in options.what:
         if name not in CATALOG:
-            raise UserError(
-                f"no data set {name!r}; known are {', '.join(CATALOG)}; list alone shows them"
-            )
-    given = {
-        entry.name: getattr(options, entry.name)
-        for entry in fields(Request)
-        if entry.name != "root"
-    }
-    done = [_prepare(Request(root, **given), name) for name in options.what]
+            known = f"known are {', '.join(CATALOG)}; list alone shows them"
+            raise UserError(f"no data set {name!r}; {known}")
+    request = Request(root, options.source, options.variant, options.classes, options.again)
+    done = [_prepare(request, name) for name in options.what]
     return all(done)
 
 
 def _prepare(request: Request, name: str) -> bool:
-    from dystress_text.preparation.prepare import (
-        prepare,
-    )  # here, so that help and the list come at once
+    # here, so that help and the list come at once
+    from dystress_text.preparation.prepare import prepare
 
     try:
         manifest = prepare(name, request)
     except DataError as error:
         print(f"dystress prepare: error: {error}", file=sys.stderr, flush=True)
         return False
-    print(
-        f"{name}: {_state(manifest)}, in {request.root / name}\n  terms: {CATALOG[name].terms}",
-        flush=True,
-    )
+    print(f"{name}: {_state(manifest)}, in {request.root / name}")
+    print(f"  terms: {CATALOG[name].terms}", flush=True)
     return True
 
 
 def _state(manifest: Manifest | None) -> str:
     if manifest is None:
         return "not prepared"
+    state = "ready"
     counts = ", ".join(f"{split} {count:,}" for split, count in manifest.counts.items())
-    state = f"ready ({counts})" if counts else "ready"
+    if counts:
+        state += f" ({counts})"
     missing = "; ".join(f"{part} ({reason})" for part, reason in manifest.not_ready.items())
-    state += f" but for {missing}" if missing else ""
-    return f"{state}; variant: {manifest.variant}" if manifest.variant else state
+    if missing:
+        state += f" but for {missing}"
+    if manifest.variant:
+        state += f"; variant: {manifest.variant}"
+    return state
