@@ -115,11 +115,29 @@ def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
 
 @pytest.mark.parametrize(
     "content",
-    [tar_of(stsb_files(INSIDE))[:30_000], b"no archive at all", tar_of({"../../x": b"y"}), tar_of({"/tmp/a": b""}),
-     tar_of({"STS": b""}, kind=tarfile.SYMTYPE), tar_of({"STS": b""}, kind=tarfile.CHRTYPE), tar_of({"other": b""}),
-     gzip.compress(tar_of({"zeros": bytes(30 << 20)})), gzip.compress(tar_of(stsb_files(INSIDE)))[:-9]],
-    ids=["truncated", "no archive", "dots", "absolute", "link", "device", "no STS", "bomb", "compressed, truncated"],
-)  # fmt: skip
+    [
+        tar_of(stsb_files(INSIDE))[:30_000],
+        b"no archive at all",
+        tar_of({"../../x": b"y"}),
+        tar_of({"/tmp/a": b""}),
+        tar_of({"STS": b""}, kind=tarfile.SYMTYPE),
+        tar_of({"STS": b""}, kind=tarfile.CHRTYPE),
+        tar_of({"other": b""}),
+        gzip.compress(tar_of({"zeros": bytes(30 << 20)})),
+        gzip.compress(tar_of(stsb_files(INSIDE)))[:-9],
+    ],
+    ids=[
+        "truncated",
+        "no archive",
+        "dots",
+        "absolute",
+        "link",
+        "device",
+        "no STS",
+        "bomb",
+        "compressed, truncated",
+    ],
+)
 def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root, content, capsys):
     write_files(tmp_path / "good", stsb_files())
     prepare("senteval", Request(root, tmp_path / "good"))
@@ -163,9 +181,11 @@ def test_images_and_their_variant(tmp_path, root):
     cifar(tmp_path / "cifar100" / "cifar100", b"\xff\xd8\xff\xe0", label="fine_label", classes=100)
     assert prepare("cifar100", Request(root, tmp_path)).variant == "JPEG copy"
     for options, words in (
-        ({"train": 40_000}, "40000"), ({"label": "klass"}, "layout"), ({"classes": 12}, "each of 10 classes"),
+        ({"train": 40_000}, "40000"),
+        ({"label": "klass"}, "layout"),
+        ({"classes": 12}, "each of 10 classes"),
         ({"magic": b"GIF89a"}, "another layout: b'GIF'"),
-    ):  # fmt: skip
+    ):
         cifar(tmp_path / "other" / "cifar10" / "plain_text", **options)
         with pytest.raises(DataError, match=rf"{words}[^\n]*\Z"):
             prepare("cifar10", Request(tmp_path / "new", tmp_path / "other"))
@@ -220,9 +240,13 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
-    [(["imagenet"], 2, "no data set 'imagenet'; known are wiki1m"), (["list", "wiki1m"], 2, "no data set 'list'"),
-     (["wiki1m", "--form", "x"], 2, "--form"), (["senteval", "--from=none"], 1, "not in 'none'")],
-)  # fmt: skip
+    [
+        (["imagenet"], 2, "no data set 'imagenet'; known are wiki1m"),
+        (["list", "wiki1m"], 2, "no data set 'list'"),
+        (["wiki1m", "--form", "x"], 2, "--form"),
+        (["senteval", "--from=none"], 1, "not in 'none'"),
+    ],
+)
 def test_wrong_commands_are_one_line(arguments, code, words, root, capsys):
     assert main([*arguments, f"--data_dir={root}"]) == code
     (line,) = capsys.readouterr().err.splitlines()

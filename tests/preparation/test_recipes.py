@@ -49,10 +49,18 @@ def test_imagenets_archives(tmp_path):
     )
     synsets[:] = [(i + 1, wnid, 0) for i, wnid in enumerate(numbered)] + [(4, "n00001740", 3)]
     savemat(inner, {"synsets": synsets})
-    (tmp_path / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(gzip.compress(tar_of({
-        "ILSVRC2012_devkit_t12/data/meta.mat": inner.getvalue(),
-        "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": "".join(f"{n}\n" for n in truth).encode(),
-    })))  # fmt: skip
+    (tmp_path / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(
+        gzip.compress(
+            tar_of(
+                {
+                    "ILSVRC2012_devkit_t12/data/meta.mat": inner.getvalue(),
+                    "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": "".join(
+                        f"{n}\n" for n in truth
+                    ).encode(),
+                }
+            )
+        )
+    )
     subprocess.run(["bash", "-euo", "pipefail", "-c", shell], cwd=tmp_path, check=True)
     root = tmp_path / "prepared"
     with pytest.raises(DataError, match=r"imagenet1k: train/ and val/ .* data/README.md says"):
