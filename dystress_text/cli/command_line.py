@@ -80,7 +80,10 @@ def without_tokens(text: str) -> str:
 
 def one_line(message: str) -> str:
     """Return a message that is safe to print: one line, no control characters, no access tokens."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
+    line = ""
+    for character in without_tokens(message):
+        line += character if character.isprintable() else repr(character)[1:-1]
+    return line
 
 
 def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Main]:

@@ -29,4 +29,6 @@ def _wanted(extra: str) -> str:
     if not (ROOT / "constraints.txt").is_file():
         return f"'dystress-text[{extra}]'"
     place = Path() if Path.cwd() == ROOT else ROOT
-    return f"-c {shlex.quote(str(place / 'constraints.txt'))} -e {shlex.quote(f'{place}[{extra}]')}"
+    constraints = shlex.quote(str(place / "constraints.txt"))
+    package = shlex.quote(f"{place}[{extra}]")
+    return f"-c {constraints} -e {package}"

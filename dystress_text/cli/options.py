@@ -27,7 +27,7 @@ from dystress_text.errors import ParameterError, lies_in, meant
 def option(
     default: Any, help: str, *, interval: str | None = None, needs: str | None = None, **more: Any
 ) -> Any:
-    """A field of a dataclass that is an option of a program.
+    """Return a field of a dataclass that is an option of a program.
 
     Args:
         default: the value if the option is not given; ``MISSING`` for one that must be given.
@@ -163,7 +163,8 @@ def _add_option(add: Callable[..., Any], entry: Field[Any], kind: Any) -> None:
         (kind,) = get_args(kind)
         more["nargs"] = "+"
     if kind is bool and default is not None:  # the name alone means yes
-        more |= {"nargs": "?", "const": True}
+        more["nargs"] = "?"
+        more["const"] = True
     if "choices" not in more:
         more.setdefault("metavar", _METAVARS.get(kind, "TEXT"))
     if default is True:

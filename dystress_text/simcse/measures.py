@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense
 
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import (
@@ -31,7 +32,7 @@ from dystress_text.models.poolers import (
     embeddings_by_pooler,
 )
 from dystress_text.simcse import halves
-from dystress_text.simcse.initial_model import NEW_HEAD, InitialModel
+from dystress_text.simcse.initial_model import InitialModel
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.texts import reading_lines
 from dystress_text.simcse.training_data import TrainingData
@@ -96,15 +97,14 @@ class RunMeasures:
         """Return the figures of each pooler before training, the best one first."""
         model = self.initial.untrained
         transformer = model.transformers_model
-        head = self.record["head"] or {"kept": False}
-        has_trained_head = head["kept"] and head["starts"] != NEW_HEAD
         embeddings = {}
         if transformer is not None:
             poolers = list(POOLERS)
             if attends_to_the_left_only(transformer, self.initial.tokenizer):
                 poolers = [name for name in POOLERS if name not in FIRST]
             embeddings = embeddings_by_pooler(model, shown.sentences, poolers)
-        if has_trained_head or self._pooler not in embeddings:
+        has_head = any(isinstance(module, Dense) for module in model)
+        if has_head or self._pooler not in embeddings:
             embeddings[self._pooler] = encode(model, shown.sentences)
         self.record["similarities"] = {
             "set": shown.name,
@@ -113,8 +113,8 @@ class RunMeasures:
         }
         results = {name: sts_metrics(shown, vectors) for name, vectors in embeddings.items()}
         metric = shown.metric("spearman")
-        order = sorted(results, key=lambda name: -results[name].get(metric, -math.inf))
-        return {name: results[name] for name in order}
+        order = sorted(results.items(), key=lambda item: -item[1].get(metric, -math.inf))
+        return dict(order)
 
     def after_training(self, model: SentenceTransformer) -> None:
         """Measure the saved model on what needs it."""

@@ -48,7 +48,7 @@ def documentation_sentences() -> list[str]:
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Return the English sentences of a paragraph, white space collapsed and light markup removed."""
+    """Return the English sentences of a paragraph without light markup, white space collapsed."""
     text = " ".join(_MARKUP.sub("", paragraph).split())
     return [sentence for sentence in _SENTENCE_END.split(text) if _is_english(sentence)]
 
