@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from types import NoneType, UnionType
@@ -40,7 +41,7 @@ def option(
     """
     metadata = {"help": help, "interval": interval, "needs": needs, **more}
     if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
+        return field(default_factory=partial(list, default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -59,7 +60,8 @@ def check_options(settings: Any) -> None:
             raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
         choices = entry.metadata.get("choices")
         if choices and value is not None:
-            for choice in value if isinstance(value, list) else [value]:
+            values = value if isinstance(value, list) else [value]
+            for choice in values:
                 if choice not in choices:
                     reason = f"must be one of {', '.join(choices)}, got {choice!r}"
                     raise ParameterError(entry.name, reason)
@@ -98,8 +100,9 @@ def _one(entry: Field[Any], kind: Any, value: Any) -> Any:
         value = Path(value) if kind is Path else fspath(value)
     if isinstance(value, bool) and "yes" in entry.metadata.get("choices", ()):
         value = "yes" if value else "no"
-    fits = isinstance(value, int | float if kind is float else kind)
-    if not fits or isinstance(value, bool) != (kind is bool):
+    allowed = (int, float) if kind is float else kind
+    fits = isinstance(value, allowed) and isinstance(value, bool) == (kind is bool)
+    if not fits:
         reason = f"must be {_KINDS.get(kind, kind.__name__)}, got {value!r}"
         raise ParameterError(entry.name, reason)
     return value
