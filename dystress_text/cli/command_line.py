@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import json
 import os
@@ -13,13 +12,16 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from dystress_text.errors import Interrupted, ParameterError, UserError, meant
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
 Work = Callable[[list[str]], bool | None]
+Main = Callable[..., int]  # of a command line's arguments, by default those of the process
 _SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
@@ -33,42 +35,41 @@ class OneLineParser(argparse.ArgumentParser):
     def __init__(
         self, prog: str, description: str | None = None, elsewhere: str = "", **more: Any
     ) -> None:
-        more = {
-            "formatter_class": argparse.RawDescriptionHelpFormatter,
-            "allow_abbrev": False,
-            **more,
-        }
-        super().__init__(prog=prog, description=description, **more)
+        more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
         self._elsewhere = f"; {elsewhere}" if elsewhere else ""
-        self._negative_number_matcher = re.compile(
-            r"-\.?\d"
-        )  # so that -1:0.03 is a value and not an option
+        # so that -1e-3 is a value and not an option
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
         """Raise the message, where argparse would print its whole usage."""
         raise UserError(f"{message} (see --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which all its ways to parse call; an unknown option is refused, and the
-        nearest one named.
+        """As argparse's, which all its ways to parse call; refuse an option that is unknown.
+
+        The error names the nearest one.
         """
-        options, words = self._option_string_actions, list(sys.argv[1:] if args is None else args)
-        for i, word in enumerate(words[: words.index("--") if "--" in words else None]):
-            name, equals, value = word.partition("=")
+        known = self._option_string_actions
+        argv = list(sys.argv[1:] if args is None else args)
+        end = argv.index("--") if "--" in argv else len(argv)
+        for i, argument in enumerate(argv[:end]):
+            name, equals, value = argument.partition("=")
             ours = f"--{name[2:].replace('-', '_')}"
-            if name.startswith("--") and ours in options:
-                words[i] = f"{ours}{equals}{value}"
-            elif (
-                name.startswith("--") and " " not in word
-            ):  # with a space argparse takes it for a value
-                hint = meant(name, options) or " (see --help)"
+            if not name.startswith("--"):
+                continue
+            if ours in known:
+                argv[i] = f"{ours}{equals}{value}"
+            elif " " not in argument:  # with a space argparse takes it for a value
+                hint = meant(name, known) or " (see --help)"
                 raise UserError(f"unknown option {name}{hint}{self._elsewhere}")
-        return super().parse_known_args(words, namespace)
+        return super().parse_known_args(argv, namespace)
 
 
 def without_tokens(text: str) -> str:
-    """The text with stars in place of each access token of the hub: the environment's, and what has
-    the form of one.
+    """Return the text with stars in place of each access token of the hub.
+
+    Tokens are what the environment says, and what has the form of one.
     """
     for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         token = os.environ.get(variable, "").strip()
@@ -78,27 +79,23 @@ def without_tokens(text: str) -> str:
 
 
 def one_line(message: str) -> str:
-    """A message that is safe to print: on one line, without control characters and access tokens."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
-
-
-class Main(Protocol):
-    """A program."""
-
-    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
+    """Return a message that is safe to print: one line, no control characters, no access tokens."""
+    line = ""
+    for character in without_tokens(message):
+        line += character if character.isprintable() else repr(character)[1:-1]
+    return line
 
 
 def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Main]:
-    """Decorator that makes a program of its work, a function of the words of a command line.
+    """Decorator that makes a program of its work, a function of a command line's arguments.
 
-    The program takes the words, by default those of the process, and returns its :func:`exit_code`.
+    The program takes them, by default those of the process, and returns its :func:`exit_code`.
     """
 
     def decorate(work: Work) -> Main:
         def main(argv: Sequence[str] | None = None) -> int:
-            return exit_code(
-                prog, lambda: work(list(sys.argv[1:] if argv is None else argv)), interrupted
-            )
+            arguments = list(sys.argv[1:] if argv is None else argv)
+            return exit_code(prog, lambda: work(arguments), interrupted)
 
         return main
 
@@ -111,48 +108,49 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
     The code is 0 if all is done, 1 if work returns False, as something is left, 2 after a one-line
     error, and 128 + the number of a signal.
     """
-    as_it_was, stdout = warnings.formatwarning, sys.stdout
-    errors = getattr(stdout, "errors", None)
-    warnings.formatwarning = lambda message, *_, **__: (
-        f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
-    )
-    if isinstance(stdout, io.TextIOWrapper):
-        stdout.reconfigure(errors="backslashreplace")  # a file's name need not be valid text
+    formatwarning = warnings.formatwarning
+    warnings.formatwarning = partial(_warning, prog)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be valid text
     try:
-        return 1 if work() is False else 0
+        return int(work() is False)
     except UserError as error:
         dashes = "--" if isinstance(error, ParameterError) else ""
-        line = f"{prog}: error: {dashes}{one_line(str(error))}"
-        print(line, file=sys.stderr, flush=True)
-        _tell_launcher(line)
-        return 2
+        message = f"error: {dashes}{one_line(str(error))}"
+        code = 2
     except Interrupted as stop:
-        print(f"{prog}: {stop}", file=sys.stderr, flush=True)
-        return 128 + stop.signal
+        message = str(stop)
+        code = 128 + stop.signal
     except KeyboardInterrupt:
-        print(f"{prog}: {interrupted}", file=sys.stderr, flush=True)
-        return 130
+        message = interrupted
+        code = 128 + signal.SIGINT
     except BrokenPipeError:  # ``| head``
+        message = "stopped: the reader of its output has ended"
+        code = 128 + signal.SIGPIPE
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing at exit does not fail again
-        print(f"{prog}: stopped: the reader of its output has ended", file=sys.stderr, flush=True)
-        return 128 + signal.SIGPIPE
     finally:
-        warnings.formatwarning = as_it_was
-        if isinstance(stdout, io.TextIOWrapper) and not stdout.closed:
-            stdout.reconfigure(errors=errors)
+        warnings.formatwarning = formatwarning
+    line = f"{prog}: {message}"
+    print(line, file=sys.stderr, flush=True)
+    if code == 2:
+        _tell_launcher(line)
+    return code
+
+
+def _warning(prog: str, message: Warning | str, *_: object, **__: object) -> str:
+    text = " ".join(str(message).split())
+    return f"{prog}: warning: {one_line(text)}\n"
 
 
 def _tell_launcher(line: str) -> None:
-    """Leave the line where torchrun quotes it at its end; say what follows it where accelerate
-    started one process.
-    """
-    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+    """Leave the line where torchrun quotes it at its end; announce what accelerate adds to it."""
+    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if file:
         extra = {"py_callstack": line, "timestamp": str(int(time.time()))}
-        with contextlib.suppress(OSError):
-            Path(file).write_text(
-                json.dumps({"message": {"message": line, "extraInfo": extra}}), encoding="utf-8"
-            )
-    elif "ACCELERATE_DYNAMO_BACKEND" in os.environ:  # its launcher sets it
+        content = json.dumps({"message": {"message": line, "extraInfo": extra}})
+        with suppress(OSError):
+            Path(file).write_text(content, encoding="utf-8")
+    elif "ACCELERATE_DYNAMO_BACKEND" in os.environ:  # its launcher sets it for one process
         print(
             "(accelerate launch adds its own traceback; --quiet before the program's name: none)",
             file=sys.stderr,

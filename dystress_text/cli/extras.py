@@ -9,9 +9,11 @@ from pathlib import Path
 from dystress_text.errors import UserError
 
 EXTRAS = {
-    "plots": ("matplotlib", "jinja2"), "lora": ("peft",), "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "plots": ("matplotlib", "jinja2"),
+    "lora": ("peft",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "vision": ("kornia", "PIL", "pytorch_optimizer"),
-}  # fmt: skip
+}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -23,8 +25,10 @@ def require(extra: str, what: str) -> None:
 
 
 def _wanted(extra: str) -> str:
-    """What pip is told; in a checkout its folder, with the versions that were tested."""
+    """Return what pip is told; in a checkout its folder, with the versions that were tested."""
     if not (ROOT / "constraints.txt").is_file():
         return f"'dystress-text[{extra}]'"
     place = Path() if Path.cwd() == ROOT else ROOT
-    return f"-c {shlex.quote(str(place / 'constraints.txt'))} -e {shlex.quote(f'{place}[{extra}]')}"
+    constraints = shlex.quote(str(place / "constraints.txt"))
+    package = shlex.quote(f"{place}[{extra}]")
+    return f"-c {constraints} -e {package}"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from types import NoneType, UnionType
@@ -27,7 +28,7 @@ from dystress_text.errors import ParameterError, lies_in, meant
 def option(
     default: Any, help: str, *, interval: str | None = None, needs: str | None = None, **more: Any
 ) -> Any:
-    """A field of a dataclass that is an option of a program.
+    """Return a field of a dataclass that is an option of a program.
 
     Args:
         default: the value if the option is not given; ``MISSING`` for one that must be given.
@@ -40,29 +41,31 @@ def option(
     """
     metadata = {"help": help, "interval": interval, "needs": needs, **more}
     if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
+        return field(default_factory=partial(list, default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
 def reworded(settings: type, name: str, help: str) -> Any:
-    """The option of another dataclass with another help text."""
+    """Return the option of another dataclass with another help text."""
     entry: Field[Any] = settings.__dataclass_fields__[name]  # type: ignore[attr-defined]
     return field(default=default_of(entry), metadata={**entry.metadata, "help": help})
 
 
 def check_options(settings: Any) -> None:
-    """Check that each option of a dataclass lies in its interval and has the option that it needs."""
+    """Check that each option of a dataclass lies in its interval and has the option it needs."""
     for entry in fields(settings):
         value = getattr(settings, entry.name)
-        interval, needs = entry.metadata.get("interval"), entry.metadata.get("needs")
+        interval = entry.metadata.get("interval")
         if interval and value is not None and not lies_in(value, interval):
             raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
         choices = entry.metadata.get("choices")
-        for word in value if isinstance(value, list) else [value]:
-            if choices and word is not None and word not in choices:
-                raise ParameterError(
-                    entry.name, f"must be one of {', '.join(choices)}, got {word!r}"
-                )
+        if choices and value is not None:
+            values = value if isinstance(value, list) else [value]
+            for choice in values:
+                if choice not in choices:
+                    reason = f"must be one of {', '.join(choices)}, got {choice!r}"
+                    raise ParameterError(entry.name, reason)
+        needs = entry.metadata.get("needs")
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
             raise ParameterError(entry.name, f"has no effect without --{needs}")
 
@@ -71,39 +74,42 @@ def check_names(option: str, names: Iterable[str], known: Collection[str]) -> No
     """Refuse names that are not known, with the nearest one that is."""
     for name in names:
         if name not in known:
-            raise ParameterError(
-                option, f"no {name!r}{meant(name, known)}; known are {', '.join(known)}"
-            )
+            reason = f"no {name!r}{meant(name, known)}; known are {', '.join(known)}"
+            raise ParameterError(option, reason)
+
+
+_KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
 
 
 def converted(entry: Field[Any], group: type, value: Any) -> Any:
-    """What Python code gives for a field: a path of the field's type, one text as a list; others
-    are refused.
+    """Return what Python code gives for a field in the field's type, or refuse it.
+
+    A path becomes a text or the other way round, and one value a list where the field is one.
     """
     kind, optional = _kind(entry, group)
     if value is None and optional:
-        return value
-    of_list = get_origin(kind) is list
-    one = get_args(kind)[0] if of_list else kind
-    values = [value] if not of_list or isinstance(value, str | PathLike) else list(value)
-    text_of: Callable[[Any], Any] = Path if one is Path else fspath
-    texts: list[Any] = [
-        text_of(each) if isinstance(each, str | PathLike) else each for each in values
-    ]
-    if one is str and "yes" in entry.metadata.get("choices", ()):
-        texts = [{True: "yes", False: "no"}.get(each, each) for each in texts]
-    for each in texts:
-        fits = isinstance(each, (int, float) if one is float else one)
-        if not fits or isinstance(each, bool) != (one is bool):
-            kinds = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
-            raise ParameterError(
-                entry.name, f"must be {kinds.get(one, one.__name__)}, got {each!r}"
-            )
-    return texts if of_list else texts[0]
+        return None
+    if get_origin(kind) is not list:
+        return _one(entry, kind, value)
+    values = [value] if isinstance(value, str | PathLike) else value
+    return [_one(entry, get_args(kind)[0], each) for each in values]
+
+
+def _one(entry: Field[Any], kind: Any, value: Any) -> Any:
+    if isinstance(value, str | PathLike):
+        value = Path(value) if kind is Path else fspath(value)
+    if isinstance(value, bool) and "yes" in entry.metadata.get("choices", ()):
+        value = "yes" if value else "no"
+    allowed = (int, float) if kind is float else kind
+    fits = isinstance(value, allowed) and isinstance(value, bool) == (kind is bool)
+    if not fits:
+        reason = f"must be {_KINDS.get(kind, kind.__name__)}, got {value!r}"
+        raise ParameterError(entry.name, reason)
+    return value
 
 
 def _kind(entry: Field[Any], group: type) -> tuple[Any, bool]:
-    """The type of a field's values without None, and whether that is one too."""
+    """Return the type of a field's values without None, and whether that is one too."""
     kind = get_type_hints(group)[entry.name]
     if not isinstance(kind, UnionType):
         return kind, False
@@ -111,8 +117,10 @@ def _kind(entry: Field[Any], group: type) -> tuple[Any, bool]:
 
 
 def default_of(entry: Field[Any]) -> Any:
-    """The default of a dataclass's field."""
-    return entry.default if entry.default_factory is MISSING else entry.default_factory()
+    """Return the default of a dataclass's field."""
+    if entry.default_factory is not MISSING:
+        return entry.default_factory()
+    return entry.default
 
 
 class SettingsParser(OneLineParser):
@@ -133,16 +141,10 @@ class SettingsParser(OneLineParser):
                 _add_option(add, entry, _kind(entry, group)[0])
 
     def settings(self, argv: Sequence[str] | None = None) -> list[Any]:
-        """One instance of each dataclass."""
-        values = vars(self.parse_args(argv))
+        """Return one instance of each dataclass."""
+        given = vars(self.parse_args(argv))
         return [
-            group(
-                **{
-                    entry.name: values[entry.name]
-                    for entry in fields(group)
-                    if entry.name in values
-                }
-            )
+            group(**{each.name: given[each.name] for each in fields(group) if each.name in given})
             for group in self._groups
         ]
 
@@ -152,31 +154,33 @@ _METAVARS = {int: "N", float: "X", bool: "yes|no"}
 
 def _add_option(add: Callable[..., Any], entry: Field[Any], kind: Any) -> None:
     """Add the option of a field: a number or text, a list of them, or yes or no."""
-    more = {key: value for key, value in entry.metadata.items() if key not in ("interval", "needs")}
-    needed = entry.default is entry.default_factory is MISSING
-    default = None if needed else default_of(entry)
-    more |= {"required": True} if needed else {"default": argparse.SUPPRESS}
+    absent = argparse.SUPPRESS
+    more = dict(entry.metadata)
+    more.pop("interval", None)
+    more.pop("needs", None)
+    default = default_of(entry)
+    if default is MISSING:
+        default = None
+        more["required"] = True
     if get_origin(kind) is list:
-        kind, more["nargs"] = get_args(kind)[0], "+"
+        (kind,) = get_args(kind)
+        more["nargs"] = "+"
     if kind is bool and default is not None:  # the name alone means yes
-        more |= {"nargs": "?", "const": True}
+        more["nargs"] = "?"
+        more["const"] = True
     if "choices" not in more:
         more.setdefault("metavar", _METAVARS.get(kind, "TEXT"))
     if default is True:
-        hidden = argparse.SUPPRESS
-        add(
-            f"--no_{entry.name}", dest=entry.name, action="store_false", default=hidden, help=hidden
-        )
-        more["help"] += f" --no_{entry.name} turns it off."
-    add(f"--{entry.name}", type=_truth if kind is bool else kind, **more).shown = default
+        no = f"--no_{entry.name}"
+        add(no, dest=entry.name, action="store_false", default=absent, help=absent)
+        more["help"] += f" {no} turns it off."
+    kind = _truth if kind is bool else kind
+    add(f"--{entry.name}", type=kind, default=absent, **more).shown = default
 
 
-def _truth(word: str) -> bool:
-    if word.lower() not in _TRUTH:
-        raise argparse.ArgumentTypeError(f"yes or no is needed, got {word!r}")
-    return _TRUTH[word.lower()]
-
-
-_TRUTH = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(
-    ("no", "false", "f", "n", "0"), False
-)
+def _truth(value: str) -> bool:
+    if value.lower() in ("yes", "true", "t", "y", "1"):
+        return True
+    if value.lower() in ("no", "false", "f", "n", "0"):
+        return False
+    raise argparse.ArgumentTypeError(f"yes or no is needed, got {value!r}")

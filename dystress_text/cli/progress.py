@@ -12,8 +12,9 @@ from tqdm import tqdm
 def progress_bar(
     iterable: Iterable[Any] | None = None, show: bool = True, **options: Any
 ) -> tqdm[Any]:
-    """A tqdm bar that appears after a second. If standard error is not a terminal, it updates every
-    ten seconds.
+    """Return a tqdm bar that appears after a second.
+
+    If standard error is not a terminal, it updates every ten seconds.
     """
     interval = 0.1 if sys.stderr.isatty() else 10.0
     return tqdm(

@@ -12,11 +12,13 @@ _TABULATE = {"text": "plain", "markdown": "pipe", "latex": "latex_booktabs"}
 
 
 def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
-    """A table whose first column is aligned left, the others right; the first line is the header."""
-    header, *rows = [[cell.replace("  ", _INDENT) for cell in line] for line in lines]
-    laid_out: str = tabulate(
-        rows, header, _TABULATE[style], disable_numparse=True,
-        colalign=("left", *["right"] * (len(header) - 1)),
-    )  # fmt: skip
-    laid_out = laid_out.replace(_INDENT, "  ")
-    return laid_out.replace("±", r"$\pm$") if style == "latex" else laid_out
+    """Return a table under its first line; the first column is aligned left, the others right."""
+    indented = [[cell.replace("  ", _INDENT) for cell in line] for line in lines]
+    align = ["left", *("right" for _ in lines[0][1:])]
+    table: str = tabulate(
+        indented[1:], indented[0], _TABULATE[style], disable_numparse=True, colalign=align
+    )
+    table = table.replace(_INDENT, "  ")
+    if style == "latex":
+        table = table.replace("±", r"$\pm$")
+    return table

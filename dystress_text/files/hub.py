@@ -28,10 +28,10 @@ R = TypeVar("R")
 
 @cache
 def hub_reachable() -> bool:
-    """Whether the hub's host name has an address (huggingface_hub itself would try for half a
-    minute).
+    """Return whether the hub's host name has an address.
 
-    With a proxy configured the answer is yes, since only the proxy knows.
+    huggingface_hub itself would try for half a minute. With a proxy configured the answer is yes,
+    since only the proxy knows.
     """
     if constants.HF_HUB_OFFLINE:
         return False
@@ -46,14 +46,16 @@ def hub_reachable() -> bool:
 
 
 def model_file(name: str, file: str) -> Path | None:
-    """A file of a model in a folder, on the hub or in its cache; None where the model has none.
+    """Return a file of a model in a folder, on the hub or in its cache; None without one.
 
-    A name that is no model is a UserError.
+    Raises:
+        UserError: there is no model of this name.
     """
     from huggingface_hub import file_download, hf_hub_download
 
     if Path(name).is_dir():
-        return path if (path := Path(name) / file).is_file() else None
+        path = Path(name) / file
+        return path if path.is_file() else None
     try:
         return Path(hf_hub_download(name, file, local_files_only=not hub_reachable()))
     except HFValidationError as error:
@@ -61,16 +63,13 @@ def model_file(name: str, file: str) -> Path | None:
     except GatedRepoError:
         raise
     except RepositoryNotFoundError as error:
-        raise UserError(
-            f"no folder {name!r} here, and no model on the hub that this user may read"
-        ) from error
+        reason = "no model on the hub that this user may read"
+        raise UserError(f"no folder {name!r} here, and {reason}") from error
     except LocalEntryNotFoundError as error:
         if hub_reachable():
             raise  # the network failed
-        cached = Path(constants.HF_HUB_CACHE) / file_download.repo_folder_name(
-            repo_id=name, repo_type="model"
-        )
-        if not cached.is_dir():
+        folder = file_download.repo_folder_name(repo_id=name, repo_type="model")
+        if not (Path(constants.HF_HUB_CACHE) / folder).is_dir():
             reason = "the hub, which is out of reach, has left no model of this name in its cache"
             raise UserError(f"no folder {name!r} here, and {reason}") from error
     except EntryNotFoundError:
@@ -79,8 +78,7 @@ def model_file(name: str, file: str) -> Path | None:
 
 
 def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R:
-    """Call ``then`` with a file of the published data sets, from the hub or huggingface_hub's
-    cache.
+    """Call ``then`` with a file of the published data sets, from the hub or its cache.
 
     If it cannot be had or read, a UserError begins with ``otherwise``.
     """
@@ -88,9 +86,10 @@ def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R
 
     try:
         local = not hub_reachable()
-        return then(
-            hf_hub_download(HUB_REPOSITORY, filename, repo_type="dataset", local_files_only=local)
+        file = hf_hub_download(
+            HUB_REPOSITORY, filename, repo_type="dataset", local_files_only=local
         )
+        return then(file)
     except UserError:
         raise
     except Exception as error:  # of the network, the hub or the file system

@@ -50,9 +50,8 @@ def _acquire(lock: FileLock, file: Path) -> None:
         target = file.parent
         if file.name != LOCK:
             target = file.with_name(file.name.removeprefix(".").removesuffix(LOCK))
-        raise UserError(
-            f"{str(target)!r} is in use by another process; nothing was changed"
-        ) from error
+        reason = "is in use by another process; nothing was changed"
+        raise UserError(f"{str(target)!r} {reason}") from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

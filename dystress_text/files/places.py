@@ -10,59 +10,57 @@ from pathlib import Path
 from dystress_text.errors import ParameterError, UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-CHECKOUT = (
-    PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None
-)  # None: installed from a wheel
+# None: installed from a wheel
+CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None
 EMBEDDED = PACKAGE / "embedded"  # the small model and the small evaluation sets
-EMBEDDED_MODEL = (
-    "bert-mini-wiki"  # the small model's folder there, and its name wherever a model is named
-)
+# the small model's folder there, and its name wherever a model is named
+EMBEDDED_MODEL = "bert-mini-wiki"
 _OURS = {EMBEDDED_MODEL: "the small encoder of the package"}
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
-    """The folder of prepared data: the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of
-    the checkout.
+    """Return the folder of prepared data.
 
-    Without a checkout it is ``dystress-text`` in ``$XDG_DATA_HOME``, else in ``~/.local/share``.
+    It is the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of the checkout. Without a
+    checkout it is ``dystress-text`` in ``$XDG_DATA_HOME``, else in ``~/.local/share``.
     """
-    if named := data_dir or os.environ.get("DYSTRESS_DATA"):
+    named = data_dir or os.environ.get("DYSTRESS_DATA")
+    if named:
         return Path(named)
     if CHECKOUT is not None:
         return CHECKOUT / "data" / "prepared"
-    return (
-        Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dystress-text"
-    )
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home) / "dystress-text"
 
 
 def model_path(name: str) -> str:
-    """A model's folder, or its name on the hub; ``bert-mini-wiki`` is the small model that comes
-    with the package.
-    """
+    """Return a model's folder or name on the hub; ``bert-mini-wiki`` is in the package."""
     return str(EMBEDDED / name) if name == EMBEDDED_MODEL else name
 
 
 def model_name(path: str) -> str:
-    """The small model's name for any path of its folder, which then is no place to write to; else
-    the path as it is.
+    """Return the path as it is, but the small model's name for any path of its folder.
+
+    So nothing is written there.
     """
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
 
 
 def refuse_folder(parameter: str, model: str, ours: Mapping[str, str] = _OURS) -> None:
-    """Refuse a name of ours, which says what it is, that is a folder's here as well."""
+    """Refuse a name of ours that is also a local folder; ``ours`` has more of them."""
     what = {**_OURS, **ours}.get(model)
     if what and Path(model).is_dir():
-        raise ParameterError(
-            parameter, f"{model!r} is {what} and a folder; ./{model} is the folder"
-        )
+        reason = f"{model!r} is {what} and a folder; ./{model} is the folder"
+        raise ParameterError(parameter, reason)
 
 
 def cache_root() -> Path:
-    """``$DYSTRESS_CACHE``, else ``dystress-text`` in the user's cache folder."""
-    if configured := os.environ.get("DYSTRESS_CACHE"):
+    """Return ``$DYSTRESS_CACHE``, else ``dystress-text`` in the user's cache folder."""
+    configured = os.environ.get("DYSTRESS_CACHE")
+    if configured:
         return Path(configured)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dystress-text"
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "dystress-text"
 
 
 def cache_error(folder: Path, error: OSError) -> UserError:

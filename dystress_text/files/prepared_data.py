@@ -13,11 +13,13 @@ from dystress_text.files.whole import write_json
 
 MANIFEST = "prepared.json"
 CLASSES = "classes.txt"  # of a choice of classes: folder names, one a line
-_OF_SYSTEMS = {  # of file browsers, network disks and archives, beside all names that begin with a point
-    "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler", "lost+found",
-    "system volume information", "@eadir", "@tmp", "#recycle", "#snapshot", "@recycle", "@recently-snapshot",
-    "~snapshot", "__pycache__", "network trash folder", "temporary items", "thevolumesettingsfolder", "recycled",
-    "recycle.bin", "found.000", "ehthumbs_vista.db", "@__thumb", "@transcode", "@synoresource", "@synoeastream",
+# of file browsers, network disks and archives, beside all names that begin with a point
+_OF_SYSTEMS = {
+    "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler",
+    "lost+found", "system volume information", "@eadir", "@tmp", "#recycle", "#snapshot",
+    "@recycle", "@recently-snapshot", "~snapshot", "__pycache__", "network trash folder",
+    "temporary items", "thevolumesettingsfolder", "recycled", "recycle.bin", "found.000",
+    "ehthumbs_vista.db", "@__thumb", "@transcode", "@synoresource", "@synoeastream",
     "@sharesnap", "@sharebin",
 }  # fmt: skip
 _IMAGES = {
@@ -27,19 +29,25 @@ _IMAGES = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was prepared."""
+    """What was prepared.
 
-    name: str  # of the data set
-    source: str  # where it came from: a hub repository, or the name of the local file or folder
-    variant: str | None = (
-        None  # how it differs from the published data set; None for the published one
-    )
-    files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path within the folder
-    not_ready: dict[str, str] = field(
-        default_factory=dict
-    )  # parts that are missing or damaged, with the reason
-    counts: dict[str, int] = field(default_factory=dict)  # of rows or images, by split
-    folder: str | None = None  # where the images lie, if they stay where the user has them
+    Attributes:
+        name: of the data set.
+        source: where it came from: a hub repository, or the name of the local file or folder.
+        variant: how it differs from the published data set; None for the published one.
+        files: SHA-256 by path within the folder.
+        not_ready: parts that are missing or damaged, with the reason.
+        counts: of rows or images, by split.
+        folder: where the images lie, if they stay where the user has them.
+    """
+
+    name: str
+    source: str
+    variant: str | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    not_ready: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    folder: str | None = None
 
 
 def variant_of(path: Path) -> str | None:
@@ -47,7 +55,8 @@ def variant_of(path: Path) -> str | None:
     files.
     """
     for folder in (path, *path.parents[:3]):  # senteval/STS/STSBenchmark/sts-dev.csv is the deepest
-        if (manifest := read_manifest(folder)) is not None:
+        manifest = read_manifest(folder)
+        if manifest is not None:
             return manifest.variant
     return None
 
@@ -66,9 +75,8 @@ def read_manifest(folder: Path) -> Manifest | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise DataError(
-            f"{folder / MANIFEST} is damaged ({error}); prepare the data again"
-        ) from error
+        reason = f"is damaged ({error}); prepare the data again"
+        raise DataError(f"{folder / MANIFEST} {reason}") from error
 
 
 def is_hidden(name: str) -> bool:
@@ -88,10 +96,13 @@ def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
 
     An image's index in its data set depends on this order.
     """
-    images, others = [], []
+    images = []
+    others = []
     for path in folder.iterdir():
-        if path.suffix.lower() in _IMAGES and not is_hidden(path.name):
+        if is_hidden(path.name):
+            continue
+        if path.suffix.lower() in _IMAGES:
             images.append(path.name)
-        elif not is_hidden(path.name) and not path.is_dir():
+        elif not path.is_dir():
             others.append(path.name)
     return sorted(images), sorted(others)

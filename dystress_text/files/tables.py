@@ -41,6 +41,8 @@ DIALECTS: dict[str, dict[str, Any]] = {
     ".tsv": {"strict": True, "delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
 
+_UNREADABLE = (OSError, ValueError, RecursionError, csv.Error, ArrowException, *UNPACK_ERRORS)
+
 Record = dict[str, Any]  # a row: cells by column
 Columns = Sequence[str] | None  # those to read; None for all
 
@@ -160,23 +162,13 @@ def _readable(source: str) -> Iterator[None]:
     except UnicodeDecodeError as error:
         found = f"{error.object[error.start]:#04x}"
         raise DataError(f"cannot read {source!r}: expected UTF-8, got a byte {found}") from error
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-        csv.Error,
-        ArrowException,
-        *UNPACK_ERRORS,
-    ) as error:
+    except _UNREADABLE as error:
         raise DataError(f"cannot read {source!r}: {reason_of(error)}") from error
 
 
 def _lines(path: Path, newline: str) -> Iterator[str]:
     """Yield lines with their ends; a line longer than a cell may be comes in pieces."""
-    with (
-        open_text(path) as file,
-        io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline) as text,
-    ):
+    with io.TextIOWrapper(open_text(path), encoding="utf-8-sig", newline=newline) as text:
         yield from iter(partial(text.readline, MAX_CELL), "")
 
 

@@ -28,9 +28,7 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 @dataclass
 class CorpusReport:
-    """What the lines of a text file are. Each line is a sentence, or is left out for exactly one
-    reason.
-    """
+    """What the lines of a text are: each a sentence, or left out for exactly one reason."""
 
     sha256: str = ""  # of the file as it lies on disk
     lines: int = 0
@@ -44,9 +42,7 @@ class CorpusReport:
     short: int = 0  # kept, but too short to be cropped, and so used whole
     tokens: int = 0  # of the sentences, special tokens left out
     unknown: int = 0  # tokens that stand for what the tokenizer does not know
-    equal: float = (
-        0.0  # share of sentences whose tokens are those of an earlier sentence that is another text
-    )
+    equal: float = 0.0  # share of sentences with the tokens of an earlier one that is another text
     crops: int = 0  # where tokens, unknown and equal are those of some crops, how many
     documents: bool = False  # a line is a document between blank lines
 
@@ -66,12 +62,15 @@ class CorpusReport:
             "of the texts equal to others for the tokenizer": self.equal,
         }
         of = f" (estimated from {self.crops:,} crops)" if self.crops else ""
-        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
-        notes += [
-            f"{100 * share:.2f} % {text}{of}" for text, share in shares.items() if round(share, 4)
-        ]
         kept = "documents" if self.documents else f"sentences in {self.lines:,} lines"
-        return f"{self.sentences:,} {kept}" + (f"; {', '.join(notes)}" if notes else "")
+        summary = f"{self.sentences:,} {kept}"
+        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
+        for text, share in shares.items():
+            if round(share, 4):
+                notes.append(f"{100 * share:.2f} % {text}{of}")
+        if not notes:
+            return summary
+        return f"{summary}; {', '.join(notes)}"
 
 
 def read_sentences(
@@ -100,12 +99,12 @@ def read_sentences(
             continue
         if is_blank(sentence):
             report.empty += 1
-        else:
-            report.sentences += 1
-            hashes.append(hash(sentence))
-            yield sentence
-            if report.sentences == most:
-                break
+            continue
+        report.sentences += 1
+        hashes.append(hash(sentence))
+        yield sentence
+        if report.sentences == most:
+            break
     report.duplicates = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
 
 

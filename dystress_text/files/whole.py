@@ -33,7 +33,9 @@ def to_json(value: Any, indent: int | None = None) -> str:
             return {key: plain(entry) for key, entry in value.items()}
         if isinstance(value, (list, tuple)):
             return [plain(entry) for entry in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        return value
 
     return json.dumps(plain(value), indent=indent, default=str, allow_nan=False)
 
@@ -82,9 +84,7 @@ def _is_full(folder: Path, error: Exception) -> bool:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """A new staging folder beside ``final``, which it replaces at the end; after an error ``final``
-    is unchanged.
-    """
+    """Give a new folder that replaces ``final`` at the end; after an error that is unchanged."""
     staging = _staging(final)
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
@@ -121,21 +121,21 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
         with disk_errors(staging):
             yield staging
         mode = staging.stat().st_mode & 0o666  # a new file's under the user's umask
-        for file in (path for path in staging.rglob("*") if path.is_file()):
-            file.chmod(mode)  # safetensors makes files that only their owner can read
+        for path in staging.rglob("*"):
+            if path.is_file():
+                path.chmod(mode)  # safetensors makes files that only their owner can read
         move_files(staging, target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def move_files(source: Path, target: Path) -> None:
-    """Move the files of a folder, and of the folders in it, over those of the same names in
-    another.
-    """
-    for file in sorted(path for path in source.rglob("*") if path.is_file()):
-        place = target / file.relative_to(source)
-        place.parent.mkdir(exist_ok=True, parents=True)
-        file.replace(place)
+    """Move all files below a folder over those of the same names in another."""
+    for path in sorted(source.rglob("*")):
+        if path.is_file():
+            new = target / path.relative_to(source)
+            new.parent.mkdir(exist_ok=True, parents=True)
+            path.replace(new)
 
 
 def sha256_of(path: Path) -> str:
@@ -153,9 +153,7 @@ def versions(*more: str) -> dict[str, str]:
 def _version_of(package: str) -> str:
     try:
         return version(package)
-    except (
-        PackageNotFoundError
-    ):  # imported from a folder, or another distribution of the same module
+    except PackageNotFoundError:  # imported from a folder, or of another distribution
         return "not installed"
 
 

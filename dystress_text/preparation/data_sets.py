@@ -40,10 +40,20 @@ class DataSet:
 
 _SIMCSE = "princeton-nlp/datasets-for-simcse"
 _LIST = (
-    DataSet("wiki1m", "one million sentences of English Wikipedia, one a line: SimCSE's training text",
-            "text CC BY-SA 3.0 (Wikipedia)", _SIMCSE, ("wiki1m_for_simcse.txt",)),
-    DataSet("senteval", "the test sets of the 7 STS and 7 transfer tasks, in SentEval's downstream layout",
-            "each task has its own: STS-B CC BY-SA 4.0, SICK CC BY-NC-SA 3.0, MRPC Microsoft Research terms, the "
-            "others for research", _SIMCSE, ("senteval.tar",)),
-)  # fmt: skip
+    DataSet(
+        "wiki1m",
+        "one million sentences of English Wikipedia, one a line: SimCSE's training text",
+        "text CC BY-SA 3.0 (Wikipedia)",
+        _SIMCSE,
+        ("wiki1m_for_simcse.txt",),
+    ),
+    DataSet(
+        "senteval",
+        "the test sets of the 7 STS and 7 transfer tasks, in SentEval's downstream layout",
+        "each task has its own: STS-B CC BY-SA 4.0, SICK CC BY-NC-SA 3.0, MRPC Microsoft Research "
+        "terms, the others for research",
+        _SIMCSE,
+        ("senteval.tar",),
+    ),
+)
 CATALOG = {entry.name: entry for entry in _LIST}

@@ -19,9 +19,8 @@ from dystress_text.simcse.texts import WIKI1M
 
 MOST_MEMBERS = 500_000  # of an archive
 MOST_BYTES = 32 << 30
-MOST_RATIO = (
-    100  # bytes unpacked by bytes of the archive; a small archive may always unpack to a megabyte
-)
+# bytes unpacked by bytes of the archive; a small archive may always unpack to a megabyte
+MOST_RATIO = 100
 STSB_DEV_PAIRS = 1500
 # further files that are copied where the source has them
 _EXTRA = {
@@ -54,9 +53,10 @@ def wiki1m(file: Path, source: str, request: Request, staging: Path) -> Manifest
         raise DataError(f"wiki1m: {file} is damaged: {error}") from error
     with target.open("rb") as text:
         first = text.readline(200).strip()[:60]
-        lines = text.seek(0) + sum(1 for _ in text)
-    request.compare("wiki1m", file, f"{lines:,} lines, the first {first!r}", "1,000,000 lines, the first "
-                    f"{b'YMCA in South Australia'!r}")  # fmt: skip
+        text.seek(0)
+        lines = sum(1 for _ in text)
+    published = f"1,000,000 lines, the first {b'YMCA in South Australia'!r}"
+    request.compare("wiki1m", file, f"{lines:,} lines, the first {first!r}", published)
     return Manifest("wiki1m", source, request.variant, counts={"lines": lines})
 
 
@@ -67,34 +67,33 @@ def senteval(path: Path, source: str, request: Request, staging: Path) -> Manife
             unpack(path, Path(unpacked))
             path = folder_of_tasks(Path(unpacked)) or path
         tasks = [task for group in SUITES["senteval"].values() for task in group]
-        not_ready = {
-            task.name: reason for task in tasks if (reason := _copy_task(task, path, staging))
-        }
+        not_ready = {}
+        for task in tasks:
+            reason = _copy_task(task, path, staging)
+            if reason is not None:
+                not_ready[task.name] = reason
     if len(not_ready) == len(tasks):
         raise DataError(f"senteval: nothing usable in {source}: {not_ready[tasks[0].name]}")
     return Manifest("senteval", source, request.variant, not_ready=not_ready)
 
 
 def folder_of_tasks(folder: Path) -> Path | None:
-    """The folder, at most three levels down, that holds SentEval's tasks: its STS among them."""
-    found = (
-        path.parent
-        for depth in range(4)
-        for path in sorted(folder.glob("*/" * depth + "STS"))
-        if path.is_dir()
-    )
-    return next(found, None)
+    """Return the folder, at most three levels down, that holds SentEval's tasks, STS among them."""
+    for pattern in ("STS", "*/STS", "*/*/STS", "*/*/*/STS"):
+        for path in sorted(folder.glob(pattern)):
+            if path.is_dir():
+                return path.parent
+    return None
 
 
 def _copy_task(task: Task, place: Path, staging: Path) -> str | None:
     """Copy a task's files if they are whole; else say what is wrong."""
     try:
         task.read(place)
-        if (
-            task.name == "STS-B"
-            and (pairs := len(read_sts_benchmark(place / STSB_DEV))) != STSB_DEV_PAIRS
-        ):
-            raise DataError(f"{STSB_DEV} has {pairs:,} pairs, {STSB_DEV_PAIRS:,} expected")
+        if task.name == "STS-B":
+            pairs = len(read_sts_benchmark(place / STSB_DEV))
+            if pairs != STSB_DEV_PAIRS:
+                raise DataError(f"{STSB_DEV} has {pairs:,} pairs, {STSB_DEV_PAIRS:,} expected")
     except DataError as error:
         return str(error).replace(f"{place}/", "")
     for name in (*task.files, *_EXTRA.get(task.name, ())):
@@ -105,39 +104,34 @@ def _copy_task(task: Task, place: Path, staging: Path) -> str | None:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar archive that is not trusted, plain or compressed, into a folder, which an error
-    leaves half-full.
+    """Unpack a tar archive that is not trusted, plain or compressed, into a folder.
 
-    A DataError says what is damaged, too large, or hostile: a name that leads out of the folder, a
-    link, a device.
+    Raises:
+        DataError: it is damaged, too large, or hostile: a name that leads out of the folder, a
+            link, a device. The folder is left half-full.
     """
     try:
         most = min(MOST_BYTES, max(1 << 20, MOST_RATIO * archive.stat().st_size))
         with tarfile.open(archive) as tar:
             tar.extractall(folder, _bounded(tar, most), filter="data")
-            while tar.fileobj is not None and tar.fileobj.read(
-                1 << 20
-            ):  # to the checksum of compressed data
+            # to the checksum of compressed data
+            while tar.fileobj is not None and tar.fileobj.read(1 << 20):
                 pass
     except Exception as error:  # tarfile and the decoders raise many kinds
-        if (
-            isinstance(error, OSError) and error.errno is not None
-        ):  # of this machine, such as a full disk
+        if getattr(error, "errno", None) is not None:  # of this machine, such as a full disk
             raise
-        raise DataError(
-            f"{archive} is no archive, is damaged, or is not safe to unpack: {reason_of(error)}"
-        ) from error
+        reason = f"is no archive, is damaged, or is not safe to unpack: {reason_of(error)}"
+        raise DataError(f"{archive} {reason}") from error
 
 
 def _bounded(tar: tarfile.TarFile, most: int) -> Iterator[tarfile.TarInfo]:
-    """The files and folders of an archive, as long as they are few and small enough."""
+    """Yield the files and folders of an archive, as long as they are few and small enough."""
     total = 0
     for number, member in enumerate(tar, 1):
         total += member.size
         if number > MOST_MEMBERS or total > most:
             raise ValueError(f"more than {MOST_MEMBERS:,} members, or {most:,} bytes")
-        if not (
-            member.isreg() or member.isdir()
-        ):  # links are how the filter of older Pythons is led astray
+        # links are how the filter of older Pythons is led astray
+        if not (member.isreg() or member.isdir()):
             raise ValueError(f"{member.name!r} is neither a file nor a folder")
         yield member

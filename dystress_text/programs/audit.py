@@ -21,9 +21,8 @@ from dystress_text.training import run_folder
 def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress audit", __doc__)
-    parser.add_argument(
-        "run", type=Path, metavar="RUN", help="folder of a run with --log_similarity"
-    )
+    help = "folder of a run with --log_similarity"
+    parser.add_argument("run", type=Path, metavar="RUN", help=help)
     return parser
 
 
@@ -31,31 +30,20 @@ def make_parser() -> OneLineParser:
 def main(words: list[str]) -> None:
     """The program."""
     folder: Path = make_parser().parse_args(words).run
-    from dystress_text.laboratory.audit import (
-        Audit,
-        in_words,
-        record_of,
-        table,
-        windows_of,
-    )  # help does without torch
+    # here, so that help does without torch
+    from dystress_text.laboratory.audit import Audit, in_words, record_of, table, windows_of
 
     if run_folder.read_record(folder).get("program") not in run_folder.PROGRAMS:
         raise UserError(f"no run in {str(folder)!r}")
-    record, log = run_folder.read_run(folder), folder / run_folder.SIMILARITY_LOG
+    record = run_folder.read_run(folder)
+    log = folder / run_folder.SIMILARITY_LOG
     if not log.is_file():
-        raise UserError(
-            f"{str(folder)!r} has no {run_folder.SIMILARITY_LOG}: train with --log_similarity"
-        )
+        raise UserError(f"{str(folder)!r} has no {log.name}: train with --log_similarity")
     windows, negatives = windows_of(list(run_folder.read_steps(log)), log)
     data = "images" if record.program == run_folder.IMAGE_PROGRAM else "sentences"
     audit = Audit(str(folder), record.loss, data, negatives, windows)
-    print(
-        *in_words(audit),
-        f"{audit.loss}: {audit.source}",
-        lay_out(table(audit)),
-        sep="\n",
-        flush=True,
-    )
+    lines = [*in_words(audit), f"{audit.loss}: {audit.source}", lay_out(table(audit))]
+    print(*lines, sep="\n", flush=True)
     try:
         write_json(folder / run_folder.AUDIT, record_of(audit))
     except OSError as error:

@@ -52,7 +52,7 @@ def make_parser() -> OneLineParser:
 
 
 def _texts(options: Namespace) -> list[str]:
-    """Some texts to compare a copy in int8 on: the user's, or those of the run that made the model."""
+    """Return texts to compare a copy in int8 on: the user's, or those of the model's run."""
     from dystress_text.cli.options import check_names
     from dystress_text.errors import ParameterError
     from dystress_text.files.text_lines import CorpusReport
@@ -61,13 +61,12 @@ def _texts(options: Namespace) -> list[str]:
     from dystress_text.training.run_folder import RECORD, read_run
 
     check_names("quantize", [options.quantize], ["int8"])
-    file, more = options.text, {}
+    file = options.text
+    more = {}
     if file is None and (options.model / RECORD).is_file():
         settings = read_run(options.model).settings
-        file, more = (
-            settings.get("train_file"),
-            {name: settings[name] for name in _READING if name in settings},
-        )
+        file = settings.get("train_file")
+        more = {name: settings[name] for name in _READING if name in settings}
     if file is None:
         raise ParameterError("text", "a copy in int8 is compared on a text: name a file")
     try:
@@ -76,9 +75,8 @@ def _texts(options: Namespace) -> list[str]:
         raise ParameterError("text", str(error).partition(": ")[2]) from error
     texts = list(dict.fromkeys(read.sentences(CorpusReport(), _COMPARED)))
     if len(texts) < 2:
-        raise ParameterError(
-            "text", f"{file!r} has {len(texts)} text to compare; two are the least"
-        )
+        reason = f"{file!r} has {len(texts)} text to compare; two are the least"
+        raise ParameterError("text", reason)
     return texts
 
 
@@ -95,12 +93,9 @@ def main(words: list[str]) -> None:
         check_push(options.push_to_hub)
     int8_on = None if options.quantize is None else _texts(options)
     with quiet():
-        folder, difference = export(
-            options.model, options.to, options.output, options.push_to_hub or HERE, int8_on
-        )
-    print(
-        f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes",
-        flush=True,
-    )
+        target = options.push_to_hub or HERE
+        folder, difference = export(options.model, options.to, options.output, target, int8_on)
+    probes = f"{len(PROBES)} probes"
+    print(f"{folder}: vectors within {difference:.1g} of the model's, {probes}", flush=True)
     if options.push_to_hub is not None:
         print(push(folder, options.push_to_hub, folder), flush=True)

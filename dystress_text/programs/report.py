@@ -57,6 +57,8 @@ def main(words: list[str]) -> None:
     compared = Comparisons(*read_text_runs(options.folders), options.baseline)
     if options.format == "jsonl":
         text = "\n".join(each.line() for each in compared.shown)
+    elif options.format == "html":
+        text = text_page(compared)
     else:
-        text = text_page(compared) if options.format == "html" else render(compared, options.format)
+        text = render(compared, options.format)
     print(text, flush=True)

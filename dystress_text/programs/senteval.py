@@ -56,7 +56,8 @@ def evaluate(
         UserError: an option is unknown or wrong, or data are.
 
     Examples:
-        >>> rows = ["sentence1,sentence2,score", "It rains.,It pours.,5", "A dog ran.,A cat sat.,2", "It rains.,No.,0"]
+        >>> rows = ["sentence1,sentence2,score", "It rains.,It pours.,5", "It rains.,No.,0"]
+        >>> rows += ["A dog ran.,A cat sat.,2"]
         >>> _ = Path("pairs.csv").write_text("\\n".join(rows))
         >>> figures = evaluate("bert-mini-wiki", pooler_type="avg", pairs="pairs.csv")
         <BLANKLINE>
@@ -67,14 +68,12 @@ def evaluate(
         >>> figures
         {'bert-mini-wiki': {'pairs': ...}}
     """
-    given, known = (
-        {"model": model, **options},
-        {entry.name: entry for entry in fields(SentEvalSettings)},
-    )
+    given = {"model": model, **options}
+    known = {entry.name: entry for entry in fields(SentEvalSettings)}
     check_names("evaluate", given, known)
-    settings = SentEvalSettings(
-        **{n: converted(known[n], SentEvalSettings, value) for n, value in given.items()}
-    )
+    for name, value in given.items():
+        given[name] = converted(known[name], SentEvalSettings, value)
+    settings = SentEvalSettings(**given)
     return {each.model: each.figures for each in _evaluated(settings)}
 
 
@@ -94,7 +93,8 @@ def _evaluated(settings: SentEvalSettings) -> list[Evaluation]:
         if (model / REPORT).is_file():  # the page of a run shows results
             print(leave_text_report(model))
         own = settings.mode == "test" and settings.output is None and model.is_dir()
-        if own and (line := renew_results(model)) is not None:
+        line = renew_results(model) if own else None
+        if line is not None:
             print(line)
     return every
 

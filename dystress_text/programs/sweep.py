@@ -78,8 +78,7 @@ def main(words: list[str]) -> bool:
     """The program; whether every run is done."""
     cut = words.index("--") if "--" in words else len(words)
     options = make_parser().parse_args(words[:cut])
-    from dystress_text.laboratory.sweep import (
-        sweep,
-    )  # here, so that help and wrong options come at once
+    # here, so that help and wrong options come at once
+    from dystress_text.laboratory.sweep import sweep
 
     return sweep(options, words[cut + 1 :])

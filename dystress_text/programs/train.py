@@ -56,7 +56,8 @@ def train(
         Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
 
     Examples:
-        >>> lines = [f"The {a} sees the {b}." for a in ("cat", "dog", "man") for b in ("sun", "sea", "car", "road")]
+        >>> seen = ("sun", "sea", "car", "road")
+        >>> lines = [f"The {a} sees the {b}." for a in ("cat", "dog", "man") for b in seen]
         >>> run = train("own-text", texts=lines, output_dir="mine", max_steps=2)
         static: 8,192 word pieces, 1024 numbers each
         ...

@@ -41,12 +41,12 @@ from dystress_text.simcse.texts import TrainingText
 from dystress_text.training.batches import Batch
 
 FORMAT = 12  # version of the cache; raise it with the layout of the files or the reading of a text
-TOKENS, REST = "tokens.bin", "rest.npz"  # what is mapped, and what has checksums of its own
+TOKENS = "tokens.bin"  # memory-mapped
+REST = "rest.npz"  # all else; the format has checksums of its own
 CHUNK = 256  # sentences that are tokenised at a time
-WARNED, REFUSED = (
-    0.05,
-    0.5,
-)  # shares of unknown tokens, and of sentences that the tokenizer makes equal
+# shares of unknown tokens, or of sentences that the tokenizer makes equal
+WARNED = 0.05
+REFUSED = 0.5
 
 
 @dataclass(eq=False)
@@ -85,14 +85,16 @@ class Corpus:
 
     def numbers(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers that samples (n,) have in the text."""
-        return samples if self.chosen is None else self.chosen[samples]
+        if self.chosen is None:
+            return samples
+        return self.chosen[samples]
 
     def distinct(self) -> Self:
         """Return the corpus with the first alone of samples with the same tokens."""
         return replace(self, chosen=self.first)
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        """Return the rows of samples (n,): the first row of all samples, then the second, and so on.
+        """Return the rows of samples (n,): the first row of all samples, then the second and so on.
 
         Returns:
             ``token_ids`` (tokens,), row after row; ``lengths`` (n * rows,) of the rows;
@@ -183,7 +185,8 @@ class TextCroppedCorpus(Corpus):
 
     def text(self, sample: int) -> str:
         """Return a sample's text."""
-        return self.content[self.offsets[sample] : self.offsets[sample + 1]].tobytes().decode()
+        start, end = self.offsets[sample : sample + 2]
+        return self.content[start:end].tobytes().decode()
 
 
 def load_corpus(
@@ -194,41 +197,42 @@ def load_corpus(
     cache_dir: str | Path | None = None,
     crops: Crops | None = None,
 ) -> Corpus:
-    """The samples of a training text, or the first ``max_samples``, from the cache if it has them.
+    """Return the samples of a training text, from the cache if it has them.
 
-    With ``crops`` each batch has two crops of each sample in its place. ``max_seq_length`` counts
-    special tokens.
+    Args:
+        text: the source.
+        tokenizer: of the model.
+        max_seq_length: special tokens included.
+        max_samples: only the first ones, so many.
+        cache_dir: in place of the user's cache.
+        crops: each batch has two crops of each sample in its place.
     """
     if not tokenizer.is_fast:
-        raise ParameterError(
-            "model_name_or_path", f"{type(tokenizer).__name__} has no fast (tokenizers) form"
-        )
+        reason = f"{type(tokenizer).__name__} has no fast (tokenizers) form"
+        raise ParameterError("model_name_or_path", reason)
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.enable_truncation(max_seq_length)
     backend.no_padding()
-    report = CorpusReport(sha256=text.checksum(), documents=text.documents)
-    identity = f"{report.sha256}, tokenizer {_hash(backend.to_str())}"
+    checksum = text.checksum()
+    identity = f"{checksum}, tokenizer {_hash(backend.to_str())}"
+    tokenise = partial(_encoded, tokenizer, backend)
+    encode: Encode = tokenise
+    content = f"{identity} {tokenizer.pad_token_id}"
+    if crops is not None:
+        encode = _utf8
+        content = checksum
     most = None if max_samples is None else max_samples * text.columns
-    readable = report.sha256 if crops else f"{identity} {tokenizer.pad_token_id}"
-    key = f"{FORMAT} {most} {text.columns} {report.documents} {readable}"
+    key = f"{FORMAT} {most} {text.columns} {text.documents} {content}"
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
-    encode = _utf8 if crops else partial(_encoded, tokenizer, backend)
     try:
         # another run may be reading the same text
         with locked(folder.with_name(f".{folder.name}{LOCK}"), wait=True):
-            corpus = None
-            if folder.is_dir():
-                try:
-                    corpus = _open_cached(folder, identity, text.columns)
-                except Exception as error:  # zip, numpy and JSON have many kinds
-                    warnings.warn(
-                        f"the corpus cache {str(folder)!r} is damaged ({error}) and made again",
-                        stacklevel=2,
-                    )
+            corpus = _open_cached(folder, identity, text.columns)
             if corpus is None:
+                report = CorpusReport(sha256=checksum, documents=text.documents)
                 with whole_folder(folder) as staging:
                     _write(text, most, encode, staging, report)
-                corpus = _open_cached(folder, identity, text.columns)
+                corpus = _open(folder, identity, text.columns)
     except OSError as error:
         raise cache_error(folder.parent, error) from error
     if crops is None:
@@ -236,7 +240,7 @@ def load_corpus(
         return TokenizedCorpus(**vars(corpus))
     padding = tokenizer.pad_token_id or 0
     cropped = TextCroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=padding)
-    cropped.report = _report_of_crops(cropped, partial(_encoded, tokenizer, backend))
+    cropped.report = _report_of_crops(cropped, tokenise)
     _check(cropped.report, text.name)
     return cropped
 
@@ -255,31 +259,28 @@ def _encoded(
     sentences: Iterable[str],
     report: CorpusReport,
 ) -> Iterator[Row]:
-    """Sentences as token ids, one of padding if there is none; counts those that are cut, and
-    unknown tokens.
-    """
-    dtype, special = (
-        np.uint16 if len(tokenizer) <= 2**16 else np.uint32,
-        backend.num_special_tokens_to_add(False),
-    )
+    """Yield sentences as token ids, one of padding if there is none; count what is lost."""
+    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+    special = backend.num_special_tokens_to_add(False)
     # the model's own: GPT-2's names its end token, and yet knows all bytes; only Unigram's model
     # does not name it
     unknown_token = getattr(backend.model, "unk_token", tokenizer.unk_token)
-    unknown: Any = None if unknown_token is None else backend.token_to_id(unknown_token)
+    unknown: Any = None
+    if unknown_token is not None:
+        unknown = backend.token_to_id(unknown_token)
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
         try:
             encodings = backend.encode_batch_fast(chunk)
-        except (
-            Exception
-        ) as error:  # the library has no other kind; a model without a token for the unknown
-            raise ParameterError(
-                "model_name_or_path", f"its tokenizer cannot read the text: {error}"
-            ) from error
+        except Exception as error:  # the library has no other kind
+            # such as a model without a token for the unknown
+            reason = f"its tokenizer cannot read the text: {error}"
+            raise ParameterError("model_name_or_path", reason) from error
         for sentence, encoding in zip(chunk, encodings, strict=True):
+            ids = encoding.ids
             report.truncated += bool(encoding.overflowing)
-            report.tokens += len(encoding) - special
-            report.unknown += (ids := encoding.ids).count(unknown)
+            report.tokens += len(ids) - special
+            report.unknown += ids.count(unknown)
             yield sentence, np.array(ids or [tokenizer.pad_token_id or 0], dtype)
 
 
@@ -293,21 +294,16 @@ def _write(
     text: TrainingText, most: int | None, encode: Encode, folder: Path, report: CorpusReport
 ) -> None:
     """Write the files of the cache, and complete the report."""
-    offsets, dtype = array("q", [0]), ""
-
-    def rows() -> Iterator[Row]:
-        nonlocal dtype
-        with (folder / TOKENS).open("wb") as sink:
-            bar = progress_bar(
-                text.sentences(report, most), desc="reading", unit=" samples", total=most
-            )
-            for sentence, kept in encode(bar, report):
-                sink.write(kept.data)
-                offsets.append(offsets[-1] + len(kept))
-                dtype = kept.dtype.name
-                yield sentence, kept
-
-    first, report.equal = _compare(rows(), text.columns)
+    offsets = array("q", [0])
+    hashes = array("q")
+    dtype = ""
+    bar = progress_bar(text.sentences(report, most), desc="reading", unit=" samples", total=most)
+    with (folder / TOKENS).open("wb") as sink:
+        for sentence, kept in encode(bar, report):
+            sink.write(kept.data)
+            offsets.append(offsets[-1] + len(kept))
+            hashes.extend(_hashes(sentence, kept))
+            dtype = kept.dtype.name
     unusable = report.over_long + report.invalid_utf8 + report.nul
     if report.sentences == 0 or unusable > report.sentences:
         expected = "expected UTF-8 with a sentence on each line or in each cell"
@@ -317,95 +313,96 @@ def _write(
             f"{text.name!r}: {report.invalid_utf8:,} lines that are not UTF-8 are left out",
             stacklevel=2,
         )
-    some = _some_sentences(text, report.sentences)
+    by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns, 2)
+    report.equal = _equal_share(by_sample)
+    _, first = np.unique(by_sample[:, :, 1], axis=0, return_index=True)
     about = {
         "dtype": dtype,
         "sha256": sha256_of(folder / TOKENS),
         "report": asdict(report),
-        "some": some,
+        "some": _some_sentences(text, report.sentences),
     }
     np.savez(
         folder / REST,
         offsets=offsets,
-        first=first,
+        first=np.sort(first),
         about=np.frombuffer(json.dumps(about).encode(), np.uint8),
     )
 
 
-def _compare(rows: Iterable[Row], columns: int) -> tuple[NDArray[np.int64], float]:
-    """The numbers of the samples that equal no earlier one, and the share whose sentence equals one
-    of another text.
+def _hashes(sentence: str, kept: NDArray[np.integer]) -> tuple[int, int]:
+    """Return hashes of a sentence, white space aside, and of what is kept of it."""
+    return hash(" ".join(sentence.split())), hash(kept.tobytes())
 
-    The share is that of the column that has most. Texts that differ in white space alone are one.
+
+def _equal_share(hashes: NDArray[np.int64]) -> float:
+    """Return the share of sentences of which the same is kept as of an earlier one that differs.
+
+    It is that of the column that has most; ``hashes`` are (samples, columns, 2).
     """
-    texts, digests = array("q"), bytearray()
-    for sentence, kept in rows:
-        texts.append(hash(" ".join(sentence.split())))
-        digests += hashlib.blake2b(kept.data, digest_size=16).digest()
-    by_text = np.frombuffer(texts, np.int64).reshape(-1, columns)
-    by_kept = np.frombuffer(digests, np.int64).reshape(-1, columns, 2)
-    equal = [
-        np.count_nonzero(by_text[:, i] != by_text[_first_equal(by_kept[:, i]), i])
-        for i in range(columns)
-    ]
-    return np.unique(_first_equal(by_kept.reshape(-1, 2 * columns))), max(equal) / max(
-        1, len(by_text)
-    )
-
-
-def _first_equal(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each row of (n, hashes) the number of the first that equals it."""
-    _, first, places = np.unique(hashes, axis=0, return_index=True, return_inverse=True)
-    return first[places.ravel()]
+    shares = []
+    for sentences, kept in hashes.transpose(1, 2, 0):  # (samples,) each
+        _, first, inverse = np.unique(kept, return_index=True, return_inverse=True)
+        shares.append(np.mean(sentences != sentences[first[inverse]]))
+    return float(max(shares))
 
 
 def _some_sentences(text: TrainingText, sentences: int) -> list[str]:
-    rows = (
-        np.random.default_rng(0).permutation(sentences // text.columns)[:MOST_SENTENCES]
-        * text.columns
-    )
-    wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1)
-    return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
+    samples = np.random.default_rng(0).permutation(sentences // text.columns)
+    wanted = set((samples[:MOST_SENTENCES] * text.columns).tolist())
+    read = text.sentences(CorpusReport(), max(wanted) + 1)
+    return list(dict.fromkeys(sentence for i, sentence in enumerate(read) if i in wanted))
 
 
-def _open_cached(folder: Path, identity: str, columns: int) -> Corpus:
+def _open_cached(folder: Path, identity: str, columns: int) -> Corpus | None:
+    """Return a corpus of the cache; None if it is not there or damaged."""
+    if not folder.is_dir():
+        return None
+    try:
+        return _open(folder, identity, columns)
+    except Exception as error:  # zip, numpy and JSON have many kinds
+        warnings.warn(
+            f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=3
+        )
+        return None
+
+
+def _open(folder: Path, identity: str, columns: int) -> Corpus:
     with np.load(folder / REST, allow_pickle=False) as rest:
-        offsets, first, about = rest["offsets"], rest["first"], json.loads(rest["about"].tobytes())
+        offsets = rest["offsets"]
+        first = rest["first"]
+        about = json.loads(rest["about"].tobytes())
     if sha256_of(folder / TOKENS) != about["sha256"]:
         raise ValueError("the tokens are not what was written")
     tokens = np.memmap(folder / TOKENS, about["dtype"], "r")
-    return Corpus(
-        tokens, offsets, first, about["some"], CorpusReport(**about["report"]), identity, columns
-    )
+    report = CorpusReport(**about["report"])
+    return Corpus(tokens, offsets, first, about["some"], report, identity, columns)
 
 
 def _report_of_crops(corpus: TextCroppedCorpus, encode: Encode) -> CorpusReport:
-    """The report with what the tokenizer loses in crops of some sentences."""
-    crops, of_crops = replace(corpus.crops, seed=0), CorpusReport()
-    views = [
-        view
-        for i, text in enumerate(corpus.some)
-        for view in dict.fromkeys(crops.views(text, 0, i))
-    ]
-    _, equal = _compare(encode(views, of_crops), 1)
+    """Return the report with what the tokenizer loses in crops of some sentences."""
+    crops = replace(corpus.crops, seed=0)
+    views: list[str] = []
+    for i, text in enumerate(corpus.some):
+        views += dict.fromkeys(crops.views(text, 0, i))
+    lost = CorpusReport()
+    hashes = np.array([_hashes(*row) for row in encode(views, lost)])  # (views, 2)
+    equal = _equal_share(hashes[:, None])
     return replace(
-        corpus.report,
-        tokens=of_crops.tokens,
-        unknown=of_crops.unknown,
-        equal=equal,
-        crops=len(views),
+        corpus.report, tokens=lost.tokens, unknown=lost.unknown, equal=equal, crops=len(views)
     )
 
 
 def _check(report: CorpusReport, name: str) -> None:
-    """Refuse a text that is too short to be cropped, or of which the tokenizer loses most; warn
-    where it loses much.
+    """Refuse a text that cannot be cropped, or of which the tokenizer loses most.
+
+    Warn where it loses much.
     """
     lost = max(report.unknown / max(1, report.tokens), report.equal)
     problem = (
-        f"its tokenizer loses much of {name!r} ({report.summary()}): name an encoder whose vocabulary has the script "
-        "of the text (static with --vocabulary text has any), and its case where only case differs, or raise "
-        "max_seq_length if sentences begin alike"
+        f"its tokenizer loses much of {name!r} ({report.summary()}): name an encoder whose "
+        "vocabulary has the script of the text (static with --vocabulary text has any), and its "
+        "case where only case differs, or raise max_seq_length if sentences begin alike"
     )
     if lost >= REFUSED:
         raise ParameterError("model_name_or_path", problem)

@@ -22,43 +22,47 @@ from dystress_text.simcse.crops import WORD, too_short
 from dystress_text.training.run_record import RunRecord
 
 LEAST = 50  # texts; fewer tell nothing
-SHOWN, LETTERS = 5, 200  # texts whose neighbours are shown, and the most of each
+SHOWN = 5  # texts whose neighbours are shown
+SHOWN_LENGTH = 200  # characters of each
 METRIC = "halves_found"
 TITLE = (
-    "halves found: the share of held-out texts (x 100) whose first half finds the second one first among all second "
-    "halves. It favours crops and words, and need not go with search; words are BM25 over words, or characters of "
-    "scripts without spaces"
+    "halves found: the share of held-out texts (x 100) whose first half finds the second one "
+    "first among all second halves. It favours crops and words, and need not go with search; "
+    "words are BM25 over words, or characters of scripts without spaces"
 )
-Measured = tuple[
-    NDArray[np.float64], list[int]
-]  # 1 for each text whose half is found first; its nearest other
+# for each text: 1 if its half is found first, else 0; and its nearest other text
+Measured = tuple[NDArray[np.float64], list[int]]
 
 
 def hold_out(
     corpus: Corpus, samples: Iterable[str], most: int
 ) -> tuple[list[str], NDArray[np.int64]]:
-    """Texts at even distances, at most a tenth, and the numbers of all samples that are one of
-    them; none if too few.
+    """Return texts at even distances, at most a tenth, and the numbers of all samples equal to one.
 
-    Those that are too short for two crops are passed over. No seed decides.
+    Both are empty if there are too few. Texts too short for two crops are passed over. No seed
+    decides.
     """
     count = min(most, len(corpus.first) // 10)
+    if count < LEAST:
+        return [], np.array([], np.int64)
+    first = set(corpus.first.tolist())
     held: dict[str, None] = {}
-    numbers, is_first = [], np.zeros(len(corpus), bool)
-    is_first[corpus.first] = True
-    for number, text in enumerate(samples if count >= LEAST else ()):
+    numbers = []
+    for number, text in enumerate(samples):
         due = len(held) < count and number * count >= len(held) * len(corpus)
-        if text in held or (
-            due and is_first[number] and not too_short(text)
-        ):  # a copy of one is one
+        if due and number in first and not too_short(text):
             held[text] = None
+        if text in held:  # or a copy of it
             numbers.append(number)
-    return (list(held), np.array(numbers)) if len(held) >= LEAST else ([], np.array([], np.int64))
+    if len(held) < LEAST:
+        return [], np.array([], np.int64)
+    return list(held), np.array(numbers)
 
 
 def halves_of(text: str) -> tuple[str, str]:
-    """The words of a text before its middle, and those behind it; a character of a script without
-    spaces is a word.
+    """Return the words of a text before its middle, and those behind it.
+
+    A character of a script without spaces is a word.
     """
     words = [word.span() for word in WORD.finditer(text)]
     middle = len(words) // 2
@@ -75,39 +79,45 @@ def measure(texts: list[str], encode: Embed) -> Measured:
 
 
 def by_words(texts: list[str]) -> NDArray[np.float64]:
-    """1 for each text whose half is found first by BM25 over words without marks, else 0, (n,)."""
+    """Return 1 for each text whose half is found first by BM25 without marks, else 0, (n,)."""
     from bm25s import BM25
 
-    first, second = zip(
-        *([_words(half) for half in halves_of(text)] for text in texts), strict=True
-    )
+    first, second = zip(*map(halves_of, texts), strict=True)
     index = BM25()
-    index.index(list(second), show_progress=False)
-    return _found(np.array([index.get_scores(half) for half in first]))
+    index.index([_words(half) for half in second], show_progress=False)
+    return _found(np.array([index.get_scores(_words(half)) for half in first]))
 
 
 def _words(text: str) -> list[str]:
-    return WORD.findall("".join(" " if category(c)[0] in "PS" else c for c in text.casefold())) or [
-        text
-    ]
+    letters = [" " if category(c)[0] in "PS" else c for c in text.casefold()]
+    return WORD.findall("".join(letters)) or [text]
 
 
 def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """1 for each row of (n, n) whose own column is above all others, else 0."""
+    """Return 1 for each row of (n, n) whose own column is above all others, else 0."""
     scores = scores.round(6)
-    return np.where((scores >= scores.diagonal()[:, None]).sum(1) == 1, 1.0, 0.0)
+    at_least = (scores >= scores.diagonal()[:, None]).sum(1)  # (n,)
+    return np.where(at_least == 1, 1.0, 0.0)
 
 
 def compared(texts: list[str], before: Measured, after: Measured) -> dict[str, Any]:
-    """For the run's record: the gain, its standard error over the texts, and some texts with their
-    neighbours.
-    """
+    """Return the gain, its standard error over the texts, and the neighbours of some."""
     gain = 100 * (after[0] - before[0])  # (n,)
-    shown = [[texts[i], texts[before[1][i]], texts[after[1][i]]] for i in range(SHOWN)]
+    neighbours = []
+    for row in zip(range(SHOWN), before[1], after[1], strict=False):
+        neighbours.append([_shortened(texts[i]) for i in row])
     return {
-        "texts": len(texts), "gain": float(gain.mean()), "error": float(gain.std(ddof=1) / len(gain) ** 0.5),
-        "neighbours": [[text[:LETTERS] + "…" * (len(text) > LETTERS) for text in row] for row in shown],
-    }  # fmt: skip
+        "texts": len(texts),
+        "gain": float(gain.mean()),
+        "error": float(gain.std(ddof=1) / len(gain) ** 0.5),
+        "neighbours": neighbours,
+    }
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= SHOWN_LENGTH:
+        return text
+    return f"{text[:SHOWN_LENGTH]}…"
 
 
 def outcome(record: RunRecord) -> list[str]:
@@ -115,7 +125,8 @@ def outcome(record: RunRecord) -> list[str]:
     held = record.halves
     if held is None:
         return []
-    before, after = record.untrained[record.pooler][METRIC], record.trained[METRIC]
+    before = record.untrained[record.pooler][METRIC]
+    after = record.trained[METRIC]
     gain = Difference(held.texts, held.gain, held.error).summary("held-out texts")
     return [
         f"half-document recall@1 x 100: untrained {before:.1f}, trained {after:.1f}, "

@@ -63,7 +63,10 @@ from dystress_text.models.static import (
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.texts import TrainingText
 
-NEW_HEAD, OWN_HEAD, SIMCSE_HEAD = "new", "the model's own", "SimCSE's MLP"
+# where the weights of a head come from
+NEW_HEAD = "new"
+OWN_HEAD = "the model's own"
+SIMCSE_HEAD = "SimCSE's MLP"
 
 
 @dataclass(frozen=True)
@@ -123,18 +126,13 @@ def load_initial_model(
     ours = {NEW: "a new table of word vectors"} if "model_name_or_path" in given else {}
     refuse_folder("model_name_or_path", text.model_name_or_path, ours)
     if name != NEW:
-        for option, is_given in (
-            ("vocabulary", text.vocabulary != "embedded"),
-            ("dim", "dim" in given),
-        ):
-            if is_given:
-                raise ParameterError(
-                    option, f"is of --model_name_or_path {NEW}; {name!r} has its own"
-                )
+        reason = f"is of --model_name_or_path {NEW}; {name!r} has its own"
+        if text.vocabulary != "embedded":
+            raise ParameterError("vocabulary", reason)
+        if "dim" in given:
+            raise ParameterError("dim", reason)
         return _load(name, text, given)
-    dense = None
-    if text.beside is not None:
-        dense = load_dense(text.beside)
+    dense = None if text.beside is None else load_dense(text.beside)
     if text.vocabulary == "text" and texts is not None:
         tokenizer = learn_tokenizer(texts.sentences(CorpusReport(), TEXTS_READ))
     elif dense is not None and "vocabulary" not in given:
@@ -152,7 +150,7 @@ def _load(name: str, text: TextSettings, given: Collection[str]) -> InitialModel
         if is_hybrid(Path(name)):
             raise UserError(f"{name!r} is a hybrid model; train its parts")
         if not is_sentence_transformer(name):
-            return _from_encoder(load_encoder(name, text.dropout), text, given)
+            return _from_encoder(load_encoder(name, text.dropout), text)
         model = load_sentence_transformer(name, dropout=text.dropout)
     except ParameterError:
         raise
@@ -163,17 +161,39 @@ def _load(name: str, text: TextSettings, given: Collection[str]) -> InitialModel
         dense = None if text.beside is None else load_dense(text.beside)
         return _static(model, note, text, given, dense)
     if not isinstance(model[0], Transformer):
-        kinds = ", ".join(type(module).__name__ for module in model)
-        raise ParameterError(
-            "model_name_or_path",
-            f"{name!r} is made of {kinds}; training needs Transformer or StaticEmbedding first",
-        )
+        reason = f"made of {_kinds(model)}; training needs Transformer or StaticEmbedding first"
+        raise ParameterError("model_name_or_path", f"{name!r} is {reason}")
     return _from_model(name, model, text, given)
 
 
-def _from_encoder(
-    encoder: PretrainedEncoder, text: TextSettings, given: Collection[str]
-) -> InitialModel:
+def _kinds(model: SentenceTransformer) -> str:
+    return ", ".join(type(module).__name__ for module in model)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a model is assembled from.
+
+    Attributes:
+        name: folder or hub name of what was loaded.
+        modules: the transformer and its pooling.
+        pooler: the pooling's name; None for another.
+        normalize: whether embeddings have length 1.
+        own_head: dense + tanh on the pooled embedding, part of what was loaded.
+        mlp: weights for a head, of a SimCSE checkpoint.
+        settings: prompts and similarity.
+    """
+
+    name: str
+    modules: list[nn.Module]
+    pooler: str | None
+    normalize: bool
+    own_head: Dense | None = None
+    mlp: nn.Linear | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def _from_encoder(encoder: PretrainedEncoder, text: TextSettings) -> InitialModel:
     """Put a pooler, perhaps a head, and normalisation on an encoder."""
     _refuse_beside(encoder.name, text)
     pooler = text.pooler_type
@@ -182,30 +202,21 @@ def _from_encoder(
     if pooler not in POOLERS:
         raise ParameterError("pooler_type", f"no {pooler!r}; known: {', '.join(POOLERS)}")
     if pooler in FIRST and attends_to_the_left_only(encoder.transformer, tokenizer):
-        raise ParameterError(
-            "pooler_type",
-            f"{pooler} is the first token, which in this decoder sees no other; take {LAST}",
-        )
-    pooling = pooling_modules(pooler, module)
-    head, source = None, "none"
-    wanted = text.mlp_head if text.mlp_head is not None else pooler == "cls"
-    if wanted:
-        head = new_head(encoder.transformer)
-        source = NEW_HEAD
-        if encoder.is_simcse and encoder.pooler is not None:
-            head.linear.load_state_dict(encoder.pooler.state_dict())
-            source = SIMCSE_HEAD
+        reason = f"{pooler} is the first token, which in this decoder sees no other; take {LAST}"
+        raise ParameterError("pooler_type", reason)
+    modules = [module, *pooling_modules(pooler, module)]
+    mlp = None
     notes = []
     if encoder.is_simcse:
-        loaded = "encoder and MLP" if source == SIMCSE_HEAD else "encoder"
-        ignored = [*encoder.ignored] if source == SIMCSE_HEAD else ["mlp", *encoder.ignored]
-        notes.append(
-            f"SimCSE checkpoint: {loaded} loaded; ignored: {', '.join(ignored) or 'nothing'}"
-        )
-    keep = text.supervised and pooler == "cls"  # SimCSE's rule
-    normalize = text.normalize is not False
-    modules = [module, *pooling]
-    parts = _Parts(encoder.name, modules, pooler, head, source, keep, normalize)
+        mlp = encoder.pooler
+        loaded = "encoder and MLP"
+        ignored = list(encoder.ignored)
+        if mlp is None or not _wants_head(text, pooler):
+            loaded = "encoder"
+            ignored.insert(0, "mlp")
+        left = ", ".join(ignored) or "nothing"
+        notes.append(f"SimCSE checkpoint: {loaded} loaded; ignored: {left}")
+    parts = _Parts(encoder.name, modules, pooler, text.normalize is not False, mlp=mlp)
     return _assemble(parts, text, notes)
 
 
@@ -219,91 +230,84 @@ def _from_model(
     if pooler in FIRST and text.pooler_type in FIRST:
         pooler = text.pooler_type  # both are saved as the first token
     if "pooler_type" in given and text.pooler_type != pooler:
-        raise ParameterError(
-            "pooler_type",
+        reason = (
             f"{text.pooler_type} was given, but this sentence-transformers model has "
-            f"{pooler or 'another'}; leave the option out",
+            f"{pooler or 'another'}; leave the option out"
         )
+        raise ParameterError("pooler_type", reason)
     normalize = isinstance(modules[-1], Normalize)
     if normalize:
         modules.pop()
-    head, source = None, "none"
-    if isinstance(modules[-1], Dense):
-        if text.mlp_head is False:
-            raise ParameterError(
-                "mlp_head", "this model has a head of its own, which stays part of it"
-            )
-        head, source = cast(Dense, modules.pop()), OWN_HEAD
-    elif text.mlp_head or (text.mlp_head is None and pooler == "cls"):
-        head, source = new_head(transformer_of(cast(Transformer, modules[0]))), NEW_HEAD
-    keep = source == OWN_HEAD or (text.supervised and pooler == "cls")
     if text.normalize is not None:
         normalize = text.normalize
-    kinds = ", ".join(type(module).__name__ for module in model)
-    notes = [f"sentence-transformers model: {kinds}; at most {model.max_seq_length} tokens"]
-    prompts = [role for role, prompt in model.prompts.items() if prompt]
+    head = None
+    if isinstance(modules[-1], Dense):
+        if text.mlp_head is False:
+            reason = "this model has a head of its own, which stays part of it"
+            raise ParameterError("mlp_head", reason)
+        head = cast(Dense, modules.pop())
+    limit = model.max_seq_length
+    notes = [f"sentence-transformers model: {_kinds(model)}; at most {limit} tokens"]
+    prompts = ", ".join(role for role, prompt in model.prompts.items() if prompt)
     if prompts:
         notes.append(
-            f"prompts: {', '.join(prompts)}; training reads plain texts, evaluations and the saved "
-            "model use them"
+            f"prompts: {prompts}; training reads plain texts, evaluations and the saved model use "
+            "them"
         )
     settings = {**prompts_of(model), "similarity_fn_name": model.similarity_fn_name}
-    parts = _Parts(name, modules, pooler, head, source, keep, normalize, settings)
+    parts = _Parts(name, modules, pooler, normalize, head, settings=settings)
     return _assemble(parts, text, notes)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """What a model is assembled from.
+def _wants_head(text: TextSettings, pooler: str | None) -> bool:
+    if text.mlp_head is None:
+        return pooler == "cls"  # SimCSE's rule
+    return text.mlp_head
 
-    Attributes:
-        name: folder or hub name of what was loaded.
-        modules: the transformer and its pooling.
-        pooler: the pooling's name; None for another.
-        head: dense + tanh on the pooled embedding; None without one.
-        head_source: where its weights come from.
-        keep_head: whether the head stays part of the model, unless an option says otherwise.
-        normalize: whether embeddings have length 1.
-        settings: prompts and similarity.
-    """
 
-    name: str
-    modules: list[nn.Module]
-    pooler: str | None
-    head: Dense | None
-    head_source: str
-    keep_head: bool
-    normalize: bool
-    settings: dict[str, Any] = field(default_factory=dict)
+def _head_of(parts: _Parts, text: TextSettings, transformer: Any) -> tuple[Dense | None, str]:
+    """Return the head that is trained, and where its weights come from."""
+    if parts.own_head is not None:
+        return parts.own_head, OWN_HEAD
+    if not _wants_head(text, parts.pooler):
+        return None, "none"
+    head = new_head(transformer)
+    if parts.mlp is None:
+        return head, NEW_HEAD
+    head.linear.load_state_dict(parts.mlp.state_dict())
+    return head, SIMCSE_HEAD
 
 
 def _assemble(parts: _Parts, text: TextSettings, notes: list[str]) -> InitialModel:
     """Make the model of its parts, and what only its training needs."""
-    head, keep = parts.head, parts.keep_head
-    if text.mlp_only_train is False and head is None:
-        raise ParameterError("mlp_only_train", "there is no head; --mlp_head yes adds one")
+    transformer = transformer_of(cast(Transformer, parts.modules[0]))
+    head, source = _head_of(parts, text, transformer)
+    keep = source == OWN_HEAD or (text.supervised and parts.pooler == "cls")  # SimCSE's rule
     if text.mlp_only_train is not None:
         keep = not text.mlp_only_train
+        if keep and head is None:
+            raise ParameterError("mlp_only_train", "there is no head; --mlp_head yes adds one")
     last: list[nn.Module] = [Normalize()] if parts.normalize else []
-    kept: list[nn.Module] = [head] if head is not None and keep else []
     made = {"device": "cpu", **parts.settings}
-    model = SentenceTransformer(modules=[*parts.modules, *kept, *last], **made)
+    model = SentenceTransformer(modules=[*parts.modules, *last], **made)
     untrained = model
-    if kept and parts.head_source == NEW_HEAD:
-        untrained = SentenceTransformer(modules=[*parts.modules, *last], **made)
-    transformer = transformer_of(cast(Transformer, model[0]))
-    lm_head = load_lm_head(parts.name, transformer) if text.do_mlm else None
-    embedder = Embedder(model, None if kept else head, lm_head)
-    tokenizer = cast(PreTrainedTokenizerBase, model.tokenizer)
     metadata: dict[str, Any] = {"head": None}
+    tokenizer = cast(PreTrainedTokenizerBase, model.tokenizer)
     if tokenizer.pad_token == tokenizer.eos_token:
         notes.append(
             f"the end-of-sequence token {tokenizer.eos_token} pads: this tokenizer has no padding "
             "token"
         )
     if head is not None:
-        metadata["head"] = {"starts": parts.head_source, "kept": bool(kept)}
-        notes.append(f"head: {parts.head_source}, {'kept' if kept else 'dropped after training'}")
+        metadata["head"] = {"starts": source, "kept": keep}
+        notes.append(f"head: {source}, {'kept' if keep else 'dropped after training'}")
+        if keep:
+            model = SentenceTransformer(modules=[*parts.modules, head, *last], **made)
+            if source != NEW_HEAD:
+                untrained = model
+            head = None  # of the model, and not of its training alone
+    lm_head = load_lm_head(parts.name, transformer) if text.do_mlm else None
+    embedder = Embedder(model, head, lm_head)
     if text.lora is not None:
         add_adapters(transformer, text.lora)
         counts = {
@@ -314,10 +318,8 @@ def _assemble(parts: _Parts, text: TextSettings, notes: list[str]) -> InitialMod
         notes.append(f"LoRA: {counts['trained']:,} of {counts['all']:,} parameters train")
     limit = model.max_seq_length
     if limit is not None and text.max_seq_length > limit:
-        raise ParameterError(
-            "max_seq_length",
-            f"this encoder reads at most {limit} tokens, got {text.max_seq_length}",
-        )
+        reason = f"this encoder reads at most {limit} tokens, got {text.max_seq_length}"
+        raise ParameterError("max_seq_length", reason)
     if text.dropout != 0 and text.views == "dropout" and not text.supervised:
         check_views(embedder)  # --dropout 0 is on purpose
     return InitialModel(embedder, model, untrained, tokenizer, parts.pooler, notes, metadata)
@@ -341,15 +343,13 @@ def _static(
 ) -> InitialModel:
     """Train a static model, alone or as the lexical part of a hybrid one."""
     name = text.model_name_or_path
-    options = ("mlp_head", "do_mlm", "lora", "dropout")
-    for option in options:
+    for option in ("mlp_head", "do_mlm", "lora", "dropout"):
         if getattr(text, option):
             reason = f"a static encoder such as {name!r} has none; leave the option out"
             raise ParameterError(option, reason)
     if text.views == "dropout" and not text.supervised:
-        raise ParameterError(
-            "views", "a static encoder has no dropout: its views are crops, --views crop"
-        )
+        reason = "a static encoder has no dropout: its views are crops, --views crop"
+        raise ParameterError("views", reason)
     if "pooler_type" in given and text.pooler_type != "avg":
         reason = f"{text.pooler_type} was given, but a static encoder takes the mean; leave it out"
         raise ParameterError("pooler_type", reason)
@@ -360,16 +360,15 @@ def _static(
     whole = model
     if dense is not None:
         if text.normalize is False:
-            raise ParameterError(
-                "normalize",
-                "the vectors of both parts with --beside have length 1; leave the option out",
-            )
+            reason = "the vectors of both parts with --beside have length 1; leave the option out"
+            raise ParameterError("normalize", reason)
         whole = new_hybrid(dense, model)
         dim = int(dense.get_embedding_dimension() or 0)
         metadata["beside"] = {"dim": dim, "weight": WEIGHT}
         notes.append(f"beside {text.beside!r}: {dim} numbers, then {WEIGHT} x the words'")
     elif text.normalize is not None:
-        whole = model = _normalized(model, text.normalize)
+        model = _normalized(model, text.normalize)
+        whole = model
     return InitialModel(Embedder(model), whole, whole, tokenizer, "avg", notes, metadata)
 
 
@@ -404,9 +403,8 @@ def check_saving(initial: InitialModel, scratch: Path) -> None:
             if not torch.allclose(encode(saved, _TRIALS), expected, rtol=1e-4, atol=1e-5):
                 raise UserError("its embeddings differ from the model's")
     except (OSError, SafetensorError) as error:  # of writing; reading raises others
-        raise ParameterError(
-            "output_dir", f"cannot write to {str(scratch.parent)!r}: {reason_of(error)}"
-        ) from error
+        reason = f"cannot write to {str(scratch.parent)!r}: {reason_of(error)}"
+        raise ParameterError("output_dir", reason) from error
     except Exception as error:  # of many libraries
         raise UserError(
             "the model, saved before the first step and loaded again, is another one "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense
 
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import (
@@ -31,9 +32,9 @@ from dystress_text.models.poolers import (
     embeddings_by_pooler,
 )
 from dystress_text.simcse import halves
-from dystress_text.simcse.initial_model import NEW_HEAD, InitialModel
+from dystress_text.simcse.initial_model import InitialModel
 from dystress_text.simcse.settings import RunSettings
-from dystress_text.simcse.texts import TextSummary
+from dystress_text.simcse.texts import reading_lines
 from dystress_text.simcse.training_data import TrainingData
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import EngineSettings
@@ -68,38 +69,42 @@ class RunMeasures:
     def before_training(self) -> None:
         """Measure the untrained model with each pooler, and the lexical baseline."""
         record = self.record
-        record["words"] = self.evaluation.lexical_baseline()
         shown = self.shown_set
-        record["untrained"] = {} if shown is None else self._by_pooler(shown)
+        held_out = self.data.held_out
+        model = self.initial.untrained
+        words = self.evaluation.lexical_baseline()
+        untrained = {}
+        if shown is not None:
+            untrained = self._by_pooler(shown)
         record["eval_sha256"] = {
             str(each.primary_metric).rpartition("_")[0]: Evaluation([each]).digest()
             for each in self.evaluation.evaluators
         }
-        own = record["untrained"].setdefault(self._pooler, {})
+        own = untrained.setdefault(self._pooler, {})
         direct = self.evaluation.direct
         if len(direct.evaluators) > (shown is not None):  # the set that is shown is measured by now
-            own |= direct(self.initial.untrained) | own
-        if self.data.held_out:
-            measured = halves.measure(self.data.held_out, partial(encode, self.initial.untrained))
-            self._half_documents = measured
-            own[halves.METRIC] = 100 * measured[0].mean()
-            record["words"][halves.METRIC] = 100 * halves.by_words(self.data.held_out).mean()
+            own |= direct(model) | own
+        if held_out:
+            self._half_documents = halves.measure(held_out, partial(encode, model))
+            own[halves.METRIC] = 100 * self._half_documents[0].mean()
+            words[halves.METRIC] = 100 * halves.by_words(held_out).mean()
         if not own:
-            del record["untrained"][self._pooler]
+            del untrained[self._pooler]
+        record["words"] = words
+        record["untrained"] = untrained
 
     def _by_pooler(self, shown: StsPairs) -> dict[str, dict[str, float]]:
         """Return the figures of each pooler before training, the best one first."""
         model = self.initial.untrained
         transformer = model.transformers_model
-        head = self.record["head"] or {"kept": False}
-        has_trained_head = head["kept"] and head["starts"] != NEW_HEAD
         embeddings = {}
         if transformer is not None:
             poolers = list(POOLERS)
             if attends_to_the_left_only(transformer, self.initial.tokenizer):
                 poolers = [name for name in POOLERS if name not in FIRST]
             embeddings = embeddings_by_pooler(model, shown.sentences, poolers)
-        if has_trained_head or self._pooler not in embeddings:
+        has_head = any(isinstance(module, Dense) for module in model)
+        if has_head or self._pooler not in embeddings:
             embeddings[self._pooler] = encode(model, shown.sentences)
         self.record["similarities"] = {
             "set": shown.name,
@@ -108,12 +113,13 @@ class RunMeasures:
         }
         results = {name: sts_metrics(shown, vectors) for name, vectors in embeddings.items()}
         metric = shown.metric("spearman")
-        order = sorted(results, key=lambda name: -results[name].get(metric, -math.inf))
-        return {name: results[name] for name in order}
+        order = sorted(results.items(), key=lambda item: -item[1].get(metric, -math.inf))
+        return dict(order)
 
     def after_training(self, model: SentenceTransformer) -> None:
         """Measure the saved model on what needs it."""
-        record, shown = self.record, self.shown_set
+        record = self.record
+        shown = self.shown_set
         if self._half_documents is not None:
             after = halves.measure(self.data.held_out, partial(encode, model))
             record["trained"] = {**record["trained"], halves.METRIC: 100 * after[0].mean()}
@@ -126,40 +132,49 @@ class RunMeasures:
 
     def result_lines(self) -> list[str]:
         """Return speed, what was learned, and the tables before and after training."""
-        record, shown = self.record, self.shown_set
+        record = self.record
         finished = RunRecord.from_json(record)
+        lines = [self._speed()]
+        learned = record.get("learned_temperature", {})
+        if learned:
+            values = ", ".join(f"{name} {value:.4f}" for name, value in learned.items())
+            lines.append(f"learned: {values}")
+        reached = random_pairs_rows(finished.random_pairs)
+        if reached:
+            shares = ", ".join(f"{cosine} by {share}" for share, cosine in reached)
+            lines.append(f"similarity reached by random pairs: {shares}")
+        if self.shown_set is not None:
+            lines += self._table(self.shown_set, finished)
+        trained = dict(record["trained"])
+        trained.pop(halves.METRIC, None)
+        before = record["untrained"].get(self._pooler, {})
+        lines += further_lines(self.evaluation, before, trained, record["words"], self._pooler)
+        lines += halves.outcome(finished)
+        return lines + not_beaten(finished)
+
+    def _speed(self) -> str:
+        record = self.record
         speed = (
             f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s "
             f"of training, {self.evaluation.seconds:,.0f} s of evaluation, peak memory "
             f"{record['peak_memory_gb']:.2f} GB"
         )
-        if not self.initial.is_static:
-            speed += f", {100 * record['padding_share']:.1f} % padding"
-        lines = [speed]
-        learned = record.get("learned_temperature", {})
-        if learned:
-            values = ", ".join(f"{name} {value:.4f}" for name, value in learned.items())
-            lines.append(f"learned: {values}")
-        reached = [
-            f"{cosine} by {share}" for share, cosine in random_pairs_rows(finished.random_pairs)
-        ]
-        if reached:
-            lines.append(f"similarity reached by random pairs: {', '.join(reached)}")
-        if shown is not None:
-            head = f"{'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}"
-            lines.append(f"\n{shown.name:24} {head}")
-            titles = ("untrained, best pooler", "untrained")
-            for title, (pooler, figures) in zip(
-                titles, finished.untrained_best_and_own.items(), strict=False
-            ):
-                lines.append(sts_line(title, pooler, shown, figures))
-            title = f"trained, step {record['best_step']}"
-            lines.append(sts_line(title, self._pooler, shown, record["trained"]))
-            lines += words_line(shown, record["words"])
-        trained = {name: x for name, x in record["trained"].items() if name != halves.METRIC}
-        before = record["untrained"].get(self._pooler, {})
-        lines += further_lines(self.evaluation, before, trained, record["words"], self._pooler)
-        return lines + halves.outcome(finished) + not_beaten(finished)
+        if self.initial.is_static:
+            return speed
+        return f"{speed}, {100 * record['padding_share']:.1f} % padding"
+
+    def _table(self, shown: StsPairs, finished: RunRecord) -> list[str]:
+        """Return the figures on a set: of the untrained model, the trained one and words."""
+        record = self.record
+        head = f"{'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}"
+        lines = [f"\n{shown.name:24} {head}"]
+        titles = ("untrained, best pooler", "untrained")
+        untrained = finished.untrained_best_and_own.items()
+        for title, (pooler, figures) in zip(titles, untrained, strict=False):
+            lines.append(sts_line(title, pooler, shown, figures))
+        title = f"trained, step {record['best_step']}"
+        lines.append(sts_line(title, self._pooler, shown, record["trained"]))
+        return lines + words_line(shown, record["words"])
 
 
 def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:
@@ -181,7 +196,7 @@ def description(
     """Return lines that say what a run has read and what it does."""
     options, corpus = settings.text, data.corpus
     lines = [*measures.initial.notes]
-    lines += TextSummary.of(data.text, corpus.report).lines(options.drop_duplicates)
+    lines += reading_lines(data.text, corpus.report, options.drop_duplicates)
     if options.drop_duplicates:
         lines.append(f"{data.dropped:,} samples with the tokens of an earlier one are dropped")
     for name, variant in measures.record["data_variants"].items():

@@ -35,41 +35,28 @@ _WORD = re.compile(r"[A-Za-z][a-z']*[,.;:!?]*")
 
 
 def documentation_sentences() -> list[str]:
-    """Distinct English sentences of 4 to 60 words, in the order of the files' names."""
+    """Return distinct English sentences of 4 to 60 words, in the order of the files' names."""
     library = Path(sysconfig.get_path("stdlib"))
-    files = [
-        file
-        for file in sorted(library.rglob("*.py"))
-        if _LEFT_OUT.isdisjoint(file.relative_to(library).parts)
-    ]
-    paragraphs = (
-        part
-        for file in files
-        for text in _documentation_of(file)
-        for part in re.split(r"\n\s*\n", text)
-    )
-    return list(
-        dict.fromkeys(
-            sentence for paragraph in paragraphs for sentence in split_sentences(paragraph)
-        )
-    )
+    sentences: dict[str, None] = {}
+    for file in sorted(library.rglob("*.py")):
+        if not _LEFT_OUT.isdisjoint(file.relative_to(library).parts):
+            continue
+        for text in _documentation_of(file):
+            for paragraph in re.split(r"\n\s*\n", text):
+                sentences |= dict.fromkeys(split_sentences(paragraph))
+    return list(sentences)
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """The English sentences of a paragraph, white space collapsed and light markup removed."""
+    """Return the English sentences of a paragraph without light markup, white space collapsed."""
     text = " ".join(_MARKUP.sub("", paragraph).split())
     return [sentence for sentence in _SENTENCE_END.split(text) if _is_english(sentence)]
 
 
 def write_documentation_corpus() -> Path:
-    """Write the sentences to a file of the cache, one per line, unless it exists, and return the
-    file.
-    """
-    path = (
-        cache_root()
-        / "quickstart"
-        / f"python-{sysconfig.get_config_var('py_version')}-format-{FORMAT}.txt"
-    )
+    """Return the cache's file of the sentences, one a line; write it if it is not there."""
+    version = sysconfig.get_config_var("py_version")
+    path = cache_root() / "quickstart" / f"python-{version}-format-{FORMAT}.txt"
     try:
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,8 +74,9 @@ def _documentation_of(file: Path) -> Iterator[str]:
     except (SyntaxError, ValueError, OSError):  # some libraries contain samples of broken source
         return
     if file.name == "topics.py":  # pydoc_data: a dictionary of long texts
-        constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
-        yield from (value for value in constants if isinstance(value, str))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield ast.get_docstring(node) or ""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dystress_text.cli.options import check_options, default_of, option
+from dystress_text.cli.options import check_options, option
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.presets import PRESETS
@@ -25,21 +25,23 @@ class TextSettings:
 
     model_name_or_path: str = option(
         "bert-base-uncased",
-        "Folder or hub name of an encoder, of a SimCSE checkpoint, or of a sentence-transformers model, "
-        "whose pooling, head, normalisation and length limit are kept; static for a new table of word vectors; "
-        "bert-mini-wiki for the small encoder that comes with the package.",
+        "Folder or hub name of an encoder, of a SimCSE checkpoint, or of a sentence-transformers "
+        "model, whose pooling, head, normalisation and length limit are kept; static for a new "
+        "table of word vectors; bert-mini-wiki for the small encoder that comes with the package.",
     )
     dim: int = option(512, "static: numbers of a word's vector.", interval="[1, 65536]")
     vocabulary: str = option(
         "embedded",
-        "static: English word pieces that come with the package, or pieces learned from the text, in any language.",
+        "static: English word pieces that come with the package, or pieces learned from the text, "
+        "in any language.",
         choices=["embedded", "text"],
     )
     beside: str | None = option(
         None,
-        "static: sentence-transformers model, folder or hub name, that the words are for: the saved model's vectors "
-        "are that model's, whose weights stay as they are, with the words' behind them. Without a --vocabulary a new "
-        "table has that model's, so that one ONNX graph can hold both.",
+        "static: sentence-transformers model, folder or hub name, that the words are for: the "
+        "saved model's vectors are that model's, whose weights stay as they are, with the words' "
+        "behind them. Without a --vocabulary a new table has that model's, so that one ONNX graph "
+        "can hold both.",
     )
     pooler_type: str = option(
         "cls",
@@ -61,7 +63,8 @@ class TextSettings:
     )
     normalize: bool | None = option(
         None,
-        "Vectors of the saved model have length 1, as stores expect; default yes, or a loaded model's own.",
+        "Vectors of the saved model have length 1, as stores expect; default yes, or a loaded "
+        "model's own.",
     )
     lora: int | None = option(
         None,
@@ -70,13 +73,13 @@ class TextSettings:
     )
     train_file: str | None = option(
         None,
-        "Sentences, one per line (.txt), a table (.csv, .tsv, .jsonl, .parquet), or the name of a data set on the "
-        "hub; the ending decides, and .gz, .xz or .bz2 may follow; default Wiki1M.",
+        "Sentences, one per line (.txt), a table (.csv, .tsv, .jsonl, .parquet), or the name of a "
+        "data set on the hub; the ending decides, and .gz, .xz or .bz2 may follow; default Wiki1M.",
     )
     text_columns: list[str] | None = option(
         None,
-        "Column of a table; default its only one, or text or sentence. With --supervised several, anchor first; "
-        "default anchor, positive and negative by these names, else all.",
+        "Column of a table; default its only one, or text or sentence. With --supervised several, "
+        "anchor first; default anchor, positive and negative by these names, else all.",
     )
     sample: str = option(
         "line",
@@ -85,8 +88,9 @@ class TextSettings:
     )
     views: str = option(
         "dropout",
-        "The two views of a sample: the sample twice, with other dropout, or two crops of it, drawn anew each time. "
-        "Crops need no dropout, and a sample may be a paragraph or a document.",
+        "The two views of a sample: the sample twice, with other dropout, or two crops of it, "
+        "drawn anew each time. Crops need no dropout, and a sample may be a paragraph or a "
+        "document.",
         choices=["dropout", "crop"],
     )
     crop_min: float = option(
@@ -97,7 +101,8 @@ class TextSettings:
     )
     held_out: int = option(
         500,
-        "crop with --eval_set none: texts, a tenth at most, that tell whether training helped (docs/did-it-help.md).",
+        "crop with --eval_set none: texts, a tenth at most, that tell whether training helped "
+        "(docs/did-it-help.md).",
         interval="[0, inf)",
     )
     supervised: bool = option(
@@ -105,7 +110,8 @@ class TextSettings:
     )
     loss: str = option(
         "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
-        "The loss: an objective of a temperature or of a rule with one (docs/losses.md), such as infonce(0.05).",
+        "The loss: an objective of a temperature or of a rule with one (docs/losses.md), such as "
+        "infonce(0.05).",
     )
     drop_duplicates: bool = option(
         False, "Train on the first alone of samples with the same tokens; says how many."
@@ -141,13 +147,12 @@ class TextSettings:
         if self.views == "crop" and self.supervised:
             raise ParameterError("views", "with --supervised the sentences of a row are the views")
         for entry in fields(self):
-            given = getattr(self, entry.name) != default_of(entry)
-            if entry.name.startswith(("crop_", "held_")) and given and self.views != "crop":
+            of_crops = entry.name in ("crop_min", "crop_max", "held_out")
+            if of_crops and self.views != "crop" and getattr(self, entry.name) != entry.default:
                 raise ParameterError(entry.name, "has no effect without --views crop")
         if self.crop_min > self.crop_max:
-            raise ParameterError(
-                "crop_min", f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}"
-            )
+            reason = f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}"
+            raise ParameterError("crop_min", reason)
 
 
 PROGRAM = Program((TextSettings, EvaluationSettings, EngineSettings), PRESETS, default="paper")
@@ -166,36 +171,29 @@ class RunSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunSettings:
-        """The settings that options by name make on top of a preset, which may be one of them."""
+        """Return the settings that options make on top of a preset, which may be one of them."""
         (text, evaluation, engine), loss, preset = PROGRAM.settings(given)
         from dystress_text.core.objectives import ContrastiveLoss
 
         if not isinstance(loss, ContrastiveLoss) or not loss.negatives_from_batch:
-            raise ParameterError(
-                "loss", f"{loss} is for images; text takes its negatives from the batch"
-            )
-        if (
-            "held_out" in given
-            and text.held_out
-            and (sets := " ".join({*evaluation.eval_set} - {"none"}))
-        ):
-            raise ParameterError(
-                "held_out",
-                f"has no effect beside --eval_set {sets}, which tells more; leave one out",
-            )
+            reason = f"{loss} is for images; text takes its negatives from the batch"
+            raise ParameterError("loss", reason)
+        sets = " ".join(set(evaluation.eval_set) - {"none"})
+        if sets and text.held_out and "held_out" in given:
+            reason = f"has no effect beside --eval_set {sets}, which tells more; leave one out"
+            raise ParameterError("held_out", reason)
         return cls(text, evaluation, engine, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:
-        """Every option by its name."""
-        evaluation = {**vars(self.evaluation), "eval_set": " ".join(self.evaluation.eval_set)}
-        return {"preset": self.preset, **vars(self.text), **evaluation, **vars(self.engine)}
+        """Return every option by its name."""
+        options = vars(self.text) | vars(self.evaluation) | vars(self.engine)
+        return {"preset": self.preset, **options, "eval_set": " ".join(self.evaluation.eval_set)}
 
     def asked(self) -> dict[str, Any]:
-        """The options that a finished run must have had to be this one; encoder, text, evaluation
-        decide on others.
+        """Return the options that a finished run must have had to be this one.
+
+        The others follow from encoder, text and evaluation.
         """
-        decided = {
-            "metric_for_best_model",
-            *({"pooler_type", "train_batch_size", "learning_rate"} - self.given),
-        }
-        return {name: value for name, value in self.options().items() if name not in decided}
+        follow = {"pooler_type", "train_batch_size", "learning_rate"} - self.given
+        follow.add("metric_for_best_model")
+        return {name: value for name, value in self.options().items() if name not in follow}

@@ -88,11 +88,13 @@ class SimcseTask:
             hidden = (batch["masked_places"], batch["masked_tokens"])
             losses = model(batch["masked_ids"], lengths, longest, self.packed, hidden)  # (1,)
             masked = (losses, batch["masked_count"])
-        if self.corpus.rows == 1:  # two dropout views of each sentence
+        rows = self.corpus.rows
+        if rows == 1:  # two dropout views of each sentence
+            rows = 2
             ids = ids.repeat(2)
             lengths = lengths.repeat(2)
         embeddings: Tensor = model(ids, lengths, longest, self.packed)
-        return Embeddings(embeddings.chunk(max(2, self.corpus.rows)), masked)
+        return Embeddings(embeddings.chunk(rows), masked)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         loss: Tensor = self.objective(*embeddings.views)
@@ -117,7 +119,9 @@ class SimcseTask:
         return embeddings
 
     def evaluate(self) -> dict[str, float]:
-        return {} if self.evaluation is None else self.evaluation(self.initial.model)
+        if self.evaluation is None:
+            return {}
+        return self.evaluation(self.initial.model)
 
     def save(self, folder: Path) -> None:
         self.initial.save(folder)

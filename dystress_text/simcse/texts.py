@@ -38,7 +38,8 @@ from dystress_text.simcse.settings import RunSettings, TextSettings
 WIKI1M = "wiki1m_for_simcse.txt"
 TEXT_COLUMNS = "text", "sentence"
 FORMATS = f".txt (UTF-8, one sentence a line), {', '.join(READERS)}, or OWNER/NAME on the hub"
-SHOWN, SHOWN_LENGTH = 3, 100  # samples that a run prints, and the most characters of each text
+SHOWN = 3  # samples that a run prints
+SHOWN_LENGTH = 100  # characters of each text
 
 
 @dataclass(frozen=True)
@@ -132,38 +133,28 @@ def _line(cell: Any, in_row: bool) -> bytes:
     return line + b"\n"
 
 
-@dataclass(frozen=True)
-class TextSummary:
-    """What a run has read."""
+def reading_lines(text: TrainingText, counts: CorpusReport, dropped: bool) -> list[str]:
+    """Return lines for the user: what a text has, and its first samples, read again.
 
-    source: str
-    columns: tuple[str, ...]  # of a table; empty for lines of a file
-    samples: tuple[tuple[str, ...], ...]  # the first ones, as read, by column
-    counts: CorpusReport
-
-    @classmethod
-    def of(cls, text: TrainingText, counts: CorpusReport) -> TextSummary:
-        """Read the first samples of a text again, and put its counts beside them."""
-        most = min(SHOWN * text.columns, counts.sentences)
-        read = text.sentences(CorpusReport(), most)
-        samples = tuple(zip(*[read] * text.columns, strict=True))
-        return cls(text.name, text.column_names, samples, counts)
-
-    def lines(self, dropped: bool) -> list[str]:
-        """Return lines for the user; of ``dropped`` duplicates another line says how many."""
-        lines = [f"{self.counts.summary(dropped)} ({self.source})"]
-        for number, sample in enumerate(self.samples, 1):
-            for i, text in enumerate(sample):
-                column = f", {self.columns[i]}" if self.columns else ""
-                lines.append(f"sample {number}{column}: {shortened(text)}")
-        return lines
+    Of ``dropped`` duplicates another line says how many.
+    """
+    lines = [f"{counts.summary(dropped)} ({text.name})"]
+    most = min(SHOWN * text.columns, counts.sentences)
+    for i, sentence in enumerate(text.sentences(CorpusReport(), most)):
+        row, column = divmod(i, text.columns)
+        place = f"sample {row + 1}"
+        if text.column_names:
+            place += f", {text.column_names[column]}"
+        lines.append(f"{place}: {shortened(sentence)}")
+    return lines
 
 
 def shortened(text: str) -> str:
     """Return a text in quotes on one line that standard output can show, cut where it is long."""
+    shown = repr(text[:SHOWN_LENGTH])
+    if len(text) > SHOWN_LENGTH:
+        shown += "..."
     encoding = sys.stdout.encoding or "utf-8"
-    more = "..." if len(text) > SHOWN_LENGTH else ""
-    shown = repr(text[:SHOWN_LENGTH]) + more
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
@@ -183,13 +174,14 @@ def training_text(text: TextSettings) -> TrainingText:
         if ending_of(name) not in ("", ".txt"):
             raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
         if text.supervised:
-            raise ParameterError(
-                "supervised", f"needs a table as --train_file: {', '.join(READERS)}"
-            )
+            reason = f"needs a table as --train_file: {', '.join(READERS)}"
+            raise ParameterError("supervised", reason)
         if text.text_columns is not None:
             raise ParameterError("text_columns", f"{name!r} is a text file without columns")
         return TextFile(path, text.sample == "document")
-    problem = "is a folder; name a file in it" if path.is_dir() else "is no file"
+    problem = "is no file"
+    if path.is_dir():
+        problem = "is a folder; name a file in it"
     raise ParameterError("train_file", f"{name!r} {problem}")
 
 
@@ -237,13 +229,13 @@ def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:
-    """SimCSE's training text, one million Wikipedia sentences: the prepared file, else the hub's."""
+    """Return SimCSE's text, a million Wikipedia sentences: the prepared file, else the hub's."""
     prepared = data_root(data_dir) / "wiki1m" / WIKI1M
     if prepared.is_file():
         return prepared
-    return published_file(
-        WIKI1M,
-        Path,
-        f"no training text: {prepared} does not exist. Three ways on: prepare the data (dystress prepare "
-        "wiki1m); --train_file FILE with one sentence per line; or --preset quickstart, which needs no network",
+    otherwise = (
+        f"no training text: {prepared} does not exist. Three ways on: prepare the data (dystress "
+        "prepare wiki1m); --train_file FILE with one sentence per line; or --preset quickstart, "
+        "which needs no network"
     )
+    return published_file(WIKI1M, Path, otherwise)

@@ -29,7 +29,9 @@ from dystress_text.training.settings import EngineSettings
 # Steps of a static model at its preset's rate; a longer run takes the rate x sqrt(250 / steps), so
 # that tokens keep the weight that their idf gave them.
 FULL_RATE_STEPS = 250
-DEEP_LAYERS, DEEP_RATE = 12, 1e-4  # a higher rate for a deeper encoder may diverge
+# a higher rate may diverge where the encoder has so many layers
+DEEP_LAYERS = 12
+DEEP_RATE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,21 @@ class TrainingData:
 def prepare_data(
     text: TrainingText, initial: InitialModel, settings: RunSettings, accelerator: Accelerator
 ) -> TrainingData:
-    """Tokenise a text, choose the samples to train on, and start a new static model by their idf."""
-    options, seed = settings.text, settings.engine.seed
-    crops = Crops(seed, options.crop_min, options.crop_max, options.max_seq_length)
-    cropped = options.views == "crop"
+    """Tokenise a text, choose the samples to train on, and start a new static model by idf."""
+    options = settings.text
+    seed = settings.engine.seed
+    crops = None
+    if options.views == "crop":
+        crops = Crops(seed, options.crop_min, options.crop_max, options.max_seq_length)
     with accelerator.local_main_process_first():  # the others read the cache
         read = load_corpus(
             text,
             initial.tokenizer,
             options.max_seq_length,
             options.max_train_samples,
-            crops=crops if cropped and not initial.is_static else None,
+            crops=None if initial.is_static else crops,
         )
-    if cropped and initial.is_static:
+    if crops is not None and initial.is_static:
         read = TokenCroppedCorpus(**vars(read), crops=crops)
     if options.model_name_or_path == NEW:
         assert isinstance(read, TokenizedCorpus)  # a static model's crops are spans of tokens
@@ -79,8 +83,7 @@ def prepare_data(
     corpus = read.distinct() if options.drop_duplicates else read
     dropped = len(read) - len(corpus)
     held_out: list[str] = []
-    evaluates = {*settings.evaluation.eval_set} - {"none"}
-    if cropped and options.held_out and not evaluates:
+    if crops is not None and options.held_out and not set(settings.evaluation.eval_set) - {"none"}:
         samples = text.sentences(CorpusReport(), options.max_train_samples)
         held_out, numbers = halves.hold_out(read, samples, options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
@@ -118,8 +121,8 @@ def fit_settings(
         _, steps = count_steps(len(data) // batch, training)
         rate *= min(1.0, math.sqrt(FULL_RATE_STEPS / steps))
         training = replace(training, learning_rate=rate)
-    transformer = initial.model.transformers_model
-    layers = 0 if transformer is None else getattr(transformer.config, "num_hidden_layers", 0)
+    config = getattr(initial.model.transformers_model, "config", None)
+    layers = getattr(config, "num_hidden_layers", 0)
     if layers >= DEEP_LAYERS and rate > DEEP_RATE and settings.text.lora is None:
         warnings.warn(
             f"learning_rate: {rate:g} is for a small encoder. One of {layers} layers learns with "

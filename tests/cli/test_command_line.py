@@ -13,13 +13,19 @@ TOKEN = "hf_" + "aB3dE5" * 6
 
 @pytest.mark.parametrize(
     ("error", "code", "line"),
-    [(ParameterError("tau_min", "must be positive, got 0"), 2, "p: error: --tau_min: must be positive, got 0"),
-     (UserError("no data\nset \x1b[2J"), 2, r"p: error: no data\nset \x1b[2J"),
-     (UserError(f"no access with {TOKEN}"), 2, "p: error: no access with ***"),
-     (Interrupted(15, "stopped in good order"), 143, "p: stopped in good order"),
-     (KeyboardInterrupt(), 130, "p: interrupted")],
+    [
+        (
+            ParameterError("tau_min", "must be positive, got 0"),
+            2,
+            "p: error: --tau_min: must be positive, got 0",
+        ),
+        (UserError("no data\nset \x1b[2J"), 2, r"p: error: no data\nset \x1b[2J"),
+        (UserError(f"no access with {TOKEN}"), 2, "p: error: no access with ***"),
+        (Interrupted(15, "stopped in good order"), 143, "p: stopped in good order"),
+        (KeyboardInterrupt(), 130, "p: interrupted"),
+    ],
     ids=["parameter", "control characters", "token", "signal", "Ctrl-C"],
-)  # fmt: skip
+)
 def test_an_error_is_one_line(error, code, line, capsys):
     def fail():
         raise error

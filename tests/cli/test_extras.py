@@ -23,15 +23,30 @@ for line in sys.stdin.read().splitlines():
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         importlib.import_module(program).main(words)
 """
-QUIET = ["vision.train --help", "vision.train --list_presets", "vision.evaluate --help", "vision.export --help",
-         "dystress_text.programs.train --help all",
-         "dystress_text.programs.train --list_presets",
-         "dystress_text.programs.export --help", "dystress_text.programs.report --help"]  # fmt: skip
+QUIET = [
+    "vision.train --help",
+    "vision.train --list_presets",
+    "vision.evaluate --help",
+    "vision.export --help",
+    "dystress_text.programs.train --help all",
+    "dystress_text.programs.train --list_presets",
+    "dystress_text.programs.export --help",
+    "dystress_text.programs.report --help",
+]
 NEEDY = {
-    "vision.train --preset quickstart": ("vision", "train.py: error: this program needs kornia and PIL and "),
-    "vision.evaluate --model x": ("vision", "evaluate.py: error: this program needs kornia and PIL and "),
-    "dystress_text.programs.export x --to onnx": ("onnx", "dystress export: error: --to onnx needs onnx and onnxscr"),
-}  # fmt: skip
+    "vision.train --preset quickstart": (
+        "vision",
+        "train.py: error: this program needs kornia and PIL and ",
+    ),
+    "vision.evaluate --model x": (
+        "vision",
+        "evaluate.py: error: this program needs kornia and PIL and ",
+    ),
+    "dystress_text.programs.export x --to onnx": (
+        "onnx",
+        "dystress export: error: --to onnx needs onnx and onnxscr",
+    ),
+}
 
 
 def test_programs_without_extras(tmp_path, monkeypatch):

@@ -31,14 +31,16 @@ def test_settings_that_fit_are_taken():
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"rate": 1.0}, r"rate: must lie in \[0, 1\), got 1.0"),
-     ({"rate": float("nan")}, "rate: must lie in"),
-     ({"rate": []}, "rate: must lie in"),  # argparse of Python 3.11 makes it of --rate=--
-     ({"rank": 0}, r"rank: must lie in \(0, inf\), got 0"),
-     ({"tasks": ["a", "c"]}, "tasks: must be one of a, b, got 'c'"),
-     ({"layers": []}, "layers: has no effect without --rank"),
-     ({"rank": 1, "limit": 3}, "limit: has no effect without --merge")],
-)  # fmt: skip
+    [
+        ({"rate": 1.0}, r"rate: must lie in \[0, 1\), got 1.0"),
+        ({"rate": float("nan")}, "rate: must lie in"),
+        ({"rate": []}, "rate: must lie in"),  # argparse of Python 3.11 makes it of --rate=--
+        ({"rank": 0}, r"rank: must lie in \(0, inf\), got 0"),
+        ({"tasks": ["a", "c"]}, "tasks: must be one of a, b, got 'c'"),
+        ({"layers": []}, "layers: has no effect without --rank"),
+        ({"rank": 1, "limit": 3}, "limit: has no effect without --merge"),
+    ],
+)
 def test_settings_that_do_not_fit_name_the_option(given, message):
     with pytest.raises(UserError, match=message):
         check_options(Settings(**given))
@@ -59,30 +61,46 @@ class Words:
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("", {}),
-     ("--no_packing --quick --rate -1e-3", {"packing": False, "quick": True, "rate": -1e-3}),
-     ("--no-packing --quick no --head=Y", {"packing": False, "head": True}),
-     ("--packing 0 --quick=TRUE --sizes 1 -2", {"packing": False, "quick": True, "sizes": [1, -2]}),
-     ("--rate .5 --mode --model-name=a-b --rate 1", {"rate": 1.0, "mode": "yes", "model_name": "a-b"})],
-)  # fmt: skip
+    [
+        ("", {}),
+        ("--no_packing --quick --rate -1e-3", {"packing": False, "quick": True, "rate": -1e-3}),
+        ("--no-packing --quick no --head=Y", {"packing": False, "head": True}),
+        (
+            "--packing 0 --quick=TRUE --sizes 1 -2",
+            {"packing": False, "quick": True, "sizes": [1, -2]},
+        ),
+        (
+            "--rate .5 --mode --model-name=a-b --rate 1",
+            {"rate": 1.0, "mode": "yes", "model_name": "a-b"},
+        ),
+    ],
+)
 def test_words_become_fields(line, expected):
     (words,) = SettingsParser([Words], "p").settings(["--model_name", "m", *line.split()])
     assert vars(words) == {
-        "model_name": "m", "packing": True, "quick": False, "head": None, "rate": None, "sizes": None, "mode": "no",
+        "model_name": "m",
+        "packing": True,
+        "quick": False,
+        "head": None,
+        "rate": None,
+        "sizes": None,
+        "mode": "no",
         **expected,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("", "the following arguments are required: --model_name"),
-     ("--modle_name x", "unknown option --modle_name (did you mean --model_name?)"),
-     ("--model-nam=hf_x", "unknown option --model-nam (did you mean --model_name?)"),
-     ("--model_name m --packin", "unknown option --packin (did you mean --packing?)"),
-     ("--model_name m --quick maybe", "argument --quick: yes or no is needed, got 'maybe'"),
-     ("--model_name m --head", "argument --head: expected one argument"),
-     ("--model_name m x", "unrecognized arguments: x")],
-)  # fmt: skip
+    [
+        ("", "the following arguments are required: --model_name"),
+        ("--modle_name x", "unknown option --modle_name (did you mean --model_name?)"),
+        ("--model-nam=hf_x", "unknown option --model-nam (did you mean --model_name?)"),
+        ("--model_name m --packin", "unknown option --packin (did you mean --packing?)"),
+        ("--model_name m --quick maybe", "argument --quick: yes or no is needed, got 'maybe'"),
+        ("--model_name m --head", "argument --head: expected one argument"),
+        ("--model_name m x", "unrecognized arguments: x"),
+    ],
+)
 def test_words_that_do_not_fit_are_one_line(line, message):
     with pytest.raises(UserError) as caught:
         SettingsParser([Words], "p").settings(line.split())

@@ -69,7 +69,7 @@ def test_a_disk_without_locks_is_warned_about_and_nothing_is_left(number, tmp_pa
 
 
 def test_who_waits_gets_the_lock_that_its_holder_removes(tmp_path):
-    """Of many threads in turn one alone is inside, though each removes the file that others open."""
+    """One thread at a time is inside, though each removes the file that the others open."""
     inside, seen = [], []
 
     def work(number):

@@ -19,7 +19,10 @@ from dystress_text.evaluation.results import read_results
 from dystress_text.files.places import EMBEDDED, PACKAGE
 from dystress_text.models.loading import save_model
 
-PAIRS = "sentence1,sentence2,score\nIt rains.,It pours.,4\nIt rains.,A cat sat.,1\nA dog ran.,A cat sat.,2\n"
+PAIRS = (
+    "sentence1,sentence2,score\n"
+    "It rains.,It pours.,4\nIt rains.,A cat sat.,1\nA dog ran.,A cat sat.,2\n"
+)
 TRAIN = [
     "--train_file=text.txt",
     "--max_steps=2",

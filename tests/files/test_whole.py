@@ -55,12 +55,16 @@ WRITERS = {
     "safetensors": lambda folder: save_file({"a": LARGE}, folder / "a"),
     "torch": lambda folder: torch.save({"a": LARGE}, folder / "a"),
     "torch, an open file": lambda folder: torch.save({"a": LARGE}, (folder / "a").open("wb")),
-    "torch, many files": lambda folder: [torch.save(LARGE[:9999], folder / f"{i}") for i in range(99)],
+    "torch, many files": lambda folder: [
+        torch.save(LARGE[:9999], folder / f"{i}") for i in range(99)
+    ],
     "numpy": lambda folder: np.save(folder / "a.npy", LARGE.numpy()),
     "numpy, zip": lambda folder: np.savez(folder / "a.npz", LARGE.numpy()),
-    "tokenizers": lambda folder: [build_tokenizer().save_pretrained(folder / f"{i}") for i in range(999)],
+    "tokenizers": lambda folder: [
+        build_tokenizer().save_pretrained(folder / f"{i}") for i in range(999)
+    ],
     "python": lambda folder: (folder / "a").write_bytes(bytes(4 * len(LARGE))),
-}  # fmt: skip
+}
 LARGE = torch.rand(500_000)
 
 

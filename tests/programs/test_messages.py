@@ -13,26 +13,44 @@ from dystress_text.cli import extras
 from dystress_text.errors import OTHER_NAMES, UserError
 from dystress_text.simcse.arguments import SIMCSE, parse
 
-NO_MODEL = "no folder 'nope' here, and the hub, which is out of reach, has left no model of this name in its cache"
+NO_MODEL = (
+    "no folder 'nope' here, and the hub, which is out of reach, has left no model of this name "
+    "in its cache"
+)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [("train --epochs 3", f"unknown option --epochs (here it is --num_train_epochs); {SIMCSE}"),
-     ("train --lr=1e-4", f"unknown option --lr (here it is --learning_rate); {SIMCSE}"),
-     ("train --batch-size 8", f"unknown option --batch-size (here it is --train_batch_size); {SIMCSE}"),
-     ("train --model x", f"unknown option --model (here it is --model_name_or_path); {SIMCSE}"),
-     ("export x --format onnx", "unknown option --format (here it is --to)"),
-     ("train --temp -1", "--temp: a temperature is a number above 0, such as 0.05, got -1.0"),
-     ("train --max_steps 0", "--max_steps: 0 steps train nothing; evaluation has a program of its own"),
-     ("train --preset own-text --held_out 9 --eval_set mini_sts",
-      "--held_out: has no effect beside --eval_set mini_sts, which tells more; leave one out"),
-     ("train --model_name_or_path nope --train_file a.txt --eval_set none", f"--model_name_or_path: {NO_MODEL}"),
-     ("senteval --suite mini --model nope", NO_MODEL),
-     ("senteval --suite mini --model nope --pooler_type avg", NO_MODEL),
-     ("export nope --to hf", "'nope' is not a model of dystress train: a folder with modules.json is needed"),
-     ],
-)  # fmt: skip
+    [
+        ("train --epochs 3", f"unknown option --epochs (here it is --num_train_epochs); {SIMCSE}"),
+        ("train --lr=1e-4", f"unknown option --lr (here it is --learning_rate); {SIMCSE}"),
+        (
+            "train --batch-size 8",
+            f"unknown option --batch-size (here it is --train_batch_size); {SIMCSE}",
+        ),
+        ("train --model x", f"unknown option --model (here it is --model_name_or_path); {SIMCSE}"),
+        ("export x --format onnx", "unknown option --format (here it is --to)"),
+        ("train --temp -1", "--temp: a temperature is a number above 0, such as 0.05, got -1.0"),
+        (
+            "train --max_steps 0",
+            "--max_steps: 0 steps train nothing; evaluation has a program of its own",
+        ),
+        (
+            "train --preset own-text --held_out 9 --eval_set mini_sts",
+            "--held_out: has no effect beside --eval_set mini_sts, which tells more; leave one out",
+        ),
+        (
+            "train --model_name_or_path nope --train_file a.txt --eval_set none",
+            f"--model_name_or_path: {NO_MODEL}",
+        ),
+        ("senteval --suite mini --model nope", NO_MODEL),
+        ("senteval --suite mini --model nope --pooler_type avg", NO_MODEL),
+        (
+            "export nope --to hf",
+            "'nope' is not a model of dystress train: a folder with modules.json is needed",
+        ),
+    ],
+)
 def test_a_line_says_the_way_on(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("\n".join(make_sentences(80)))
@@ -65,9 +83,12 @@ def test_no_beginning_of_an_option_of_training_is_taken_for_it(name):
 
 @pytest.mark.parametrize(
     ("encoding", "text"),
-    [("latin-1", "Der Bär läuft über die Straße."), ("utf-16", "The cat sat on the mat."),
-     ("shift-jis", "猫は窓辺に座っています。")],
-)  # fmt: skip
+    [
+        ("latin-1", "Der Bär läuft über die Straße."),
+        ("utf-16", "The cat sat on the mat."),
+        ("shift-jis", "猫は窓辺に座っています。"),
+    ],
+)
 @pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl", "a.txt.gz"])
 def test_a_file_in_another_encoding_is_one_line_that_says_utf8(
     encoding, text, name, tmp_path, monkeypatch, capsys

@@ -32,13 +32,18 @@ def state():
         *(logging.getLogger(n) for n in ("accelerate", "accelerate.utils.other", "torch")),
     ]
     return {
-        "warnings": warnings.formatwarning, "stdout": getattr(sys.stdout, "errors", None), "python": random.getstate(),
-        "numpy": str(np.random.get_state()), "torch": torch.get_rng_state().tolist(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(), "benchmark": torch.backends.cudnn.benchmark,
-        "levels": [logger.level for logger in loggers], "verbosity": transformers.logging.get_verbosity(),
+        "warnings": warnings.formatwarning,
+        "stdout": getattr(sys.stdout, "errors", None),
+        "python": random.getstate(),
+        "numpy": str(np.random.get_state()),
+        "torch": torch.get_rng_state().tolist(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "benchmark": torch.backends.cudnn.benchmark,
+        "levels": [logger.level for logger in loggers],
+        "verbosity": transformers.logging.get_verbosity(),
         "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
         "path": sys.path.copy(),
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture
@@ -81,12 +86,14 @@ def test_it_is_the_run_of_the_command_line(tmp_path, text_file):
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [({"preset": "quick"}, ["--preset=quick"]),
-     ({"loss": "infonce(0)"}, ["--loss=infonce(0)"]),
-     ({"eval_set": "stsb"}, ["--eval_set=stsb"]),
-     ({"max_steps": -7}, ["--max_steps=-7"]),
-     ({"train_file": "no.txt"}, ["--train_file=no.txt"])],
-)  # fmt: skip
+    [
+        ({"preset": "quick"}, ["--preset=quick"]),
+        ({"loss": "infonce(0)"}, ["--loss=infonce(0)"]),
+        ({"eval_set": "stsb"}, ["--eval_set=stsb"]),
+        ({"max_steps": -7}, ["--max_steps=-7"]),
+        ({"train_file": "no.txt"}, ["--train_file=no.txt"]),
+    ],
+)
 def test_what_is_wrong_is_answered_as_on_the_command_line(given, words, options, tmp_path, capsys):
     more = {name: value for name, value in options.items() if name not in given}
     with pytest.raises(UserError) as caught:
@@ -128,10 +135,13 @@ def ctrl_c(*_):
 
 @pytest.mark.parametrize(
     ("ends", "given", "stopped"),
-    [(None, {"deterministic": True, "eval_set": ["stsb_dev"], "mixed_precision": "bf16"}, None),
-     (UserError, {"pooler_type": "none"}, None), (KeyboardInterrupt, {}, ctrl_c),
-     (Interrupted, {}, lambda *_: signal.raise_signal(signal.SIGINT))],
-)  # fmt: skip
+    [
+        (None, {"deterministic": True, "eval_set": ["stsb_dev"], "mixed_precision": "bf16"}, None),
+        (UserError, {"pooler_type": "none"}, None),
+        (KeyboardInterrupt, {}, ctrl_c),
+        (Interrupted, {}, lambda *_: signal.raise_signal(signal.SIGINT)),
+    ],
+)
 def test_the_process_is_as_before(ends, given, stopped, options, tmp_path, monkeypatch):
     """Twice in one process, too, and with another precision."""
     before = state()

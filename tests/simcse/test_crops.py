@@ -78,9 +78,15 @@ def test_every_text_is_cropped_to_parts_of_it(text, most, step):
         assert all(view and view in " ".join(text.split()) for view in views)
 
 
-@pytest.mark.parametrize(("text", "short"), [
-    ("a b c d e f g", True), ("a b c d e f g h", False), ("ภาษาไทยง่าย", False), ("日本語の文。", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("a b c d e f g", True),
+        ("a b c d e f g h", False),
+        ("ภาษาไทยง่าย", False),
+        ("日本語の文。", True),
+    ],
+)
 def test_what_is_shorter_than_two_crops_is_used_whole(text, short):
     assert too_short(text) is short
     assert (Crops(0).views(text, 0, 0) == [text, text]) is short
@@ -132,11 +138,19 @@ def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
     assert (documents, report.over_long) == (["one", "x" * 65_536, "three"], 1)
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    (["--crop_min", "0"], r"crop_min: must lie in \(0, 1\]"), (["--crop_max", "1.1"], r"crop_max: must lie in"),
-    (["--crop_min", "0.7"], "crop_min: must not be above --crop_max"), (["--supervised"], "views: with --supervised"),
-    (["--views", "dropout", "--crop_max", "0.5"], "crop_max: has no effect without --views crop"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--crop_min", "0"], r"crop_min: must lie in \(0, 1\]"),
+        (["--crop_max", "1.1"], r"crop_max: must lie in"),
+        (["--crop_min", "0.7"], "crop_min: must not be above --crop_max"),
+        (["--supervised"], "views: with --supervised"),
+        (
+            ["--views", "dropout", "--crop_max", "0.5"],
+            "crop_max: has no effect without --views crop",
+        ),
+    ],
+)
 def test_settings_that_do_not_fit_are_refused(options, message):
     with pytest.raises(UserError, match=message):
         parse(["--views", "crop", *options])

@@ -33,8 +33,27 @@ from dystress_text.training.run_record import HeldOut, RunRecord
 from dystress_text.training.trainer import Trainer
 
 RNG = np.random.default_rng(0)
-VOCABULARY = ["harbour", "bridge", "winter", "stone", "garden", "letter", "music", "river", "window", "market",
-              "forest", "village", "doctor", "teacher", "summer", "engine", "silver", "island", "kitchen"]  # fmt: skip
+VOCABULARY = [
+    "harbour",
+    "bridge",
+    "winter",
+    "stone",
+    "garden",
+    "letter",
+    "music",
+    "river",
+    "window",
+    "market",
+    "forest",
+    "village",
+    "doctor",
+    "teacher",
+    "summer",
+    "engine",
+    "silver",
+    "island",
+    "kitchen",
+]
 TEXTS = [f"{' '.join(RNG.choice(RNG.choice(VOCABULARY, 5), 11))} n{i}" for i in range(700)]
 
 
@@ -48,12 +67,15 @@ def corpus_of(tmp_path, lines):
     )
 
 
-@pytest.mark.parametrize(("text", "first", "second"), [
-    ("one, two three four five", "one, two", "three four five"),
-    ("  two \u00a0 words ", "  two", "words "),
-    ("猫は古い橋の近くで眠る。", "猫は古い橋", "の近くで眠る。"),
-    ("ab 猫 cd 犬", "ab 猫", "cd 犬"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "first", "second"),
+    [
+        ("one, two three four five", "one, two", "three four five"),
+        ("  two \u00a0 words ", "  two", "words "),
+        ("猫は古い橋の近くで眠る。", "猫は古い橋", "の近くで眠る。"),
+        ("ab 猫 cd 犬", "ab 猫", "cd 犬"),
+    ],
+)
 def test_a_text_is_cut_at_the_middle_word(text, first, second):
     found = [half.strip() for half in halves_of(text)]
     assert found == [first.strip(), second.strip()] or (
@@ -139,8 +161,13 @@ def test_words_have_the_ranks_of_a_loop_over_bm25():
 
     def score(query, document):
         tf = Counter(document)
-        return sum(log(1 + (len(cut) - df[w] + 0.5) / (df[w] + 0.5)) * tf[w]
-                   / (tf[w] + 1.5 * (0.25 + 0.75 * len(document) / mean)) for w in query if tf[w])  # fmt: skip
+        return sum(
+            log(1 + (len(cut) - df[w] + 0.5) / (df[w] + 0.5))
+            * tf[w]
+            / (tf[w] + 1.5 * (0.25 + 0.75 * len(document) / mean))
+            for w in query
+            if tf[w]
+        )
 
     expected = []
     for first, own in cut:

@@ -46,12 +46,24 @@ def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix
 @pytest.mark.parametrize(
     ("raw", "options", "source", "notes"),
     [
-        (True, {"supervised": True}, "mlp",
-         ["SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head", "head: SimCSE's MLP, kept"]),
-        (True, {"pooler_type": "avg"}, None, ["SimCSE checkpoint: encoder loaded; ignored: mlp, lm_head"]),
+        (
+            True,
+            {"supervised": True},
+            "mlp",
+            [
+                "SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head",
+                "head: SimCSE's MLP, kept",
+            ],
+        ),
+        (
+            True,
+            {"pooler_type": "avg"},
+            None,
+            ["SimCSE checkpoint: encoder loaded; ignored: mlp, lm_head"],
+        ),
         (False, {}, "new", ["head: new, dropped after training"]),
     ],
-)  # fmt: skip
+)
 def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "m", raw=raw)
     start = load_initial_model(TextSettings(str(tmp_path / "m"), **options))
@@ -76,9 +88,10 @@ def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, 
     read without.
     """
     kept = {
-        "prompts": {"query": "the cat saw ", "document": "", "mine": "red house "}, "default_prompt_name": "mine",
+        "prompts": {"query": "the cat saw ", "document": "", "mine": "red house "},
+        "default_prompt_name": "mine",
         "similarity_fn_name": "dot",
-    }  # fmt: skip
+    }
     build_model("bert", "avg", **kept).save(str(tmp_path / "start"))
     collection, out = make_collection(tmp_path / "made"), tmp_path / "out"
     more = [
@@ -231,10 +244,14 @@ def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
 def test_weighted_layers_other_pooling_and_several_heads_are_trained_as_they_are(
     tiny_bert, tmp_path
 ):
-    for number, given in enumerate((
-        {"pooling": "max"}, {"more": (Dense, Dense)}, {"layers": (0, 2, 3)},
-        {"more": (lambda: Dense(16, 16, activation_function=torch.nn.Sigmoid()),)},
-    )):  # fmt: skip
+    for number, given in enumerate(
+        (
+            {"pooling": "max"},
+            {"more": (Dense, Dense)},
+            {"layers": (0, 2, 3)},
+            {"more": (lambda: Dense(16, 16, activation_function=torch.nn.Sigmoid()),)},
+        )
+    ):
         folder = tmp_path / str(number)
         expected = st_model(folder, tiny_bert, **given)
         start = load_initial_model(TextSettings(str(folder)))

@@ -8,7 +8,10 @@ from dystress_text.simcse.quickstart import split_sentences, write_documentation
 
 
 def test_paragraphs_become_sentences():
-    paragraph = "Return the *first* item.  It may be\n    empty if nothing is there (see foo()).\nRaises `Error` if so!"
+    paragraph = (
+        "Return the *first* item.  It may be\n    empty if nothing is there (see foo()).\n"
+        "Raises `Error` if so!"
+    )
     expected = [
         "Return the first item.",
         "It may be empty if nothing is there (see foo()).",

@@ -69,11 +69,20 @@ def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(
 
 @pytest.mark.parametrize(
     ("columns", "more"),
-    [(3, ["--grad_cache_chunk=3", "--loss=infonce(0.05, hard_negative_weight=0.5)"]),
-     (2, ["--loss=macl()", "--text_columns", *NAMES[:2]]),
-     (3, ["--loss=infonce(0.05, bidirectional=True)", "--log_similarity", "--drop_duplicates",
-          "--train_batch_size=4"])],
-)  # fmt: skip
+    [
+        (3, ["--grad_cache_chunk=3", "--loss=infonce(0.05, hard_negative_weight=0.5)"]),
+        (2, ["--loss=macl()", "--text_columns", *NAMES[:2]]),
+        (
+            3,
+            [
+                "--loss=infonce(0.05, bidirectional=True)",
+                "--log_similarity",
+                "--drop_duplicates",
+                "--train_batch_size=4",
+            ],
+        ),
+    ],
+)
 def test_the_program_trains_on_rows(flags, tmp_path, columns, more, capsys):
     given = [flag for flag in flags if not flag.startswith("--train_file")]
     assert (
@@ -124,12 +133,21 @@ def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_ar
         (3, [*ROWS, ("a", "", "b")], ["--supervised"], "row 25 of"),
         (3, [("a", "b", "c" * 70_000), *ROWS], ["--supervised"], "more than 65,536 bytes"),
         (3, ROWS, ["--supervised", "--text_columns", "sent0", "nope"], "--text_columns: "),
-        (2, ROWS, ["--supervised", "--loss=infonce(0.05, hard_negative_weight=1)"],
-         "--loss: hard_negative_weight: there are no hard negatives"),
+        (
+            2,
+            ROWS,
+            ["--supervised", "--loss=infonce(0.05, hard_negative_weight=1)"],
+            "--loss: hard_negative_weight: there are no hard negatives",
+        ),
         (3, ROWS, [], "has the columns sent0, sent1, hard_neg; name the one to train on, or"),
-        (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: takes one name without --supervised"),
+        (
+            2,
+            ROWS,
+            ["--text_columns", "sent0", "sent1"],
+            "text_columns: takes one name without --supervised",
+        ),
     ],
-)  # fmt: skip
+)
 def test_rows_that_do_not_fit_are_one_line(
     flags, tmp_path, capsys, columns, rows, options, message
 ):

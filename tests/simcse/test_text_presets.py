@@ -66,11 +66,24 @@ def test_misprinted_averages_are_computed_and_said():
     assert "75.45 (printed 74.84), transfer average 85.77" in ROWS[1].about()
 
 
-SCRIPTS = {  # what run_unsup_example.sh and run_sup_example.sh set, and defaults of 4.2.1 that they leave
-    "max_seq_length": 32, "eval_steps": 125, "pooler_type": "cls", "lr_scheduler_type": "linear", "warmup_ratio": 0.0,
-    "weight_decay": 0.0, "gradient_accumulation_steps": 1, "seed": 42, "eval_set": "stsb_dev", "do_mlm": False,
-    "drop_duplicates": False, "mixed_precision": "auto_fp16", "mlp_only_train": None, "mlp_head": None, "dropout": None,
-}  # fmt: skip
+# what run_unsup_example.sh and run_sup_example.sh set, and defaults of 4.2.1 that they leave
+SCRIPTS = {
+    "max_seq_length": 32,
+    "eval_steps": 125,
+    "pooler_type": "cls",
+    "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.0,
+    "weight_decay": 0.0,
+    "gradient_accumulation_steps": 1,
+    "seed": 42,
+    "eval_set": "stsb_dev",
+    "do_mlm": False,
+    "drop_duplicates": False,
+    "mixed_precision": "auto_fp16",
+    "mlp_only_train": None,
+    "mlp_head": None,
+    "dropout": None,
+}
 
 
 @pytest.mark.parametrize("name", ["paper", *TABLES["sts"], *SIMCSE_MODELS])
@@ -86,13 +99,21 @@ BEST = "Table stsresall, row DySTreSS* 0.05/0.07"
 
 @pytest.mark.parametrize(
     ("flags", "row", "differs"),
-    [(["--seed=1", "--output_dir=other"], BEST, ""),
-     (["--preset=sts-macl", "--loss=macl(0.05, alpha=2, a_0=0.5)", "--train_batch_size=32"],
-      "Table stsresall, row MACL (repro.)",
-      "--loss macl(0.05, alpha=2, a_0=0.5) (row: macl(0.05, alpha=2, a_0=0.8)), --train_batch_size 32 (row: 64)"),
-     (["--temp=0.05", "--train_file=a.txt"], BEST,
-      f"--train_file a.txt (row: None), --loss infonce(0.05) (row: {DEFAULT})")],
-)  # fmt: skip
+    [
+        (["--seed=1", "--output_dir=other"], BEST, ""),
+        (
+            ["--preset=sts-macl", "--loss=macl(0.05, alpha=2, a_0=0.5)", "--train_batch_size=32"],
+            "Table stsresall, row MACL (repro.)",
+            "--loss macl(0.05, alpha=2, a_0=0.5) (row: macl(0.05, alpha=2, a_0=0.8)), "
+            "--train_batch_size 32 (row: 64)",
+        ),
+        (
+            ["--temp=0.05", "--train_file=a.txt"],
+            BEST,
+            f"--train_file a.txt (row: None), --loss infonce(0.05) (row: {DEFAULT})",
+        ),
+    ],
+)
 def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
     settings = parse(flags)
     entry = paper_row(PROGRAM, settings.options())

@@ -18,7 +18,7 @@ from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.simcse.texts import (
     TextFile,
-    TextSummary,
+    reading_lines,
     table_text,
     training_text,
     usual_columns,
@@ -104,7 +104,7 @@ def test_the_summary_has_the_first_samples_by_column_and_the_counts(tmp_path):
     text = training_text(TextSettings(train_file=str(file), supervised=True))
     sentences = text.sentences(report := CorpusReport(), None)
     assert len(list(sentences)) == 8
-    first, *samples = TextSummary.of(text, report).lines(dropped=False)
+    first, *samples = reading_lines(text, report, dropped=False)
     assert first == f"8 sentences in 8 lines; 2 duplicates (kept) ({file})"
     assert samples == [
         r"sample 1, a: 'one \x1b[31mtwo'",
@@ -117,7 +117,7 @@ def test_the_summary_of_a_short_file_has_what_there_is(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one\n\n")
     list(TextFile(file).sentences(report := CorpusReport(), None))
-    assert TextSummary.of(TextFile(file), report).lines(dropped=False) == [
+    assert reading_lines(TextFile(file), report, dropped=False) == [
         f"1 sentences in 2 lines; 1 empty (left out) ({file})",
         "sample 1: 'one'",
     ]

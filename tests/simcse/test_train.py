@@ -1,4 +1,4 @@
-"""The training program: what it writes, what it prints, and its message for each kind of bad input."""
+"""The training program: what it writes and prints, and its message for each kind of bad input."""
 
 import json
 import os
@@ -97,10 +97,17 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     )  # one may lie on an edge
 
 
-@pytest.mark.parametrize(("family", "options"), [
-    ("xlm-roberta", ["--pooler_type=avg"]), ("mpnet", []), ("deberta-v2", ["--pooler_type=avg"]), ("electra", []),
-    ("modernbert", ["--views=crop", "--dropout=0"]), ("llama", ["--pooler_type=last"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("xlm-roberta", ["--pooler_type=avg"]),
+        ("mpnet", []),
+        ("deberta-v2", ["--pooler_type=avg"]),
+        ("electra", []),
+        ("modernbert", ["--views=crop", "--dropout=0"]),
+        ("llama", ["--pooler_type=last"]),
+    ],
+)
 def test_encoders_of_many_kinds_train_and_are_read_by_sentence_transformers(
     family, options, flags, tmp_path, data_dir
 ):
@@ -148,7 +155,8 @@ def test_the_model_is_uploaded_at_the_end_and_rights_are_asked_for_first(
         known[step] = status
         assert main([*flags, *push]) == (2 if step else 0)
     assert out.exists() == (step != "create")
-    said = rf"dystress train: error: --push_to_hub: {status}: this token may not write there; .* {left} .*\n"
+    reason = f"{status}: this token may not write there; .* {left} .*"
+    said = f"dystress train: error: --push_to_hub: {reason}\n"
     assert re.fullmatch(said if step else "", capsys.readouterr().err)
     if not step:
         uploaded = files["models/me/mine"]
