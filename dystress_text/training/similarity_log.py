@@ -45,16 +45,14 @@ class SimilarityLog:
         self.objective.register_forward_pre_hook(self._add)
 
     def _add(self, _: nn.Module, views: Sequence[Tensor]) -> None:
-        sums, compared = (
-            pair_sums(self.objective, views, HIGH_SIMILARITY),
-            compare(self.objective, views),
-        )
-        self._step = sums if self._step is None else PairSums(*map(torch.add, self._step, sums))
-        self._compared = (
-            compared
-            if self._compared is None
-            else Comparison(*map(torch.add, self._compared, compared))
-        )
+        sums = pair_sums(self.objective, views, HIGH_SIMILARITY)
+        if self._step is not None:
+            sums = PairSums(*map(torch.add, self._step, sums))
+        self._step = sums
+        compared = compare(self.objective, views)
+        if self._compared is not None:
+            compared = Comparison(*map(torch.add, self._compared, compared))
+        self._compared = compared
 
     def end_step(self) -> None:
         """End a step; the batches since the last call belong to it."""
@@ -63,19 +61,19 @@ class SimilarityLog:
         self._step = None
 
     def read(self, accelerator: Accelerator) -> list[dict[str, Any]]:
-        """The lines of the steps since the last call, over all processes; call it on all of them."""
+        """Return the lines of the steps since the last call; call it on all processes."""
         if not self._steps:
             return []
-        sums = [
-            torch.stack(of_steps) for of_steps in zip(*self._steps, strict=True)
-        ]  # (steps, ...) each
-        sums = [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
+        steps = [torch.stack(each) for each in zip(*self._steps, strict=True)]  # (steps, ...) each
         self._steps.clear()
-        compared = Comparison(
-            *(each.double().cpu() for each in accelerator.reduce(self._compared, "sum"))
-        )
+        sums = PairSums(*_over_processes(steps, accelerator))
+        compared = Comparison(*_over_processes(self._compared, accelerator))
         self._compared = None
-        return lines_of(PairSums(*sums), compared)
+        return lines_of(sums, compared)
+
+
+def _over_processes(sums: Any, accelerator: Accelerator) -> list[Tensor]:
+    return [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
 
 
 def lines_of(sums: PairSums, compared: Comparison) -> list[dict[str, Any]]:
