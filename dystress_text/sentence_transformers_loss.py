@@ -105,25 +105,18 @@ class DySTreSSLoss(_Cached, nn.Module):
             reason = "give either temperature or objective"
             raise ValueError(f"an objective comes with its own temperature: {reason}")
         if not isinstance(objective, ContrastiveLoss):
-            example = "such as NTXentLoss(0.05)"
-            raise TypeError(f"objective must be an instance, {example}, got {objective!r}")
+            raise TypeError(
+                f"objective must be an instance, such as NTXentLoss(0.05), got {objective!r}"
+            )
         if isinstance(objective, QueueInfoNCELoss):
             reason = "which sentence-transformers' trainer has not"
             raise ValueError(f"QueueInfoNCELoss needs a momentum encoder, {reason}")
         if not isinstance(objective.gather, LocalGather):
             advice = "gather_across_devices=True replaces it"
             raise ValueError(f"build the objective without gather; {advice}")
-        sizes = {"mini_batch_size": mini_batch_size, "mini_batch_num_tokens": mini_batch_num_tokens}
-        given = {name: size for name, size in sizes.items() if size is not None}
-        for name, size in given.items():
-            if type(size) is not int or size < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
-            if not hasattr(_Cached, "forward_cached"):
-                raise ValueError(f"{name} needs sentence-transformers 5.7 or newer")
-            if has_static_embedding_input(model):
-                reason = "the inputs of a StaticEmbedding do not divide"
-                raise ValueError(f"{name}: {reason}; leave it out")
-        self.uses_gradient_cache = bool(given)
+        _check_size(model, "mini_batch_size", mini_batch_size)
+        _check_size(model, "mini_batch_num_tokens", mini_batch_num_tokens)
+        self.uses_gradient_cache = (mini_batch_size or mini_batch_num_tokens) is not None
         self.mini_batch_size = mini_batch_size or 32
         self.mini_batch_num_tokens = mini_batch_num_tokens
         self.show_progress_bar = show_progress_bar
@@ -216,6 +209,18 @@ class DySTreSSLoss(_Cached, nn.Module):
             return (torch.cat(embeddings) * 0).sum()
         loss: Tensor = self.objective(*embeddings)
         return loss
+
+
+def _check_size(model: SentenceTransformer, name: str, size: int | None) -> None:
+    """Refuse a size for the gradient cache that is no size, or that nothing here can use."""
+    if size is None:
+        return
+    if type(size) is not int or size < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+    if not hasattr(_Cached, "forward_cached"):
+        raise ValueError(f"{name} needs sentence-transformers 5.7 or newer")
+    if has_static_embedding_input(model):
+        raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
 
 
 class _Progress(TrainerCallback):

@@ -80,6 +80,10 @@ class Program:
         wanted = values["loss"]
         tau = values.pop("temp", None)
         values["loss"] = str(wanted)
+        for option, value in values.items():
+            if without_tokens(str(value)) != str(value):  # the run records all options
+                reason = "this looks like an access token; put it into the environment variable"
+                raise ParameterError(option, f"{reason} HF_TOKEN")
         groups: list[Any] = []
         for group in self.groups:
             entries = [entry for entry in fields(group) if entry.name in values]
@@ -91,10 +95,6 @@ class Program:
             replace(group, loss=str(objective)) if hasattr(group, "loss") else group
             for group in groups
         ]
-        for option, value in (each for group in groups for each in vars(group).items()):
-            if without_tokens(str(value)) != str(value):  # the run records all options
-                reason = "this looks like an access token; put it into the environment variable"
-                raise ParameterError(option, f"{reason} HF_TOKEN")
         return groups, objective, name
 
 

@@ -29,7 +29,7 @@ def left_as_they_were() -> Iterator[None]:
     benchmark = torch.backends.cudnn.benchmark
     of_convolutions = torch.backends.cudnn.allow_tf32
     of_products = torch.backends.cuda.matmul.allow_tf32
-    filled = deterministic.fill_uninitialized_memory
+    filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     log = logging.getLogger("accelerate.utils.other")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
@@ -48,4 +48,4 @@ def left_as_they_were() -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
         torch.backends.cudnn.allow_tf32 = of_convolutions
         torch.backends.cuda.matmul.allow_tf32 = of_products
-        deterministic.fill_uninitialized_memory = filled
+        deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
