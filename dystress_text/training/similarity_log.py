@@ -17,7 +17,6 @@ over [-1, 1]. And it holds ``comparison`` (:mod:`dystress_text.core.diagnosis`),
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,19 +29,17 @@ from dystress_text.core.objectives import ContrastiveLoss
 HIGH_SIMILARITY = 0.4  # above it the high-similarity region begins
 
 
-@dataclass
 class SimilarityLog:
     """Watches an objective's batches, before a queue takes them in; the device is read in
     :meth:`read` alone.
     """
 
-    objective: ContrastiveLoss
-    _step: PairSums | None = field(default=None, init=False)
-    _steps: list[PairSums] = field(default_factory=list, init=False)
-    _compared: Comparison | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self.objective.register_forward_pre_hook(self._add)
+    def __init__(self, objective: ContrastiveLoss) -> None:
+        self.objective = objective
+        self._step: PairSums | None = None
+        self._steps: list[PairSums] = []
+        self._compared: Comparison | None = None
+        objective.register_forward_pre_hook(self._add)
 
     def _add(self, _: nn.Module, views: Sequence[Tensor]) -> None:
         sums = pair_sums(self.objective, views, HIGH_SIMILARITY)
