@@ -6,17 +6,40 @@ import difflib
 import re
 from collections.abc import Iterable
 
-OTHER_NAMES = {  # options as other programs call them, without dashes, and what they are here
-    "base_model": "model_name_or_path", "batch_size": "train_batch_size", "bf16": "mixed_precision",
-    "bs": "train_batch_size", "data": "train_file", "epoch": "num_train_epochs", "epochs": "num_train_epochs",
-    "format": "to", "fp16": "mixed_precision",
-    "grad_accum": "gradient_accumulation_steps", "input": "train_file", "lr": "learning_rate", "max_epochs":
-    "num_train_epochs", "max_len": "max_seq_length", "max_length": "max_seq_length", "model": "model_name_or_path",
-    "model_name": "model_name_or_path", "num_epochs": "num_train_epochs", "out": "output_dir", "output": "output_dir",
-    "overwrite": "overwrite_output_dir", "pooling": "pooler_type", "pooling_mode": "pooler_type", "precision":
-    "mixed_precision", "resume": "resume_from_checkpoint", "steps": "max_steps", "tau": "temp", "temperature": "temp",
-    "train_data": "train_file", "warmup": "warmup_ratio", "wd": "weight_decay",
-}  # fmt: skip
+# options as other programs call them, without dashes, and what they are here
+OTHER_NAMES = {
+    "base_model": "model_name_or_path",
+    "batch_size": "train_batch_size",
+    "bf16": "mixed_precision",
+    "bs": "train_batch_size",
+    "data": "train_file",
+    "epoch": "num_train_epochs",
+    "epochs": "num_train_epochs",
+    "format": "to",
+    "fp16": "mixed_precision",
+    "grad_accum": "gradient_accumulation_steps",
+    "input": "train_file",
+    "lr": "learning_rate",
+    "max_epochs": "num_train_epochs",
+    "max_len": "max_seq_length",
+    "max_length": "max_seq_length",
+    "model": "model_name_or_path",
+    "model_name": "model_name_or_path",
+    "num_epochs": "num_train_epochs",
+    "out": "output_dir",
+    "output": "output_dir",
+    "overwrite": "overwrite_output_dir",
+    "pooling": "pooler_type",
+    "pooling_mode": "pooler_type",
+    "precision": "mixed_precision",
+    "resume": "resume_from_checkpoint",
+    "steps": "max_steps",
+    "tau": "temp",
+    "temperature": "temp",
+    "train_data": "train_file",
+    "warmup": "warmup_ratio",
+    "wd": "weight_decay",
+}
 
 
 class UserError(Exception):

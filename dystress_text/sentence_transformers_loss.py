@@ -47,10 +47,9 @@ class DySTreSSLoss(_Cached, nn.Module):
     ``MatryoshkaLoss`` can wrap either form.
 
     The columns are (anchor, positive) and then any number of hard negatives; labels are ignored.
-    Source of the
-    temperature: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive
-        Learning"; of the gradient
-    cache: Gao et al., RepL4NLP 2021, by sentence-transformers' own machinery.
+    Source of the temperature: Manna et al., "Dynamically Scaled Temperature in Self-Supervised
+    Contrastive Learning"; of the gradient cache: Gao et al., RepL4NLP 2021, by
+    sentence-transformers' own machinery.
 
     A temperature that follows the run (``ScheduledTemperature``) needs the progress from the
     trainer: ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. It is set
@@ -74,12 +73,15 @@ class DySTreSSLoss(_Cached, nn.Module):
         >>> from datasets import Dataset
         >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
         >>> from dystress_text.files.places import model_path
-        >>> model = SentenceTransformer(model_path("bert-mini-wiki"), device="cpu")  # or any other model
+        >>> model = SentenceTransformer(model_path("bert-mini-wiki"), device="cpu")  # or any other
         >>> loss = DySTreSSLoss(model)
-        >>> loss([model.tokenize(texts) for texts in (["It rains.", "We are late."], ["It pours.", "Hurry up."])]).shape
+        >>> anchors = ["It rains.", "We are late."]
+        >>> positives = ["It pours.", "Hurry up."]
+        >>> loss([model.tokenize(texts) for texts in (anchors, positives)]).shape
         torch.Size([])
-        >>> loss = DySTreSSLoss(model, objective=NTXentLoss(CosineTemperature(0.03, 0.05)), mini_batch_size=32)
-        >>> pairs = Dataset.from_dict({"anchor": ["It rains.", "We are late."], "positive": ["It pours.", "Hurry up."]})
+        >>> objective = NTXentLoss(CosineTemperature(0.03, 0.05))
+        >>> loss = DySTreSSLoss(model, objective=objective, mini_batch_size=32)
+        >>> pairs = Dataset.from_dict({"anchor": anchors, "positive": positives})
         >>> trainer = SentenceTransformerTrainer(model, train_dataset=pairs, loss=loss)
     """
 
@@ -96,41 +98,27 @@ class DySTreSSLoss(_Cached, nn.Module):
     ) -> None:
         super().__init__()
         if objective is None:
-            objective = InfoNCELoss(
-                ShiftedCosineTemperature(0.05, 0.07, -0.4) if temperature is None else temperature
-            )
+            if temperature is None:
+                temperature = ShiftedCosineTemperature(0.05, 0.07, -0.4)
+            objective = InfoNCELoss(temperature)
         elif temperature is not None:
-            raise ValueError(
-                "an objective comes with its own temperature: give either temperature or objective"
-            )
+            reason = "give either temperature or objective"
+            raise ValueError(f"an objective comes with its own temperature: {reason}")
         if not isinstance(objective, ContrastiveLoss):
             raise TypeError(
                 f"objective must be an instance, such as NTXentLoss(0.05), got {objective!r}"
             )
         if isinstance(objective, QueueInfoNCELoss):
-            raise ValueError(
-                "QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not"
-            )
+            reason = "which sentence-transformers' trainer has not"
+            raise ValueError(f"QueueInfoNCELoss needs a momentum encoder, {reason}")
         if not isinstance(objective.gather, LocalGather):
-            raise ValueError(
-                "build the objective without gather; gather_across_devices=True replaces it"
-            )
-        sizes = {"mini_batch_size": mini_batch_size, "mini_batch_num_tokens": mini_batch_num_tokens}
-        given = {name: size for name, size in sizes.items() if size is not None}
-        for name, size in given.items():
-            if type(size) is not int or size < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
-            if not hasattr(_Cached, "forward_cached"):
-                raise ValueError(f"{name} needs sentence-transformers 5.7 or newer")
-            if has_static_embedding_input(model):
-                raise ValueError(
-                    f"{name}: the inputs of a StaticEmbedding do not divide; leave it out"
-                )
-        self.uses_gradient_cache = bool(given)
-        self.mini_batch_size, self.mini_batch_num_tokens = (
-            mini_batch_size or 32,
-            mini_batch_num_tokens,
-        )
+            advice = "gather_across_devices=True replaces it"
+            raise ValueError(f"build the objective without gather; {advice}")
+        _check_size(model, "mini_batch_size", mini_batch_size)
+        _check_size(model, "mini_batch_num_tokens", mini_batch_num_tokens)
+        self.uses_gradient_cache = (mini_batch_size or mini_batch_num_tokens) is not None
+        self.mini_batch_size = mini_batch_size or 32
+        self.mini_batch_num_tokens = mini_batch_num_tokens
         self.show_progress_bar = show_progress_bar
         self.model = model
         self.objective = objective.to(model.device)
@@ -197,34 +185,42 @@ class DySTreSSLoss(_Cached, nn.Module):
         """
         if len(embeddings) < 2:
             raise ValueError(
-                f"{type(self.objective).__name__} takes the text columns (anchor, positive) and any number of "
-                f"negatives behind them, got {len(embeddings)}; labels are not used"
+                f"{type(self.objective).__name__} takes the text columns (anchor, positive) and "
+                f"any number of negatives behind them, got {len(embeddings)}; labels are not used"
             )
         temperature = self.objective.temperature
         if temperature.needs_progress and self.model.training and not self._knows_progress:
             raise ValueError(
                 f"{type(temperature).__name__} follows the run but does not get its progress: pass "
-                "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in your own loop"
+                "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in your own "
+                "loop"
             )
-        gathers = (
-            self.gather_across_devices and dist.is_initialized()
-        )  # not in __init__: there may be no group yet
-        world_size = dist.get_world_size() if gathers else 1
-        self.objective.gather = (
-            ProcessGather(dist.get_rank(), world_size) if world_size > 1 else LocalGather()
-        )
-        if (
-            len(embeddings) == 2
-            and len(embeddings[0]) * world_size == 1
-            and self.objective.negatives_from_batch
-        ):
+        self.objective.gather = LocalGather()
+        # not in __init__: there may be no group yet
+        if self.gather_across_devices and dist.is_initialized() and dist.get_world_size() > 1:
+            self.objective.gather = ProcessGather(dist.get_rank(), dist.get_world_size())
+        single = len(embeddings) == 2 and len(embeddings[0]) * self.objective.gather.world_size == 1
+        if single and self.objective.negatives_from_batch:
             warnings.warn(
-                "a batch of 1 pair has no negatives and counts as 0; dataloader_drop_last=True leaves it out",
+                "a batch of 1 pair has no negatives and counts as 0; dataloader_drop_last=True "
+                "leaves it out",
                 stacklevel=2,
             )
             return (torch.cat(embeddings) * 0).sum()
         loss: Tensor = self.objective(*embeddings)
         return loss
+
+
+def _check_size(model: SentenceTransformer, name: str, size: int | None) -> None:
+    """Refuse a size for the gradient cache that is no size, or that nothing here can use."""
+    if size is None:
+        return
+    if type(size) is not int or size < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+    if not hasattr(_Cached, "forward_cached"):
+        raise ValueError(f"{name} needs sentence-transformers 5.7 or newer")
+    if has_static_embedding_input(model):
+        raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
 
 
 class _Progress(TrainerCallback):

@@ -24,31 +24,20 @@ from dystress_text.core.rules import Rule
 
 # A loss with blockwise=None uses the blockwise form above these numbers of similarities.
 BLOCKWISE_ENTRIES = 2**24  # 4,096 pairs of InfoNCE, 64 MiB in fp32
-SYMMETRIC_ENTRIES = (
-    2**22
-)  # of a symmetric matrix, where half of it is computed: 1,024 pairs of NT-Xent
-CPU_BLOCK = 512  # rows and columns of a block; its copies fit into the CPU's cache
-DEVICE_BLOCK = 4096  # of other accelerators: large enough to fill one, 64 MiB a copy in fp32
-CUDA_BLOCKS = (2_048, 16_384)  # as large as this share of the memory allows, within these bounds
-CUDA_SHARE = 1 / 16
-COPIES = 13  # of a block, at most, exist at a time; rules with two logits have up to twice as many
+# of a symmetric matrix, where half of it is computed: 1,024 pairs of NT-Xent
+SYMMETRIC_ENTRIES = 2**22
+# rows and columns of a block; some thirteen copies of it, and twice as many for rules with two
+# logits, exist at a time
+CPU_BLOCK = 512  # its copies fit into the CPU's cache
+DEVICE_BLOCK = 4096  # large enough to fill an accelerator, 64 MiB a copy in fp32
 
 
 def blockwise_pays(pairs: Pairs) -> bool:
     """Whether the blockwise form takes less time than the plain one (measured on a CPU), or memory
     begins to matter.
     """
-    return len(pairs.anchors) * len(pairs.candidates) > (
-        SYMMETRIC_ENTRIES if pairs.symmetric else BLOCKWISE_ENTRIES
-    )
-
-
-def block_size(device: torch.device, itemsize: int = 4) -> int:
-    """Rows and columns of a block of numbers of ``itemsize`` bytes."""
-    if device.type != "cuda":
-        return CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK
-    room = CUDA_SHARE * torch.cuda.get_device_properties(device).total_memory / (COPIES * itemsize)
-    return min(max(CUDA_BLOCKS[0], 1 << (int(room).bit_length() - 1) // 2), CUDA_BLOCKS[1])
+    most = SYMMETRIC_ENTRIES if pairs.symmetric else BLOCKWISE_ENTRIES
+    return len(pairs.anchors) * len(pairs.candidates) > most
 
 
 def blockwise_logsumexps(pairs: Pairs, rule: Rule, detach: bool) -> tuple[Tensor, ...]:
@@ -61,12 +50,10 @@ def blockwise_logsumexps(pairs: Pairs, rule: Rule, detach: bool) -> tuple[Tensor
     The rule's parameters get gradients too; ``detach`` keeps it out of the gradient of the
     similarities.
     """
-    matrix = _Matrix(
-        pairs,
-        copy.deepcopy(rule) if torch.is_grad_enabled() else rule,
-        detach,
-        block_size(pairs.anchors.device, pairs.anchors.element_size()),
-    )
+    block = CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK
+    # the backward needs the rule as it is now
+    frozen = copy.deepcopy(rule) if torch.is_grad_enabled() else rule
+    matrix = _Matrix(pairs, frozen, detach, block)
     sums: Tensor = _LogSumExps.apply(  # type: ignore[no-untyped-call]
         matrix, pairs.anchors, pairs.candidates, *_learned(rule)
     )
@@ -89,9 +76,8 @@ class _Matrix:
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Rows and columns of each block; of a symmetric matrix those on and above the diagonal."""
         for i in range(0, len(self.pairs.anchors), self.block):
-            for j in range(
-                i if self.pairs.symmetric else 0, len(self.pairs.candidates), self.block
-            ):
+            first = i if self.pairs.symmetric else 0
+            for j in range(first, len(self.pairs.candidates), self.block):
                 yield slice(i, i + self.block), slice(j, j + self.block)
 
     def mirrored(self, rows: slice, columns: slice) -> bool:
@@ -139,7 +125,8 @@ class _LogSumExps(torch.autograd.Function):
                 "build the loss with blockwise=False"
             )
         matrix: _Matrix = ctx.matrix
-        pairs, (logsumexps,) = matrix.pairs, ctx.saved_tensors
+        pairs = matrix.pairs
+        (logsumexps,) = ctx.saved_tensors  # (k, rows)
         learned = _learned(matrix.rule)
         of_learned = [torch.zeros_like(parameter) for parameter in learned]
         of_anchors = torch.zeros_like(pairs.anchors)
@@ -149,13 +136,11 @@ class _LogSumExps(torch.autograd.Function):
             """The gradient of a block's logits from that of their logsumexps: softmax times
             gradient; both ways.
             """
-            softmax = matrix.negatives_(logits - logsumexps[k, rows, None], k, rows, columns).exp_()
-            total = softmax.mul_(grads[0][k, rows, None])
+            total = matrix.negatives_(logits - logsumexps[k, rows, None], k, rows, columns).exp_()
+            total *= grads[0][k, rows, None]
             if matrix.mirrored(rows, columns):
-                softmax = matrix.negatives_(
-                    logits - logsumexps[k, columns], k, rows, columns
-                ).exp_()
-                total += softmax.mul_(grads[0][k, columns])
+                softmax = matrix.negatives_(logits - logsumexps[k, columns], k, rows, columns)
+                total += softmax.exp_().mul_(grads[0][k, columns])
             return total
 
         with torch.autocast(device_type=logsumexps.device.type, enabled=False):
@@ -163,14 +148,12 @@ class _LogSumExps(torch.autograd.Function):
                 similarity = matrix.similarity(rows, columns).requires_grad_()
                 with torch.enable_grad():
                     logits = matrix.logits(similarity)
-                used = [
-                    (x, share(x.detach(), k, rows, columns))
-                    for k, x in enumerate(logits)
-                    if x.requires_grad
-                ]
-                outputs, shares = zip(*used, strict=True)
+                used = [(k, x) for k, x in enumerate(logits) if x.requires_grad]
                 weights, *more = torch.autograd.grad(
-                    outputs, [similarity, *learned], shares, materialize_grads=True
+                    [x for _, x in used],
+                    [similarity, *learned],
+                    [share(x.detach(), k, rows, columns) for k, x in used],
+                    materialize_grads=True,
                 )
                 of_learned = [old + new for old, new in zip(of_learned, more, strict=True)]
                 of_anchors[rows].addmm_(weights, pairs.candidates[columns])

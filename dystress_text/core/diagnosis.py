@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dystress_text.core.objectives import ContrastiveLoss, DCLLoss
@@ -48,13 +49,11 @@ class PairSums(NamedTuple):
 
     counts: Tensor  # (3,) positives, negatives, negatives in the high-similarity region
     similarities: Tensor  # (2,) of positives and of negatives
-    temperatures: (
-        Tensor  # (3,) of positives, of negatives, and of negatives times their gradient's size
-    )
+    # (3,) of positives, of negatives, and of negatives times their gradient's size
+    temperatures: Tensor
     gradients: Tensor  # (2,) sizes, of all negatives and of those in the high-similarity region
-    histograms: (
-        Tensor  # (3, BINS) positives, negatives, and gradient's size of negatives, by similarity
-    )
+    # (3, BINS) positives, negatives, and gradient's size of negatives, by similarity
+    histograms: Tensor
 
 
 class Comparison(NamedTuple):
@@ -63,7 +62,9 @@ class Comparison(NamedTuple):
     """
 
     batches: Tensor  # (), their number; a batch without a gradient counts as none
-    pull: Tensor  # (), gradient of the positives over that of the negatives; 1 a batch for InfoNCE with a detached tau
+    # (), gradient of the positives over that of the negatives; 1 a batch for InfoNCE with a
+    # detached tau
+    pull: Tensor
     moved: Tensor  # (CONSTANTS,), the distance of each constant
     rule: Tensor  # (BINS,), the share of the negatives' gradient by similarity under the rule
     constants: Tensor  # (CONSTANTS, BINS), the same under each constant
@@ -99,17 +100,19 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
     positive = groups[0].positive[: len(z[0])]  # (n,), once where both views are anchors
     sums = PairSums(*(positive.new_zeros(shape) for shape in (3, 2, 3, 2, (3, BINS))))
     counts, means, taus, gradients, histograms = sums
-    counts[0], means[0], taus[0] = len(positive), positive.sum(), loss.tau(positive).sum()
+    counts[0] = len(positive)
+    means[0] = positive.sum()
+    taus[0] = loss.tau(positive).sum()
     _add(histograms[0], positive, torch.ones_like(positive))
     for group in groups:
         step = max(1, BLOCK_ENTRIES // len(group.pairs.candidates))
         for start in range(0, len(group.positive), step):
             rows = group.some(slice(start, start + step))
             similarity, size = _of_negatives(loss, rows)
-            one = torch.ones_like(similarity).scatter_(
-                1, rows.pairs.left_out, 0
-            )  # 1 for a negative
-            tau, high = loss.tau(similarity), similarity > threshold
+            # 1 for a negative
+            one = torch.ones_like(similarity).scatter_(1, rows.pairs.left_out, 0)
+            tau = loss.tau(similarity)
+            high = similarity > threshold
             counts[1] += one.sum()
             counts[2] += (one * high).sum()
             means[1] += (one * similarity).sum()
@@ -132,42 +135,43 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
     among the candidates.
     """
     groups = _rows_of(loss, z)
-    logits, sizes, bins, pulls = [], [], [], []
+    logits = []
+    biases = []
+    sizes = []
+    bins = []
+    pulls = []
+    of_positive = -torch.inf if isinstance(loss, DCLLoss) else 0.0
     for group in groups:
         most = min(MOST_ANCHORS, MOST_PAIRS // len(group.pairs.candidates)) // len(groups)
         rows = group.some(slice(0, max(1, most)))
         similarity, size = _of_negatives(loss, rows)
         bias = rows.pairs.mask_logits_(torch.zeros_like(similarity), with_bonus=True)
-        positive_bias = torch.full_like(
-            rows.positive, -torch.inf if isinstance(loss, DCLLoss) else 0.0
-        )
         # (rows, 1 + columns), the positive first
-        logits.append(
-            (
-                torch.column_stack([rows.positive, similarity]),
-                torch.column_stack([positive_bias, bias]),
-            )
-        )
+        logits.append(torch.column_stack([rows.positive, similarity]))
+        biases.append(F.pad(bias, (1, 0), value=of_positive))
         sizes.append(size.flatten())
         bins.append(_bins_of(similarity).flatten())
         pulls.append(rows.of_positive.sum())
-    size, place = torch.cat(sizes), torch.cat(bins)  # (pairs,)
+    size = torch.cat(sizes)  # (pairs,)
+    place = torch.cat(bins)  # (pairs,)
     rule = size / size.sum()
-    moved, histograms = [], []
+    moved = []
+    histograms = []
     for taus in torch.split(constants().to(size), max(1, _AT_ONCE // len(size))):
         each = [
             (s / taus[:, None, None] + bias).log_softmax(2)[:, :, 1:].flatten(1)
-            for s, bias in logits
+            for s, bias in zip(logits, biases, strict=True)
         ]
         shares = torch.cat(each, dim=1).softmax(dim=1)  # (t, pairs), c / C
         moved.append((shares - rule).abs().sum(dim=1) / 2)
-        histograms.append(
-            shares.new_zeros(len(taus), BINS).scatter_add_(1, place.expand_as(shares), shares)
-        )
-    of_rule = rule.new_zeros(BINS).scatter_add_(0, place, rule)
-    pull = torch.stack(pulls).sum() / size.sum()
+        nothing = shares.new_zeros(len(taus), BINS)
+        histograms.append(nothing.scatter_add_(1, place.expand_as(shares), shares))
     compared = Comparison(
-        torch.ones_like(pull), pull, torch.cat(moved), of_rule, torch.cat(histograms)
+        batches=size.new_ones(()),
+        pull=torch.stack(pulls).sum() / size.sum(),
+        moved=torch.cat(moved),
+        rule=rule.new_zeros(BINS).scatter_add_(0, place, rule),
+        constants=torch.cat(histograms),
     )
     whole = torch.stack([each.isfinite().all() for each in compared]).all()
     return Comparison(*(torch.where(whole, each, 0) for each in compared))
@@ -177,7 +181,8 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
     """This process's anchors, in the groups of the objective."""
     with torch.autocast(device_type=z[0].device.type, enabled=False):
         groups = loss.pairs(loss.prepare(*z))
-        leaves, losses = [], []
+        leaves = []
+        losses = []
         for pairs in groups:
             by = positive_similarity(pairs.anchors, pairs.positives), *loss.logsumexps(pairs)
             with torch.enable_grad():
@@ -197,7 +202,9 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
 
 
 def _of_negatives(loss: ContrastiveLoss, rows: _Rows) -> tuple[Tensor, Tensor]:
-    """Similarities with all candidates, and the sizes ``|dL / ds|``, 0 where no negative is; (rows, columns)."""
+    """Return similarities with all candidates and the sizes ``|dL / ds|``, (rows, columns) each; a
+    pair that is no negative has the size 0.
+    """
     with torch.autocast(device_type=rows.positive.device.type, enabled=False):
         similarity = (rows.pairs.anchors @ rows.pairs.candidates.T).detach().requires_grad_()
         with torch.enable_grad():

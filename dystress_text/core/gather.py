@@ -39,7 +39,8 @@ class LocalGather:
         torch.Size([8, 16])
     """
 
-    rank, world_size = 0, 1
+    rank = 0
+    world_size = 1
 
     def __call__(self, rows: Tensor) -> Tensor:
         return rows
@@ -50,7 +51,8 @@ class ProcessGather:
     of rows.
 
     Examples:
-        >>> gather = ProcessGather(rank=1, world_size=4)  # after torch.distributed.init_process_group
+        >>> # after torch.distributed.init_process_group
+        >>> gather = ProcessGather(rank=1, world_size=4)
         >>> InfoNCELoss(0.05, gather=gather).gather.world_size
         4
     """
@@ -58,10 +60,12 @@ class ProcessGather:
     def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None = None) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must lie in [0, {world_size}), got {rank}")
-        self.rank, self.world_size, self.group = rank, world_size, group
+        self.rank = rank
+        self.world_size = world_size
+        self.group = group
 
     def __call__(self, rows: Tensor) -> Tensor:
-        gathered: Tensor = _GatherRows.apply(rows, self)  # type: ignore[no-untyped-call]  # torch does not type apply
+        gathered: Tensor = _GatherRows.apply(rows, self)  # type: ignore[no-untyped-call]
         return gathered
 
 
@@ -69,9 +73,7 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, gather: ProcessGather) -> Tensor:
         ctx.gather = gather
-        rows = (
-            rows.contiguous()
-        )  # all_gather needs contiguous tensors, and empty_like keeps strides
+        rows = rows.contiguous()  # all_gather needs it, and empty_like keeps strides
         by_rank = [torch.empty_like(rows) for _ in range(gather.world_size)]
         dist.all_gather(by_rank, rows, group=gather.group)
         return torch.cat(by_rank)

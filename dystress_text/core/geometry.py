@@ -30,35 +30,34 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
         2.0
     """
     if x.shape != y.shape or x.ndim != 2 or len(x) == 0:
-        raise ValueError(
-            f"alignment needs two (pairs, dim) tensors of one shape, got {tuple(x.shape)}, {tuple(y.shape)}"
-        )
+        shapes = f"{tuple(x.shape)}, {tuple(y.shape)}"
+        raise ValueError(f"alignment needs two (pairs, dim) tensors of one shape, got {shapes}")
     return (unit_vectors(x) - unit_vectors(y)).double().square().sum(dim=1).mean()
 
 
 def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
-    """log mean exp(-t ||x_i - x_j||^2) over all pairs i != j (Eq. unif; Wang and Isola, 2020); lower is more uniform.
+    """log mean exp(-t ||x_i - x_j||^2) over all pairs i != j (Eq. unif; Wang and Isola, 2020);
+    lower is more uniform.
 
     ``x`` is (n, dim) with at least two rows, ``t`` the width of the Gaussian potential, the field's
     2.
 
     Examples:
-        >>> round(float(uniformity(torch.tensor([[1.0, 0.0], [-3.0, 0.0]]))), 4)  # opposite: -2 times the square of 2
+        >>> opposite = torch.tensor([[1.0, 0.0], [-3.0, 0.0]])
+        >>> round(float(uniformity(opposite)), 4)  # -2 times the square of 2
         -8.0
     """
     if x.ndim != 2 or len(x) < 2:
-        raise ValueError(
-            f"uniformity needs at least two rows of shape (n, dim), got {tuple(x.shape)}"
-        )
+        shape = tuple(x.shape)
+        raise ValueError(f"uniformity needs at least two rows of shape (n, dim), got {shape}")
     z = unit_vectors(x)
     square = positive_similarity(z, z)  # 1, or 0 for a zero vector
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     for start in range(0, len(z), BLOCK):
         block = z[start : start + BLOCK]
-        distance = (square[start : start + len(block), None] + square - 2 * block @ z.T).clamp(
-            min=0
-        )  # (block, n)
-        distance[:, start : start + len(block)].fill_diagonal_(torch.inf)  # leave out i = j
+        own = slice(start, start + len(block))
+        distance = square[own, None] + square - 2 * block @ z.T  # (block, n), squared
+        distance.clamp_(min=0)[:, own].fill_diagonal_(torch.inf)  # leave out i = j
         total += torch.exp(-t * distance).sum(dtype=torch.float64)
     return torch.log(total / (len(x) * (len(x) - 1)))
 
@@ -99,7 +98,9 @@ def tolerance(x: Tensor, labels: Tensor, over_all_pairs: bool = False) -> Tensor
     # over a class, the sum of s_ij with i != j is |sum of its vectors|^2 minus the sum of their
     # |z_i|^2
     total = sums.square().sum() - z.square().sum()
-    return total / (len(x) * (len(x) - 1) if over_all_pairs else same)
+    if over_all_pairs:
+        return total / (len(x) * (len(x) - 1))
+    return total / same
 
 
 class SimilarityHistograms(NamedTuple):
@@ -119,11 +120,11 @@ def similarity_histograms(
     Both views are (n, dim), their rows i of one sample, of class ``labels[i]``.
     """
     if view1.shape != view2.shape:
-        raise ValueError(
-            f"both views must have one shape, got {tuple(view1.shape)} and {tuple(view2.shape)}"
-        )
+        shapes = f"{tuple(view1.shape)} and {tuple(view2.shape)}"
+        raise ValueError(f"both views must have one shape, got {shapes}")
     _check_labels(view1, labels)
-    z1, z2 = unit_vectors(view1), unit_vectors(view2)
+    z1 = unit_vectors(view1)
+    z2 = unit_vectors(view2)
     counts = torch.zeros(3, bins, dtype=torch.int64, device=z1.device)
     for rows in torch.split(torch.arange(len(z1), device=z1.device), BLOCK):
         similarity = z1[rows] @ z2.T  # (block, n)
@@ -136,9 +137,8 @@ def similarity_histograms(
 
 def _check_labels(x: Tensor, labels: Tensor) -> None:
     if x.ndim != 2 or labels.shape != x.shape[:1]:
-        raise ValueError(
-            f"labels must hold one class a row: {tuple(labels.shape)} for {tuple(x.shape)} embeddings"
-        )
+        shapes = f"{tuple(labels.shape)} for {tuple(x.shape)} embeddings"
+        raise ValueError(f"labels must hold one class a row: {shapes}")
 
 
 def _class_sums(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

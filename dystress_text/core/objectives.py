@@ -55,8 +55,8 @@ class Objective(LossPart):
     """Base of all losses of the embeddings of views; without a ``gather`` there is one process.
 
     Examples:
-        >>> isinstance(loss("infonce(0.05)"), Objective), isinstance(loss("queue(0.2, queue_size=64)"), Objective)
-        (True, True)
+        >>> isinstance(loss("infonce(0.05)"), Objective)
+        True
     """
 
     def __init__(self, gather: Gather | None = None) -> None:
@@ -122,9 +122,8 @@ class ContrastiveLoss(Objective):
         self.rule = as_rule(temperature)
         weighs = isinstance(self.rule, ADNCERule) and self.rule.weigh_positive
         if weighs and not self.positive_in_denominator:
-            raise ValueError(
-                f"weigh_positive: {type(self).__name__} has no positive in the denominator to weigh"
-            )
+            name = type(self).__name__
+            raise ValueError(f"weigh_positive: {name} has no positive in the denominator to weigh")
         check_flag("detach_temperature", detach_temperature)
         self.detach_temperature = detach_temperature
         check_number("hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)")
@@ -169,16 +168,19 @@ class ContrastiveLoss(Objective):
         """Temperature of each pair, of the same shape; by default without a gradient by the
         similarity.
         """
-        tau: Tensor = self.temperature(
-            similarity.detach() if self.detach_temperature else similarity
-        )
+        if self.detach_temperature:
+            similarity = similarity.detach()
+        tau: Tensor = self.temperature(similarity)
         return tau
 
     def logsumexps(self, pairs: Pairs) -> Sequence[Tensor]:
         """The logsumexp of each row's negative logits, (rows,); a few of them for rules of other
         papers.
         """
-        if blockwise_pays(pairs) if self.blockwise is None else self.blockwise:
+        blockwise = self.blockwise
+        if blockwise is None:
+            blockwise = blockwise_pays(pairs)
+        if blockwise:
             return blockwise_logsumexps(pairs, self.rule, self.detach_temperature)
         return self.logsumexps_of(pairs.anchors @ pairs.candidates.T, pairs)
 
@@ -204,8 +206,8 @@ class ContrastiveLoss(Objective):
     def weighted_row_loss(
         self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
     ) -> Tensor:
-        """:meth:`row_loss` where the positive weighs ``exp(log_weight)``, (rows,) without a gradient,
-        in the denominator alone.
+        """:meth:`row_loss` where the positive weighs ``exp(log_weight)``, (rows,) without a
+        gradient, in the denominator alone.
         """
         return self.row_loss(positive + log_weight, negatives, similarity) + log_weight
 
@@ -224,20 +226,17 @@ class ContrastiveLoss(Objective):
         """Checked and normalised embeddings, (batch, dim) each; the temperature observes their mean
         similarity.
         """
-        if any(z.ndim != 2 for z in embeddings) or len({tuple(z.shape) for z in embeddings}) != 1:
-            shapes = ", ".join(str(tuple(z.shape)) for z in embeddings)
-            raise ValueError(f"embeddings must all have one shape (batch, dim), got {shapes}")
-        if (
-            self.negatives_from_batch
-            and len(embeddings[0]) * self.gather.world_size < 2
-            and len(embeddings) < 3
-        ):
+        shapes = [tuple(z.shape) for z in embeddings]
+        if len(set(shapes)) != 1 or len(shapes[0]) != 2:
+            found = ", ".join(map(str, shapes))
+            raise ValueError(f"embeddings must all have one shape (batch, dim), got {found}")
+        single = len(embeddings) == 2 and len(embeddings[0]) * self.gather.world_size < 2
+        if single and self.negatives_from_batch:
             raise ValueError("batch of 1 pair has no negatives: the batch size must be at least 2")
         units = [unit_vectors(z) for z in embeddings]
         if self.temperature.needs_mean_positive:
-            self.temperature.observe(
-                self.gather(positive_similarity(units[0], units[1]).detach()).mean()
-            )
+            positive = positive_similarity(units[0], units[1]).detach()
+            self.temperature.observe(self.gather(positive).mean())
         return units
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
@@ -286,8 +285,10 @@ class InfoNCELoss(ContrastiveLoss):
         self.bidirectional = bidirectional
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
-        backward = [first_view_pairs(z[1], z[0], (), self.gather)] if self.bidirectional else []
-        return super().pairs(z) + backward
+        forward = super().pairs(z)
+        if not self.bidirectional:
+            return forward
+        return [*forward, first_view_pairs(z[1], z[0], (), self.gather)]
 
 
 @register("ntxent")
@@ -344,18 +345,20 @@ class DCLLoss(NTXentLoss):
             return super().pairs(z)
         if len(z[0]) * self.gather.world_size < 2:
             raise ValueError("per_view: batch of 1 pair has no negatives in the anchor's view")
-        directions = ((z[0], z[1]), (z[1], z[0]))
-        across = [
-            first_view_pairs(a, p, z[2:], self.gather, self.hard_negative_weight)
-            for a, p in directions
-        ]
-        return across + [
-            first_view_pairs(a, a, (), self.gather)._replace(positives=p) for a, p in directions
+        z1, z2, *hard_negatives = z
+        weight = self.hard_negative_weight
+        return [
+            first_view_pairs(z1, z2, hard_negatives, self.gather, weight),
+            first_view_pairs(z2, z1, hard_negatives, self.gather, weight),
+            first_view_pairs(z1, z1, (), self.gather)._replace(positives=z2),
+            first_view_pairs(z2, z2, (), self.gather)._replace(positives=z1),
         ]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         # per view, the mean is over two rows of each anchor: half of this sum
-        return (2 if self.per_view else 1) * negatives - positive
+        if self.per_view:
+            negatives = 2 * negatives
+        return negatives - positive
 
 
 @register("dclw")
@@ -435,12 +438,15 @@ class MACLLoss(ContrastiveLoss):
         adaptive = AlignmentAdaptiveTemperature(tau_0, alpha, a_0)
         super().__init__(adaptive if temperature is None else temperature, **options)
         check_flag("both_views", both_views)
-        self.tau_0, self.alpha, self.a_0, self.both_views = tau_0, alpha, a_0, both_views
+        self.tau_0 = tau_0
+        self.alpha = alpha
+        self.a_0 = a_0
+        self.both_views = both_views
         self.of_paper = temperature is None
 
     def argument(self, name: str) -> Any:
-        used = name not in (("temperature",) if self.of_paper else ("tau_0", "alpha", "a_0"))
-        return super().argument(name) if used else None
+        unused = ["temperature"] if self.of_paper else ["tau_0", "alpha", "a_0"]
+        return None if name in unused else super().argument(name)
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         """With m = negatives - positive this is softplus(m) / sg(sigmoid(m)).

@@ -58,7 +58,8 @@ class QueueInfoNCELoss(ContrastiveLoss):
     ) -> None:
         super().__init__(temperature, **options)
         check_count("queue_size", queue_size, "[1, 16777216]")
-        self.queue_size, self.dim = queue_size, dim
+        self.queue_size = queue_size
+        self.dim = dim
         if dim is not None:
             self.start(dim)
 
@@ -66,11 +67,11 @@ class QueueInfoNCELoss(ContrastiveLoss):
         """Fill the queue with random keys of this dimension, the same ones in every process."""
         check_count("dim", dim, "[1, 65536]")
         generator = torch.Generator().manual_seed(0)
-        self.register_buffer(
-            "queue", unit_vectors(torch.randn(self.queue_size, dim, generator=generator))
-        )
+        keys = torch.randn(self.queue_size, dim, generator=generator)
+        self.register_buffer("queue", unit_vectors(keys))
 
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]  # the queue has the negatives
+    # the queue has the negatives
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]
         """Mean loss over the queries; both (batch, dim), key i belongs to query i."""
         keys = keys.detach()
         loss = super().forward(queries, keys)
@@ -81,10 +82,9 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         query, key = z
-        if query.shape[1] != self.queue.shape[1]:
-            raise ValueError(
-                f"dim of the queue's keys is {self.queue.shape[1]}, got {query.shape[1]}"
-            )
+        dim = self.queue.shape[1]
+        if query.shape[1] != dim:
+            raise ValueError(f"dim of the queue's keys is {dim}, got {query.shape[1]}")
         nothing = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
         return [Pairs(query, key, self.queue.to(query.dtype), nothing)]
 
@@ -122,7 +122,8 @@ class RINCELoss(InfoNCELoss):
         super().__init__(temperature, **options)
         check_number("q", q, "(0, 1]")
         check_number("lam", lam, "(0, inf)")
-        self.q, self.lam = q, lam
+        self.q = q
+        self.lam = lam
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         return self.weighted_row_loss(positive, negatives, similarity, torch.zeros_like(positive))
@@ -157,7 +158,8 @@ class SigmoidRule(Rule):
     def __init__(self, logit_scale: float, logit_bias: float) -> None:
         super().__init__(InverseScale(logit_scale))
         check_number("logit_bias", logit_bias, "(-inf, inf)")
-        self.logit_scale, self.logit_bias = logit_scale, logit_bias
+        self.logit_scale = logit_scale
+        self.logit_bias = logit_bias
         self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
 
     def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
@@ -213,21 +215,16 @@ class SigLIPLoss(ContrastiveLoss):
         super().__init__(SigmoidRule(logit_scale, logit_bias), **options)
         check_number("learning_rate", learning_rate, "(0, inf)")
         if self.hard_negative_weight != 0:
-            raise ValueError(
-                "hard_negative_weight must be 0: SigLIP has no softmax whose logits it could be added to"
-            )
-        self.logit_scale, self.logit_bias, self.learning_rate = (
-            logit_scale,
-            logit_bias,
-            learning_rate,
-        )
+            reason = "SigLIP has no softmax whose logits it could be added to"
+            raise ValueError(f"hard_negative_weight must be 0: {reason}")
+        self.logit_scale = logit_scale
+        self.logit_bias = logit_bias
+        self.learning_rate = learning_rate
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         return F.softplus(-positive) + negatives.exp()
 
     def learned(self) -> dict[str, float]:
-        scale, bias = (
-            float(self.rule.temperature.log_scale.detach().exp()),
-            float(self.rule.bias.detach()),
-        )
+        scale = float(self.rule.temperature.log_scale.detach().exp())
+        bias = float(self.rule.bias.detach())
         return {"logit_scale": round(scale, 6), "logit_bias": round(bias, 6)}

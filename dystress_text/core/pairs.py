@@ -23,10 +23,10 @@ class Pairs(NamedTuple):
     anchors: Tensor  # (rows, dim)
     positives: Tensor  # (rows, dim)
     candidates: Tensor  # (columns, dim)
-    left_out: Tensor  # (rows, k), int64: candidates that are no negatives: the positive, the anchor itself
-    own: Tensor | None = (
-        None  # (rows, h), int64: the anchor's own hard negatives among the candidates
-    )
+    # (rows, k), int64: candidates that are no negatives: the positive, the anchor itself
+    left_out: Tensor
+    # (rows, h), int64: the anchor's own hard negatives among the candidates
+    own: Tensor | None = None
     bonus: float = 0.0  # added to the logits of these
 
     @property
@@ -55,18 +55,19 @@ class Pairs(NamedTuple):
         The logits are (rows, some columns), from ``first_column`` on. Only the first logit of a
         rule has the bonus; a second one normalises weights.
         """
-        for columns, amount in (
-            (self.left_out, -torch.inf),
-            (self.own if with_bonus else None, self.bonus),
-        ):
-            if columns is not None:
-                place = columns - first_column
-                inside = place.clamp(0, logits.shape[1] - 1)
-                amounts = torch.full_like(place, amount, dtype=logits.dtype).where(
-                    place == inside, 0
-                )
-                logits.scatter_add_(1, inside, amounts)
+        _add_at(logits, self.left_out - first_column, -torch.inf)
+        if with_bonus and self.own is not None:
+            _add_at(logits, self.own - first_column, self.bonus)
         return logits
+
+
+def _add_at(logits: Tensor, columns: Tensor, amount: float) -> None:
+    """Add an amount in some columns of each row, (rows, k); others than those of ``logits`` do not
+    count.
+    """
+    inside = columns.clamp(0, logits.shape[1] - 1)
+    amounts = torch.full_like(columns, amount, dtype=logits.dtype).where(columns == inside, 0)
+    logits.scatter_add_(1, inside, amounts)
 
 
 def own_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
@@ -81,9 +82,8 @@ def first_view_pairs(
     world_size.
     """
     columns = own_columns(len(z1), gather, z1.device)
-    return _with_hard_negatives(
-        Pairs(z1, z2, gather(z2), columns.unsqueeze(1)), hard_negatives, gather, bonus
-    )
+    pairs = Pairs(z1, z2, gather(z2), columns.unsqueeze(1))
+    return _with_hard_negatives(pairs, hard_negatives, gather, bonus)
 
 
 def both_view_pairs(
@@ -93,14 +93,13 @@ def both_view_pairs(
     itself left out.
     """
     anchors = torch.cat([z1, z2])  # (2n, dim)
-    candidates = (
-        anchors if gather.world_size == 1 else torch.cat([gather(z1), gather(z2)])
-    )  # (2N, dim)
+    candidates = anchors
+    if gather.world_size > 1:
+        candidates = torch.cat([gather(z1), gather(z2)])  # (2N, dim)
     first = own_columns(len(z1), gather, z1.device)  # columns of this process's rows of either view
     second = first + len(candidates) // 2
-    left_out = torch.stack(
-        [torch.cat([second, first]), torch.cat([first, second])], dim=1
-    )  # (2n, 2)
+    # (2n, 2)
+    left_out = torch.stack([torch.cat([second, first]), torch.cat([first, second])], dim=1)
     pairs = Pairs(anchors, torch.cat([z2, z1]), candidates, left_out)
     return _with_hard_negatives(pairs, hard_negatives, gather, bonus)
 
@@ -111,12 +110,12 @@ def _with_hard_negatives(pairs: Pairs, z: Sequence[Tensor], gather: Gather, bonu
     """
     if not z:
         return pairs
-    n, before = len(z[0]), len(pairs.candidates)
+    n = len(z[0])
+    before = len(pairs.candidates)
     sample = own_columns(n, gather, z[0].device).repeat(len(pairs.anchors) // n)  # (rows,)
+    own = [sample + before + i * n * gather.world_size for i in range(len(z))]
     return pairs._replace(
         candidates=torch.cat([pairs.candidates, *map(gather, z)]),  # (columns + h N, dim)
-        own=torch.stack(
-            [sample + before + i * n * gather.world_size for i in range(len(z))], dim=1
-        ),
+        own=torch.stack(own, dim=1),
         bonus=bonus,
     )

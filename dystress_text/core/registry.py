@@ -23,13 +23,8 @@ from dystress_text.errors import lies_in, meant
 
 PARTS: dict[str, type[LossPart]] = {}  # the registry
 LONGEST = 1_000  # characters of a text
-_TEMPERATURES = (
-    "temperature",
-    "tau",
-    "tau_0",
-    "tau_min",
-    "tau_max",
-)  # arguments that stand by position
+# arguments that stand by position
+_TEMPERATURES = ("temperature", "tau", "tau_0", "tau_min", "tau_max")
 
 P = TypeVar("P", bound="LossPart")
 
@@ -60,23 +55,22 @@ class LossPart(nn.Module):
         given = {}
         for name, parameter in parameters(type(self)).items():
             value = self.argument(name)
-            value = value.as_argument() if isinstance(value, LossPart) else value
-            if value is not None and (
-                parameter.kind is not parameter.KEYWORD_ONLY or value != parameter.default
-            ):
+            if isinstance(value, LossPart):
+                value = value.as_argument()
+            always = parameter.kind is not parameter.KEYWORD_ONLY
+            if value is not None and (always or value != parameter.default):
                 given[name] = value
         return given
 
     def argument(self, name: str) -> Any:
         """An argument of the constructor."""
         if not hasattr(self, name):
-            raise LossError(
-                f"the constructor of {type(self).__name__} must keep {name} as self.{name}"
-            )
+            cls = type(self).__name__
+            raise LossError(f"the constructor of {cls} must keep {name} as self.{name}")
         return getattr(self, name)
 
     def as_argument(self) -> LossPart | float:
-        """What stands for this part in the text of another: a constant temperature is its number."""
+        """Return what stands for this part in the text of another; a number for a constant one."""
         return self
 
     def learned(self) -> dict[str, float]:
@@ -84,11 +78,9 @@ class LossPart(nn.Module):
         return {}
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, LossPart)
-            and type(self) is type(other)
-            and self.arguments() == other.arguments()
-        )
+        if type(self) is not type(other) or not isinstance(other, LossPart):
+            return False
+        return self.arguments() == other.arguments()
 
     # by identity: torch keeps modules in sets, where two equal ones are two
     __hash__ = nn.Module.__hash__
@@ -104,24 +96,25 @@ class LossPart(nn.Module):
         return type(self)(**{**self.arguments(), **changes})
 
     def _written(self, name: str, write: Callable[[Any], str]) -> str:
-        arguments, words, by_position = self.arguments(), [], True
+        arguments = self.arguments()
+        tokens = []
+        by_position = True
         for argument, parameter in parameters(type(self)).items():
             by_position &= argument in arguments and argument in _TEMPERATURES
             by_position &= parameter.kind is not parameter.KEYWORD_ONLY
             if argument in arguments:
                 value = arguments[argument]
                 text = write(value) if isinstance(value, LossPart) else _literal(value)
-                words.append(text if by_position else f"{argument}={text}")
-        return f"{name}({', '.join(words)})"
+                tokens.append(text if by_position else f"{argument}={text}")
+        return f"{name}({', '.join(tokens)})"
 
 
 def _literal(value: object) -> str:
     if not isinstance(value, float):
         return repr(value)
-    whole = value.is_integer() and abs(value) < 1e15
-    return repr(
-        int(value) if whole else float(value)
-    )  # NumPy's scalars are floats with another repr
+    if value.is_integer() and abs(value) < 1e15:
+        return repr(int(value))
+    return repr(float(value))  # NumPy's scalars are floats with another repr
 
 
 def register(name: str) -> Callable[[type[P]], type[P]]:
@@ -136,11 +129,8 @@ def register(name: str) -> Callable[[type[P]], type[P]]:
         >>> loss("infonce(quadratic(0.05, 0.07))")
         InfoNCELoss(Quadratic(0.05, 0.07))
     """
-    if (
-        not isinstance(name, str)
-        or not (name.isascii() and name.isidentifier())
-        or keyword.iskeyword(name)
-    ):
+    valid = isinstance(name, str) and name.isascii() and name.isidentifier()
+    if not valid or keyword.iskeyword(name):
         raise ValueError(f"a part needs a name, as in @register('square'), got {name!r}")
 
     def decorate(cls: type[P]) -> type[P]:
@@ -159,10 +149,10 @@ def name_of(cls: type[LossPart]) -> str:
     """The name under which a class is registered; else module and class, which a command line may
     name too.
     """
-    return next(
-        (name for name, known in PARTS.items() if known is cls),
-        f"{cls.__module__}.{cls.__qualname__}",
-    )
+    for name, known in PARTS.items():
+        if known is cls:
+            return name
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _check_class(cls: object) -> None:
@@ -176,22 +166,20 @@ def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
     class's ``*``.
     """
     found: dict[str, inspect.Parameter] = {}
-    nearest = True
+    positional = True  # those of the nearest constructor count
     for base in cls.__mro__[: cls.__mro__.index(nn.Module)]:
-        if "__init__" in vars(base):
-            own = [*inspect.signature(vars(base)["__init__"]).parameters.values()][1:]
-            for each in own:
-                if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
-                    raise TypeError(
-                        f"the constructor of {base.__name__} takes {each} without a name"
-                    )
-                if each.kind is each.KEYWORD_ONLY or (
-                    nearest and each.kind is not each.VAR_KEYWORD
-                ):
-                    found.setdefault(each.name, each)
-            if not any(each.kind is each.VAR_KEYWORD for each in own):
-                break
-            nearest = False
+        if "__init__" not in vars(base):
+            continue
+        taken = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        for each in taken:
+            if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
+                raise TypeError(f"the constructor of {base.__name__} takes {each} without a name")
+            by_position = positional and each.kind is each.POSITIONAL_OR_KEYWORD
+            if by_position or each.kind is each.KEYWORD_ONLY:
+                found.setdefault(each.name, each)
+        if not any(each.kind is each.VAR_KEYWORD for each in taken):
+            break
+        positional = False
     found.pop("gather", None)
     return found
 
@@ -235,9 +223,8 @@ def parse(text: str, own_classes: bool = False) -> LossPart:
             raise LossError(f"{_short(text)}: longer than {LONGEST} characters")
         node = ast.parse(text.strip(), mode="eval").body
         if not isinstance(node, ast.Call):
-            raise LossError(
-                f"{_short(text)}: a name with its arguments is needed, such as infonce(0.05)"
-            )
+            needed = "a name with its arguments is needed, such as infonce(0.05)"
+            raise LossError(f"{_short(text)}: {needed}")
         return _part(node, own_classes)
     except LossError:
         raise
@@ -254,40 +241,35 @@ def _short(place: str | ast.expr) -> str:
 
 def _part(node: ast.Call, own_classes: bool) -> LossPart:
     cls = _class(node.func, own_classes)
-    if any(isinstance(each, ast.Starred) for each in node.args) or any(
-        each.arg is None for each in node.keywords
-    ):
+    stars = [each for each in node.args if isinstance(each, ast.Starred)]
+    if stars or None in [each.arg for each in node.keywords]:
         raise LossError(f"{_short(node)}: no stars")
     positional = [_value(each, own_classes) for each in node.args]
     named = [(str(each.arg), _value(each.value, own_classes)) for each in node.keywords]
     with _located(node):
         taken = parameters(cls)
+        takes = f"it takes {', '.join(taken) or 'none'}"
         by_position = [name for name, each in taken.items() if each.kind is not each.KEYWORD_ONLY]
+        if not taken and positional:
+            raise ValueError("it takes no arguments")
         if len(positional) > len(by_position):
-            most = (
-                f"at most {len(by_position)} arguments without a name; it takes {', '.join(taken)}"
-            )
-            raise ValueError(most if taken else "it takes no arguments")
+            raise ValueError(f"at most {len(by_position)} arguments without a name; {takes}")
         given = dict(zip(by_position, positional, strict=False))
         for name, value in named:
             if name not in taken:
-                raise ValueError(
-                    f"no parameter {name}{meant(name, taken)}; it takes {', '.join(taken) or 'none'}"
-                )
+                raise ValueError(f"no parameter {name}{meant(name, taken)}; {takes}")
             if name in given:
                 raise ValueError(f"{name} is given twice")
             given[name] = value
-        missing = [
-            name for name, each in taken.items() if each.default is each.empty and name not in given
-        ]
+        needed = [name for name, each in taken.items() if each.default is each.empty]
+        missing = [name for name in needed if name not in given]
         if missing:
-            raise ValueError(f"{' and '.join(missing)} must be given; it takes {', '.join(taken)}")
+            raise ValueError(f"{' and '.join(missing)} must be given; {takes}")
         part = cls(**given)
         ours = __name__.partition(".")[0] == cls.__module__.partition(".")[0]
         if not ours and part != part.replace():
-            raise ValueError(
-                f"the constructor of {cls.__name__} must keep its arguments as they are"
-            )
+            reason = "must keep its arguments as they are"
+            raise ValueError(f"the constructor of {cls.__name__} {reason}")
         return part
 
 
@@ -304,20 +286,19 @@ def _located(node: ast.expr) -> Iterator[None]:
 def _value(node: ast.expr, own_classes: bool) -> object:
     if isinstance(node, ast.Call):
         return _part(node, own_classes)
-    sign, number = 1, node
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        sign, number = -1, node.operand
-    value = number.value if isinstance(number, ast.Constant) else ...
-    if type(value) in (int, float):
-        if not abs(value) <= sys.float_info.max:  # type: ignore[arg-type]
-            raise LossError(f"{_short(node)}: too large a number")
-        return sign * value  # type: ignore[operator]
-    if number is node and (value is None or type(value) in (bool, str)):
+    if isinstance(node, ast.Name):
+        raise LossError(f"{_short(node)}: a name needs its arguments")
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        value = ...
+    if value is None or type(value) in (bool, str):
         return value
-    named = isinstance(node, ast.Name)
-    raise LossError(
-        f"{_short(node)}: {'a name needs its arguments' if named else 'not a number, text or part'}"
-    )
+    if type(value) not in (int, float):
+        raise LossError(f"{_short(node)}: not a number, text or part")
+    if not abs(value) <= sys.float_info.max:
+        raise LossError(f"{_short(node)}: too large a number")
+    return value
 
 
 def _class(node: ast.expr, own_classes: bool) -> type[LossPart]:

@@ -97,7 +97,8 @@ class HardNegativeRule(Rule):
 
     Examples:
         >>> hcl = InfoNCELoss(HardNegativeRule(0.5, beta=1.0, tau_plus=0.1))
-        >>> hcl(torch.eye(4), torch.eye(4))  # S = 3, N = (3 - 0.3 exp(2)) / 0.9, log(1 + N / exp(2))
+        >>> # S = 3, N = (3 - 0.3 exp(2)) / 0.9, log(1 + N / exp(2))
+        >>> hcl(torch.eye(4), torch.eye(4))
         tensor(0.1113)
         >>> str(hcl)
         'infonce(hcl(0.5, beta=1, tau_plus=0.1))'
@@ -111,7 +112,8 @@ class HardNegativeRule(Rule):
         super().__init__(temperature)
         check_number("tau_plus", tau_plus, "[0, 1)")
         check_number("beta", beta, "[0, inf)")
-        self.beta, self.tau_plus = beta, tau_plus
+        self.beta = beta
+        self.tau_plus = tau_plus
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         logit = similarity / tau
@@ -123,9 +125,8 @@ class HardNegativeRule(Rule):
         total = sums[0] - sums[1] + math.log(count)  # log S
         if self.tau_plus == 0:
             return total
-        log_share = (
-            math.log(self.tau_plus * count) + positive - total
-        )  # of the false negatives in S
+        # of the false negatives in S
+        log_share = math.log(self.tau_plus * count) + positive - total
         below = torch.where(log_share < 0, log_share, -1.0)  # elsewhere the bound holds
         estimate = total + torch.log1p(-below.exp()) - math.log1p(-self.tau_plus)
         least = torch.full_like(total, -1.0)
@@ -142,7 +143,8 @@ class DebiasedRule(HardNegativeRule):
         >>> DebiasedRule(0.5, tau_plus=0.1)
         DebiasedRule(0.5, tau_plus=0.1)
         >>> without = InfoNCELoss(DebiasedRule(0.5, tau_plus=0.0))  # is InfoNCE
-        >>> torch.allclose(without(torch.eye(4), torch.eye(4)), InfoNCELoss(0.5)(torch.eye(4), torch.eye(4)))
+        >>> z = torch.eye(4)
+        >>> torch.allclose(without(z, z), InfoNCELoss(0.5)(z, z))
         True
     """
 
@@ -161,7 +163,8 @@ class FocalRule(Rule):
     text: margin 0.3 at the temperature 0.05.
 
     Examples:
-        >>> InfoNCELoss(FocalRule(0.5, margin=0.3))(torch.eye(2), torch.eye(2))  # as InfoNCE: 1 squared is 1, 0 is 0
+        >>> # as InfoNCE: 1 squared is 1, 0 is 0
+        >>> InfoNCELoss(FocalRule(0.5, margin=0.3))(torch.eye(2), torch.eye(2))
         tensor(0.1269)
     """
 
@@ -196,7 +199,8 @@ class ADNCERule(Rule):
     Examples:
         >>> str(InfoNCELoss(ADNCERule(0.07, mu=0.4, sigma=1.0, weigh_positive=True)))
         'infonce(adnce(0.07, mu=0.4, sigma=1, weigh_positive=True))'
-        >>> InfoNCELoss(ADNCERule(0.5))(torch.eye(2), torch.eye(2))  # a single negative weighs 1: as InfoNCE
+        >>> # a single negative weighs 1: as InfoNCE
+        >>> InfoNCELoss(ADNCERule(0.5))(torch.eye(2), torch.eye(2))
         tensor(0.1269)
     """
 
@@ -214,7 +218,9 @@ class ADNCERule(Rule):
         check_number("mu", mu, "(-1e3, 1e3)")
         check_number("sigma", sigma, "[1e-6, inf)")  # its square divides
         check_flag("weigh_positive", weigh_positive)
-        self.mu, self.sigma, self.weigh_positive = mu, sigma, weigh_positive
+        self.mu = mu
+        self.sigma = sigma
+        self.weigh_positive = weigh_positive
 
     def log_height(self, similarity: Tensor) -> Tensor:
         """log g(s), of the same shape."""
@@ -253,7 +259,8 @@ class HardnessRule(Rule):
     Its scale is 20, the temperature 0.05.
 
     Examples:
-        >>> InfoNCELoss(HardnessRule(0.5, hardness_strength=9.0))(torch.eye(2), torch.eye(2))  # s = 0 adds nothing
+        >>> hardness = InfoNCELoss(HardnessRule(0.5, hardness_strength=9.0))
+        >>> hardness(torch.eye(2), torch.eye(2))  # s = 0 adds nothing
         tensor(0.1269)
     """
 

@@ -51,12 +51,10 @@ class ScheduledTemperature(Temperature):
         check_number("half_period", half_period, "(0, inf)")
         if unit not in ("epoch", "run"):
             raise ValueError(f"unit must be 'epoch' or 'run', got {unit!r}")
-        self.tau_min, self.tau_max, self.half_period, self.unit = (
-            tau_min,
-            tau_max,
-            half_period,
-            unit,
-        )
+        self.tau_min = tau_min
+        self.tau_max = tau_max
+        self.half_period = half_period
+        self.unit = unit
         self.register_buffer("time", torch.zeros((), dtype=torch.float64))
 
     def advance(self, epoch: float, run_fraction: float) -> None:
@@ -64,11 +62,8 @@ class ScheduledTemperature(Temperature):
 
     def forward(self, similarity: Tensor) -> Tensor:
         swing = 0.5 * (1 + torch.cos(math.pi / self.half_period * self.time))
-        return (
-            (self.tau_min + (self.tau_max - self.tau_min) * swing)
-            .to(similarity)
-            .expand_as(similarity)
-        )
+        tau = self.tau_min + (self.tau_max - self.tau_min) * swing
+        return tau.to(similarity).expand_as(similarity)
 
 
 @register("alignment_adaptive")
@@ -96,20 +91,22 @@ class AlignmentAdaptiveTemperature(Temperature):
         check_number("tau_0", tau_0, "(0, inf)")
         check_number("alpha", alpha, "[0, inf)")
         check_number("a_0", a_0, "[-1, 1]")
-        self.tau_0, self.alpha, self.a_0 = tau_0, alpha, a_0
+        self.tau_0 = tau_0
+        self.alpha = alpha
+        self.a_0 = a_0
         self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
 
     def observe(self, mean_positive: Tensor) -> None:
-        aligned = float(
-            mean_positive.detach()
-        )  # reads from the device: the check must precede the loss
+        # reads from the device: the check must precede the loss
+        aligned = float(mean_positive.detach())
         tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
         if not tau > 0:
             bound = self.a_0 - 1 / self.alpha if self.alpha > 0 else -math.inf
             raise TemperatureError(
-                f"the alignment-adaptive temperature reached {tau:.4g} and must stay positive: the mean positive "
-                f"similarity A = {aligned:.4f} is not above a_0 - 1/alpha = "
-                f"{bound:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); lower alpha or a_0"
+                f"the alignment-adaptive temperature reached {tau:.4g} and must stay positive: the "
+                f"mean positive similarity A = {aligned:.4f} is not above a_0 - 1/alpha = "
+                f"{bound:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); "
+                "lower alpha or a_0"
             )
         self.mean_positive.fill_(aligned)
 
@@ -164,11 +161,13 @@ class LearnableTemperature(Temperature):
         starts: list[float] = [getattr(start, name) for name in self.ends]
         floors = [low, *starts[:-1]]
         if not all(a < b < high for a, b in zip(floors, starts, strict=True)):
-            ends = " < ".join(map(str, starts))
-            raise ValueError(
-                f"low < {ends} < high must hold for the bounds, 0 < low < high, got {low} and {high}"
-            )
-        self.temperature, self.low, self.high, self.learning_rate = start, low, high, learning_rate
+            order = " < ".join(["low", *map(str, starts), "high"])
+            bounds = f"the bounds, 0 < low < high, got {low} and {high}"
+            raise ValueError(f"{order} must hold for {bounds}")
+        self.temperature = start
+        self.low = low
+        self.high = high
+        self.learning_rate = learning_rate
         free = [
             math.log((start - floor) / (high - start))
             for start, floor in zip(starts, floors, strict=True)

@@ -80,9 +80,8 @@ def check_range(tau_min: float, tau_max: float) -> None:
     check_number("tau_min", tau_min, "(0, inf)")
     check_number("tau_max", tau_max, "(0, inf)")
     if tau_min > tau_max:
-        raise ValueError(
-            f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}"
-        )
+        got = f"tau_min={tau_min} > tau_max={tau_max}"
+        raise ValueError(f"tau_min must not exceed tau_max, got {got}")
 
 
 @register("constant")
@@ -103,9 +102,7 @@ class ConstantTemperature(Temperature):
         return float(self.tau) if type(self) is ConstantTemperature else self
 
     def forward(self, similarity: Tensor) -> Tensor:
-        return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(
-            similarity
-        )
+        return similarity.new_full((), self.tau).expand_as(similarity)
 
 
 def as_temperature(temperature: Temperature | float) -> Temperature:
@@ -158,16 +155,16 @@ class ProfileTemperature(Temperature):
         So the largest ratio tau_max / tau_min for which it rises everywhere is 1 + 1 / max(s g' -
         g).
         """
-        slope = (
-            self.shape(_GRID + 1e-6) - self.shape(_GRID - 1e-6)
-        ) / 2e-6  # kinks average their two sides
+        # kinks average their two sides
+        slope = (self.shape(_GRID + 1e-6) - self.shape(_GRID - 1e-6)) / 2e-6
         steepness = _GRID * slope - self.shape(_GRID)  # (4001,), s g' - g
         falling = _GRID[(self.tau_max - self.tau_min) * steepness > self.tau_min * (1 + 1e-9)]
         if len(falling) > 0:
             warnings.warn(
-                f"{self!r}: the logit s / tau(s) falls as s rises, between s = {float(falling[0]):.2f} and "
-                f"{float(falling[-1]):.2f}; for this profile it rises everywhere while tau_max / tau_min < "
-                f"{1 + 1 / float(steepness.max()):.3f} (here {self.tau_max / self.tau_min:.3f})",
+                f"{self!r}: the logit s / tau(s) falls as s rises, between s = "
+                f"{float(falling[0]):.2f} and {float(falling[-1]):.2f}; for this profile it rises "
+                f"everywhere while tau_max / tau_min < {1 + 1 / float(steepness.max()):.3f} "
+                f"(here {self.tau_max / self.tau_min:.3f})",
                 stacklevel=4,
             )
 
@@ -200,8 +197,8 @@ class ShiftedCosineTemperature(ProfileTemperature):
 
     Args:
         shift: minus the plateau's edge; in [-1, 1].
-        scale: half the width of the dip (the paper's k). Default ``(1 + |shift|) / 2``, which puts ``tau_max`` at
-            s = -1 and s = +1.
+        scale: half the width of the dip (the paper's k). Default ``(1 + |shift|) / 2``, which puts
+            ``tau_max`` at s = -1 and s = +1.
 
     Examples:
         >>> tau = ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
@@ -213,14 +210,16 @@ class ShiftedCosineTemperature(ProfileTemperature):
         self, tau_min: float, tau_max: float, shift: float, scale: float | None = None
     ) -> None:
         check_number("shift", shift, "[-1, 1]")
-        self.shift, self.scale = shift, scale
+        self.shift = shift
+        self.scale = scale
         self.half_width = (1 + abs(shift)) / 2 if scale is None else scale
         check_number("scale", self.half_width, "(0, inf)")
         super().__init__(tau_min, tau_max)
 
     def shape(self, similarity: Tensor) -> Tensor:
         offset = similarity + self.shift
-        offset = offset.clamp(max=0) if self.shift <= 0 else offset.clamp(min=0)  # 0 on the plateau
+        # 0 on the plateau
+        offset = offset.clamp(max=0) if self.shift <= 0 else offset.clamp(min=0)
         return 0.5 * (1 + torch.cos(math.pi / self.half_width * offset))
 
 
@@ -261,7 +260,8 @@ class LinearTemperature(ProfileTemperature):
 
 @register("exponential")
 class ExponentialTemperature(ProfileTemperature):
-    """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of Table abltempfunc).
+    """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of
+    Table abltempfunc).
 
     The larger the sharpness c, the narrower the dip at s = 0.
 
@@ -311,9 +311,8 @@ class EvenODETemperature(ProfileTemperature):
         near_zero = ratio < 1e-3  # g / tau_min - 1 cancels there: use its Taylor series instead
         safe = torch.where(near_zero, torch.ones_like(ratio), ratio)
         series = ratio * (1 / 2 - ratio * (1 / 12 - ratio * (1 / 24 - ratio * (19 / 720))))
-        excess = torch.where(
-            near_zero, series, safe / torch.log1p(safe) - 1
-        )  # g(|s|) / tau_min - 1
+        # g(|s|) / tau_min - 1
+        excess = torch.where(near_zero, series, safe / torch.log1p(safe) - 1)
         return excess / (1 / (self.tau_min * math.log1p(1 / self.tau_min)) - 1)
 
 
@@ -335,7 +334,8 @@ class TeMoTemperature(ProfileTemperature):
     def __init__(self, tau_0: float, alpha: float) -> None:
         check_number("tau_0", tau_0, "(0, inf)")
         check_number("alpha", alpha, "[0, inf)")
-        self.tau_0, self.alpha = tau_0, alpha
+        self.tau_0 = tau_0
+        self.alpha = alpha
         super().__init__(tau_0, tau_0 + alpha)
 
     def shape(self, similarity: Tensor) -> Tensor:
@@ -351,7 +351,8 @@ def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
     integration constant ``c``.
 
     Examples:
-        >>> ode_temperature(torch.tensor([0.0, 0.5, 1.0]), delta_k=10.0, c=1.0)  # 0.5 / log(4) and 1 / log(9)
+        >>> # 0.5 / log(4) and 1 / log(9)
+        >>> ode_temperature(torch.tensor([0.0, 0.5, 1.0]), delta_k=10.0, c=1.0)
         tensor([   nan, 0.3607, 0.4551])
     """
     argument = delta_k * similarity - c

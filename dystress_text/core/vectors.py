@@ -19,15 +19,11 @@ def unit_vectors(x: Tensor) -> Tensor:
     entries are all below the smallest normal number (fp32: 1.2e-38) counts as zero.
     """
     x = at_least_fp32(x)
-    largest: Tensor = torch.linalg.vector_norm(
-        x.detach(), ord=torch.inf, dim=-1, keepdim=True
-    )  # (..., 1)
-    x = x / largest.where(
-        largest >= torch.finfo(x.dtype).tiny, torch.inf
-    )  # a unit vector does not depend on scale
-    length: Tensor = torch.linalg.vector_norm(
-        x, dim=-1, keepdim=True
-    )  # (..., 1), at least 1, or 0 of a zero row
+    largest: Tensor = torch.linalg.vector_norm(x.detach(), ord=torch.inf, dim=-1, keepdim=True)
+    # a unit vector does not depend on scale
+    x = x / largest.where(largest >= torch.finfo(x.dtype).tiny, torch.inf)
+    # (..., 1), at least 1, or 0 of a zero row
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / length.clamp(min=0.5)
 
 

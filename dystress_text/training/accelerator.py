@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import signal
 import sys
@@ -14,13 +15,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import (
-    DistributedType,
     InitProcessGroupKwargs,
     broadcast_object_list,
     parse_flag_from_env,
@@ -32,9 +32,8 @@ from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.settings import AUTO_FP16, EngineSettings
 
 T = TypeVar("T")
-_ECHO = (
-    1.0  # seconds; launchers pass a Ctrl-C on that the terminal has already sent to this process
-)
+# seconds; launchers pass a Ctrl-C on that the terminal has already sent to this process
+_ECHO = 1.0
 _ASK = 1.0  # seconds between two times that the processes ask each other for signals
 # how long processes wait for each other: the main one may evaluate for longer than NCCL's default,
 # ten minutes
@@ -66,46 +65,43 @@ def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
     not done.
     """
     count = accelerator.num_processes
-    if count == 1 < int(os.environ.get("WORLD_SIZE", "1")):
+    if count == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError(
-            "the launcher started several processes, but accelerate found no devices to join them on; for CPUs set "
-            "the environment variable ACCELERATE_USE_CPU=true"
+            "the launcher started several processes, but accelerate found no devices to join them "
+            "on; for CPUs set the environment variable ACCELERATE_USE_CPU=true"
         )
     # accelerate's launcher sets an address for several processes, and without --multi_gpu still
     # starts one
     said = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR", "WORLD_SIZE"} & os.environ.keys()
     if count == 1 and said == {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"}:
         warnings.warn(
-            "the launcher was asked for several processes and has started one, which trains alone; for several on CPUs "
-            "set ACCELERATE_USE_CPU=true and give accelerate launch --multi_gpu in place of --cpu",
+            "the launcher was asked for several processes and has started one, which trains alone; "
+            "for several on CPUs set ACCELERATE_USE_CPU=true and give accelerate launch "
+            "--multi_gpu in place of --cpu",
             stacklevel=2,
         )
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if (
-        accelerator.device.type == "cuda" and here > torch.cuda.device_count()
-    ):  # they would wait for each other
+    # processes that share a GPU would wait for each other
+    if accelerator.device.type == "cuda" and here > torch.cuda.device_count():
         raise UserError(
-            f"accelerate launch --num_processes: {here} processes on this machine, which shows them "
-            f"{torch.cuda.device_count()} GPU; each needs one of its own"
+            f"accelerate launch --num_processes: {here} processes on this machine, which shows "
+            f"them {torch.cuda.device_count()} GPU; each needs one of its own"
         )
-    if accelerator.distributed_type in (
-        DistributedType.FSDP,
-        DistributedType.DEEPSPEED,
-        DistributedType.MEGATRON_LM,
-    ):
-        raise UserError(
-            f"{accelerator.distributed_type.value} is not supported: every process holds the whole model"
-        )
-    if (batch := settings.train_batch_size) % count:
+    kind = accelerator.distributed_type.value
+    if kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+        raise UserError(f"{kind} is not supported: every process holds the whole model")
+    batch = settings.train_batch_size
+    if batch % count:
         reason = f"{batch} does not divide among {count} processes; use a multiple of {count}"
         raise ParameterError("train_batch_size", reason)
-    of_launcher, of_program = (
-        accelerator.gradient_accumulation_steps,
-        settings.gradient_accumulation_steps,
-    )
+    of_launcher = accelerator.gradient_accumulation_steps
+    of_program = settings.gradient_accumulation_steps
     if of_launcher != of_program:  # accelerate uses the launcher's number, the loop its own
-        says = f"the launcher (ACCELERATE_GRADIENT_ACCUMULATION_STEPS) says {of_launcher}, the program {of_program}"
-        raise ParameterError("gradient_accumulation_steps", f"{says}; give both the same")
+        raise ParameterError(
+            "gradient_accumulation_steps",
+            f"the launcher (ACCELERATE_GRADIENT_ACCUMULATION_STEPS) says {of_launcher}, the "
+            f"program {of_program}; give both the same",
+        )
 
 
 def keep_few_kernels() -> None:
@@ -115,11 +111,8 @@ def keep_few_kernels() -> None:
     kernels. By default it keeps 1,024 of them: with MiniLM a process grows by 20 MB a step. A step
     has fewer than 32 different products.
     """
-    for name in (
-        "ONEDNN_PRIMITIVE_CACHE_CAPACITY",
-        "LRU_CACHE_CAPACITY",
-    ):  # of oneDNN, and of torch's layer above it
-        os.environ.setdefault(name, "32")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "32")  # of torch's layer above it
 
 
 def set_kernels(deterministic: bool) -> None:
@@ -133,9 +126,8 @@ def set_kernels(deterministic: bool) -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = not deterministic
     if deterministic:
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # cuBLAS reads it when it starts
+        # cuBLAS reads it when it starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(deterministic)
 
 
@@ -143,7 +135,8 @@ def keep_fp32() -> None:
     """Compute fp32 in fp32: by default, GPUs since Ampere round the factors of a convolution to
     TF32, 10 bits.
     """
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def device_alone() -> torch.device:
@@ -164,11 +157,10 @@ def resolve_precision(name: str) -> str:
     if device_alone().type == "cuda":
         fast = name == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if fast else "fp16"
-    tiles = (
-        "_is_amx_tile_supported",
-        "_is_avx512_bf16_supported",
-    )  # private functions of torch; without them fp32
-    return "bf16" if any(getattr(torch.cpu, name, bool)() for name in tiles) else "no"
+    for tile in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
+        if getattr(torch.cpu, tile, bool)():  # private functions of torch; without them fp32
+            return "bf16"
+    return "no"
 
 
 def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
@@ -176,24 +168,21 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
     text = reason_of(error)
     if isinstance(error, torch.OutOfMemoryError):
         return (
-            f"the device is out of memory, with {peak_memory(accelerator.device) / 1e9:.1f} GB in use at most: lower "
-            "--train_batch_size or, without batch normalisation, give --grad_cache_chunk, which takes the memory of a "
-            "part of the batch"
+            f"the device is out of memory, with {peak_memory(accelerator.device) / 1e9:.1f} GB in "
+            "use at most: lower --train_batch_size or, without batch normalisation, give "
+            "--grad_cache_chunk, which takes the memory of a part of the batch"
         )
-    if isinstance(error, getattr(torch, "AcceleratorError", ())) or text.startswith(
-        "CUDA error"
-    ):  # torch before 2.8
+    # before torch 2.8 a RuntimeError
+    if isinstance(error, getattr(torch, "AcceleratorError", ())) or text.startswith("CUDA error"):
         return f"the device has failed ({text[:200]})"
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"the disk is full ({error.strerror})"
-    lost = (
-        isinstance(error, dist.DistError)
-        or "onnection closed by peer" in text
-        or "onnection reset by peer" in text
-    )
-    if lost and accelerator.num_processes > 1:
+    closed = re.search("onnection (closed|reset) by peer", text)
+    if accelerator.num_processes > 1 and (closed or isinstance(error, dist.DistError)):
         return "another process of this run is gone; its last output says why"
-    return None if isinstance(error, RuntimeError) else f"a file cannot be read or written ({text})"
+    if isinstance(error, RuntimeError):
+        return None
+    return f"a file cannot be read or written ({text})"
 
 
 def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
@@ -217,13 +206,15 @@ def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
 
 def gather_of(accelerator: Accelerator) -> Gather:
     """How a loss gets the embeddings of all processes."""
-    processes = accelerator.num_processes
-    return ProcessGather(accelerator.process_index, processes) if processes > 1 else LocalGather()
+    if accelerator.num_processes == 1:
+        return LocalGather()
+    return ProcessGather(accelerator.process_index, accelerator.num_processes)
 
 
 def describe(accelerator: Accelerator) -> str:
     """Devices and precision as a text for the user."""
-    return f"{accelerator.num_processes} x {accelerator.device.type}, precision {accelerator.mixed_precision}"
+    devices = f"{accelerator.num_processes} x {accelerator.device.type}"
+    return f"{devices}, precision {accelerator.mixed_precision}"
 
 
 class StopSignals:
@@ -235,21 +226,19 @@ class StopSignals:
 
     def __init__(self, accelerator: Accelerator) -> None:
         self._show = accelerator.is_main_process
-        self._number, self._since = 0, 0.0
-        self._gap = self._left = (
-            1  # steps from one asking to the next, and those of them that are left
-        )
+        self._number = 0
+        self._since = 0.0
+        self._gap = 1  # steps from one asking to the next
+        self._left = 1  # those of them that are left
         self._asked = time.monotonic()
         # a group of its own: the devices' backend would wait for the work queued on them
         self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
 
     def __enter__(self) -> Self:
-        numbers = (
-            (signal.SIGTERM, signal.SIGINT)
-            if threading.current_thread() is threading.main_thread()
-            else ()
-        )
-        self._before = {number: signal.signal(number, self._note) for number in numbers}
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -259,7 +248,8 @@ class StopSignals:
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if not self._number:
-            self._number, self._since = number, now
+            self._number = number
+            self._since = now
             if self._show and number == signal.SIGINT:
                 os.write(2, b"\nstopping when all is saved; Ctrl-C once more stops at once\n")
         elif number == signal.SIGINT and now - self._since > _ECHO:
@@ -280,7 +270,8 @@ class StopSignals:
         largest = torch.tensor([self._number, (now - self._asked) / self._gap], dtype=torch.float64)
         dist.all_reduce(largest, dist.ReduceOp.MAX, self._group)
         number, seconds = largest.tolist()  # of a step, the slowest process's
-        self._gap = self._left = max(1, int(_ASK / max(seconds, 1e-3)))
+        self._gap = max(1, int(_ASK / max(seconds, 1e-3)))
+        self._left = self._gap
         self._asked = now
         return int(number)
 

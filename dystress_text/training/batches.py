@@ -44,9 +44,8 @@ class BatchOrder:
 
     def __post_init__(self) -> None:
         if self.size < self.batch_size:
-            raise ParameterError(
-                "train_batch_size", f"{self.batch_size} exceeds the {self.size} training samples"
-            )
+            reason = f"{self.batch_size} exceeds the {self.size} training samples"
+            raise ParameterError("train_batch_size", reason)
 
     def __len__(self) -> int:
         """Number of batches per epoch."""
@@ -66,8 +65,11 @@ def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
     if per_epoch == 0:
         reason = f"{accumulation} batches per step, but an epoch has {batches}"
         raise ParameterError("gradient_accumulation_steps", reason)
-    steps = per_epoch * (settings.num_train_epochs or (math.inf if settings.max_steps > 0 else 1))
-    return per_epoch, settings.max_steps if 0 < settings.max_steps <= steps else math.ceil(steps)
+    most = settings.max_steps
+    if settings.num_train_epochs is None and most > 0:
+        return per_epoch, most
+    steps = math.ceil(per_epoch * (settings.num_train_epochs or 1))
+    return per_epoch, min(steps, most) if most > 0 else steps
 
 
 def load_ahead(
@@ -125,17 +127,17 @@ def backward_in_chunks(
     random numbers, to propagate it to the weights. Processes exchange gradients once, in the
     backward pass of the last chunk. Call it within ``accelerator.accumulate(model)``.
     """
-    device, cache, states = accelerator.device, [], []
-    generators: list[Any] = (
-        [torch] if device.type == "cpu" else [torch, torch.get_device_module(device)]
-    )
+    generators: list[Any] = [torch]
+    if accelerator.device.type != "cpu":
+        generators.append(torch.get_device_module(accelerator.device))
+    cache = []
+    states = []
     with torch.no_grad():
         for batch in chunks:
             states.append([generator.get_rng_state() for generator in generators])
             cache.append(embed(model, batch))
-    pieces = list(
-        zip(*((*chunk.views, *chunk.others) for chunk in cache), strict=True)
-    )  # of each tensor, by chunk
+    # of each tensor, by chunk
+    pieces = list(zip(*((*chunk.views, *chunk.others) for chunk in cache), strict=True))
     whole = [torch.cat(of_chunks) for of_chunks in pieces]
     whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in whole]
     count = len(cache[0].views)

@@ -32,7 +32,8 @@ from dystress_text.training.run_record import INTERRUPTED, NEW
 from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
 from dystress_text.training.task import Run
 
-_STATE, _TASK = "training_state.json", "task.safetensors"
+_STATE = "training_state.json"
+_TASK = "task.safetensors"
 _RESUME = "resume_from_checkpoint"
 _KEPT = 2  # checkpoints, the newest ones
 _OVERFLOWS = 50  # so many skipped steps in a row end an fp16 run
@@ -46,9 +47,8 @@ class TrainingState:
     best_metric: float | None = None  # the metric of the best model
     best_step: int | None = None  # the step of the best model
     metrics: dict[str, float] = field(default_factory=dict)  # all metrics of the best model
-    learned: dict[str, float] = field(
-        default_factory=dict
-    )  # what the loss had learned at the best model
+    # what the loss had learned at the best model
+    learned: dict[str, float] = field(default_factory=dict)
     train_seconds: float = 0.0  # spent in steps
     losses: list[float] = field(default_factory=list)  # read from the device and not logged yet
     skipped_steps: int = 0  # by fp16, because the gradient overflowed
@@ -64,18 +64,15 @@ class TrainingState:
         if fp16 and not math.isfinite(norm):
             self.skipped_steps += 1
             self.skipped_in_row += 1
-            return (
-                f"fp16 has skipped {_OVERFLOWS} steps in a row"
-                if self.skipped_in_row >= _OVERFLOWS
-                else None
-            )
+            if self.skipped_in_row < _OVERFLOWS:
+                return None
+            return f"fp16 has skipped {_OVERFLOWS} steps in a row"
         self.skipped_in_row = 0
-        for value, name in (
-            *((loss, "the loss") for loss in losses),
-            (norm, "the gradient's norm"),
-        ):
-            if not math.isfinite(value):
-                return f"{name} is {value}"
+        for loss in losses:
+            if not math.isfinite(loss):
+                return f"the loss is {loss}"
+        if not math.isfinite(norm):
+            return f"the gradient's norm is {norm}"
         self.losses += losses
         return None
 
@@ -88,16 +85,14 @@ class Checkpoints:
     def __init__(
         self, run: Run, settings: EngineSettings, accelerator: Accelerator, folder: Path
     ) -> None:
-        self.accelerator, self.task, self.settings, self.record = (
-            accelerator,
-            run.task.state,
-            settings,
-            run.record,
-        )
+        self.accelerator = accelerator
+        self.task = run.task.state
+        self.settings = settings
+        self.record = run.record
         self.output = folder
+        options = {name: x for name, x in run.options.items() if name not in FREE_OPTIONS}
         self.identity = {
-            name: value for name, value in run.options.items() if name not in FREE_OPTIONS
-        } | {
+            **options,
             "device": accelerator.device.type,
             "mixed_precision": accelerator.mixed_precision,
             "number of processes": accelerator.num_processes,
@@ -105,14 +100,13 @@ class Checkpoints:
         }
 
     def write(self, state: TrainingState) -> None:
-        """Write everything to a new folder, and remove the oldest ones; call it on all processes."""
-        staging, final = self.output / STAGING, self.output / f"checkpoint-{state.step}"
+        """Write everything to a new folder, and remove the oldest; call it on all processes."""
+        staging = self.output / STAGING
+        final = self.output / f"checkpoint-{state.step}"
 
         def finish() -> None:
-            save_file(
-                {name: x.contiguous() for name, x in self.task.state_dict().items()},
-                staging / _TASK,
-            )
+            tensors = {name: x.contiguous() for name, x in self.task.state_dict().items()}
+            save_file(tensors, staging / _TASK)
             content = {"state": asdict(state), "identity": self.identity}
             (staging / _STATE).write_text(json.dumps(content), encoding="utf-8")
             shutil.rmtree(final, ignore_errors=True)
@@ -137,21 +131,20 @@ class Checkpoints:
         """The newest checkpoint if the run resumes, and where it goes on. A checkpoint of another
         run is refused.
         """
-        folder = (
-            next(iter(checkpoint_folders(self.output)), None) if self.settings.resumes else None
-        )
-        if folder is None:
+        folders = checkpoint_folders(self.output)
+        if not self.settings.resumes or not folders:
             return None, TrainingState()
+        folder = folders[0]
         try:
             stored = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-            state, then = TrainingState(**stored["state"]), dict(stored["identity"])
+            state = TrainingState(**stored["state"])
+            changed = differences(dict(stored["identity"]), self.identity)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _unreadable(folder, error) from error
-        if changed := differences(then, self.identity):
+        if changed:
             reason = f"the run in {str(self.output)!r} had other settings ({changed})"
-            raise ParameterError(
-                _RESUME, f"{reason}; give those of its run.json, or another --output_dir"
-            )
+            advice = "give those of its run.json, or another --output_dir"
+            raise ParameterError(_RESUME, f"{reason}; {advice}")
         return folder, state
 
     def load(self, folder: Path) -> None:
@@ -162,9 +155,8 @@ class Checkpoints:
             self.accelerator.load_state(str(folder))
             self.task.load_state_dict(load_file(folder / _TASK))
             stored = load(folder / f"random_states_{self.accelerator.process_index}.pkl")
-            if not torch.equal(
-                stored["torch_manual_seed"], torch.get_rng_state()
-            ):  # accelerate only logs it
+            # accelerate only logs it
+            if not torch.equal(stored["torch_manual_seed"], torch.get_rng_state()):
                 raise ValueError("the random state was not loaded")
         except Exception as error:  # the libraries raise many kinds
             raise _unreadable(folder, error) from error
@@ -172,6 +164,5 @@ class Checkpoints:
 
 def _unreadable(folder: Path, error: Exception) -> ParameterError:
     reason = f"{folder} cannot be loaded: {reason_of(error)}"
-    return ParameterError(
-        _RESUME, f"{reason}; without this folder the run goes on from the one before"
-    )
+    advice = "without this folder the run goes on from the one before"
+    return ParameterError(_RESUME, f"{reason}; {advice}")

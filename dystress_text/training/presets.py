@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import without_tokens
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from dystress_text.core.objectives import Objective
 
 PAPER = "paper"  # the entry of the record
+_LENGTH = {"max_steps", "num_train_epochs"}
 # options that no row has: places and logs, chance, and how the same numbers are computed
-_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk"} - {
-    "train_file",
-    "dataset",
-    "train_list",
-}
+_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk"}
+_NOT_OF_A_ROW -= {"train_file", "dataset", "train_list"}
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,8 @@ class Preset:
 
     about: str  # what the settings are for, and the row of the paper's table that they reproduce
     settings: dict[str, Any]  # values by option name; other options keep their defaults
-    rows: tuple[
-        str, ...
-    ] = ()  # such as ``Table stsresall, row MACL (repro.)``; ``about`` has the first
+    # such as ``Table stsresall, row MACL (repro.)``; ``about`` has the first
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,9 +52,13 @@ class Program:
     def listing(self) -> str:
         """A line for each preset: its name and what it stands for."""
         width = max(map(len, self.presets))
-        return "\n".join(
-            f"{name.ljust(width)}  {preset.about}" for name, preset in self.presets.items()
-        )
+        lines = [f"{name.ljust(width)}  {preset.about}" for name, preset in self.presets.items()]
+        return "\n".join(lines)
+
+    @property
+    def options(self) -> dict[str, Field[Any]]:
+        """All options by name."""
+        return {entry.name: entry for group in self.groups for entry in fields(group)}
 
     def settings(self, given: Mapping[str, Any]) -> tuple[list[Any], Objective, str]:
         """One instance of each group, the loss, and the name of the preset, from the options that
@@ -66,59 +67,51 @@ class Program:
         options = dict(given)
         name = str(options.pop("preset", None) or self.default)
         if name not in self.presets:
-            raise ParameterError(
-                "preset", f"no {name!r}{meant(name, self.presets)}; --list_presets shows all"
-            )
-        known = [entry.name for group in self.groups for entry in fields(group)]
+            reason = f"no {name!r}{meant(name, self.presets)}; --list_presets shows all"
+            raise ParameterError("preset", reason)
         for option in options:
-            if option not in (*known, "temp"):
-                raise ParameterError(option, f"unknown option{meant(option, known)}")
-        length = {"max_steps", "num_train_epochs"}
-        left_out = {
-            *(length if length & options.keys() else ()),
-            *(self.of_loss if "loss" in options else ()),
-        }
-        values = {
-            key: value for key, value in self.presets[name].settings.items() if key not in left_out
-        } | options
-        wanted, tau = values["loss"], values.pop("temp", None)
+            if option not in self.options and option != "temp":
+                raise ParameterError(option, f"unknown option{meant(option, self.options)}")
+        left_out = set(self.of_loss if "loss" in options else ())
+        if options.keys() & _LENGTH:
+            left_out |= _LENGTH
+        of_preset = self.presets[name].settings.items()
+        values = {key: value for key, value in of_preset if key not in left_out} | options
+        wanted = values["loss"]
+        tau = values.pop("temp", None)
         values["loss"] = str(wanted)
-        groups: list[Any] = [
-            group(**{entry.name: converted(entry, group, values[entry.name])
-                     for entry in fields(group) if entry.name in values})
-            for group in self.groups
-        ]  # fmt: skip
+        for option, value in values.items():
+            if without_tokens(str(value)) != str(value):  # the run records all options
+                reason = "this looks like an access token; put it into the environment variable"
+                raise ParameterError(option, f"{reason} HF_TOKEN")
+        groups: list[Any] = []
+        for group in self.groups:
+            entries = [entry for entry in fields(group) if entry.name in values]
+            arguments = {x.name: converted(x, group, values[x.name]) for x in entries}
+            groups.append(group(**arguments))
+        # last, so that help and errors of the command line come at once: it needs torch
         objective = _objective(wanted, tau, "loss" in given)
         groups = [
             replace(group, loss=str(objective)) if hasattr(group, "loss") else group
             for group in groups
         ]
-        for option, value in (each for group in groups for each in vars(group).items()):
-            if without_tokens(str(value)) != str(value):  # the run records all options
-                reason = (
-                    "this looks like an access token; put it into the environment variable HF_TOKEN"
-                )
-                raise ParameterError(option, reason)
         return groups, objective, name
 
 
 def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
-    """The loss of a run; ``temp`` takes the place of the preset's temperature, if no loss is named."""
-    # here, so that help and errors of the command line come at once
+    """Return the loss of a run; ``temp`` replaces the preset's temperature, if no loss is named."""
     from dystress_text.core.objectives import Objective, loss
     from dystress_text.core.registry import LossError, parameters
 
-    if isinstance(wanted, Objective):
-        objective = wanted
-    elif isinstance(wanted, str):
+    objective = wanted
+    if isinstance(wanted, str):
         try:
             objective = loss(wanted, own_classes=True)
         except LossError as error:
             raise ParameterError("loss", str(error)) from error
-    else:
-        raise ParameterError(
-            "loss", f"a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}"
-        )
+    if not isinstance(objective, Objective):
+        reason = f"a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}"
+        raise ParameterError("loss", reason)
     if tau is None:
         return objective
     if "temperature" not in parameters(type(objective)):
@@ -128,18 +121,23 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
     try:
         return objective.replace(temperature=float(tau))
     except (TypeError, ValueError) as error:
-        reason = f"a temperature is a number above 0, such as 0.05, got {tau}"
-        raise ParameterError("temp", str(error) if lies_in(tau, "(0, inf)") else reason) from error
+        reason = str(error)
+        if not lies_in(tau, "(0, inf)"):
+            reason = f"a temperature is a number above 0, such as 0.05, got {tau}"
+        raise ParameterError("temp", reason) from error
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Adds the preset's default to the help of an option that does not mention it."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        text, default = action.help or "", getattr(action, "shown", None)
+        text = action.help or ""
+        default = getattr(action, "shown", None)
         if default is None or default is False or "default" in text.lower():
             return text
-        return f"{text} Default {' '.join(map(str, default)) if isinstance(default, list) else default}."
+        if isinstance(default, list):
+            default = " ".join(map(str, default))
+        return f"{text} Default {default}."
 
 
 class _Help(argparse.Action):
@@ -181,28 +179,25 @@ def parse_options(
         add_help=False,
     )
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
-    add, absent = parser.add_argument, argparse.SUPPRESS
+    add = parser.add_argument
+    absent = argparse.SUPPRESS
     about = f"Settings by name; default {program.default}. --list_presets shows all."
     add("--preset", metavar="NAME", default=absent, help=about)
     about = "Show the presets with the table and row that each stands for, and exit."
     add("--list_presets", action="version", version=program.listing(), help=about)
-    add(
-        "--temp",
-        type=float,
-        default=absent,
-        metavar="X",
-        help="A constant temperature for the preset's objective.",
-    )
+    about = "A constant temperature for the preset's objective."
+    add("--temp", type=float, metavar="X", default=absent, help=about)
     shown = ("preset", "list_presets", "help", "temp", *common) if common else ()
-    about = f"Show the usual options, or all {sum(len(fields(group)) for group in program.groups)}, and exit."
+    about = f"Show the usual options, or all {len(program.options)}, and exit."
+    const = (program, shown)
     add(
         "-h",
         "--help",
         action=_Help,
         nargs="?",
-        const=(program, shown),
-        default=absent,
+        const=const,
         metavar="all",
+        default=absent,
         help=about,
     )
     add("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)  # of torch.distributed.launch
@@ -216,9 +211,8 @@ def _check_rank(rank: int) -> None:
     alone.
     """
     if rank >= 0 and os.environ.get("LOCAL_RANK") != str(rank):
-        raise ParameterError(
-            "local_rank", f"{rank}, but LOCAL_RANK is not; start with torchrun or accelerate launch"
-        )
+        advice = "start with torchrun or accelerate launch"
+        raise ParameterError("local_rank", f"{rank}, but LOCAL_RANK is not; {advice}")
 
 
 def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,10 +222,9 @@ def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:
     preset = program.presets[run["preset"]]
     if not preset.rows:
         return {}
-    options = (entry for group in program.groups for entry in fields(group))
-    row = {entry.name: preset.settings.get(entry.name, default_of(entry)) for entry in options}
-    not_compared = {*_NOT_OF_A_ROW, *program.not_of_a_row}
-    changed = [name for name in row if name not in not_compared and run[name] != row[name]]
+    row = {name: preset.settings.get(name, default_of(x)) for name, x in program.options.items()}
+    compared = row.keys() - _NOT_OF_A_ROW - set(program.not_of_a_row)
+    changed = [name for name in row if name in compared and run[name] != row[name]]
     differs = ", ".join(f"--{name} {run[name]} (row: {row[name]})" for name in changed)
     return {PAPER: {"rows": list(preset.rows), "differs": differs}}
 
@@ -240,5 +233,6 @@ def said_of(paper: PaperRow) -> str:
     """Return the first row and in what a run differs from it; empty where there is none."""
     if not paper.rows:
         return ""
-    differs = f"; differs from the row in {paper.differs}" if paper.differs else ""
-    return f"{paper.rows[0]}{differs}"
+    if not paper.differs:
+        return paper.rows[0]
+    return f"{paper.rows[0]}; differs from the row in {paper.differs}"

@@ -11,6 +11,7 @@ The logs hold one JSON object per line with ``step`` in each.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,20 +22,27 @@ from dystress_text.files.whole import to_json, write_json, write_text
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS
 
-RECORD, REPORT = "run.json", "report.html"
+RECORD = "run.json"
+REPORT = "report.html"
 AUDIT = "audit.json"  # what dystress audit writes
-LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
+LOG = "metrics.jsonl"
+SIMILARITY_LOG = "similarity.jsonl"
 TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
-PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
-MODEL_FILES = (  # no model loads without one of them
-    "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
+TEXT_PROGRAM = "dystress_text/train.py"
+IMAGE_PROGRAM = "vision/train.py"
+PROGRAMS = (TEXT_PROGRAM, IMAGE_PROGRAM)
+# no model loads without one of them
+MODEL_FILES = (
+    "modules.json",
+    "model.safetensors",
+    "model-?????-of-?????.safetensors",
+    "model.safetensors.index.json",
     "projector.safetensors",
-)  # fmt: skip
+)
 EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.json")  # of 0.2 the second
-FILES = (  # of a run, besides its record
-    LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES
-)  # fmt: skip
+# of a run, besides its record
+FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
 _NAMED = 8  # differences that a message names
 _STEP = re.compile(r"checkpoint-(\d+)")
 
@@ -60,13 +68,11 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection
     none.
     """
     now = json.loads(json.dumps(now))
-    names = [
-        name for name in {**then, **now} if name not in but and then.get(name) != now.get(name)
-    ]
-    more = [f"{len(names) - _NAMED} more"] * (len(names) > _NAMED)  # of another program's run
-    return "; ".join(
-        [*(f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_NAMED]), *more]
-    )
+    names = [x for x in {**then, **now} if x not in but and then.get(x) != now.get(x)]
+    words = [f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_NAMED]]
+    if len(names) > _NAMED:  # of another program's run
+        words.append(f"{len(names) - _NAMED} more")
+    return "; ".join(words)
 
 
 def check_version(folder: Path, record: Mapping[str, Any]) -> None:
@@ -138,12 +144,12 @@ def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
 
 def checkpoint_folders(output: Path) -> list[Path]:
     """A run's checkpoints, complete or not, the newest one first."""
-    by_step = [
-        (int(match[1]), path)
-        for path in output.glob("checkpoint-*")
-        if (match := _STEP.fullmatch(path.name))
-    ]
-    return [path for _, path in sorted(by_step, reverse=True) if path.is_dir()]
+    by_step = {}
+    for path in output.glob("checkpoint-*"):
+        step = _STEP.fullmatch(path.name)
+        if step and path.is_dir():
+            by_step[int(step[1])] = path
+    return [by_step[step] for step in sorted(by_step, reverse=True)]
 
 
 def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
@@ -159,9 +165,7 @@ def shorten_logs(output: Path, step: int) -> None:
     for log in (output / LOG, output / SIMILARITY_LOG):
         if log.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            kept = [
-                line for line in lines if (values := _values_of(line)) and values["step"] <= step
-            ]
+            kept = [line for line in lines if _step_of(line).get("step", math.inf) <= step]
             write_text(log, "".join(f"{line}\n" for line in kept))
 
 
@@ -172,15 +176,18 @@ def read_steps(log: Path) -> Iterator[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{log} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
-        if (values := _values_of(line)) is None:
+        values = _step_of(line)
+        if not values:
             raise UserError(f"{log}: line {number} is not the record of a step")
         yield values
 
 
-def _values_of(line: str) -> dict[str, Any] | None:
-    """What a line of a log holds; None if it is not the line of a step."""
+def _step_of(line: str) -> dict[str, Any]:
+    """Return what a line of a log holds; {} if it is not the line of a step."""
     try:
-        values: dict[str, Any] = json.loads(line)
+        values = json.loads(line)
     except (ValueError, RecursionError):
-        return None
-    return values if isinstance(values, dict) and isinstance(values.get("step"), int) else None
+        return {}
+    if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+        return {}
+    return values

@@ -5,13 +5,26 @@ A field that a run has not reached yet, or that its program does not write, has 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-NEW, INTERRUPTED, FINISHED = "new", "interrupted", "finished"  # states of a run
+# states of a run
+NEW = "new"
+INTERRUPTED = "interrupted"
+FINISHED = "finished"
 
 Figures = Mapping[str, float]  # by metric
+
+
+def state_of(record: Mapping[str, Any]) -> str:
+    """Return the state of a run by its record, or by whether it has figures if it names none."""
+    if "state" in record:
+        return str(record["state"])
+    if "trained" in record:
+        return FINISHED
+    return INTERRUPTED if record else NEW
 
 
 @dataclass(frozen=True)
@@ -29,7 +42,6 @@ class DenseModel(BaseModel):
 
     dim: int = 0
     weight: float = 0.0  # of the lexical part
-    gives: str = ""  # how the two make one vector
 
 
 @dataclass(frozen=True)
@@ -52,12 +64,10 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The record of a run of text or images."""
+    """The record of a run of text or images: what other rooms read of it."""
 
     program: str = ""
     state: str = NEW
-    version: str | None = None  # of this package; None before 0.2
-    revision: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     loss: str = ""
     base_model: BaseModel = BaseModel()
@@ -76,26 +86,20 @@ class RunRecord:
     halves: HeldOut | None = None
     similarities: Mapping[str, Any] = field(default_factory=dict)  # histograms of scored pairs
     random_pairs: Mapping[str, Any] | None = None
-    neighbours: Mapping[str, Any] = field(default_factory=dict)  # of images
     learned_temperature: Mapping[str, float] = field(default_factory=dict)
     steps: int | None = None
     best_step: int | None = None
-    skipped_steps: int = 0
     train_seconds: float | None = None
-    sentences_per_second: float | None = None
-    images_per_second: float | None = None
-    padding_share: float | None = None
-    peak_memory_gb: float | None = None
     device: str | None = None
     processes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    more: Mapping[str, Any] = field(default_factory=dict)  # what this version does not know
+    content: Mapping[str, Any] = field(default_factory=dict)  # of the file, all of it
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
         """Return the record that the content of ``run.json`` holds, of 0.2 too."""
-        known = {entry.name for entry in fields(cls)} - {"more"}
-        given = {name: values[name] for name in known if values.get(name) is not None}
+        names = {entry.name for entry in fields(cls)} - {"content"}
+        given = {name: values[name] for name in names if values.get(name) is not None}
         for name, kind in _NESTED.items():
             if name in given:
                 parts = {entry.name for entry in fields(kind)} & given[name].keys()
@@ -103,22 +107,11 @@ class RunRecord:
         untrained = given.get("untrained", {})
         if not all(isinstance(figures, Mapping) for figures in untrained.values()):
             given["untrained"] = {"": untrained}
-        if "state" not in given:  # before 0.2 a run with figures was a finished one
-            given["state"] = FINISHED if "trained" in values else INTERRUPTED if values else NEW
-        return cls(**given, more={name: values[name] for name in values if name not in known})
+        return cls(**{**given, "state": state_of(values), "content": values})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of ``run.json``, without what has its default."""
-        default = RunRecord()
-        known = {
-            name: value
-            for name, value in asdict(self).items()
-            if name in ("state", "head") or getattr(self, name) != getattr(default, name)
-        }
-        known |= known.pop("more", {})
-        if list(self.untrained) == [""]:
-            known["untrained"] = dict(self.untrained[""])
-        return known
+        """Return the content of ``run.json`` that the record was read from."""
+        return dict(self.content)
 
     @property
     def pooler(self) -> str:
@@ -134,22 +127,19 @@ class RunRecord:
     @property
     def not_above_baseline(self) -> list[str]:
         """The metrics of pairs and collections on which the model does not beat the lexical one."""
-        return [
-            name
-            for name, figure in self.words.items()
-            if name.endswith(("_spearman", "_ndcg@10"))
-            and name != "avg_spearman"
-            and self.trained.get(name, figure + 1) <= figure
-        ]
+        names = []
+        for name, figure in self.words.items():
+            compared = name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"
+            if compared and name in self.trained and self.trained[name] <= figure:
+                names.append(name)
+        return names
 
     @property
     def step_chosen_by(self) -> str | None:
         """The metric that chose the step that was kept; None if only the last was measured."""
         every = self.settings.get("eval_steps")
-        last = every is not None and (
-            every == 0 or (self.steps is not None and every >= self.steps)
-        )
-        if last and self.best_step in (None, self.steps):
+        single = every == 0 or (every is not None and every >= (self.steps or math.inf))
+        if single and self.best_step in (None, self.steps):
             return None
         metric: str | None = self.settings.get("metric_for_best_model")
         return metric

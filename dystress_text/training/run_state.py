@@ -19,20 +19,11 @@ from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.whole import MODEL_STAGING, move_files
 from dystress_text.training import run_folder
 from dystress_text.training.run_folder import RECORD, checkpoint_folders, read_record, write_record
-from dystress_text.training.run_record import FINISHED, INTERRUPTED, NEW
+from dystress_text.training.run_record import FINISHED, INTERRUPTED, NEW, state_of
 from dystress_text.training.settings import EngineSettings
 
 REPLACING = ".replacing"  # where a run lives that replaces another one
 TRAINED = ".replacing-trained"  # the same folder once its files take the old run's place
-
-
-def state_of(record: Mapping[str, Any]) -> str:
-    """Return the state of a run by its record, or by whether it has figures if it names none."""
-    if "state" in record:
-        return str(record["state"])
-    if "trained" in record:
-        return FINISHED
-    return INTERRUPTED if record else NEW
 
 
 @contextmanager

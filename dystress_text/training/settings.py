@@ -15,10 +15,22 @@ from dystress_text.errors import ParameterError, UserError
 AUTO_FP16 = "auto_fp16"
 # options that may differ between a run and its continuation
 FREE_OPTIONS = (
-    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps", "report_to",
-    "log_similarity", "train_file", "eval_file", "dataset", "data_dir", "train_list", "skip_corrupt", "preset",
+    "output_dir",
+    "overwrite_output_dir",
+    "resume_from_checkpoint",
+    "save_steps",
+    "logging_steps",
+    "report_to",
+    "log_similarity",
+    "train_file",
+    "eval_file",
+    "dataset",
+    "data_dir",
+    "train_list",
+    "skip_corrupt",
+    "preset",
     "push_to_hub",
-)  # fmt: skip
+)
 DATA_OPTIONS = {"train_file", "eval_file", "dataset", "train_list"}
 # options that may differ between two runs of one configuration, which has one training text
 CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - DATA_OPTIONS
@@ -34,7 +46,8 @@ class EngineSettings:
     overwrite_output_dir: bool = option(False, "Replace the run that output_dir holds.")
     resume_from_checkpoint: str = option(
         "no",
-        "Resume the run that output_dir holds; auto also begins one where the folder is absent or empty.",
+        "Resume the run that output_dir holds; auto also begins one where the folder is absent or "
+        "empty.",
         nargs="?",
         const="yes",
         choices=["yes", "no", "auto"],
@@ -78,14 +91,15 @@ class EngineSettings:
     )
     mixed_precision: str = option(
         "auto",
-        "auto: the launcher's precision, else bf16 if the device is fast in it, else fp16 on CUDA, else no. "
-        "auto_fp16: the same, but fp16 on every CUDA device, as SimCSE's scripts. "
+        "auto: the launcher's precision, else bf16 if the device is fast in it, else fp16 on CUDA, "
+        "else no. auto_fp16: the same, but fp16 on every CUDA device, as SimCSE's scripts. "
         "no is fp32, also under a launcher without a precision.",
         choices=["auto", AUTO_FP16, "no", "bf16", "fp16"],
     )
     deterministic: bool = option(
         False,
-        "On a GPU: the same kernels each time, so that runs are equal bit by bit, as on the CPU anyway; slower.",
+        "On a GPU: the same kernels each time, so that runs are equal bit by bit, as on the CPU "
+        "anyway; slower.",
     )
     eval_steps: int = option(
         125, "Steps between evaluations; 0 for only one at the end.", interval="[0, inf)"
@@ -98,7 +112,8 @@ class EngineSettings:
     )
     log_similarity: bool = option(
         False,
-        "Write similarities, temperatures and gradients of pairs to similarity.jsonl, for dystress audit.",
+        "Write similarities, temperatures and gradients of pairs to similarity.jsonl, for dystress "
+        "audit.",
     )
     metric_for_best_model: str | None = option(
         None, "The metric that selects the best model (higher is better)."
@@ -110,9 +125,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if self.max_steps == 0:
-            raise ParameterError(
-                "max_steps", "0 steps train nothing; evaluation has a program of its own"
-            )
+            reason = "0 steps train nothing; evaluation has a program of its own"
+            raise ParameterError("max_steps", reason)
         if self.overwrite_output_dir and self.resumes:
             raise UserError(
                 "--overwrite_output_dir and --resume_from_checkpoint exclude each other"

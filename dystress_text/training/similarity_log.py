@@ -17,7 +17,6 @@ over [-1, 1]. And it holds ``comparison`` (:mod:`dystress_text.core.diagnosis`),
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,31 +29,27 @@ from dystress_text.core.objectives import ContrastiveLoss
 HIGH_SIMILARITY = 0.4  # above it the high-similarity region begins
 
 
-@dataclass
 class SimilarityLog:
     """Watches an objective's batches, before a queue takes them in; the device is read in
     :meth:`read` alone.
     """
 
-    objective: ContrastiveLoss
-    _step: PairSums | None = field(default=None, init=False)
-    _steps: list[PairSums] = field(default_factory=list, init=False)
-    _compared: Comparison | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self.objective.register_forward_pre_hook(self._add)
+    def __init__(self, objective: ContrastiveLoss) -> None:
+        self.objective = objective
+        self._step: PairSums | None = None
+        self._steps: list[PairSums] = []
+        self._compared: Comparison | None = None
+        objective.register_forward_pre_hook(self._add)
 
     def _add(self, _: nn.Module, views: Sequence[Tensor]) -> None:
-        sums, compared = (
-            pair_sums(self.objective, views, HIGH_SIMILARITY),
-            compare(self.objective, views),
-        )
-        self._step = sums if self._step is None else PairSums(*map(torch.add, self._step, sums))
-        self._compared = (
-            compared
-            if self._compared is None
-            else Comparison(*map(torch.add, self._compared, compared))
-        )
+        sums = pair_sums(self.objective, views, HIGH_SIMILARITY)
+        if self._step is not None:
+            sums = PairSums(*map(torch.add, self._step, sums))
+        self._step = sums
+        compared = compare(self.objective, views)
+        if self._compared is not None:
+            compared = Comparison(*map(torch.add, self._compared, compared))
+        self._compared = compared
 
     def end_step(self) -> None:
         """End a step; the batches since the last call belong to it."""
@@ -63,19 +58,19 @@ class SimilarityLog:
         self._step = None
 
     def read(self, accelerator: Accelerator) -> list[dict[str, Any]]:
-        """The lines of the steps since the last call, over all processes; call it on all of them."""
+        """Return the lines of the steps since the last call; call it on all processes."""
         if not self._steps:
             return []
-        sums = [
-            torch.stack(of_steps) for of_steps in zip(*self._steps, strict=True)
-        ]  # (steps, ...) each
-        sums = [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
+        steps = [torch.stack(each) for each in zip(*self._steps, strict=True)]  # (steps, ...) each
         self._steps.clear()
-        compared = Comparison(
-            *(each.double().cpu() for each in accelerator.reduce(self._compared, "sum"))
-        )
+        sums = PairSums(*_over_processes(steps, accelerator))
+        compared = Comparison(*_over_processes(self._compared, accelerator))
         self._compared = None
-        return lines_of(PairSums(*sums), compared)
+        return lines_of(sums, compared)
+
+
+def _over_processes(sums: Any, accelerator: Accelerator) -> list[Tensor]:
+    return [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
 
 
 def lines_of(sums: PairSums, compared: Comparison) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch.utils import deterministic
 
 
 @contextmanager
@@ -19,23 +20,18 @@ def left_as_they_were() -> Iterator[None]:
     """Put back random numbers, torch's choice of kernels, and accelerate's state and words, as they
     were before.
     """
-    begun = bool(
-        PartialState._shared_state
-    )  # by the user; else the next run may have another precision
-    python, numpy = random.getstate(), np.random.get_state()
-    log, backends, memory = (
-        logging.getLogger("accelerate.utils.other"),
-        torch.backends,
-        torch.utils.deterministic,
-    )
-    strict, level, timed = (
-        torch.are_deterministic_algorithms_enabled(),
-        log.level,
-        backends.cudnn.benchmark,
-    )
-    attention: bool = backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    tf32 = backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32
-    filled = memory.fill_uninitialized_memory  # type: ignore[attr-defined]
+    # by the user; else the next run may have another precision
+    begun = bool(PartialState._shared_state)
+    python = random.getstate()
+    numpy = np.random.get_state()
+    strict = torch.are_deterministic_algorithms_enabled()
+    attention: bool = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
+    benchmark = torch.backends.cudnn.benchmark
+    of_convolutions = torch.backends.cudnn.allow_tf32
+    of_products = torch.backends.cuda.matmul.allow_tf32
+    filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    log = logging.getLogger("accelerate.utils.other")
+    level = log.level
     log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
     try:
         with torch.random.fork_rng():
@@ -48,7 +44,8 @@ def left_as_they_were() -> Iterator[None]:
             AcceleratorState._reset_state(reset_partial_state=True)
             GradientState._reset_state()
         torch.use_deterministic_algorithms(strict)
-        backends.cudnn.benchmark = timed
-        backends.cudnn.allow_tf32, backends.cuda.matmul.allow_tf32 = tf32
-        backends.cuda.enable_cudnn_sdp(attention)
-        memory.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        torch.backends.cuda.enable_cudnn_sdp(attention)
+        torch.backends.cudnn.benchmark = benchmark
+        torch.backends.cudnn.allow_tf32 = of_convolutions
+        torch.backends.cuda.matmul.allow_tf32 = of_products
+        deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

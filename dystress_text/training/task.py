@@ -58,7 +58,7 @@ class Task(Protocol):
         """Metrics of ``model``, by name. Must not change the random state."""
 
     def save(self, folder: Path) -> None:
-        """Write ``model`` in the form that users load; each file replaces that of the model before."""
+        """Write ``model`` in the form that users load; each file replaces the one before."""
 
 
 @dataclass(kw_only=True)

@@ -48,9 +48,8 @@ from dystress_text.training.task import Run
 
 LEARNED_RATE = 1e-3  # peak learning rate of what a loss of the user's own learns
 _COLLAPSED = 1e-3  # of the spread before the first step
-_ROUNDING = (
-    1e-6  # a smaller spread before the first step, as of one line again and again, says nothing
-)
+# a smaller spread before the first step, as of one line again and again, says nothing
+_ROUNDING = 1e-6
 
 
 class Trainer:
@@ -66,44 +65,33 @@ class Trainer:
         accelerator: Accelerator,
         folder: Path | None = None,
     ) -> None:
-        self.run, self.task, self.settings, self.accelerator = run, run.task, settings, accelerator
-        rank, processes = accelerator.process_index, accelerator.num_processes
+        self.run = run
+        self.task = run.task
+        self.settings = settings
+        self.accelerator = accelerator
+        self.folder = folder or Path(settings.output_dir)
+        rank = accelerator.process_index
         self.order = BatchOrder(
-            run.samples, settings.train_batch_size, settings.seed, rank, processes
+            run.samples, settings.train_batch_size, settings.seed, rank, accelerator.num_processes
         )
         self.steps_per_epoch, self.total_steps = count_steps(len(self.order), settings)
         # each process has its own random numbers, for dropout and augmentation
         set_seed(int(np.random.SeedSequence([settings.seed, rank]).generate_state(1)[0]))
-        network = run.task.model
-        if run.make_optimizer is None:
-            groups = parameter_groups(network, settings.weight_decay)
-            optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-                groups, lr=settings.learning_rate, fused=True
-            )
-        else:
-            optimizer = run.make_optimizer(network)
-        if learned := [
-            parameter for parameter in run.task.objective.parameters() if parameter.requires_grad
-        ]:
-            rates = (getattr(part, "learning_rate", None) for part in run.task.objective.modules())
-            rate = next(filter(None, rates), LEARNED_RATE)
-            optimizer.add_param_group({"params": learned, "lr": rate, "weight_decay": 0.0})
-        self.model, self.optimizer = accelerator.prepare(network, optimizer)
-        kind = {"constant": "constant_with_warmup"}.get(
-            settings.lr_scheduler_type, settings.lr_scheduler_type
-        )
+        optimizer = _optimizer_of(run, settings)
+        self.model, self.optimizer = accelerator.prepare(run.task.model, optimizer)
+        kind = settings.lr_scheduler_type
+        if kind == "constant":
+            kind = "constant_with_warmup"
         warmup = math.ceil(settings.warmup_ratio * self.total_steps)
         self.scheduler: LambdaLR = get_scheduler(kind, self.optimizer, warmup, self.total_steps)
-        self.folder = folder or Path(settings.output_dir)
         self._checkpoints = Checkpoints(run, settings, accelerator, self.folder)
         self._resumed, self.state = self._checkpoints.find()
         self._similarities: SimilarityLog | None = None
         if settings.log_similarity and isinstance(run.task.objective, ContrastiveLoss):
             self._similarities = SimilarityLog(run.task.objective)
         self._fp16 = accelerator.scaler is not None
-        self._pending: list[
-            Tensor
-        ] = []  # a loss and a gradient's norm, (2,), for each batch since the last reading
+        # a loss and a gradient's norm, (2,), for each batch since the last reading
+        self._pending: list[Tensor] = []
 
     def fit(self) -> TrainingState:
         """Train to the end, keeping the best model in ``output_dir``, and return the final state.
@@ -117,25 +105,25 @@ class Trainer:
         try:
             return self._fit()
         except DataError as error:  # in a batch that was to come
-            if (
-                not self.state.step or self.accelerator.num_processes > 1
-            ):  # other processes are in the step
+            step = self.state.step
+            # with several processes, the others are in the step
+            if not step or self.accelerator.num_processes > 1:
                 raise
             self._read_losses()
             self._log_similarities()
             self._checkpoints.write(self.state)
-            raise DataError(
-                f"{error}; step {self.state.step} is saved, --resume_from_checkpoint goes on"
-            ) from error
+            saved = f"step {step} is saved, --resume_from_checkpoint goes on"
+            raise DataError(f"{error}; {saved}") from error
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
         except (OSError, RuntimeError, SafetensorError) as error:
-            if (reason := failure_of(error, self.accelerator)) is None:
+            reason = failure_of(error, self.accelerator)
+            if reason is None:
                 raise
-            step = f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}"
-            where = f"{step}, in {str(self.folder)!r}: {reason}"
             raise TrainingError(
-                f"{where}. {self._saved_model()}; complete checkpoints stay as they are"
+                f"after step {self.state.step} of {self.total_steps}, batch of "
+                f"{self.order.batch_size}, in {str(self.folder)!r}: {reason}. "
+                f"{self._saved_model()}; complete checkpoints stay as they are"
             ) from error
 
     def close(self) -> None:
@@ -148,19 +136,22 @@ class Trainer:
         self.accelerator.end_training()
 
     def _fit(self) -> TrainingState:
-        state, main = self.state, self.accelerator.is_main_process
+        state = self.state
         if self._resumed is None:
             state.spread = on_main_process(self.accelerator, lambda: spread_of(self.task.probe()))
         else:
             self._resume(self._resumed)
         if self.settings.report_to != "none":
-            plain = {
-                k: v for k, v in self.run.options.items() if isinstance(v, (int, float, str, bool))
-            }
+            options = self.run.options.items()
+            plain = {name: x for name, x in options if isinstance(x, int | float | str)}
             self.accelerator.init_trackers("dystress", config=plain)
         self.model.train()
         bar = progress_bar(
-            show=main, total=self.total_steps, initial=state.step, desc="training", unit=" steps"
+            show=self.accelerator.is_main_process,
+            total=self.total_steps,
+            initial=state.step,
+            desc="training",
+            unit=" steps",
         )
         with StopSignals(self.accelerator) as stop, bar:
             self._mark = time.perf_counter()
@@ -175,21 +166,20 @@ class Trainer:
         """Load the state of a checkpoint, and forget what was logged after it."""
         self._checkpoints.load(folder)
         step = self.state.step
-        self.scheduler.last_epoch, self.scheduler._step_count = step - 1, step + 1
+        self.scheduler.last_epoch = step - 1
+        self.scheduler._step_count = step + 1
         self.scheduler.step()
         on_main_process(self.accelerator, lambda: shorten_logs(self.folder, step))
 
     # ---- a step
-    # ----------------------------------------------------------------------------------------------------
 
     def _batches(self, start: int) -> Iterator[list[list[Batch]]]:
         """The micro-batches of each step from ``start`` on, each as a list of chunks that are
         embedded at once.
         """
-        accumulation, chunk = (
-            self.settings.gradient_accumulation_steps,
-            self.settings.grad_cache_chunk,
-        )
+        accumulation = self.settings.gradient_accumulation_steps
+        size = self.order.batch_size // self.order.world_size
+        chunk = self.settings.grad_cache_chunk or size
 
         def chunks() -> Iterator[tuple[NDArray[np.int64], int]]:
             for step in range(start, self.total_steps):
@@ -197,64 +187,63 @@ class Trainer:
                 if i == 0 or step == start:
                     batches = self.order.epoch(epoch)
                 for batch in batches[i * accumulation : (i + 1) * accumulation]:
-                    for rows in (
-                        np.split(batch, range(chunk, len(batch), chunk)) if chunk else [batch]
-                    ):
-                        yield rows, step
+                    for row in range(0, size, chunk):
+                        yield batch[row : row + chunk], step
 
         loaded = load_ahead(lambda chunk: self.task.load(*chunk), chunks(), self.accelerator.device)
-        per_batch = -(-(self.order.batch_size // self.order.world_size) // chunk) if chunk else 1
+        per_batch = math.ceil(size / chunk)
         for _ in range(start, self.total_steps):
             yield [list(islice(loaded, per_batch)) for _ in range(accumulation)]
 
     def _step(self, micro_batches: list[list[Batch]]) -> None:
         accelerator = self.accelerator
-        clip = self.settings.max_grad_norm or (
-            math.inf if self._fp16 else 0
-        )  # fp16 overflows show in the norm
-        self.task.begin_step(
-            self.state.step / self.steps_per_epoch, self.state.step / self.total_steps
-        )
+        step = self.state.step
+        self.task.begin_step(step / self.steps_per_epoch, step / self.total_steps)
+        clip = self.settings.max_grad_norm
+        if clip == 0 and self._fp16:
+            clip = math.inf  # fp16 overflows show in the norm
         for chunks in micro_batches:
-            norm: Tensor | None = None
             with accelerator.accumulate(self.model):
-                if len(chunks) == 1:
-                    loss = self.task.loss(self.task.embed(self.model, chunks[0]))
-                    accelerator.backward(loss)
-                else:
-                    loss = backward_in_chunks(
-                        self.task.embed, self.task.loss, self.model, chunks, accelerator
-                    )
+                loss = self._backward(chunks)
+                norm = torch.zeros_like(loss)
                 if accelerator.sync_gradients:
-                    for parameter in (
-                        self.task.objective.parameters()
-                    ):  # here, so that all processes find an overflow
-                        if (
-                            parameter.grad is not None
-                        ):  # of a temperature of the user's own, frozen or not used
-                            parameter.grad = accelerator.reduce(parameter.grad, "mean")
+                    self._average_gradients_of_objective()
                     if clip > 0:
-                        norm = accelerator.clip_grad_norm_(self.model.parameters(), clip)
+                        norm = accelerator.clip_grad_norm_(self.model.parameters(), clip).to(loss)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
-            loss = loss.detach()
-            self._pending.append(
-                torch.stack([loss, loss.new_zeros(()) if norm is None else norm.to(loss)])
-            )
+            self._pending.append(torch.stack([loss, norm]))
         if self._similarities is not None:
             self._similarities.end_step()
-        self.scheduler.step()  # also after an fp16 overflow: the fused optimizer skips the step on the device
+        # also after an fp16 overflow: the fused optimizer skips the step on the device
+        self.scheduler.step()
+
+    def _backward(self, chunks: list[Batch]) -> Tensor:
+        """Add the gradient of a batch to the weights, and return its loss."""
+        task = self.task
+        if len(chunks) > 1:
+            return backward_in_chunks(task.embed, task.loss, self.model, chunks, self.accelerator)
+        loss = task.loss(task.embed(self.model, chunks[0]))
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+    def _average_gradients_of_objective(self) -> None:
+        """Average over the processes before the step, so that all of them find an overflow."""
+        for parameter in self.task.objective.parameters():
+            # a parameter of the user's own temperature may be frozen or not used
+            if parameter.grad is not None:
+                parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
 
     def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> None:
         """Log, evaluate, save and stop, each if it is due."""
-        settings, state = self.settings, self.state
+        settings = self.settings
+        state = self.state
         last = state.step == self.total_steps
-        evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
-        logging = evaluating or state.step % settings.logging_steps == 0
+        evaluating = last or _due(state.step, settings.eval_steps)
+        logging = evaluating or _due(state.step, settings.logging_steps)
+        due = not last and _due(state.step, settings.save_steps)
         stopping = 0 if last else stop.agreed()
-        due = settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last
-        saving = stopping or due
-        if logging or saving:
+        if logging or due or stopping:
             self._read_losses()
             self._log_similarities()
             now = time.perf_counter()
@@ -266,123 +255,125 @@ class Trainer:
             on_main_process(self.accelerator, self._check_vectors)
         if evaluating:
             on_main_process(self.accelerator, self._evaluate)
-        if saving:
+        if due or stopping:
             self._checkpoints.write(state)
         if stopping:
-            when = f"stopped by {signal.Signals(stopping).name} after step {state.step} of {self.total_steps}"
-            raise Interrupted(stopping, f"{when}; --resume_from_checkpoint goes on from there")
-        self._mark = time.perf_counter() if evaluating or saving else self._mark
+            name = signal.Signals(stopping).name
+            raise Interrupted(
+                stopping,
+                f"stopped by {name} after step {state.step} of {self.total_steps}; "
+                "--resume_from_checkpoint goes on from there",
+            )
+        if evaluating or due:
+            self._mark = time.perf_counter()
 
     # ---- losses and logs
-    # -------------------------------------------------------------------------------------------
 
     def _read_losses(self) -> None:
-        """Read the losses since the last call from the device, and end at one that is not finite."""
+        """Read the losses since the last call, and end at one that is not finite."""
         if not self._pending:
             return
-        read: list[list[float]] = self.accelerator.reduce(
-            torch.stack(self._pending), "mean"
-        ).tolist()
+        pending = torch.stack(self._pending)  # (batches, 2)
         self._pending.clear()
+        read: list[list[float]] = self.accelerator.reduce(pending, "mean").tolist()
         accumulation = self.settings.gradient_accumulation_steps
         steps = [read[i : i + accumulation] for i in range(0, len(read), accumulation)]
-        for step, batches in enumerate(steps, start=self.state.step - len(steps) + 1):
-            reason = self.state.add_losses(
-                [loss for loss, _ in batches], batches[-1][1], self._fp16
-            )
+        for step, batches in enumerate(steps, self.state.step - len(steps) + 1):
+            losses = [loss for loss, _ in batches]
+            reason = self.state.add_losses(losses, batches[-1][1], self._fp16)
             if reason is not None:
                 epoch, batch = divmod(step - 1, self.steps_per_epoch)
                 rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
                 raise TrainingError(
-                    f"{reason} at step {step} of {self.total_steps} (epoch {epoch}, batch {batch}, learning rate "
-                    f"{rate:.3g}); lower --learning_rate, raise the temperature or use --mixed_precision bf16 or no. "
-                    f"{self._saved_model()}"
+                    f"{reason} at step {step} of {self.total_steps} (epoch {epoch}, batch {batch}, "
+                    f"learning rate {rate:.3g}); lower --learning_rate, raise the temperature or "
+                    f"use --mixed_precision bf16 or no. {self._saved_model()}"
                 )
 
     @property
     def samples_per_second(self) -> float:
         """Training samples over the seconds in steps, all processes together."""
-        samples = (
-            self.state.step * self.settings.gradient_accumulation_steps * self.order.batch_size
-        )
-        return samples / max(self.state.train_seconds, 1e-9)
+        batches = self.state.step * self.settings.gradient_accumulation_steps
+        return batches * self.order.batch_size / max(self.state.train_seconds, 1e-9)
 
     def _log_losses(self) -> str:
         """Log the mean loss since the last log line, and return a short text with it."""
         losses = self.state.losses
         loss = sum(losses) / len(losses) if losses else math.nan
         losses.clear()
-        rate = self.samples_per_second
         values = {
             "loss": loss,
             "learning_rate": float(self.scheduler.get_last_lr()[0]),
-            "samples_per_second": rate,
+            "samples_per_second": self.samples_per_second,
         }
         self._log(LOG, self.state.step, values)
-        return f"loss {loss:.4f}, {rate:,.0f} samples/s"
+        return f"loss {loss:.4f}, {self.samples_per_second:,.0f} samples/s"
 
     def _log_similarities(self) -> None:
-        lines = [] if self._similarities is None else self._similarities.read(self.accelerator)
+        if self._similarities is None:
+            return
+        lines = self._similarities.read(self.accelerator)
         for step, line in enumerate(lines, self.state.step - len(lines) + 1):
             self._log(SIMILARITY_LOG, step, line, "similarity/")
 
     def _log(self, file: str, step: int, values: Mapping[str, Any], prefix: str = "") -> None:
         """Write a line to a log and its numbers to the tracker, on the main process."""
         if self.accelerator.is_main_process:
-            numbers = {
-                f"{prefix}{name}": value
-                for name, value in values.items()
-                if isinstance(value, float)
-            }
+            numbers = {prefix + name: x for name, x in values.items() if isinstance(x, float)}
             self.accelerator.log(numbers, step=step)
             append(self.folder / file, step, values)
 
     # ---- the best model
-    # --------------------------------------------------------------------------------------------
 
     def _check_vectors(self) -> None:
         """End a run whose weights are not finite, or whose vectors have become one."""
-        state = self.state
+        step = self.state.step
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
         largest = get_total_norm(weights, norm_type=math.inf)  # NaN if there is one
         if not largest.isfinite():
+            raise TrainingError(f"a weight is not finite at step {step}; lower --learning_rate")
+        spread = self.state.spread
+        if spread >= _ROUNDING and spread_of(self.task.probe()) < _COLLAPSED * spread:
             raise TrainingError(
-                f"a weight is not finite at step {state.step}; lower --learning_rate"
+                f"the embeddings have collapsed at step {step} (all samples have one vector, or "
+                "one of two): lower --learning_rate or raise the temperature. "
+                f"{self._saved_model()}; checkpoints from before stay"
             )
-        if state.spread < _ROUNDING or not spread_of(self.task.probe()) < _COLLAPSED * state.spread:
-            return
-        raise TrainingError(
-            f"the embeddings have collapsed at step {state.step} (all samples have one vector, or "
-            f"one of two): lower --learning_rate or raise the temperature. {self._saved_model()}; "
-            "checkpoints from before stay"
-        )
 
     def _evaluate(self) -> None:
-        """Evaluate the model, and save it if it is the best one; without a metric the last one is."""
-        state, name = self.state, self.run.best_metric
+        """Evaluate the model, and save it if it is the best; without a metric the last is."""
+        state = self.state
+        name = self.run.best_metric
         metrics = dict(self.task.evaluate())
+        value = None
         if metrics:
             self._log(LOG, state.step, metrics)
-        value = metrics.get(name, math.nan) if name and metrics else None
-        if value is not None and not (state.best_metric is None or value > state.best_metric):
-            return
-        if value is not None and math.isnan(value):
-            raise TrainingError(
-                f"{name} is {value} at step {state.step}: the vectors are all equal or not finite"
-            )
+        if name and metrics:
+            value = metrics.get(name, math.nan)
+            if state.best_metric is not None and not value > state.best_metric:
+                return
+            if math.isnan(value):
+                raise TrainingError(
+                    f"{name} is {value} at step {state.step}: the vectors are all equal or not "
+                    "finite"
+                )
         if name is None and state.step < self.total_steps:
             return
         self.task.save(self.folder)
-        state.best_metric, state.best_step, state.metrics = value, state.step, metrics
+        state.best_metric = value
+        state.best_step = state.step
+        state.metrics = metrics
         state.learned = self.task.objective.learned()
 
     def _saved_model(self) -> str:
-        step = self.state.best_step
-        return (
-            "This run has saved no model"
-            if step is None
-            else f"The model of step {step} is in {self.folder}"
-        )
+        if self.state.best_step is None:
+            return "This run has saved no model"
+        return f"The model of step {self.state.best_step} is in {self.folder}"
+
+
+def _due(step: int, every: int) -> bool:
+    """Return whether what comes every so many steps, 0 for never, comes after this one."""
+    return every > 0 and step % every == 0
 
 
 def spread_of(vectors: Tensor) -> float:
@@ -391,10 +382,27 @@ def spread_of(vectors: Tensor) -> float:
 
     0 where all are one, and also where each is one of two.
     """
-    apart = (
-        torch.pdist(unit_vectors(vectors).float()).square() / 2
-    )  # without the rounding of 1 less a product
-    return float(apart.kthvalue(1 + int(0.4 * (len(apart) - 1))).values) if len(apart) else 0.0
+    # 1 less the cosine, (pairs,), without the rounding of 1 less a product
+    apart = torch.pdist(unit_vectors(vectors).float()).square() / 2
+    if len(apart) == 0:
+        return 0.0
+    return float(apart.kthvalue(1 + int(0.4 * (len(apart) - 1))).values)
+
+
+def _optimizer_of(run: Run, settings: EngineSettings) -> torch.optim.Optimizer:
+    """Return the optimizer of the network and of what the loss learns, without weight decay."""
+    if run.make_optimizer is not None:
+        optimizer = run.make_optimizer(run.task.model)
+    else:
+        groups = parameter_groups(run.task.model, settings.weight_decay)
+        optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+    objective = run.task.objective
+    learned = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    if learned:
+        rates = (getattr(part, "learning_rate", None) for part in objective.modules())
+        rate = next(filter(None, rates), LEARNED_RATE)
+        optimizer.add_param_group({"params": learned, "lr": rate, "weight_decay": 0.0})
+    return optimizer
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

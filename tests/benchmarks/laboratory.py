@@ -166,9 +166,9 @@ def candidates(search: Sequence[TextRun]) -> list[str]:
         )
         over = f"{np.mean(five):.2f}" if len(five) == 5 else ""
         audits = [
-            run.record.more["audit"]
+            run.record.content["audit"]
             for run in search
-            if run.configuration == name and "audit" in run.record.more
+            if run.configuration == name and "audit" in run.record.content
         ]
         audits = [] if is_dcl else audits  # the page does not compare DCL with itself
         audited = [

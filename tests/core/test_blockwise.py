@@ -4,7 +4,6 @@ bounded memory.
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -59,20 +58,6 @@ def test_in_fp32_and_at_low_temperatures(name):
         found = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=True)(*single), single)
         expected = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=False)(*z), z)
         assert_same(found, expected, 1e-3)  # fp32's share of such logits
-
-
-@pytest.mark.parametrize(
-    ("gib", "itemsize", "expected"),
-    [(140, 4, 8_192), (80, 8, 4_096), (8, 4, 2_048), (2, 4, 2_048), (999, 4, 16_384)],
-)
-def test_blocks_of_a_gpu_follow_its_memory(gib, itemsize, expected, monkeypatch):
-    properties = SimpleNamespace(total_memory=gib * 2**30)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    assert blockwise.block_size(torch.device("cuda", 0), itemsize) == expected
-    if gib >= 8:
-        assert blockwise.COPIES * itemsize * expected**2 <= gib * 2**30 / 16
-    assert blockwise.block_size(torch.device("cpu")) == 4
-    assert blockwise.block_size(torch.device("xpu")) == blockwise.DEVICE_BLOCK == 4096
 
 
 @DETACH

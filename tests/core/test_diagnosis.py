@@ -113,10 +113,15 @@ def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
 
 @pytest.mark.parametrize(
     ("loss", "row_loss"),
-    [(core.RINCELoss(0.2, q=0.5, lam=0.3), partial(spec.rince, tau=0.2, q=0.5, lam=0.3)),
-     (core.SigLIPLoss(5.0, -3.0).double(), partial(spec.siglip, scale=5.0, bias=-3.0)),
-     (core.InfoNCELoss(core.HardNegativeRule(0.2, 1.0, 0.0)), partial(spec.hcl, tau=0.2, tau_plus=0.0, beta=1.0))],
-)  # fmt: skip
+    [
+        (core.RINCELoss(0.2, q=0.5, lam=0.3), partial(spec.rince, tau=0.2, q=0.5, lam=0.3)),
+        (core.SigLIPLoss(5.0, -3.0).double(), partial(spec.siglip, scale=5.0, bias=-3.0)),
+        (
+            core.InfoNCELoss(core.HardNegativeRule(0.2, 1.0, 0.0)),
+            partial(spec.hcl, tau=0.2, tau_plus=0.0, beta=1.0),
+        ),
+    ],
+)
 def test_rules_and_objectives_that_are_rules_are_compared_with_infonce(loss, row_loss):
     z = views(5, 4)
     check_comparison(

@@ -97,9 +97,12 @@ def test_histograms_count_every_pair_of_views_once_by_its_kind(bins):
 def test_what_does_not_fit_is_refused():
     x = torch.ones(3, 2)
     for metric, args, words in (
-        (alignment, (x[:2], x), "2, 2.*3, 2"), (uniformity, (x[:1],), "two rows"),
-        (interclass_uniformity, (x, torch.tensor([1, 1, 1])), "two"), (tolerance, (x, torch.tensor([0, 1])), "labels"),
-        (tolerance, (x, torch.tensor([0, 1, 2])), "two members"), (similarity_histograms, (x, x[:2], x[0]), "3, 2.*2"),
-    ):  # fmt: skip
+        (alignment, (x[:2], x), "2, 2.*3, 2"),
+        (uniformity, (x[:1],), "two rows"),
+        (interclass_uniformity, (x, torch.tensor([1, 1, 1])), "two"),
+        (tolerance, (x, torch.tensor([0, 1])), "labels"),
+        (tolerance, (x, torch.tensor([0, 1, 2])), "two members"),
+        (similarity_histograms, (x, x[:2], x[0]), "3, 2.*2"),
+    ):
         with pytest.raises(ValueError, match=words):
             metric(*args)

@@ -67,8 +67,10 @@ def test_the_mean_over_processes_is_the_single_process(name, form):
     """
     build, adaptive = OBJECTIVES[name].build, core.AlignmentAdaptiveTemperature(0.1, 0.8, 0.6)
     for world_size, rows, count, temperature in (
-        (3, 2, 4, TEMPERATURES["shifted"][0]), (2, 3, 2, adaptive), (2, 1, 2, 0.1),
-    ):  # fmt: skip
+        (3, 2, 4, TEMPERATURES["shifted"][0]),
+        (2, 3, 2, adaptive),
+        (2, 1, 2, 0.1),
+    ):
         z = views(world_size * rows, 4, count)
         single = build(temperature, hard_negative_weight=0.7, blockwise=False)(*z)
         ranks = losses_of_ranks(

@@ -114,28 +114,48 @@ OF_INFONCE = (
     "it takes temperature, bidirectional, detach_temperature, hard_negative_weight, blockwise"
 )
 WRONG = {
-    "infonce(shifted_cosine(0.05, 0.07, shft=-0.4))":
-        f"shifted_cosine(0.05, 0.07, shft=-0.4): no parameter shft (did you mean shift?); {SHIFTED}",
-    "infonce(shifted_cosine(0.05, 0.07))": f"shifted_cosine(0.05, 0.07): shift must be given; {SHIFTED}",
+    "infonce(shifted_cosine(0.05, 0.07, shft=-0.4))": (
+        f"shifted_cosine(0.05, 0.07, shft=-0.4): no parameter shft (did you mean shift?); {SHIFTED}"
+    ),
+    "infonce(shifted_cosine(0.05, 0.07))": (
+        f"shifted_cosine(0.05, 0.07): shift must be given; {SHIFTED}"
+    ),
     "byol(0.1)": "byol(0.1): it takes no arguments",
     "infonce(0.05, True)": f"infonce(0.05, True): at most 1 arguments without a name; {OF_INFONCE}",
     "infonce(0.05, temperature=1)": "infonce(0.05, temperature=1): temperature is given twice",
     "infonce(0.05, gather=None)": f"infonce(0.05, gather=None): no parameter gather; {OF_INFONCE}",
-    "infonce(cosine(0.2, 0.1))":
-        "cosine(0.2, 0.1): tau_min must not exceed tau_max, got tau_min=0.2 > tau_max=0.1",
+    "infonce(cosine(0.2, 0.1))": (
+        "cosine(0.2, 0.1): tau_min must not exceed tau_max, got tau_min=0.2 > tau_max=0.1"
+    ),
     "infonce(cosine('a', 1))": "cosine('a', 1): tau_min must be a number, got 'a'",
-    "infonce(0.05, detach_temperature=3)":
-        "infonce(0.05, detach_temperature=3): detach_temperature must be True or False, got 3",
-    "infonce(hcl(focal(0.1)))": "hcl(focal(0.1)): temperature must be no rule itself, got focal(0.1, margin=0.3)",
-    "dclw(adnce(0.1))": "dclw(adnce(0.1)): adnce does not go with dclw: each has a sigma for weights of its own",
-    "dcl(adnce(0.1, weigh_positive=True))": "dcl(adnce(0.1, weigh_positive=True)): weigh_positive: DCLLoss has no "
-        "positive in the denominator to weigh",
-    "infonce(dcl(0.1))": "infonce(dcl(0.1)): temperature must be a temperature or a number, got DCLLoss(0.1)",
-    "infonce(learned(scheduled(0.1, 1)))": "learned(scheduled(0.1, 1)): temperature scheduled(0.1, 1, half_period=200, "
-        "unit='epoch') has nothing to learn; a constant or profile has",
-    "siglip(hard_negative_weight=1)": "siglip(hard_negative_weight=1): hard_negative_weight must be 0: SigLIP has no "
-        "softmax whose logits it could be added to",
-    "cosine(0.1, 0.2)": "cosine(0.1, 0.2): no loss by itself; an objective takes it, as in infonce(cosine(0.1, 0.2))",
+    "infonce(0.05, detach_temperature=3)": (
+        "infonce(0.05, detach_temperature=3): detach_temperature must be True or False, got 3"
+    ),
+    "infonce(hcl(focal(0.1)))": (
+        "hcl(focal(0.1)): temperature must be no rule itself, got focal(0.1, margin=0.3)"
+    ),
+    "dclw(adnce(0.1))": (
+        "dclw(adnce(0.1)): adnce does not go with dclw: each has a sigma for weights of its own"
+    ),
+    "dcl(adnce(0.1, weigh_positive=True))": (
+        "dcl(adnce(0.1, weigh_positive=True)): weigh_positive: DCLLoss has no "
+        "positive in the denominator to weigh"
+    ),
+    "infonce(dcl(0.1))": (
+        "infonce(dcl(0.1)): temperature must be a temperature or a number, got DCLLoss(0.1)"
+    ),
+    "infonce(learned(scheduled(0.1, 1)))": (
+        "learned(scheduled(0.1, 1)): temperature scheduled(0.1, 1, half_period=200, "
+        "unit='epoch') has nothing to learn; a constant or profile has"
+    ),
+    "siglip(hard_negative_weight=1)": (
+        "siglip(hard_negative_weight=1): hard_negative_weight must be 0: SigLIP has no "
+        "softmax whose logits it could be added to"
+    ),
+    "cosine(0.1, 0.2)": (
+        "cosine(0.1, 0.2): no loss by itself; an objective takes it, as in infonce(cosine(0.1, "
+        "0.2))"
+    ),
     "infonce": "infonce: a name with its arguments is needed, such as infonce(0.05)",
     "infonce(cosine)": "cosine: a name needs its arguments",
     "infonc(0.05)": "infonc: unknown (did you mean infonce?); known are ",
@@ -148,7 +168,9 @@ WRONG = {
     "infonce([0.05])": "[0.05]: not a number, text or part",
     "infonce(0.05)\0": "infonce(0.05)\0: source code string cannot contain null bytes",
     "__import__('os').system('x')": "__import__('os').system: not a name",
-    "os.system('x')": "os.system: a class of your own is not loaded here; import its module and register it",
+    "os.system('x')": (
+        "os.system: a class of your own is not loaded here; import its module and register it"
+    ),
     "(" * 10_000: f"{'(' * 97}...: longer than 1000 characters",
     "(" * 300 + ")" * 300: f"{'(' * 97}...: too many nested parentheses",
     "infonce(0.05) infonce(0.06)": "infonce(0.05) infonce(0.06): invalid syntax",
@@ -161,17 +183,28 @@ WRONG = {
     "infonce(-1e999)": "-1e309: too large a number",
     "infonce(" + "9" * 400 + ")": "9" * 97 + "...: too large a number",
     "infonce(learned(0.1, low=None))": "learned(0.1, low=None): low must be a number, got None",
-    "infonce(learned(learned(0.1)))": "learned(learned(0.1)): temperature learned(0.1, low=0.01, high=1) has nothing",
-    "queue(0.1, queue_size=3.5)": "queue(0.1, queue_size=3.5): queue_size must be a whole number, got 3.5",
+    "infonce(learned(learned(0.1)))": (
+        "learned(learned(0.1)): temperature learned(0.1, low=0.01, high=1) has nothing"
+    ),
+    "queue(0.1, queue_size=3.5)": (
+        "queue(0.1, queue_size=3.5): queue_size must be a whole number, got 3.5"
+    ),
     "queue(0.1, dim=1e30)": "queue(0.1, dim=1e+30): dim must lie in [1, 65536], got 1e+30",
-    "infonce(0.05, blockwise=3)": "infonce(0.05, blockwise=3): blockwise must be True or False, got 3",
-    "infonce(adnce(0.1, weigh_positive='no'))":
-        "adnce(0.1, weigh_positive='no'): weigh_positive must be True or False, got 'no'",
-    "infonce(adnce(0.1, sigma=1e-200))": "adnce(0.1, sigma=1e-200): sigma must lie in [1e-6, inf), got 1e-200",
-    "infonce(adnce(0.1, mu=1e300))": "adnce(0.1, mu=1e+300): mu must lie in (-1e3, 1e3), got 1e+300",
+    "infonce(0.05, blockwise=3)": (
+        "infonce(0.05, blockwise=3): blockwise must be True or False, got 3"
+    ),
+    "infonce(adnce(0.1, weigh_positive='no'))": (
+        "adnce(0.1, weigh_positive='no'): weigh_positive must be True or False, got 'no'"
+    ),
+    "infonce(adnce(0.1, sigma=1e-200))": (
+        "adnce(0.1, sigma=1e-200): sigma must lie in [1e-6, inf), got 1e-200"
+    ),
+    "infonce(adnce(0.1, mu=1e300))": (
+        "adnce(0.1, mu=1e+300): mu must lie in (-1e3, 1e3), got 1e+300"
+    ),
     "infonce(0.05,\n1) # a comment": "infonce(0.05, 1): at most 1 arguments",
     "infonce(" + "-" * 900 + "1)": "infonce(" + "-" * 89 + "...: ",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG.items(), ids=range(len(WRONG)))
@@ -267,27 +300,42 @@ def test_a_dotted_name_is_loaded_by_a_command_line_alone(own_module):
     loss = dt.loss(text, own_classes=True)
     assert str(loss) == text
     assert dt.loss(text) == loss  # its record can be read in this process
-    for wrong, reason in {"os.getcwd": "neither a temperature", "no_such.Thing": "cannot be loaded",
-                          "my_losses.Thing": "cannot be loaded"}.items():  # fmt: skip
+    for wrong, reason in {
+        "os.getcwd": "neither a temperature",
+        "no_such.Thing": "cannot be loaded",
+        "my_losses.Thing": "cannot be loaded",
+    }.items():
         with pytest.raises(dt.LossError, match=f"^{wrong}: {reason}"):
             dt.loss(f"infonce({wrong}())", own_classes=True)
 
 
 BROKEN = {
-    "def __init__(self, tau, /): super().__init__()": "the constructor of Broken takes tau without a name",
-    "def __init__(self, *taus): super().__init__()": r"the constructor of Broken takes \*taus without a name",
-    "def __init__(self, tau): super().__init__()": "the constructor of Broken must keep tau as self.tau",
-    "def __init__(self, tau): super().__init__(); self.tau = 2 * tau":
-        "the constructor of Broken must keep its arguments as they are",
-    "def __init__(self, tau): self.core = dt.core.Rule(tau)": "AttributeError: cannot assign module before ",
+    "def __init__(self, tau, /): super().__init__()": (
+        "the constructor of Broken takes tau without a name"
+    ),
+    "def __init__(self, *taus): super().__init__()": (
+        r"the constructor of Broken takes \*taus without a name"
+    ),
+    "def __init__(self, tau): super().__init__()": (
+        "the constructor of Broken must keep tau as self.tau"
+    ),
+    "def __init__(self, tau): super().__init__(); self.tau = 2 * tau": (
+        "the constructor of Broken must keep its arguments as they are"
+    ),
+    "def __init__(self, tau): self.core = dt.core.Rule(tau)": (
+        "AttributeError: cannot assign module before "
+    ),
     "no_such_name": "cannot be loaded: NameError: name 'no_such_name' is not defined",
     "def": "cannot be loaded: SyntaxError: invalid syntax",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("line", "message"), BROKEN.items(), ids=range(len(BROKEN)))
 def test_a_class_that_is_no_value_is_refused(line, message, own_module, tmp_path):
-    text = f"import dystress_text as dt\nclass Broken(dt.Temperature):\n    {line}\n    def forward(self, s): ..."
+    text = (
+        f"import dystress_text as dt\nclass Broken(dt.Temperature):\n    {line}\n    def "
+        "forward(self, s): ..."
+    )
     (tmp_path / "my_losses.py").write_text(text)
     with pytest.raises(dt.LossError, match=rf"my_losses\.Broken(\(0\.1\))?: {message}"):
         dt.loss("infonce(my_losses.Broken(0.1))", own_classes=True)

@@ -165,18 +165,28 @@ def test_ode_family_is_nan_where_it_is_no_temperature():
 
 PROFILE = {"tau_min": 0.1, "tau_max": 0.2}
 REFUSED = [
-    *((cls, {"tau_min": 0.3, "tau_max": 0.2}, "tau_min ") for cls in (*PROFILES, core.ScheduledTemperature)),
+    *(
+        (cls, {"tau_min": 0.3, "tau_max": 0.2}, "tau_min ")
+        for cls in (*PROFILES, core.ScheduledTemperature)
+    ),
     (core.CosineTemperature, {"tau_min": 0.0, "tau_max": 0.1}, "tau_min "),
     (core.CosineTemperature, {"tau_min": 0.1, "tau_max": math.nan}, "tau_max "),
     (core.ConstantTemperature, {"tau": True}, "tau "),
     (core.ShiftedCosineTemperature, {**PROFILE, "shift": 1.1}, "shift "),
     (core.ShiftedCosineTemperature, {**PROFILE, "shift": -0.4, "scale": 0.0}, "scale "),
     (core.ScheduledTemperature, {**PROFILE, "unit": "step"}, "unit "),
-    (core.LearnableTemperature, {"temperature": 0.05, "low": 0.2, "high": 0.1},
-     "low < 0.05 < high must .*got 0.2 and 0.1"),
-    (core.LearnableTemperature, {"temperature": core.CosineTemperature(0.05, 0.05)}, "low < 0.05 < 0.05 < high"),
+    (
+        core.LearnableTemperature,
+        {"temperature": 0.05, "low": 0.2, "high": 0.1},
+        "low < 0.05 < high must .*got 0.2 and 0.1",
+    ),
+    (
+        core.LearnableTemperature,
+        {"temperature": core.CosineTemperature(0.05, 0.05)},
+        "low < 0.05 < 0.05 < high",
+    ),
     (core.DebiasedRule, {"temperature": 0.5, "tau_plus": 1.0}, r"tau_plus must lie in \[0, 1\)"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("build", "parameters", "message"), REFUSED)

@@ -32,7 +32,7 @@ def test_a_batch_beyond_the_data_names_the_option():
         BatchOrder(7, 8, 0)
 
 
-def test_batches_are_loaded_in_order_by_another_thread_a_few_ahead_and_an_error_comes_at_its_batch():
+def test_another_thread_loads_batches_ahead_in_order_and_an_error_comes_at_its_batch():
     threads, loads = set(), []
 
     def load(indices):

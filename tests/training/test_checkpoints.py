@@ -1,4 +1,4 @@
-"""Checkpoints: a resumed run is the run, another run is refused, and no file of one can run code."""
+"""Checkpoints: a resumed run is the run, another run is refused, and no file can run code."""
 
 import json
 import pickle
@@ -78,9 +78,15 @@ def interrupted(tiny_bert, text_file, tmp_path_factory):
     """A run of two steps as it lies when it was killed after its last checkpoint; and its flags."""
     folder = tmp_path_factory.mktemp("interrupted")
     flags = [
-        f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", "--eval_set=none", "--max_steps=3",
-        "--train_batch_size=4", "--gradient_accumulation_steps=2", "--mixed_precision=no", "--save_steps=1",
-    ]  # fmt: skip
+        f"--model_name_or_path={tiny_bert}",
+        f"--train_file={text_file}",
+        "--eval_set=none",
+        "--max_steps=3",
+        "--train_batch_size=4",
+        "--gradient_accumulation_steps=2",
+        "--mixed_precision=no",
+        "--save_steps=1",
+    ]
     assert main([*flags, f"--output_dir={folder / 'out'}"]) == 0
     interrupt(folder / "out")
     return folder / "out", flags

@@ -71,12 +71,17 @@ FAILED = getattr(torch, "AcceleratorError", RuntimeError)  # before 2.8
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
-         ": the device is out of memory, with "),
-        (FAILED("CUDA error: unspecified launch failure\nCUDA kernel errors might"),
-         ": the device has failed (CUDA error: unspecified launch failure CUDA kernel errors might)."),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
+            ": the device is out of memory, with ",
+        ),
+        (
+            FAILED("CUDA error: unspecified launch failure\nCUDA kernel errors might"),
+            ": the device has failed "
+            "(CUDA error: unspecified launch failure CUDA kernel errors might).",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_device_that_fails_is_one_line_and_checkpoints_stay(
     error, said, tiny_run, tmp_path, monkeypatch, capsys
 ):

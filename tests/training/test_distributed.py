@@ -235,12 +235,23 @@ def test_configuration_files_are_accelerates():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"WORLD_SIZE": "2"}, r"started several processes.*ACCELERATE_USE_CPU=true|`MASTER_ADDR`"),  # older ones join
-        ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, r"gradient_accumulation_steps.*says 4.*program 1"),
-        ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"},  # as after ``--cpu --num_processes 2``
-         "asked for several processes and has started one"),
+        (
+            {"WORLD_SIZE": "2"},
+            r"started several processes.*ACCELERATE_USE_CPU=true|`MASTER_ADDR`",
+        ),  # older ones join
+        (
+            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"},
+            r"gradient_accumulation_steps.*says 4.*program 1",
+        ),
+        (
+            {
+                "ACCELERATE_MIXED_PRECISION": "no",
+                "MASTER_ADDR": "127.0.0.1",
+            },  # as after ``--cpu --num_processes 2``
+            "asked for several processes and has started one",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_what_a_launcher_asks_for_and_the_loop_does_not_do_is_told(variables, message, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)

@@ -57,10 +57,16 @@ def take_step(run):
 
 @pytest.mark.parametrize(
     "more",
-    ["--temp=0.05 --grad_cache_chunk=3", f"--do_mlm {WITH_MASK}", "--loss=infonce(learned(0.05),bidirectional=True)",
-     "--lora=2", "--loss=dclw(0.05) --log_similarity",
-     "--supervised --loss=infonce(0.05,hard_negative_weight=0.5)", "--supervised --loss=dcl(0.05)"],
-)  # fmt: skip
+    [
+        "--temp=0.05 --grad_cache_chunk=3",
+        f"--do_mlm {WITH_MASK}",
+        "--loss=infonce(learned(0.05),bidirectional=True)",
+        "--lora=2",
+        "--loss=dclw(0.05) --log_similarity",
+        "--supervised --loss=infonce(0.05,hard_negative_weight=0.5)",
+        "--supervised --loss=dcl(0.05)",
+    ],
+)
 def test_a_step_reads_no_device(more, tiny_run, tmp_path):
     assert take_step(meta_run(tiny_run, tmp_path, *more.split())).device == META
 

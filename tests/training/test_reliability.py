@@ -28,8 +28,15 @@ KILLS, RUNS, STEPS = int(os.environ.get("DYSTRESS_KILLS", "6")), 2, 24
 
 
 def with_output(flags, folder, *more):
-    return [*(flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps"))), f"--output_dir={folder}",
-            f"--max_steps={STEPS}", "--save_steps=2", "--logging_steps=3", "--eval_steps=8", *more]  # fmt: skip
+    return [
+        *(flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps"))),
+        f"--output_dir={folder}",
+        f"--max_steps={STEPS}",
+        "--save_steps=2",
+        "--logging_steps=3",
+        "--eval_steps=8",
+        *more,
+    ]
 
 
 @pytest.mark.slow(20)
@@ -66,7 +73,8 @@ def test_a_signal_saves_and_the_run_goes_on_from_there(number, code, flags, tmp_
     step = int(checkpoint.name.removeprefix("checkpoint-"))
     said = errors.read_text().splitlines()[-1]
     assert said == (
-        f"dystress train: stopped by {number.name} after step {step} of 24; --resume_from_checkpoint goes on from there"
+        f"dystress train: stopped by {number.name} after step {step} of 24; "
+        "--resume_from_checkpoint goes on from there"
     )
     assert finish(start([*endless, "--resume_from_checkpoint"], errors)) == 0, errors.read_text()
     assert f"going on after step {step}" in errors.read_text()
@@ -113,8 +121,12 @@ def launched(arguments, *launcher):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     process = subprocess.Popen(
         [sys.executable, "-m", *launcher, str(ROOT / "dystress_text" / "train.py"), *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
     try:
         yield process
     finally:

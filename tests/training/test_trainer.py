@@ -174,7 +174,8 @@ def test_a_loss_or_a_gradient_that_is_no_number_stops_the_run(gradient, tmp_path
         "max_steps": 20,
     }
     what = "the gradient's norm" if gradient else "the loss"
-    told = rf"{what} is nan at step 5 of 20 \(epoch 0, batch 4, learning rate 0\.0008\); lower --learning_rate"
+    place = r"step 5 of 20 \(epoch 0, batch 4, learning rate 0\.0008\)"
+    told = rf"{what} is nan at {place}; lower --learning_rate"
     with pytest.raises(TrainingError, match=told):
         run(task, corpus, tmp_path, **options)
     assert task.saved == 0
@@ -234,11 +235,13 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
 
 @pytest.mark.parametrize(
     ("options", "evaluated"),
-    [({"num_train_epochs": 0.5}, [13]),  # of 25 steps, rounded up
-     ({"eval_steps": 10}, [10, 20, 25]),
-     ({"max_steps": 100, "num_train_epochs": 1.5}, [38]),
-     ({"max_steps": 3, "num_train_epochs": 1.5}, [3])],
-)  # fmt: skip
+    [
+        ({"num_train_epochs": 0.5}, [13]),  # of 25 steps, rounded up
+        ({"eval_steps": 10}, [10, 20, 25]),
+        ({"max_steps": 100, "num_train_epochs": 1.5}, [38]),
+        ({"max_steps": 3, "num_train_epochs": 1.5}, [3]),
+    ],
+)
 def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path, corpus):
     task, steps = make_task(corpus), []
     task.evaluate = lambda: steps.append(1) or {"score": float(len(steps))}
@@ -254,10 +257,12 @@ def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path
 
 @pytest.mark.parametrize(
     ("loss", "names"),
-    [("infonce(learned(0.05, learning_rate=0.05))", {"tau"}),
-     ("infonce(learned(cosine(0.05, 0.2), learning_rate=0.05))", {"tau_min", "tau_max"}),
-     ("siglip(learning_rate=0.05)", {"logit_scale", "logit_bias"})],
-)  # fmt: skip
+    [
+        ("infonce(learned(0.05, learning_rate=0.05))", {"tau"}),
+        ("infonce(learned(cosine(0.05, 0.2), learning_rate=0.05))", {"tau_min", "tau_max"}),
+        ("siglip(learning_rate=0.05)", {"logit_scale", "logit_bias"}),
+    ],
+)
 def test_what_is_learned_moves_and_is_recorded(tiny_run, tmp_path, loss, names):
     assert main([*tiny_run, f"--loss={loss}", "--eval_set=none", f"--output_dir={tmp_path}"]) == 0
     record = json.loads((tmp_path / "run.json").read_text())
@@ -304,7 +309,7 @@ def test_only_what_can_learn_in_a_temperature_of_ones_own_does(rule, corpus, tmp
 
 
 def trained(corpus, folder, scores=(), **options):
-    """A run that learns a constant temperature; its summary, and the temperature before and after."""
+    """Return the summary of a run that learns a constant, and the temperature before and after."""
     temperature, scores = LearnableTemperature(0.05, learning_rate=0.01), iter(scores)
     task = make_task(corpus, objective=InfoNCELoss(temperature))
     task.evaluate = lambda: {"score": next(scores)} if options.get("eval_steps") else {}
