@@ -1,6 +1,7 @@
-"""Readers of SentEval's files: pairs with a similarity score, and texts with a class.
+"""Readers of SentEval's files and of tables of the user's own: pairs with a similarity score, and
+texts with a class.
 
-Lines end at line feeds alone, and each run of white space within a sentence becomes one space. A
+In SentEval's files lines end at line feeds alone, and each run of white space within a sentence becomes one space. A
 file that is missing or damaged is a DataError that names file and line.
 """
 
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import reprlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
+from dystress_text.files.tables import READERS, is_hub_name, is_table, open_table
+from dystress_text.files.text_lines import is_blank
 
 POSITIVE_SCORE = 4.0  # as is usual for SimCSE, alignment is that of the pairs scored above it
 BINARY = ("0", "1")
+COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them
+HUB_SPLIT = "validation"
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 Row = tuple[str, list[str]]  # file and line for errors, and the columns
@@ -31,9 +37,8 @@ class StsPairs:
 
     first: tuple[str, ...]
     second: tuple[str, ...]
-    scores: NDArray[
-        np.float64
-    ]  # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
+    # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
+    scores: NDArray[np.float64]
     name: str = "STS"  # in tables
     positive_above: float = POSITIVE_SCORE  # alignment uses the pairs scored above this value
 
@@ -73,9 +78,9 @@ def slug_of(name: str) -> str:
 
 def check_distinct(parameter: str, names: Sequence[str]) -> None:
     """Refuse sets that share a name, since results are kept by name."""
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ParameterError(parameter, f"two sets would have the name {twice!r}; rename one")
+    for name in names:
+        if names.count(name) > 1:
+            raise ParameterError(parameter, f"two sets would have the name {name!r}; rename one")
 
 
 def one_spaced(text: str) -> str:
@@ -138,10 +143,12 @@ def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
     """Read a subset of STS12 to STS16: two columns of sentences, and the scores; a pair without one
     is dropped.
     """
-    pairs, scores = read_rows(inputs, 2), read_rows(golds)
+    pairs = read_rows(inputs, 2)
+    scores = read_rows(golds)
     if len(pairs) != len(scores):
         raise DataError(
-            f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally long"
+            f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally "
+            "long"
         )
     together = zip(pairs, scores, strict=True)
     return scored(
@@ -151,15 +158,87 @@ def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
 
 def scored(rows: Iterable[tuple[str, str, str, Any]]) -> StsPairs:
     """Pairs from rows of (place for errors, first, second, score)."""
-    first, second, scores = [], [], []
-    for where, a, b, score in rows:
+    pairs = []
+    scores = []
+    for where, first, second, score in rows:
         try:
             scores.append(score_of(score))
         except ValueError as error:
             raise DataError(f"{where}: {error}") from error
-        first.append(one_spaced(a))
-        second.append(one_spaced(b))
-    return StsPairs(tuple(first), tuple(second), np.array(scores))
+        pairs.append((one_spaced(first), one_spaced(second)))
+    firsts, seconds = zip(*pairs, strict=True) if pairs else ((), ())
+    return StsPairs(firsts, seconds, np.array(scores))
+
+
+def joined(subsets: Iterable[StsPairs], name: str) -> StsPairs:
+    """Return the pairs of all subsets as one set."""
+    subsets = list(subsets)
+    first = tuple(text for pairs in subsets for text in pairs.first)
+    second = tuple(text for pairs in subsets for text in pairs.second)
+    return StsPairs(first, second, np.concatenate([pairs.scores for pairs in subsets]), name)
+
+
+def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
+    """Read pairs with scores, named by their file or data set (see :func:`name_of`).
+
+    The columns are sentence1, sentence2 and score. Alignment uses the pairs in the top fifth of the
+    scores, from the lowest to the highest, as STS-B uses those above 4 of 0 to 5.
+
+    Args:
+        source: a .csv, .tsv, .jsonl or .parquet file, or a hub data set as ``OWNER/NAME``
+            (its ``validation`` split) or ``OWNER/NAME:SPLIT``.
+        parameter: what errors name.
+    """
+    try:
+        pairs = scored(_rows_of_table(source))
+        low, high = pairs.scores.min(), pairs.scores.max()
+        if low == high:
+            raise DataError(f"the {len(pairs)} pairs of {source!r} have no two different scores")
+        return replace(pairs, name=name_of(source), positive_above=float(0.8 * high + 0.2 * low))
+    except DataError as error:
+        raise ParameterError(parameter, str(error)) from error
+
+
+def name_of(source: str) -> str:
+    """Return a file's or data set's name in metrics."""
+    name = slug_of(Path(_file_and_split(source)[0]).stem)
+    if not name:
+        raise DataError(f"the name of {source!r} has no letter or digit to name its metrics by")
+    return name
+
+
+def _file_and_split(source: str) -> tuple[str, str]:
+    """Return a file and "", or the name of a data set on the hub and its split."""
+    name, _, split = source.partition(":")
+    if is_hub_name(name):
+        return name, split or HUB_SPLIT
+    return source, ""
+
+
+def _rows_of_table(source: str) -> Iterator[tuple[str, str, str, Any]]:
+    """Yield the place of each row for errors, its two texts and its score."""
+    name, split = _file_and_split(source)
+    if not is_table(name) or not (split or Path(name).is_file()):
+        raise DataError(f"no table {source!r} ({', '.join(READERS)}) and no such data set")
+    table = open_table(name, split)
+    if not set(COLUMNS) <= set(table.columns):
+        found = ", ".join(table.columns)
+        raise DataError(f"{source!r}: expected the columns {', '.join(COLUMNS)}; found {found}")
+    for number, row in enumerate(table.rows(COLUMNS), 1):
+        where = f"row {number} of {source!r}"
+        for text in row[:2]:
+            if not _is_text(text):
+                raise DataError(f"{where}: {reprlib.repr(text)} is not a text")
+        yield where, *row
+
+
+def _is_text(cell: Any) -> bool:
+    # half of a surrogate pair is no text either
+    return (
+        isinstance(cell, str)
+        and not is_blank(cell)
+        and cell.encode(errors="ignore").decode() == cell
+    )
 
 
 # ---- texts with classes

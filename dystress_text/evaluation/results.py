@@ -221,7 +221,7 @@ def _converted(content: Mapping[str, Any]) -> Iterator[Result]:
 def _kind_of(task: str, entry: Mapping[str, Any]) -> str:
     if "set" in entry:
         return "geometry"
-    if METRICS.keys() <= entry.keys():
+    if set(METRICS) <= entry.keys():
         return "retrieval"
     return "sts" if "spearman" in entry or task in TASKS["sts"] else "transfer"
 
