@@ -157,7 +157,7 @@ class _Lockstep:
         """One pass over the training rows; each step is two batched products."""
         weight, bias = self.parameters
         permutation = torch.from_numpy(self.random.permutation(self.train.shape[1]))
-        for columns in permutation.to(self.x.device).split(self.recipe.batch_size):
+        for columns in torch.split(permutation.to(self.x.device), self.recipe.batch_size):
             rows = self.train[:, columns]  # (S, b)
             batch = self.x[rows.flatten()].view(*rows.shape, -1)  # (S, b, dim)
             logits = torch.baddbmm(bias, weight, batch.mT)  # (S, L classes, b)

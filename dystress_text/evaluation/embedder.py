@@ -98,7 +98,7 @@ class TextEncoder:
         targets = self.document(documents)  # (documents, dim)
         count = min(most, len(targets))
         hits = []
-        for batch in self.query(queries).split(QUERIES_AT_ONCE):
+        for batch in torch.split(self.query(queries), QUERIES_AT_ONCE):
             for row in similarity(batch, targets):  # (documents,)
                 nearest = (row >= row.topk(count).values[-1]).nonzero().flatten()
                 hits.append(list(zip(nearest.tolist(), row[nearest].tolist(), strict=True)))

@@ -28,7 +28,7 @@ COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data 
 HUB_SPLIT = "validation"
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
-Row = tuple[str, list[str]]  # file and line for errors, and the columns
+Row = tuple[Any, ...]  # file and line for errors, and cells
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ def score_of(cell: Any) -> float:
 
 def read_rows(
     path: Path,
-    columns: int = 1,
+    columns: Sequence[int],
     separator: str = "\t",
     encoding: str = "utf-8",
     header: bool = False,
 ) -> list[Row]:
-    """The lines of a file in columns, at least so many."""
+    """Return the cells of some columns, line after line."""
     try:
         with path.open(encoding=encoding, newline="\n") as file:
             lines = file.read().removesuffix("\n").split("\n")
@@ -114,12 +114,17 @@ def read_rows(
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    rows = [
-        (f"{path}, line {number}", line.split(separator)) for number, line in enumerate(lines, 1)
-    ][header:]
-    for where, row in rows:
-        if len(row) < columns:
-            raise DataError(f"{where}: {columns} tab-separated columns expected, {len(row)} found")
+    expected = max(columns) + 1
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if header and number == 1:
+            continue
+        where = f"{path}, line {number}"
+        cells = line.split(separator)
+        if len(cells) < expected:
+            reason = f"{expected} tab-separated columns expected, {len(cells)} found"
+            raise DataError(f"{where}: {reason}")
+        rows.append((where, *(cells[column] for column in columns)))
     return rows
 
 
@@ -131,20 +136,20 @@ def read_sts_benchmark(path: Path) -> StsPairs:
     """Read the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in
     6 and 7.
     """
-    return scored((where, row[5], row[6], row[4]) for where, row in read_rows(path, 7))
+    return scored(read_rows(path, (5, 6, 4)))
 
 
 def read_sick(path: Path) -> StsPairs:
     """Read a SICK file: tabs, a header, sentences in columns 2 and 3, relatedness in column 4."""
-    return scored((where, row[1], row[2], row[3]) for where, row in read_rows(path, 4, header=True))
+    return scored(read_rows(path, (1, 2, 3), header=True))
 
 
 def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
     """Read a subset of STS12 to STS16: two columns of sentences, and the scores; a pair without one
     is dropped.
     """
-    pairs = read_rows(inputs, 2)
-    scores = read_rows(golds)
+    pairs = read_rows(inputs, (0, 1))
+    scores = read_rows(golds, (0,))
     if len(pairs) != len(scores):
         raise DataError(
             f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally "
@@ -152,11 +157,11 @@ def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
         )
     together = zip(pairs, scores, strict=True)
     return scored(
-        (where, a, b, gold) for (_, (a, b, *_)), (where, (gold, *_)) in together if gold.strip()
+        (*score[:1], *pair[1:], *score[1:]) for pair, score in together if score[1].strip()
     )
 
 
-def scored(rows: Iterable[tuple[str, str, str, Any]]) -> StsPairs:
+def scored(rows: Iterable[Row]) -> StsPairs:
     """Pairs from rows of (place for errors, first, second, score)."""
     pairs = []
     scores = []
@@ -215,7 +220,7 @@ def _file_and_split(source: str) -> tuple[str, str]:
     return source, ""
 
 
-def _rows_of_table(source: str) -> Iterator[tuple[str, str, str, Any]]:
+def _rows_of_table(source: str) -> Iterator[Row]:
     """Yield the place of each row for errors, its two texts and its score."""
     name, split = _file_and_split(source)
     if not is_table(name) or not (split or Path(name).is_file()):
@@ -247,42 +252,40 @@ def _is_text(cell: Any) -> bool:
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:
     """Read one file for each class, a text a line, Latin-1; the positive class is 1."""
-    files = ((positive, "1"), (negative, "0"))
-    return _labelled(
-        ((where, row, label) for file, label in files for where, row in _latin_1(file)), BINARY
-    )
+    rows = [(*row, "1") for row in _latin_1(positive)]
+    rows += [(*row, "0") for row in _latin_1(negative)]
+    return _labelled(rows, BINARY)
 
 
 def read_sst(path: Path) -> Labelled:
     """Read lines of text, tab, 0 or 1."""
-    return _labelled(((where, row[:1], row[1]) for where, row in read_rows(path, 2)), BINARY)
+    return _labelled(read_rows(path, (0, 1)), BINARY)
 
 
 def read_trec(path: Path) -> Labelled:
     """Read lines of ``COARSE:fine text``, Latin-1."""
-    rows = ((where, line.partition(" ")) for where, (line,) in _latin_1(path))
-    return _labelled(
-        ((where, [text], label.partition(":")[0]) for where, (label, _, text) in rows), TREC_CLASSES
-    )
+    rows = []
+    for where, line in _latin_1(path):
+        label, _, text = line.partition(" ")
+        rows.append((where, text, label.partition(":")[0]))
+    return _labelled(rows, TREC_CLASSES)
 
 
 def read_mrpc(path: Path) -> Labelled:
     """Read tabs and a header: label in column 1, texts in columns 4 and 5."""
-    return _labelled(
-        ((where, row[3:5], row[0]) for where, row in read_rows(path, 5, header=True)), BINARY
-    )
+    return _labelled(read_rows(path, (3, 4, 0), header=True), BINARY)
 
 
 def _latin_1(path: Path) -> list[Row]:
-    return read_rows(path, 1, "\n", "latin-1")
+    return read_rows(path, (0,), "\n", "latin-1")
 
 
-def _labelled(rows: Iterable[tuple[str, list[str], str]], classes: Sequence[str]) -> Labelled:
-    """Texts from rows of (place, texts, label), sorted by (token counts, label); equal ones keep
-    the file's order.
+def _labelled(rows: Iterable[Row], classes: Sequence[str]) -> Labelled:
+    """Return texts from rows of (place, texts, label), sorted by (token counts, label); equal ones
+    keep the file's order.
     """
     labelled = []
-    for where, texts, label in rows:
+    for where, *texts, label in rows:
         if label.strip() not in classes:
             raise DataError(f"{where}: {label!r} is none of the classes {', '.join(classes)}")
         labelled.append(([one_spaced(text) for text in texts], classes.index(label.strip())))
