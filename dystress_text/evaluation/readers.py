@@ -1,8 +1,8 @@
 """Readers of SentEval's files and of tables of the user's own: pairs with a similarity score, and
 texts with a class.
 
-In SentEval's files lines end at line feeds alone, and each run of white space within a sentence becomes one space. A
-file that is missing or damaged is a DataError that names file and line.
+In SentEval's files lines end at line feeds alone. Each run of white space within a sentence becomes
+one space. A file that is missing or damaged is a DataError that names file and line.
 """
 
 from __future__ import annotations

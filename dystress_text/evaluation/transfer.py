@@ -103,27 +103,23 @@ def _prepared(
     labels = np.concatenate([split.labels for split in splits.values()])
     ends = np.cumsum([len(split) for split in splits.values()])
     rows = dict(zip(splits, np.split(np.arange(len(labels)), ends[:-1]), strict=True))
+    y = torch.from_numpy(labels).to(x.device)
     test = rows.get("test", np.arange(0))
-    if "all" in rows:
-        choices = [
-            _Choice(_folds(outer.train, labels, recipe), Subset(outer.train), outer.held_out)
-            for outer in _folds(rows["all"], labels, recipe)
-        ]
-    elif "dev" in rows:
+    if "dev" in rows:
         only = Subset(rows["train"], rows["dev"])
-        choices = [_Choice([only], only, test)]
-    else:
-        train = rows["train"]
-        choices = [_Choice(_folds(train, labels, recipe), Subset(train), test)]
-    return x, torch.from_numpy(labels).to(x.device), choices
+        return x, y, [_Choice([only], only, test)]
+    outer = _folds(rows["all"], labels, recipe) if "all" in rows else [(rows["train"], test)]
+    choices = []
+    for train, held_out in outer:
+        inner = [Subset(*fold) for fold in _folds(train, labels, recipe)]
+        choices.append(_Choice(inner, Subset(train), held_out))
+    return x, y, choices
 
 
-def _folds(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[Subset]:
-    """Return a cross-validation of some rows, stratified by their labels."""
+def _folds(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]:
+    """Return the training and the held-out rows of a cross-validation, stratified by label."""
     folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED)
-    return [
-        Subset(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])
-    ]
+    return [(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])]
 
 
 def _inner_scores(
