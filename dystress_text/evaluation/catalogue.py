@@ -120,16 +120,37 @@ def _folds(name: str, count: int, positive: str, negative: str) -> TransferTask:
 
 _STSB = "STS/STSBenchmark/sts"
 _YEARS = {
-    "STS12": {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750, "surprise.SMTnews": 399},
+    "STS12": {
+        "MSRpar": 750,
+        "MSRvid": 750,
+        "SMTeuroparl": 459,
+        "surprise.OnWN": 750,
+        "surprise.SMTnews": 399,
+    },
     "STS13": {"FNWN": 189, "headlines": 750, "OnWN": 561},
     "STS14": {
-        "deft-forum": 450, "deft-news": 300, "headlines": 750, "images": 750, "OnWN": 750, "tweet-news": 750
+        "deft-forum": 450,
+        "deft-news": 300,
+        "headlines": 750,
+        "images": 750,
+        "OnWN": 750,
+        "tweet-news": 750,
     },
-    "STS15": {"answers-forums": 375, "answers-students": 750, "belief": 375, "headlines": 750, "images": 750},
+    "STS15": {
+        "answers-forums": 375,
+        "answers-students": 750,
+        "belief": 375,
+        "headlines": 750,
+        "images": 750,
+    },
     "STS16": {
-        "answer-answer": 254, "headlines": 249, "plagiarism": 230, "postediting": 244, "question-question": 209
+        "answer-answer": 254,
+        "headlines": 249,
+        "plagiarism": 230,
+        "postediting": 244,
+        "question-question": 209,
     },
-}  # fmt: skip
+}
 STS_SETS = {  # by the names that --eval_set knows
     "stsb_dev": _set("STS-B dev", read_sts_benchmark, 1500, str(STSB_DEV), "STS-B dev"),
     "mini_sts": _set("MiniSTS", read_sts_benchmark, 526, "STS/MiniSTS/mini-sts.csv", "mini-STS"),
@@ -142,34 +163,55 @@ STS_TASKS = tuple(
     STS_SETS[name]
     for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb_test", "sickr_test")
 )
-_SST, _MRPC, _MINI = "SST/binary/sentiment", "MRPC/msr_paraphrase", "MiniParaphrase/paraphrase"
+_SST = "SST/binary/sentiment"
+_MRPC = "MRPC/msr_paraphrase"
+_MINI = "MiniParaphrase/paraphrase"
 TRANSFER_TASKS = (
     _folds("MR", 5331 + 5331, "MR/rt-polarity.pos", "MR/rt-polarity.neg"),
     _folds("CR", 2407 + 1368, "CR/custrev.pos", "CR/custrev.neg"),
     _folds("SUBJ", 5000 + 5000, "SUBJ/subj.objective", "SUBJ/subj.subjective"),
     _folds("MPQA", 3312 + 7294, "MPQA/mpqa.pos", "MPQA/mpqa.neg"),
     TransferTask(
-        "SST2", read_sst,
-        {"train": (67349, f"{_SST}-train"), "dev": (872, f"{_SST}-dev"), "test": (1821, f"{_SST}-test")},
+        "SST2",
+        read_sst,
+        {
+            "train": (67349, f"{_SST}-train"),
+            "dev": (872, f"{_SST}-dev"),
+            "test": (1821, f"{_SST}-test"),
+        },
     ),
     TransferTask(
-        "TREC", read_trec, {"train": (5452, "TREC/train_5500.label"), "test": (500, "TREC/TREC_10.label")}, 6
+        "TREC",
+        read_trec,
+        {"train": (5452, "TREC/train_5500.label"), "test": (500, "TREC/TREC_10.label")},
+        6,
     ),
     TransferTask(
-        "MRPC", read_mrpc, {"train": (4076, f"{_MRPC}_train.txt"), "test": (1725, f"{_MRPC}_test.txt")}
+        "MRPC",
+        read_mrpc,
+        {"train": (4076, f"{_MRPC}_train.txt"), "test": (1725, f"{_MRPC}_test.txt")},
     ),
-)  # fmt: skip
+)
 MINI_TRANSFER_TASKS = (
     _folds("MiniSentiment", 260, "MiniSentiment/sentiment.pos", "MiniSentiment/sentiment.neg"),
-    _folds("MiniSubjectivity", 260, "MiniSubjectivity/subj.objective", "MiniSubjectivity/subj.subjective"),
-    TransferTask(
-        "MiniQuestions", read_trec,
-        {"train": (228, "MiniQuestions/train.label"), "test": (66, "MiniQuestions/test.label")}, 6,
+    _folds(
+        "MiniSubjectivity",
+        260,
+        "MiniSubjectivity/subj.objective",
+        "MiniSubjectivity/subj.subjective",
     ),
     TransferTask(
-        "MiniParaphrase", read_mrpc, {"train": (220, f"{_MINI}_train.txt"), "test": (90, f"{_MINI}_test.txt")}
+        "MiniQuestions",
+        read_trec,
+        {"train": (228, "MiniQuestions/train.label"), "test": (66, "MiniQuestions/test.label")},
+        6,
     ),
-)  # fmt: skip
+    TransferTask(
+        "MiniParaphrase",
+        read_mrpc,
+        {"train": (220, f"{_MINI}_train.txt"), "test": (90, f"{_MINI}_test.txt")},
+    ),
+)
 SUITES: dict[str, dict[str, tuple[Task, ...]]] = {
     "senteval": {"sts": STS_TASKS, "transfer": TRANSFER_TASKS},
     "mini": {"sts": (STS_SETS["mini_sts"],), "transfer": MINI_TRANSFER_TASKS},
@@ -186,7 +228,7 @@ def figure_of(result: Mapping[str, Any]) -> float:
 
 
 def average(row: Mapping[str, float | None]) -> float | None:
-    """The mean of the rounded figures, as the published averages are made; None if one is missing."""
+    """Return the mean of rounded figures, as in the published tables; None if one is missing."""
     figures = [figure for figure in row.values() if figure is not None]
     if not figures or len(figures) < len(row):
         return None

@@ -221,7 +221,7 @@ def initial_layer(dim: int, classes: int) -> nn.Linear:
 
 
 def _draw_split(subset: Subset) -> tuple[np.random.RandomState, Rows, Rows]:
-    """A fit's generator after the split (if one is drawn), its training rows and its held-out rows."""
+    """Return a fit's generator after the split (if one is drawn), training and held-out rows."""
     random = np.random.RandomState(SEED)
     if subset.held_out is not None:
         return random, subset.train, subset.held_out

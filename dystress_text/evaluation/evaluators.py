@@ -190,7 +190,9 @@ class Evaluation(Evaluator):
         metrics: dict[str, float] = {}
         start = time.perf_counter()
         was_training = model.training
-        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        devices = []
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            devices.append(torch.cuda.current_device())
         with torch.random.fork_rng(devices):
             for number, evaluator in enumerate(self.evaluators):
                 result = evaluator(model)
@@ -315,7 +317,7 @@ def transfer_evaluator(
 
 
 def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
-    """The scores of the vectors of ``pairs.sentences`` that exist, as metrics named after the set."""
+    """Return the scores of the vectors of ``pairs.sentences`` as metrics; none that is NaN."""
     scores = vars(score_vectors(pairs, vectors))
     return _finite({pairs.metric(kind): score for kind, score in scores.items()})
 

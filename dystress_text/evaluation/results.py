@@ -25,9 +25,17 @@ SETTINGS = ("mode", "pooler_type", "max_seq_length", "dtype", "prompts")
 OWN_SETTINGS = {"pooler_type": None, "dtype": "fp32"}  # of a model evaluated as it is loaded
 _OLD_FILES = "*senteval-*.json"  # of version 0.2
 _FIGURES = (
-    "spearman", "mean", "weighted_mean", "accuracy", "dev_accuracy", "f1", "alignment", "uniformity",
-    *METRICS, GRADED,
-)  # fmt: skip
+    "spearman",
+    "mean",
+    "weighted_mean",
+    "accuracy",
+    "dev_accuracy",
+    "f1",
+    "alignment",
+    "uniformity",
+    *METRICS,
+    GRADED,
+)
 _SHOWN = {  # the figures that tables show, by kind
     "sts": ("spearman",),
     "transfer": ("accuracy",),
@@ -71,7 +79,7 @@ class Result:
     def of_entry(
         cls, entry: Mapping[str, Any], group: str, task: str, about: Mapping[str, Any]
     ) -> Result:
-        """Return the line of what an evaluator measured; ``about`` has the model and the settings."""
+        """Return the line of what was measured; ``about`` has the model and the settings."""
         rest = {name: value for name, value in entry.items() if name not in _FIGURES}
         return cls(
             model=about["model"],

@@ -125,7 +125,7 @@ def _ranking(similarities: Mapping[str, float]) -> list[str]:
 
 
 def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of a query, from a ranking of documents and the scores of relevant ones."""
+    """Return a query's figures, from a ranking of documents and the scores of relevant ones."""
     gains = np.array([relevant.get(name, 0.0) for name in ranking])  # (documents,)
     ideal = np.array(sorted(relevant.values(), reverse=True))
     hits = gains[:10] > 0

@@ -113,7 +113,10 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
     own = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
     check_distinct("pairs", [pairs.name for pairs in own])
     if chosen and not folder.is_dir():
-        reason = f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none"
+        reason = (
+            f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs "
+            "none"
+        )
         raise ParameterError("data_dir", reason)
     variant = variant_of(folder)
     if variant is not None:

@@ -1,4 +1,4 @@
-"""Statistics over seeds or texts: spread, paired t tests with their intervals, Holm's correction."""
+"""Statistics over seeds or texts: spread, paired t tests and intervals, Holm's correction."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Difference:
         return self.n > 2 and p is not None and p < ALPHA
 
     def interval(self, corrected: bool = False) -> Interval | None:
-        """Return the 95 % interval of the mean, alone or as wide as Holm's test; None for one pair."""
+        """Return the mean's 95 % interval, alone or as wide as Holm's test; None for one pair."""
         from scipy import stats
 
         if self.error is None or self.p is None:

@@ -146,7 +146,7 @@ def _figure(cosines: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
 
 
 def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """The vectors of both sentences of each pair, (pairs, dim), from those of ``pairs.sentences``."""
+    """Return the vectors of both sides, (pairs, dim) each, from those of ``pairs.sentences``."""
     rows = {sentence: row for row, sentence in enumerate(pairs.sentences)}
     first = [rows[sentence] for sentence in pairs.first]
     second = [rows[sentence] for sentence in pairs.second]

@@ -75,7 +75,7 @@ def evaluate_transfer(
 def dev_accuracy(
     task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast"
 ) -> float:
-    """A task's ``dev_accuracy`` alone, on what ``task.read`` returns; the test split is not used."""
+    """Return a task's ``dev_accuracy`` alone, on what ``task.read`` returns but the test split."""
     recipe = RECIPES[mode]
     seen = {name: split for name, split in splits.items() if name != "test"}
     x, y, choices = _prepared(seen, embed, recipe)

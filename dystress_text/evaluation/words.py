@@ -81,7 +81,7 @@ class Words:
 
     @staticmethod
     def about(dtype: str) -> dict[str, Any]:
-        """The description for the record, as that of a model; the tokenizer stands for the weights."""
+        """Return the description for the record; the tokenizer stands for a model's weights."""
         return {
             "model": WORDS,
             "pooler_type": None,
