@@ -11,15 +11,14 @@ import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
-
-import numpy as np
+from typing import Any, Generic, TypeVar
 
 from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError, UserError
 from dystress_text.evaluation.readers import (
     Labelled,
     StsPairs,
+    joined,
     read_mrpc,
     read_sick,
     read_sst,
@@ -66,8 +65,8 @@ class _Task(Generic[Part]):
         for part, (count, *files) in self.parts.items():
             if len(parts[part]) != count:
                 raise DataError(
-                    f"{self.name} has {len(parts[part]):,} rows in {part!r}, {count:,} expected: {folder / files[0]} "
-                    "or another file of it is damaged"
+                    f"{self.name} has {len(parts[part]):,} rows in {part!r}, {count:,} expected: "
+                    f"{folder / files[0]} or another file of it is damaged"
                 )
         return parts
 
@@ -80,21 +79,19 @@ class StsTask(_Task[StsPairs]):
 
     def pairs(self, folder: Path) -> StsPairs:
         """The pairs of all subsets as one set, however many there are."""
-        subsets = self.load(folder).values()
-        first = tuple(sentence for pairs in subsets for sentence in pairs.first)
-        second = tuple(sentence for pairs in subsets for sentence in pairs.second)
-        return StsPairs(
-            first, second, np.concatenate([pairs.scores for pairs in subsets]), self.title
-        )
+        return joined(self.load(folder).values(), self.title)
 
 
 @dataclass(frozen=True)
 class TransferTask(_Task[Labelled]):
-    """A classification task, by split."""
+    """A classification task, by split: all, or train and test and perhaps dev."""
 
-    # nested cross-validation, l2 chosen on a dev split, or l2 chosen by folds of the training split
-    scheme: Literal["folds", "dev", "test"]
     classes: int = 2
+
+    @property
+    def scheme(self) -> str:
+        """``folds``, a nested cross-validation, or ``test``, where there is a test split."""
+        return "folds" if "all" in self.parts else "test"
 
 
 Task = StsTask | TransferTask
@@ -118,21 +115,42 @@ def _set(
 
 
 def _folds(name: str, count: int, positive: str, negative: str) -> TransferTask:
-    return TransferTask(name, read_two_classes, {"all": (count, positive, negative)}, "folds")
+    return TransferTask(name, read_two_classes, {"all": (count, positive, negative)})
 
 
 _STSB = "STS/STSBenchmark/sts"
 _YEARS = {
-    "STS12": {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750, "surprise.SMTnews": 399},
+    "STS12": {
+        "MSRpar": 750,
+        "MSRvid": 750,
+        "SMTeuroparl": 459,
+        "surprise.OnWN": 750,
+        "surprise.SMTnews": 399,
+    },
     "STS13": {"FNWN": 189, "headlines": 750, "OnWN": 561},
     "STS14": {
-        "deft-forum": 450, "deft-news": 300, "headlines": 750, "images": 750, "OnWN": 750, "tweet-news": 750
+        "deft-forum": 450,
+        "deft-news": 300,
+        "headlines": 750,
+        "images": 750,
+        "OnWN": 750,
+        "tweet-news": 750,
     },
-    "STS15": {"answers-forums": 375, "answers-students": 750, "belief": 375, "headlines": 750, "images": 750},
+    "STS15": {
+        "answers-forums": 375,
+        "answers-students": 750,
+        "belief": 375,
+        "headlines": 750,
+        "images": 750,
+    },
     "STS16": {
-        "answer-answer": 254, "headlines": 249, "plagiarism": 230, "postediting": 244, "question-question": 209
+        "answer-answer": 254,
+        "headlines": 249,
+        "plagiarism": 230,
+        "postediting": 244,
+        "question-question": 209,
     },
-}  # fmt: skip
+}
 STS_SETS = {  # by the names that --eval_set knows
     "stsb_dev": _set("STS-B dev", read_sts_benchmark, 1500, str(STSB_DEV), "STS-B dev"),
     "mini_sts": _set("MiniSTS", read_sts_benchmark, 526, "STS/MiniSTS/mini-sts.csv", "mini-STS"),
@@ -145,38 +163,60 @@ STS_TASKS = tuple(
     STS_SETS[name]
     for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb_test", "sickr_test")
 )
-_SST, _MRPC, _MINI = "SST/binary/sentiment", "MRPC/msr_paraphrase", "MiniParaphrase/paraphrase"
+_SST = "SST/binary/sentiment"
+_MRPC = "MRPC/msr_paraphrase"
+_MINI = "MiniParaphrase/paraphrase"
 TRANSFER_TASKS = (
     _folds("MR", 5331 + 5331, "MR/rt-polarity.pos", "MR/rt-polarity.neg"),
     _folds("CR", 2407 + 1368, "CR/custrev.pos", "CR/custrev.neg"),
     _folds("SUBJ", 5000 + 5000, "SUBJ/subj.objective", "SUBJ/subj.subjective"),
     _folds("MPQA", 3312 + 7294, "MPQA/mpqa.pos", "MPQA/mpqa.neg"),
     TransferTask(
-        "SST2", read_sst,
-        {"train": (67349, f"{_SST}-train"), "dev": (872, f"{_SST}-dev"), "test": (1821, f"{_SST}-test")}, "dev",
+        "SST2",
+        read_sst,
+        {
+            "train": (67349, f"{_SST}-train"),
+            "dev": (872, f"{_SST}-dev"),
+            "test": (1821, f"{_SST}-test"),
+        },
     ),
     TransferTask(
-        "TREC", read_trec, {"train": (5452, "TREC/train_5500.label"), "test": (500, "TREC/TREC_10.label")}, "test", 6
+        "TREC",
+        read_trec,
+        {"train": (5452, "TREC/train_5500.label"), "test": (500, "TREC/TREC_10.label")},
+        6,
     ),
     TransferTask(
-        "MRPC", read_mrpc, {"train": (4076, f"{_MRPC}_train.txt"), "test": (1725, f"{_MRPC}_test.txt")}, "test"
+        "MRPC",
+        read_mrpc,
+        {"train": (4076, f"{_MRPC}_train.txt"), "test": (1725, f"{_MRPC}_test.txt")},
     ),
-)  # fmt: skip
+)
 MINI_TRANSFER_TASKS = (
     _folds("MiniSentiment", 260, "MiniSentiment/sentiment.pos", "MiniSentiment/sentiment.neg"),
-    _folds("MiniSubjectivity", 260, "MiniSubjectivity/subj.objective", "MiniSubjectivity/subj.subjective"),
-    TransferTask(
-        "MiniQuestions", read_trec,
-        {"train": (228, "MiniQuestions/train.label"), "test": (66, "MiniQuestions/test.label")}, "test", 6,
+    _folds(
+        "MiniSubjectivity",
+        260,
+        "MiniSubjectivity/subj.objective",
+        "MiniSubjectivity/subj.subjective",
     ),
     TransferTask(
-        "MiniParaphrase", read_mrpc, {"train": (220, f"{_MINI}_train.txt"), "test": (90, f"{_MINI}_test.txt")}, "test"
+        "MiniQuestions",
+        read_trec,
+        {"train": (228, "MiniQuestions/train.label"), "test": (66, "MiniQuestions/test.label")},
+        6,
     ),
-)  # fmt: skip
+    TransferTask(
+        "MiniParaphrase",
+        read_mrpc,
+        {"train": (220, f"{_MINI}_train.txt"), "test": (90, f"{_MINI}_test.txt")},
+    ),
+)
 SUITES: dict[str, dict[str, tuple[Task, ...]]] = {
     "senteval": {"sts": STS_TASKS, "transfer": TRANSFER_TASKS},
     "mini": {"sts": (STS_SETS["mini_sts"],), "transfer": MINI_TRANSFER_TASKS},
 }
+_SENTEVAL_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 GROUPS = {"sts": "STS, Spearman x 100", "transfer": "Transfer, accuracy x 100"}
 TASKS = {group: tuple(task.name for task in tasks) for group, tasks in SUITES["senteval"].items()}
 
@@ -188,9 +228,11 @@ def figure_of(result: Mapping[str, Any]) -> float:
 
 
 def average(row: Mapping[str, float | None]) -> float | None:
-    """The mean of the rounded figures, as the published averages are made; None if one is missing."""
+    """Return the mean of rounded figures, as in the published tables; None if one is missing."""
     figures = [figure for figure in row.values() if figure is not None]
-    return round(sum(figures) / len(figures), 2) if figures and len(figures) == len(row) else None
+    if not figures or len(figures) < len(row):
+        return None
+    return round(sum(figures) / len(figures), 2)
 
 
 # ---- where they lie, and what is chosen of them
@@ -210,9 +252,7 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
     """
     groups = SUITES[suite]
     known = ["all", *groups, *(task.name for tasks in groups.values() for task in tasks)]
-    names = [
-        {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}.get(name, name) for name in names
-    ]
+    names = [_SENTEVAL_NAMES.get(name, name) for name in names]
     check_names("tasks", names, known)
     chosen = {
         group: [task for task in tasks if {"all", group, task.name} & set(names)]
@@ -226,23 +266,20 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
 
     Without a file of it STS-B's dev set is taken from the hub.
     """
-    task, folder = (
-        STS_SETS[name],
-        suite_folder("mini" if name == "mini_sts" else "senteval", data_dir),
-    )
+    task = STS_SETS[name]
+    folder = suite_folder("mini" if name == "mini_sts" else "senteval", data_dir)
     if name == "stsb_dev" and not (folder / STSB_DEV).exists():
-        folder = published_file(
-            "senteval.tar",
-            _stsb_dev_of,
-            f"no STS-B dev set: {folder / STSB_DEV} does not exist. Three ways on: prepare the data (dystress prepare "
-            "senteval), evaluate on mini_sts or none, or take the preset quickstart",
+        reason = (
+            f"no STS-B dev set: {folder / STSB_DEV} does not exist. Three ways on: prepare the "
+            "data (dystress prepare senteval), evaluate on mini_sts or none, or take the preset "
+            "quickstart"
         )
+        folder = published_file("senteval.tar", _stsb_dev_of, reason)
     try:
         return task.pairs(folder)
     except DataError as error:
-        raise ParameterError(
-            "eval_set", f"no {name}: {error}; prepare the data (dystress prepare senteval)"
-        ) from error
+        reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
+        raise ParameterError("eval_set", reason) from error
 
 
 def _stsb_dev_of(archive: str) -> Path:
@@ -252,9 +289,10 @@ def _stsb_dev_of(archive: str) -> Path:
     folder = cache_root() / "stsb"
     with tarfile.open(archive) as tar:
         for member in tar:
-            if Path(member.name).parts[-3:] == STSB_DEV.parts and (
-                content := tar.extractfile(member)
-            ):
+            if Path(member.name).parts[-3:] != STSB_DEV.parts:
+                continue
+            content = tar.extractfile(member)
+            if content is not None:
                 (folder / STSB_DEV).parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(folder / STSB_DEV, content.read())
                 return folder

@@ -36,9 +36,8 @@ class Recipe:
 
 
 RECIPES = {
-    "test": Recipe(
-        folds=10, optimizer="adam", batch_size=64, patience=5, check_every=4
-    ),  # the published figures
+    # the published figures
+    "test": Recipe(folds=10, optimizer="adam", batch_size=64, patience=5, check_every=4),
     "fast": Recipe(folds=5, optimizer="rmsprop", batch_size=128, patience=3, check_every=2),
 }
 
@@ -101,11 +100,9 @@ def fit(
             epochs += recipe.check_every
             fits.check_held_out()
             fits.drop_finished()
-        accuracy[members], weight[members], bias[members] = (
-            fits.best,
-            fits.best_weight,
-            fits.best_bias,
-        )
+        accuracy[members] = fits.best
+        weight[members] = fits.best_weight
+        bias[members] = fits.best_bias
     return Fits(accuracy, weight, bias)
 
 
@@ -123,24 +120,22 @@ class _Lockstep:
         l2: NDArray[np.float64],
         recipe: Recipe,
     ) -> None:
-        (count, values), dim = l2.shape, x.shape[1]
-        self.x, self.y, self.batch_size, self.patience = x, y, recipe.batch_size, recipe.patience
-        self.values, self.classes = values, classes
-        splits = [_draw_split(subset) for subset in subsets]
-        self.random = splits[0][0]  # all generators are in the same state
-        self.train = torch.from_numpy(np.stack([rows for _, rows, _ in splits])).to(
-            x.device
-        )  # (S, n)
-        self.held_out = [torch.from_numpy(rows).to(x.device) for _, _, rows in splits]
+        count, values = l2.shape
+        self.x = x
+        self.y = y
+        self.recipe = recipe
+        self.by_fit = (values, classes, -1)  # the view of (L classes, n)
+        randoms, train, held_out = zip(*map(_draw_split, subsets), strict=True)
+        self.random = randoms[0]  # all generators are in the same state
+        self.train = torch.from_numpy(np.stack(train)).to(x.device)  # (S, n)
+        self.held_out = [torch.from_numpy(rows).to(x.device) for rows in held_out]
         self.targets = nn.functional.one_hot(y, classes).to(x)  # (rows of x, classes)
-        decay = torch.from_numpy(l2).to(x)[:, :, None, None].expand(-1, -1, classes, 1)
-        self.decay = decay.reshape(count, values * classes, 1)  # (S, L classes, 1)
+        decay = torch.from_numpy(l2).to(x)  # (S, L)
+        self.decay = decay.repeat_interleave(classes, 1).unsqueeze(2)  # (S, L classes, 1)
 
-        start = initial_layer(dim, classes).to(x)
-        weight = start.weight.detach().repeat(count, values, 1)  # (S, L classes, dim)
-        bias = (
-            start.bias.detach().repeat(values)[None, :, None].repeat(count, 1, 1)
-        )  # (S, L classes, 1)
+        layer = initial_layer(x.shape[1], classes).to(x)
+        weight = layer.weight.detach().repeat(count, values, 1)  # (S, L classes, dim)
+        bias = layer.bias.detach().unsqueeze(1).repeat(count, values, 1)  # (S, L classes, 1)
         self.parameters = [weight, bias]
         for parameter in self.parameters:
             parameter.grad = torch.empty_like(parameter)
@@ -150,29 +145,24 @@ class _Lockstep:
         else:
             self.optimizer = torch.optim.RMSprop(self.parameters, foreach=True)
 
-        self.alive = np.arange(
-            count
-        )  # subsets with a fit that goes on; train, decay and parameters have no others
+        # subsets with a fit that goes on; train, decay and parameters have no others
+        self.alive = np.arange(count)
         self.active = np.ones((count, values), dtype=bool)
         self.misses = np.zeros((count, values), dtype=int)
         self.best = np.full((count, values), -1.0)
-        self.best_weight = torch.empty_like(weight).view(count, values, classes, dim)
+        self.best_weight = torch.empty_like(weight).view(count, *self.by_fit)
         self.best_bias = torch.empty_like(bias).view(count, values, classes)
 
     def train_epoch(self) -> None:
         """One pass over the training rows; each step is two batched products."""
         weight, bias = self.parameters
-        permutation = torch.from_numpy(self.random.permutation(self.train.shape[1])).to(
-            self.x.device
-        )
-        for columns in torch.split(permutation, self.batch_size):
+        permutation = torch.from_numpy(self.random.permutation(self.train.shape[1]))
+        for columns in torch.split(permutation.to(self.x.device), self.recipe.batch_size):
             rows = self.train[:, columns]  # (S, b)
             batch = self.x[rows.flatten()].view(*rows.shape, -1)  # (S, b, dim)
             logits = torch.baddbmm(bias, weight, batch.mT)  # (S, L classes, b)
-            by_class = logits.view(len(rows), self.values, self.classes, -1)
-            error = (
-                by_class.softmax(2) - self.targets[rows].mT[:, None]
-            )  # d loss / d logits, times b
+            probabilities = logits.view(len(rows), *self.by_fit).softmax(2)  # (S, L, classes, b)
+            error = probabilities - self.targets[rows].mT[:, None]  # d loss / d logits, times b
             error = error.div_(rows.shape[1]).view_as(logits)
             torch.bmm(error, batch, out=weight.grad)
             torch.sum(error, 2, keepdim=True, out=bias.grad)
@@ -188,18 +178,16 @@ class _Lockstep:
         weight, bias = self.parameters
         for i, s in enumerate(self.alive):
             rows = self.held_out[s]
-            logits = torch.addmm(bias[i], weight[i], self.x[rows].T).view(
-                self.values, self.classes, -1
-            )
-            reached = (logits.argmax(1) == self.y[rows]).sum(1).cpu().numpy() / len(rows)  # (L,)
+            logits = torch.addmm(bias[i], weight[i], self.x[rows].T)  # (L classes, rows)
+            predicted = logits.view(self.by_fit).argmax(1)  # (L, rows)
+            reached = (predicted == self.y[rows]).sum(1).cpu().numpy() / len(rows)  # (L,)
             better = self.active[s] & (reached > self.best[s])
             missed = self.active[s] & ~better
-            self.active[s] &= ~(missed & (self.misses[s] >= self.patience))
+            self.active[s] &= ~(missed & (self.misses[s] >= self.recipe.patience))
             self.misses[s] += missed
-            self.best[s] = np.where(better, reached, self.best[s])
-            for k in np.flatnonzero(better):
-                self.best_weight[s, k] = weight[i].view(self.values, self.classes, -1)[k]
-                self.best_bias[s, k] = bias[i].view(self.values, self.classes)[k]
+            self.best[s, better] = reached[better]
+            self.best_weight[s, better] = weight[i].view(self.by_fit)[better]
+            self.best_bias[s, better] = bias[i].view(self.by_fit).squeeze(2)[better]
 
     def drop_finished(self) -> None:
         """Take the subsets whose fits have all stopped out of the tensors and of the optimiser's
@@ -210,7 +198,8 @@ class _Lockstep:
             return
         self.alive = self.alive[going_on]
         rows = torch.from_numpy(going_on).to(self.x.device)
-        self.train, self.decay = self.train[rows], self.decay[rows]
+        self.train = self.train[rows]
+        self.decay = self.decay[rows]
         for i, parameter in enumerate(self.parameters):
             smaller = parameter[rows]
             smaller.grad = torch.empty_like(smaller)
@@ -226,14 +215,13 @@ class _Lockstep:
 def initial_layer(dim: int, classes: int) -> nn.Linear:
     """The layer that every fit starts from; the caller's random state stays as it is."""
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(
-            SEED
-        )  # torch.manual_seed would reseed the GPU too, and so dropout
+        # torch.manual_seed would reseed the GPU too, and so dropout
+        torch.default_generator.manual_seed(SEED)
         return nn.Linear(dim, classes)
 
 
 def _draw_split(subset: Subset) -> tuple[np.random.RandomState, Rows, Rows]:
-    """A fit's generator after the split (if one is drawn), its training rows and its held-out rows."""
+    """Return a fit's generator after the split (if one is drawn), training and held-out rows."""
     random = np.random.RandomState(SEED)
     if subset.held_out is not None:
         return random, subset.train, subset.held_out

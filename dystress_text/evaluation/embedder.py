@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Dense
 from torch import Tensor, nn
 
+from dystress_text.core.vectors import positive_similarity, unit_vectors
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import model_path
 from dystress_text.models.embedder import Role, encode, without_normalization
@@ -30,6 +33,7 @@ from dystress_text.models.poolers import pooling_modules
 from dystress_text.training.accelerator import device_alone
 
 OWN_POOLER = "pooler"  # the encoder's pooler_output, which SimCSE's evaluation.py calls cls
+QUERIES_AT_ONCE = 64  # whose similarities with all documents are in memory together
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -76,6 +80,29 @@ class TextEncoder:
     def document(self, documents: Sequence[str]) -> Tensor:
         """Return embeddings of documents, with the model's prompt for them, on its device."""
         return self._encode(documents, "document")
+
+    def cosines(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
+        """Return the cosine of each pair, (pairs,), computed in fp64."""
+        a = unit_vectors(self(first).double())  # (pairs, dim)
+        b = unit_vectors(self(second).double())
+        return positive_similarity(a, b).numpy()
+
+    def search(
+        self, queries: Sequence[str], documents: Sequence[str], most: int
+    ) -> list[list[tuple[int, float]]]:
+        """Return the indices and similarities of each query's nearest documents, in no order.
+
+        There are more than ``most`` where further ones are as similar as the last of them.
+        """
+        similarity = SimilarityFunction.to_similarity_fn(self.similarity)
+        targets = self.document(documents)  # (documents, dim)
+        count = min(most, len(targets))
+        hits = []
+        for batch in torch.split(self.query(queries), QUERIES_AT_ONCE):
+            for row in similarity(batch, targets):  # (documents,)
+                nearest = (row >= row.topk(count).values[-1]).nonzero().flatten()
+                hits.append(list(zip(nearest.tolist(), row[nearest].tolist(), strict=True)))
+        return hits
 
     def _encode(self, texts: Sequence[str], role: Role = "") -> Tensor:
         what = "encode with"

@@ -9,10 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import reprlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +22,39 @@ from torch import Tensor
 
 from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.evaluation.catalogue import SUITES, TASKS, TransferTask, eval_pairs, suite_folder
+from dystress_text.evaluation.catalogue import (
+    MINI_TRANSFER_TASKS,
+    TASKS,
+    TRANSFER_TASKS,
+    TransferTask,
+    eval_pairs,
+    suite_folder,
+)
 from dystress_text.evaluation.embedder import TextEncoder
-from dystress_text.evaluation.readers import Labelled, StsPairs, check_distinct, scored, slug_of
+from dystress_text.evaluation.readers import (
+    Labelled,
+    StsPairs,
+    check_distinct,
+    read_scored_pairs,
+)
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, spearman
 from dystress_text.evaluation.words import Words
-from dystress_text.files.tables import READERS, is_hub_name, is_table, open_table
-from dystress_text.files.text_lines import is_blank
 from dystress_text.models.embedder import encode, without_normalization
 
-COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them
-HUB_SPLIT = "validation"
-AVERAGE, TRANSFER_AVERAGE, STSB_DEV = "avg_spearman", "avg_transfer_dev", "sts_b_dev_spearman"
-KINDS = ("spearman", "alignment", "uniformity")  # of metrics of scored pairs
+AVERAGE = "avg_spearman"
+TRANSFER_AVERAGE = "avg_transfer_dev"
+STSB_DEV = "sts_b_dev_spearman"
+# of metrics of scored pairs, with their formats in the table at the end of a run
+KINDS = {"spearman": ("8", ".2f"), "alignment": ("9", ".4f"), "uniformity": ("10", ".4f")}
 _OTHER_NAMES = {  # of metrics: short ones and SimCSE's
-    "avg": AVERAGE, "avg_sts": AVERAGE, "avg_transfer": TRANSFER_AVERAGE, "stsb_spearman": STSB_DEV,
+    "avg": AVERAGE,
+    "avg_sts": AVERAGE,
+    "avg_transfer": TRANSFER_AVERAGE,
+    "stsb_spearman": STSB_DEV,
     "sickr_spearman": "sick_r_dev_spearman",
-}  # fmt: skip
+}
 
 
 class Evaluator(SentenceEvaluator):
@@ -135,14 +147,14 @@ class RetrievalEvaluator(Evaluator):
         self.collection = collection
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        return self._named(self.collection.scores(TextEncoder.of(model)))
+        return self._scores(TextEncoder.of(model))
 
     def lexical_baseline(self) -> dict[str, float]:
         """Return what BM25 reaches."""
-        return self._named(self.collection.scores(Words()))
+        return self._scores(Words())
 
-    def _named(self, scores: Mapping[str, float]) -> dict[str, float]:
-        return dict(zip(self.metrics, scores.values(), strict=True))
+    def _scores(self, by: TextEncoder | Words) -> dict[str, float]:
+        return dict(zip(self.metrics, self.collection.scores(by).values(), strict=True))
 
 
 class Evaluation(Evaluator):
@@ -178,7 +190,9 @@ class Evaluation(Evaluator):
         metrics: dict[str, float] = {}
         start = time.perf_counter()
         was_training = model.training
-        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        devices = []
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            devices.append(torch.cuda.current_device())
         with torch.random.fork_rng(devices):
             for number, evaluator in enumerate(self.evaluators):
                 result = evaluator(model)
@@ -236,12 +250,11 @@ class Evaluation(Evaluator):
         """A checksum of what is the user's own, which decides with the settings which model is the
         best.
         """
-        pairs = [
+        content: list[Any] = [
             (pairs.slug, pairs.first, pairs.second, pairs.scores.tolist()) for pairs in self.pairs
         ]
-        return hashlib.sha256(
-            repr([*pairs, *(one.about["sha256"] for one in self.collections)]).encode()
-        ).hexdigest()
+        content += [collection.about["sha256"] for collection in self.collections]
+        return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def _metrics_of(evaluators: Sequence[SentenceEvaluator]) -> list[str]:
@@ -267,9 +280,8 @@ def build_evaluation(
     """
     if own is not None and not own.greater_is_better:
         raise ParameterError("evaluator", "its figures must be better the greater they are")
-    sets = [
-        eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"
-    ]
+    names = [name for name in dict.fromkeys(settings.eval_set) if name != "none"]
+    sets = [eval_pairs(name, data_dir) for name in names]
     sets += [read_scored_pairs(file) for file in settings.eval_file or []]
     average = AVERAGE.removesuffix("_spearman")
     check_distinct("eval_file", [average, *(pairs.slug for pairs in sets)])
@@ -289,13 +301,13 @@ def transfer_evaluator(
     """The evaluator for the named transfer tasks, or ``all`` of SentEval's seven, with their texts
     read.
     """
-    tasks = [(task, suite) for suite, groups in SUITES.items() for task in groups["transfer"]]
-    known = {task.name: (task, suite) for task, suite in tasks if isinstance(task, TransferTask)}
-    chosen = []
+    known = {task.name: task for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS}
     wanted = dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names)
     check_names("eval_transfer", wanted, known)
+    chosen = []
     for name in wanted:
-        task, suite = known[name]
+        task = known[name]
+        suite = "mini" if task in MINI_TRANSFER_TASKS else "senteval"
         try:
             chosen.append((task, task.read(suite_folder(suite, data_dir))))
         except DataError as error:
@@ -305,10 +317,9 @@ def transfer_evaluator(
 
 
 def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
-    """The scores of the vectors of ``pairs.sentences`` that exist, as metrics named after the set."""
-    return _finite(
-        {pairs.metric(kind): value for kind, value in vars(score_vectors(pairs, vectors)).items()}
-    )
+    """Return the scores of the vectors of ``pairs.sentences`` as metrics; none that is NaN."""
+    scores = vars(score_vectors(pairs, vectors))
+    return _finite({pairs.metric(kind): score for kind, score in scores.items()})
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -318,12 +329,12 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
     """A line of the table at the end of a run: the figures of a pooler on a set."""
-    forms = zip(KINDS, (".2f", ".4f", ".4f"), strict=True)
-    figures = ((metrics.get(pairs.metric(kind)), form) for kind, form in forms)
-    spearman, alignment, uniformity = (
-        "-" if value is None else format(value, form) for value, form in figures
-    )
-    return f"{title:24} {pooler:16} {spearman:>8} {alignment:>9} {uniformity:>10}"
+    line = f"{title:24} {pooler:16}"
+    for kind, (width, form) in KINDS.items():
+        value = metrics.get(pairs.metric(kind))
+        figure = "-" if value is None else format(value, form)
+        line += f" {figure:>{width}}"
+    return line
 
 
 def further_lines(
@@ -342,81 +353,19 @@ def further_lines(
         if pairs.metric("spearman") in before:
             lines.append(sts_line(f"{pairs.name}, untrained"[:24], pooler, pairs, before))
         lines += [sts_line(pairs.name, pooler, pairs, metrics), *words_line(pairs, words)]
-    rivals = {"untrained": before, "words": words}
-    for name, value in ((name, value) for name, value in metrics.items() if name not in shown):
-        beside = (
-            f"   {title} {figures[name]:.2f}"
-            for title, figures in rivals.items()
-            if name in figures
-        )
-        lines.append(f"{name:41} {value:8.2f}" + "".join(beside))
+    for name in metrics:
+        if name in shown:
+            continue
+        line = f"{name:41} {metrics[name]:8.2f}"
+        for title, figures in (("untrained", before), ("words", words)):
+            if name in figures:
+                line += f"   {title} {figures[name]:.2f}"
+        lines.append(line)
     return lines
 
 
 def words_line(pairs: StsPairs, words: Mapping[str, float]) -> list[str]:
     """The line of words alone on a set; none where they have no figure."""
-    return [sts_line("words", "TF-IDF", pairs, words)] if pairs.metric("spearman") in words else []
-
-
-def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
-    """Read pairs with scores, named by their file or data set (see :func:`name_of`).
-
-    The columns are sentence1, sentence2 and score. Alignment uses the pairs in the top fifth of the
-    scores, from the lowest to the highest, as STS-B uses those above 4 of 0 to 5.
-
-    Args:
-        source: a .csv, .tsv, .jsonl or .parquet file, or a hub data set as ``OWNER/NAME``
-            (its ``validation`` split) or ``OWNER/NAME:SPLIT``.
-        parameter: what errors name.
-    """
-    try:
-        pairs = scored(_rows(source))
-    except DataError as error:
-        raise ParameterError(parameter, str(error)) from error
-    if len(set(pairs.scores)) < 2:
-        raise ParameterError(
-            parameter, f"the {len(pairs)} pairs of {source!r} have no two different scores"
-        )
-    positive_above = float(0.8 * pairs.scores.max() + 0.2 * pairs.scores.min())
-    return replace(pairs, name=name_of(source, parameter), positive_above=positive_above)
-
-
-def name_of(source: str, parameter: str = "eval_file") -> str:
-    """A file's or data set's name in metrics."""
-    slug = slug_of(Path(_place(source)[0]).stem)
-    if not slug:
-        raise ParameterError(
-            parameter, f"the name of {source!r} has no letter or digit to name its metrics by"
-        )
-    return slug
-
-
-def _place(source: str) -> tuple[str, str]:
-    """A file and "", or the name of a data set on the hub and its split."""
-    name, _, split = source.partition(":")
-    return (
-        (name, split or HUB_SPLIT)
-        if is_hub_name(name) and not Path(source).exists()
-        else (source, "")
-    )
-
-
-def _rows(source: str) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield the place of each row for errors, its two texts and its score."""
-    name, split = _place(source)
-    if not is_table(name) or not (split or Path(source).is_file()):
-        raise DataError(f"no table {source!r} ({', '.join(READERS)}) and no such data set")
-    table = open_table(name, split)
-    if not set(COLUMNS) <= set(table.columns):
-        found = ", ".join(table.columns)
-        raise DataError(f"{source!r}: expected the columns {', '.join(COLUMNS)}; found {found}")
-    for number, (first, second, score) in enumerate(table.rows(COLUMNS), 1):
-        where = f"row {number} of {source!r}"
-        yield where, _text(first, where), _text(second, where), score
-
-
-def _text(cell: Any, where: str) -> str:
-    # half of a surrogate pair is no text either
-    if not isinstance(cell, str) or is_blank(cell) or cell.encode(errors="ignore").decode() != cell:
-        raise DataError(f"{where}: {reprlib.repr(cell)} is not a text")
-    return cell
+    if pairs.metric("spearman") not in words:
+        return []
+    return [sts_line("words", "TF-IDF", pairs, words)]

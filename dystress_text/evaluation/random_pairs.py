@@ -28,9 +28,8 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
     if len(vectors) < 50:
         return None
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
-    cosines = (units @ units.T)[
-        np.tri(len(units), k=-1, dtype=bool)
-    ]  # (pairs,), each pair once, none with itself
+    once = np.tri(len(units), k=-1, dtype=bool)  # each pair once, none with itself
+    cosines = (units @ units.T)[once]  # (pairs,)
     shares = [share for share in SHARES if share * len(cosines) >= 100]
     reached = np.quantile(cosines, 1 - np.array(shares))
     return {

@@ -1,15 +1,17 @@
-"""Readers of SentEval's files: pairs with a similarity score, and texts with a class.
+"""Readers of SentEval's files and of tables of the user's own: pairs with a similarity score, and
+texts with a class.
 
-Lines end at line feeds alone, and each run of white space within a sentence becomes one space. A
-file that is missing or damaged is a DataError that names file and line.
+In SentEval's files lines end at line feeds alone. Each run of white space within a sentence becomes
+one space. A file that is missing or damaged is a DataError that names file and line.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import reprlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
+from dystress_text.files.tables import READERS, is_hub_name, is_table, open_table
+from dystress_text.files.text_lines import is_blank
 
 POSITIVE_SCORE = 4.0  # as is usual for SimCSE, alignment is that of the pairs scored above it
 BINARY = ("0", "1")
+COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them
+HUB_SPLIT = "validation"
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
-Row = tuple[str, list[str]]  # file and line for errors, and the columns
+Row = tuple[Any, ...]  # file and line for errors, and cells
 
 
 @dataclass(frozen=True)
@@ -31,9 +37,8 @@ class StsPairs:
 
     first: tuple[str, ...]
     second: tuple[str, ...]
-    scores: NDArray[
-        np.float64
-    ]  # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
+    # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
+    scores: NDArray[np.float64]
     name: str = "STS"  # in tables
     positive_above: float = POSITIVE_SCORE  # alignment uses the pairs scored above this value
 
@@ -73,9 +78,9 @@ def slug_of(name: str) -> str:
 
 def check_distinct(parameter: str, names: Sequence[str]) -> None:
     """Refuse sets that share a name, since results are kept by name."""
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ParameterError(parameter, f"two sets would have the name {twice!r}; rename one")
+    for name in names:
+        if names.count(name) > 1:
+            raise ParameterError(parameter, f"two sets would have the name {name!r}; rename one")
 
 
 def one_spaced(text: str) -> str:
@@ -96,12 +101,12 @@ def score_of(cell: Any) -> float:
 
 def read_rows(
     path: Path,
-    columns: int = 1,
+    columns: Sequence[int],
     separator: str = "\t",
     encoding: str = "utf-8",
     header: bool = False,
 ) -> list[Row]:
-    """The lines of a file in columns, at least so many."""
+    """Return the cells of some columns, line after line."""
     try:
         with path.open(encoding=encoding, newline="\n") as file:
             lines = file.read().removesuffix("\n").split("\n")
@@ -109,12 +114,17 @@ def read_rows(
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    rows = [
-        (f"{path}, line {number}", line.split(separator)) for number, line in enumerate(lines, 1)
-    ][header:]
-    for where, row in rows:
-        if len(row) < columns:
-            raise DataError(f"{where}: {columns} tab-separated columns expected, {len(row)} found")
+    expected = max(columns) + 1
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if header and number == 1:
+            continue
+        where = f"{path}, line {number}"
+        cells = line.split(separator)
+        if len(cells) < expected:
+            reason = f"{expected} tab-separated columns expected, {len(cells)} found"
+            raise DataError(f"{where}: {reason}")
+        rows.append((where, *(cells[column] for column in columns)))
     return rows
 
 
@@ -126,40 +136,114 @@ def read_sts_benchmark(path: Path) -> StsPairs:
     """Read the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in
     6 and 7.
     """
-    return scored((where, row[5], row[6], row[4]) for where, row in read_rows(path, 7))
+    return scored(read_rows(path, (5, 6, 4)))
 
 
 def read_sick(path: Path) -> StsPairs:
     """Read a SICK file: tabs, a header, sentences in columns 2 and 3, relatedness in column 4."""
-    return scored((where, row[1], row[2], row[3]) for where, row in read_rows(path, 4, header=True))
+    return scored(read_rows(path, (1, 2, 3), header=True))
 
 
 def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
     """Read a subset of STS12 to STS16: two columns of sentences, and the scores; a pair without one
     is dropped.
     """
-    pairs, scores = read_rows(inputs, 2), read_rows(golds)
+    pairs = read_rows(inputs, (0, 1))
+    scores = read_rows(golds, (0,))
     if len(pairs) != len(scores):
         raise DataError(
-            f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally long"
+            f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally "
+            "long"
         )
     together = zip(pairs, scores, strict=True)
     return scored(
-        (where, a, b, gold) for (_, (a, b, *_)), (where, (gold, *_)) in together if gold.strip()
+        (*score[:1], *pair[1:], *score[1:]) for pair, score in together if score[1].strip()
     )
 
 
-def scored(rows: Iterable[tuple[str, str, str, Any]]) -> StsPairs:
+def scored(rows: Iterable[Row]) -> StsPairs:
     """Pairs from rows of (place for errors, first, second, score)."""
-    first, second, scores = [], [], []
-    for where, a, b, score in rows:
+    pairs = []
+    scores = []
+    for where, first, second, score in rows:
         try:
             scores.append(score_of(score))
         except ValueError as error:
             raise DataError(f"{where}: {error}") from error
-        first.append(one_spaced(a))
-        second.append(one_spaced(b))
-    return StsPairs(tuple(first), tuple(second), np.array(scores))
+        pairs.append((one_spaced(first), one_spaced(second)))
+    firsts, seconds = zip(*pairs, strict=True) if pairs else ((), ())
+    return StsPairs(firsts, seconds, np.array(scores))
+
+
+def joined(subsets: Iterable[StsPairs], name: str) -> StsPairs:
+    """Return the pairs of all subsets as one set."""
+    subsets = list(subsets)
+    first = tuple(text for pairs in subsets for text in pairs.first)
+    second = tuple(text for pairs in subsets for text in pairs.second)
+    return StsPairs(first, second, np.concatenate([pairs.scores for pairs in subsets]), name)
+
+
+def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
+    """Read pairs with scores, named by their file or data set (see :func:`name_of`).
+
+    The columns are sentence1, sentence2 and score. Alignment uses the pairs in the top fifth of the
+    scores, from the lowest to the highest, as STS-B uses those above 4 of 0 to 5.
+
+    Args:
+        source: a .csv, .tsv, .jsonl or .parquet file, or a hub data set as ``OWNER/NAME``
+            (its ``validation`` split) or ``OWNER/NAME:SPLIT``.
+        parameter: what errors name.
+    """
+    try:
+        pairs = scored(_rows_of_table(source))
+        low, high = pairs.scores.min(), pairs.scores.max()
+        if low == high:
+            raise DataError(f"the {len(pairs)} pairs of {source!r} have no two different scores")
+        return replace(pairs, name=name_of(source), positive_above=float(0.8 * high + 0.2 * low))
+    except DataError as error:
+        raise ParameterError(parameter, str(error)) from error
+
+
+def name_of(source: str) -> str:
+    """Return a file's or data set's name in metrics."""
+    name = slug_of(Path(_file_and_split(source)[0]).stem)
+    if not name:
+        raise DataError(f"the name of {source!r} has no letter or digit to name its metrics by")
+    return name
+
+
+def _file_and_split(source: str) -> tuple[str, str]:
+    """Return a file and "", or the name of a data set on the hub and its split."""
+    name, _, split = source.partition(":")
+    if is_hub_name(name):
+        return name, split or HUB_SPLIT
+    return source, ""
+
+
+def _rows_of_table(source: str) -> Iterator[Row]:
+    """Yield the place of each row for errors, its two texts and its score."""
+    name, split = _file_and_split(source)
+    if not is_table(name) or not (split or Path(name).is_file()):
+        raise DataError(f"no table {source!r} ({', '.join(READERS)}) and no such data set")
+    table = open_table(name, split)
+    if not set(COLUMNS) <= set(table.columns):
+        found = ", ".join(table.columns)
+        raise DataError(f"{source!r}: expected the columns {', '.join(COLUMNS)}; found {found}")
+    for number, row in enumerate(table.rows(COLUMNS), 1):
+        where = f"row {number} of {source!r}"
+        for text in row[:2]:
+            if not _is_text(text):
+                raise DataError(f"{where}: {reprlib.repr(text)} is not a text")
+        yield where, *row
+
+
+def _is_text(cell: Any) -> bool:
+    # half of a surrogate pair is no text either
+    return (
+        isinstance(cell, str)
+        and not is_blank(cell)
+        and cell.encode(errors="ignore").decode() == cell
+    )
 
 
 # ---- texts with classes
@@ -168,42 +252,40 @@ def scored(rows: Iterable[tuple[str, str, str, Any]]) -> StsPairs:
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:
     """Read one file for each class, a text a line, Latin-1; the positive class is 1."""
-    files = ((positive, "1"), (negative, "0"))
-    return _labelled(
-        ((where, row, label) for file, label in files for where, row in _latin_1(file)), BINARY
-    )
+    rows = [(*row, "1") for row in _latin_1(positive)]
+    rows += [(*row, "0") for row in _latin_1(negative)]
+    return _labelled(rows, BINARY)
 
 
 def read_sst(path: Path) -> Labelled:
     """Read lines of text, tab, 0 or 1."""
-    return _labelled(((where, row[:1], row[1]) for where, row in read_rows(path, 2)), BINARY)
+    return _labelled(read_rows(path, (0, 1)), BINARY)
 
 
 def read_trec(path: Path) -> Labelled:
     """Read lines of ``COARSE:fine text``, Latin-1."""
-    rows = ((where, line.partition(" ")) for where, (line,) in _latin_1(path))
-    return _labelled(
-        ((where, [text], label.partition(":")[0]) for where, (label, _, text) in rows), TREC_CLASSES
-    )
+    rows = []
+    for where, line in _latin_1(path):
+        label, _, text = line.partition(" ")
+        rows.append((where, text, label.partition(":")[0]))
+    return _labelled(rows, TREC_CLASSES)
 
 
 def read_mrpc(path: Path) -> Labelled:
     """Read tabs and a header: label in column 1, texts in columns 4 and 5."""
-    return _labelled(
-        ((where, row[3:5], row[0]) for where, row in read_rows(path, 5, header=True)), BINARY
-    )
+    return _labelled(read_rows(path, (3, 4, 0), header=True), BINARY)
 
 
 def _latin_1(path: Path) -> list[Row]:
-    return read_rows(path, 1, "\n", "latin-1")
+    return read_rows(path, (0,), "\n", "latin-1")
 
 
-def _labelled(rows: Iterable[tuple[str, list[str], str]], classes: Sequence[str]) -> Labelled:
-    """Texts from rows of (place, texts, label), sorted by (token counts, label); equal ones keep
-    the file's order.
+def _labelled(rows: Iterable[Row], classes: Sequence[str]) -> Labelled:
+    """Return texts from rows of (place, texts, label), sorted by (token counts, label); equal ones
+    keep the file's order.
     """
     labelled = []
-    for where, texts, label in rows:
+    for where, *texts, label in rows:
         if label.strip() not in classes:
             raise DataError(f"{where}: {label!r} is none of the classes {', '.join(classes)}")
         labelled.append(([one_spaced(text) for text in texts], classes.index(label.strip())))

@@ -25,9 +25,17 @@ SETTINGS = ("mode", "pooler_type", "max_seq_length", "dtype", "prompts")
 OWN_SETTINGS = {"pooler_type": None, "dtype": "fp32"}  # of a model evaluated as it is loaded
 _OLD_FILES = "*senteval-*.json"  # of version 0.2
 _FIGURES = (
-    "spearman", "mean", "weighted_mean", "accuracy", "dev_accuracy", "f1", "alignment", "uniformity",
-    *METRICS, GRADED,
-)  # fmt: skip
+    "spearman",
+    "mean",
+    "weighted_mean",
+    "accuracy",
+    "dev_accuracy",
+    "f1",
+    "alignment",
+    "uniformity",
+    *METRICS,
+    GRADED,
+)
 _SHOWN = {  # the figures that tables show, by kind
     "sts": ("spearman",),
     "transfer": ("accuracy",),
@@ -54,12 +62,12 @@ class Result:
     time: str = ""  # UTC
 
     def __post_init__(self) -> None:
-        texts = (self.model, self.group, self.task, self.time)
-        mappings = (self.figures, self.settings, self.details, self.versions)
-        if not all(isinstance(each, str) for each in texts):
-            raise TypeError("model, group, task and time are texts")
-        if not all(isinstance(each, Mapping) for each in mappings):
-            raise TypeError("figures, settings, details and versions are objects")
+        for name in ("model", "group", "task", "time"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} is not a text")
+        for name in ("figures", "settings", "details", "versions"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise TypeError(f"{name} is not an object")
         if not all(isinstance(each, int | float | None) for each in self.figures.values()):
             raise TypeError("figures are numbers")
         if self.kind not in _SHOWN:
@@ -71,7 +79,7 @@ class Result:
     def of_entry(
         cls, entry: Mapping[str, Any], group: str, task: str, about: Mapping[str, Any]
     ) -> Result:
-        """Return the line of what an evaluator measured; ``about`` has the model and the settings."""
+        """Return the line of what was measured; ``about`` has the model and the settings."""
         rest = {name: value for name, value in entry.items() if name not in _FIGURES}
         return cls(
             model=about["model"],
@@ -127,10 +135,7 @@ def data_checksum(sums: Mapping[str, str] | str | None) -> str | None:
 
 def newest(results: Iterable[Result], key: Callable[[Result], Hashable]) -> list[Result]:
     """Return the newest result of each key, in the order in which the keys appeared."""
-    found: dict[Hashable, Result] = {}
-    for result in results:
-        found[key(result)] = result
-    return list(found.values())
+    return list({key(result): result for result in results}.values())
 
 
 def open_results(file: Path) -> None:
@@ -205,13 +210,12 @@ def convert(file: Path) -> list[Result]:
 
 def _converted(content: Mapping[str, Any]) -> Iterator[Result]:
     suite = content["suite"]
-    groups = {name: f"{suite}/{_kind_of(name, entry)}" for name, entry in content["tasks"].items()}
     # other_data has results on data that were measured before, named "TASK (checksum)"
     for name, entry in {**content.get("other_data", {}), **content["tasks"]}.items():
-        group = groups.get(name, f"{suite}/{_kind_of(name, entry)}")
-        task = entry["set"] if "set" in entry else name.partition(" (")[0]
-        yield Result.of_entry(entry, group, task, content)
-    if geometry := content.get("geometry"):
+        task = entry.get("set") or name.partition(" (")[0]
+        yield Result.of_entry(entry, f"{suite}/{_kind_of(name, entry)}", task, content)
+    geometry = content.get("geometry")
+    if geometry:
         yield Result.of_entry(geometry, f"{suite}/geometry", geometry["set"], content)
     for kind in ("pairs", "retrieval"):
         for name, entry in content.get(kind, {}).items():
@@ -221,7 +225,7 @@ def _converted(content: Mapping[str, Any]) -> Iterator[Result]:
 def _kind_of(task: str, entry: Mapping[str, Any]) -> str:
     if "set" in entry:
         return "geometry"
-    if METRICS.keys() <= entry.keys():
+    if set(METRICS) <= entry.keys():
         return "retrieval"
     return "sts" if "spearman" in entry or task in TASKS["sts"] else "transfer"
 

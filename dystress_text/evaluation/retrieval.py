@@ -1,4 +1,4 @@
-"""Search as a measure: collections in BEIR's layout, scored by sentence-transformers'
+"""Search as a measure: collections in BEIR's layout, with the figures of sentence-transformers'
 InformationRetrievalEvaluator.
 
 A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl``
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import TextEncoder
@@ -28,8 +28,8 @@ from dystress_text.evaluation.readers import check_distinct, one_spaced, score_o
 from dystress_text.evaluation.sts import with_ties
 from dystress_text.evaluation.words import Words
 
-METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
-GRADED = "nDCG@10 (graded)"  # of scores as gains, as BEIR has it; sentence-transformers' evaluator knows 0 and 1 alone
+METRICS = ("nDCG@10", "MRR@10", "recall@100")
+GRADED = "nDCG@10 (graded)"  # of scores as gains, as BEIR has it; METRICS take them as 0 and 1
 QRELS = "qrels.tsv", "qrels/test.tsv"  # of the test split
 
 
@@ -40,9 +40,7 @@ class Collection:
     name: str  # of its folder, and the split where it is not the test split
     documents: Mapping[str, str]  # texts by id
     queries: Mapping[str, str]  # texts by id
-    relevant: Mapping[
-        str, Mapping[str, float]
-    ]  # the scores of a query's relevant documents, by the ids of both
+    relevant: Mapping[str, Mapping[str, float]]  # scores of relevant documents, by both ids
     left_out: int  # queries without a relevant document
     ignored: int  # judgements of a query or a document that the collection lacks
     graded: bool  # whether there are other scores than 0 and 1
@@ -52,17 +50,16 @@ class Collection:
         """The queries that are documents: of the same id and text, and where most are, all of the
         same id. A document that is judged relevant to a query is another text.
         """
-        texts = {
-            name: one_spaced(text)
-            for name, text in self.queries.items()
-            if name in self.documents and name not in self.relevant[name]
-        }
-        alike = {
-            name
-            for name, text in texts.items()
-            if text and one_spaced(self.documents[name]).endswith(text)
-        }
-        return frozenset(texts if len(alike) * 2 > len(texts) else alike)
+        numbered = []
+        alike = []
+        for name, query in self.queries.items():
+            if name not in self.documents or name in self.relevant[name]:
+                continue
+            numbered.append(name)
+            text = one_spaced(query)
+            if text and one_spaced(self.documents[name]).endswith(text):
+                alike.append(name)
+        return frozenset(numbered if len(alike) * 2 > len(numbered) else alike)
 
     def summary(self) -> str:
         """One line for the user."""
@@ -71,10 +68,9 @@ class Collection:
             (self.ignored, "judgements of what the collection lacks are ignored"),
             (len(self.own), "queries are documents, which do not find themselves"),
         )
-        said = "".join(f"; {count:,} {note}" for count, note in notes if count)
-        return (
-            f"{self.name}: {len(self.documents):,} documents, {len(self.queries):,} queries{said}"
-        )
+        sizes = f"{len(self.documents):,} documents, {len(self.queries):,} queries"
+        said = (f"{count:,} {note}" for count, note in notes if count)
+        return "; ".join([f"{self.name}: {sizes}", *said])
 
     @property
     def slug(self) -> str:
@@ -89,76 +85,62 @@ class Collection:
         relevant = {
             query: sorted(of.items() if self.graded else of) for query, of in self.relevant.items()
         }
-        content = [self.documents, self.queries, relevant, *sorted(self.own)]
-        sizes = {
+        content = json.dumps([self.documents, self.queries, relevant, *sorted(self.own)])
+        return {
             "documents": len(self.documents),
             "queries": len(self.queries),
             "left_out": self.left_out,
+            "ignored": self.ignored,
+            "own": len(self.own),
+            "sha256": hashlib.sha256(content.encode()).hexdigest(),
         }
-        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-        return {**sizes, "ignored": self.ignored, "own": len(self.own), "sha256": digest}
 
     @property
     def metrics(self) -> list[str]:
         """The names of the figures."""
-        return [*METRICS, *[GRADED] * self.graded]
+        return [*METRICS, GRADED] if self.graded else list(METRICS)
 
     def scores(self, by: TextEncoder | Words) -> dict[str, float]:
         """Return the :attr:`metrics` x 100, means over the queries."""
-        from sentence_transformers import SimilarityFunction
-        from sentence_transformers.sentence_transformer import evaluation
-
-        base: Any = evaluation.InformationRetrievalEvaluator
-        similarity = "cosine" if isinstance(by, Words) else by.similarity
-        own = self.own
-
-        class Evaluator(base):  # type: ignore[misc]
-            def embed_inputs(
-                self, model: Any, sentences: Sequence[str], encode_fn_name: str, **_: Any
-            ) -> Tensor:
-                vectors: Tensor = (model.query if encode_fn_name == "query" else model.document)(
-                    sentences
-                )
-                return vectors
-
-            def compute_metrics(
-                self, hits_of_queries: Sequence[Sequence[dict[str, Any]]]
-            ) -> dict[str, Any]:
-                ranked, graded, dcg = [], [], self.compute_dcg_at_k
-                for query, hits in zip(self.queries_ids, hits_of_queries, strict=True):
-                    others = [hit for hit in hits if query not in own or hit["corpus_id"] != query]
-                    tied = with_ties(np.array([hit["score"] for hit in others]))
-                    others = [
-                        {**hit, "score": score} for hit, score in zip(others, tied, strict=True)
-                    ]
-                    ranked.append(sorted(others, key=lambda hit: (-hit["score"], hit["corpus_id"])))
-                    scores = self.relevant_docs[query]
-                    gains = [scores.get(hit["corpus_id"], 0.0) for hit in ranked[-1]]
-                    graded.append(dcg(gains, 10) / dcg(sorted(scores.values(), reverse=True), 10))
-                return {**super().compute_metrics(ranked), GRADED: np.mean(graded)}
-
-        most = 101
-        evaluator = Evaluator(
-            dict(self.queries), dict(self.documents), dict(self.relevant), accuracy_at_k=[1],
-            map_at_k=[most],  # one more than the figures need, since a query's own document does not count
-            score_functions={"own": SimilarityFunction.to_similarity_fn(similarity)},
-            **{f"{argument}_at_k": [k] for argument, k in METRICS.values()},
-        )  # fmt: skip
-        if isinstance(by, Words):
-            names = list(self.documents)
-            found = by.search(list(self.queries.values()), list(self.documents.values()), most)
-            hits = [
-                [{"corpus_id": names[place], "score": score} for place, score in of] for of in found
-            ]
-            measured = evaluator.compute_metrics(hits)
-        else:
-            measured = evaluator.compute_metrices(by)["own"]
-        figures = {
-            name: measured[f"{name.split('@')[0].lower()}@k"][k] for name, (_, k) in METRICS.items()
-        }
+        # one more than the figures need, since a query's own document does not count
+        found = by.search([*self.queries.values()], [*self.documents.values()], 101)
+        names = list(self.documents)
+        figures = []
+        for query, hits in zip(self.queries, found, strict=True):
+            similarities = {names[index]: similarity for index, similarity in hits}
+            if query in self.own:
+                similarities.pop(query, None)
+            figures.append(_figures(_ranking(similarities), self.relevant[query]))
         return {
-            name: 100 * float((figures | {GRADED: measured[GRADED]})[name]) for name in self.metrics
+            metric: 100 * float(np.mean([of_query[metric] for of_query in figures]))
+            for metric in self.metrics
         }
+
+
+def _ranking(similarities: Mapping[str, float]) -> list[str]:
+    """Return documents, the nearest first; equally near ones are in the order of their ids."""
+    tied = with_ties(np.array(list(similarities.values())))
+    key = {name: (-similarity, name) for name, similarity in zip(similarities, tied, strict=True)}
+    return sorted(similarities, key=key.__getitem__)
+
+
+def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:
+    """Return a query's figures, from a ranking of documents and the scores of relevant ones."""
+    gains = np.array([relevant.get(name, 0.0) for name in ranking])  # (documents,)
+    ideal = np.array(sorted(relevant.values(), reverse=True))
+    hits = gains[:10] > 0
+    return {
+        "nDCG@10": _dcg(gains > 0) / _dcg(ideal > 0),
+        "MRR@10": 1 / (1 + int(hits.argmax())) if hits.any() else 0.0,
+        "recall@100": np.count_nonzero(gains[:100]) / len(relevant),
+        GRADED: _dcg(gains) / _dcg(ideal),
+    }
+
+
+def _dcg(gains: NDArray[Any]) -> float:
+    """Return the discounted cumulative gain of the first ten."""
+    ranks = 1 + np.arange(len(gains[:10]))
+    return float(np.sum(gains[:10] / np.log2(1 + ranks)))
 
 
 def read_collections(parameter: str, paths: Sequence[str | Path]) -> list[Collection]:
@@ -180,7 +162,8 @@ def read_collection(path: Path) -> Collection:
     A collection whose parts do not fit together is refused.
     """
     folder, qrels = _parts(path)
-    documents, queries = _texts(folder / "corpus.jsonl"), _texts(folder / "queries.jsonl")
+    documents = _texts(folder / "corpus.jsonl")
+    queries = _texts(folder / "queries.jsonl")
     judged: dict[str, dict[str, float]] = {}
     ignored = 0
     for query, document, score in _judgements(qrels):
@@ -194,12 +177,10 @@ def read_collection(path: Path) -> Collection:
     }
     relevant = {query: of for query, of in positive.items() if of}
     if not relevant:
-        lacking = (
-            f" for what the collection has; {ignored} judgements are of what it lacks"
-            if ignored
-            else ""
-        )
-        raise DataError(f"{qrels} has no score above 0{lacking}")
+        reason = f"{qrels} has no score above 0"
+        if ignored:
+            reason += f" for what the collection has; {ignored} judgements are of what it lacks"
+        raise DataError(reason)
     asked = {query: text for query, text in queries.items() if query in relevant}
     graded = any(score not in (0, 1) for of in judged.values() for score in of.values())
     split = "" if qrels.stem in ("qrels", "test") else f" {qrels.stem}"
@@ -210,7 +191,8 @@ def read_collection(path: Path) -> Collection:
 def _parts(path: Path) -> tuple[Path, Path]:
     """Return the folder of a collection and its file of judgements."""
     if path.suffix == ".tsv":
-        return path.parent.parent if path.parent.name == "qrels" else path.parent, path
+        folder = path.parent
+        return folder.parent if folder.name == "qrels" else folder, path
     if not path.is_dir():
         raise DataError(f"no folder {str(path)!r}")
     for name in QRELS:
@@ -229,8 +211,8 @@ def _judgements(qrels: Path) -> Iterator[tuple[str, str, float]]:
             query, document, score = *cells[:-1], score_of(cells[-1])
         except ValueError:
             raise DataError(
-                f"line {number} of {qrels} is not a query, a document and a score with tabs between them, BEIR's "
-                "layout; of TREC's four columns leave out the second"
+                f"line {number} of {qrels} is not a query, a document and a score with tabs "
+                "between them, BEIR's layout; of TREC's four columns leave out the second"
             ) from None
         yield query, document, score
 
@@ -243,9 +225,8 @@ def _lines(file: Path) -> list[tuple[int, str]]:
         lines = file.read_text(encoding="utf-8-sig").split("\n")
         return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"cannot read {file}: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot read {file}: {reason}") from error
 
 
 def _texts(file: Path) -> dict[str, str]:
@@ -254,10 +235,8 @@ def _texts(file: Path) -> dict[str, str]:
     for number, line in _lines(file):
         try:
             row = json.loads(line)
-            name, text = (
-                str(row["_id"]).strip(),
-                " ".join((row.get("title") or "", row["text"])).strip(),
-            )
+            name = str(row["_id"]).strip()
+            text = " ".join((row.get("title") or "", row["text"])).strip()
             (name + text).encode()  # half of a surrogate pair is a ValueError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(f"line {number} of {file} is not JSON with _id and text") from None

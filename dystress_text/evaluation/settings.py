@@ -27,30 +27,34 @@ class EvaluationSettings:
 
     eval_set: list[str] = option(
         ["stsb_dev"],
-        "Evaluate on these: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, stsb_test and "
+        "Evaluate on these: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, "
+        "stsb_test and "
         "sickr_test, which must not choose a model; none for no set.",
     )
     eval_file: list[str] | None = option(
         None,
-        "Evaluate on scored pairs of your own too: .csv, .tsv, .jsonl or .parquet files with the columns "
+        "Evaluate on scored pairs of your own too: .csv, .tsv, .jsonl or .parquet files with the "
+        "columns "
         "sentence1, sentence2 and score, or OWNER/NAME[:SPLIT] on the hub.",
     )
     eval_transfer: list[str] | None = option(
         None,
-        "Evaluate on the dev accuracy of these transfer tasks too (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC; "
+        "Evaluate on the dev accuracy of these transfer tasks too (MR, CR, SUBJ, MPQA, SST2, "
+        "TREC, MRPC; "
         "all seven if none is named), SentEval's fast mode.",
     )
     eval_retrieval: list[str] | None = option(
         None,
-        "Evaluate on search too: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or "
+        "Evaluate on search too: folders of collections in BEIR's layout (corpus.jsonl, "
+        "queries.jsonl, qrels.tsv or "
         "qrels/test.tsv), or the file of another split (FOLDER/qrels/dev.tsv).",
     )
 
     def __post_init__(self) -> None:
         given: Any = self.eval_set  # a preset's or a record's is one text
-        object.__setattr__(
-            self, "eval_set", " ".join([given] if isinstance(given, str) else given).split()
-        )
+        if not isinstance(given, str):
+            given = " ".join(given)
+        object.__setattr__(self, "eval_set", given.split())
         check_options(self)
         check_names("eval_set", self.eval_set, [*STS_SETS, "none"])
         transfer = (task.name for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS)
@@ -65,28 +69,34 @@ class SentEvalSettings:
 
     model: list[str] = option(
         MISSING,
-        "folder or hub name of a sentence-transformers model, with --pooler_type of any encoder; several make one "
-        "table; words is TF-IDF and BM25, the baseline without a model; bert-mini-wiki is the package's small encoder",
+        "folder or hub name of a sentence-transformers model, with --pooler_type of any encoder; "
+        "several make one "
+        "table; words is TF-IDF and BM25, the baseline without a model; bert-mini-wiki is the "
+        "package's small encoder",
     )
     pooler_type: str | None = option(
         None,
-        "of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised models; cls is for the "
+        "of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised "
+        "models; cls is for the "
         "unsupervised ones; of several models, those of sentence-transformers keep their own",
         choices=("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "last", "pooler"),
     )
     tasks: list[str] | None = option(
         None,
-        "sts, transfer, all, or names of tasks, ours or SentEval's; default all, none with --pairs or --retrieval",
+        "sts, transfer, all, or names of tasks, ours or SentEval's; default all, none with "
+        "--pairs or --retrieval",
     )
     pairs: list[str] | None = option(
         None,
-        "similarity: scored pairs of your own, .csv, .tsv, .jsonl or .parquet files with the columns sentence1, "
+        "similarity: scored pairs of your own, .csv, .tsv, .jsonl or .parquet files with the "
+        "columns sentence1, "
         "sentence2 and score, or OWNER/NAME[:SPLIT] on the hub",
         metavar="FILE",
     )
     retrieval: list[Path] | None = option(
         None,
-        "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or qrels/test.tsv), "
+        "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv "
+        "or qrels/test.tsv), "
         "or the file of another split (FOLDER/qrels/dev.tsv)",
         metavar="FOLDER",
     )

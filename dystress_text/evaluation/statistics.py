@@ -1,4 +1,4 @@
-"""Statistics over seeds or texts: spread, paired t tests with their intervals, Holm's correction."""
+"""Statistics over seeds or texts: spread, paired t tests and intervals, Holm's correction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class Spread:
     deviation: float | None
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" + ("" if self.deviation is None else f" ± {self.deviation:.2f}")
+        if self.deviation is None:
+            return f"{self.mean:.2f}"
+        return f"{self.mean:.2f} ± {self.deviation:.2f}"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ class Difference:
     corrected: float | None = None  # p after Holm, not cut at 1
 
     def __str__(self) -> str:
-        return f"{self.mean:+.2f}" + ("" if self.error is None else f" ({self.interval()})")
+        if self.error is None:
+            return f"{self.mean:+.2f}"
+        return f"{self.mean:+.2f} ({self.interval()})"
 
     @property
     def p(self) -> float | None:
@@ -63,7 +67,7 @@ class Difference:
         return self.n > 2 and p is not None and p < ALPHA
 
     def interval(self, corrected: bool = False) -> Interval | None:
-        """Return the 95 % interval of the mean, alone or as wide as Holm's test; None for one pair."""
+        """Return the mean's 95 % interval, alone or as wide as Holm's test; None for one pair."""
         from scipy import stats
 
         if self.error is None or self.p is None:
@@ -74,7 +78,8 @@ class Difference:
 
     def summary(self, unit: str = "seeds") -> str:
         """Return mean, interval (Holm's where p was corrected), n, p, and the flag."""
-        interval, p = self.interval(corrected=True), self.p
+        interval = self.interval(corrected=True)
+        p = self.p
         if interval is None or p is None:
             return f"{self.mean:+.2f} (1 {unit.removesuffix('s')}, no interval)"
         p = min(1, self.corrected or p)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
@@ -24,7 +23,8 @@ from dystress_text.core.geometry import alignment, uniformity
 from dystress_text.core.vectors import positive_similarity, unit_vectors
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import StsTask
-from dystress_text.evaluation.readers import StsPairs
+from dystress_text.evaluation.embedder import TextEncoder
+from dystress_text.evaluation.readers import StsPairs, joined
 from dystress_text.evaluation.words import Words
 
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
@@ -38,9 +38,8 @@ class StsResult:
     """Scores of an encoder on one set of pairs."""
 
     spearman: float  # rank correlation of cosine and gold score, x 100
-    alignment: (
-        float  # of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there are none
-    )
+    # of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there are none
+    alignment: float
     uniformity: float  # of the distinct sentences
 
 
@@ -74,14 +73,12 @@ def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
     """
     units = unit_vectors(vectors)
     first, second = _vectors_of_pairs(pairs, units)
-    positive = torch.from_numpy(np.flatnonzero(pairs.scores > pairs.positive_above)).to(
-        vectors.device
-    )
-    aligned = (
-        alignment(first[positive], second[positive]) if len(positive) else torch.tensor(torch.nan)
-    )
+    positive = np.flatnonzero(pairs.scores > pairs.positive_above)
+    aligned = math.nan
+    if len(positive):
+        aligned = float(alignment(first[positive], second[positive]))
     cosines = positive_similarity(first, second).cpu().numpy()
-    return StsResult(spearman(cosines, pairs.scores), float(aligned), float(uniformity(units)))
+    return StsResult(spearman(cosines, pairs.scores), aligned, float(uniformity(units)))
 
 
 def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[int]]:
@@ -93,56 +90,51 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
     ``vectors`` are as in :func:`score_vectors`.
     """
     units = unit_vectors(vectors)
-    first, second = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
-    distinct = first != second
-    drawn = units[first[distinct]], units[second[distinct]]
-    of_scored, of_drawn = (
-        positive_similarity(a, b).cpu().numpy() for a, b in (_vectors_of_pairs(pairs, units), drawn)
-    )
+    drawn = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
+    first, second = drawn[:, drawn[0] != drawn[1]]
+    random = positive_similarity(units[first], units[second])
+    scored = positive_similarity(*_vectors_of_pairs(pairs, units))
     positive = pairs.scores > pairs.positive_above
-    kinds = {"alike": of_scored[positive], "others": of_scored[~positive], "random": of_drawn}
+    kinds = {"alike": scored[positive], "others": scored[~positive], "random": random}
     return {
-        kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist()
-        for kind, values in kinds.items()
+        kind: np.histogram(cosines.cpu().numpy().clip(-1, 1), BINS, (-1, 1))[0].tolist()
+        for kind, cosines in kinds.items()
     }
 
 
-def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed | Words) -> dict[str, Any]:
+def evaluate_sts_task(task: StsTask, folder: Path, encoder: TextEncoder | Words) -> dict[str, Any]:
     """Score an encoder on a task, with cosines in fp64: Spearman's correlation of cosine and gold
     score, x 100.
 
     ``spearman`` is over the pairs of all subsets together ("all"), the published figure; ``mean``
     and ``weighted_mean`` are of the figures in ``subsets``, by the numbers of pairs in ``counts``.
+    The idf of the lexical baseline is that of all subsets together.
     """
-    read = task.read(folder)
-    cosines = _cosines(list(read.values()), embed)
-    subsets = {
-        n: np.stack([x, read[n].scores]) for n, x in zip(read, cosines, strict=True)
-    }  # (2, pairs) each
-    together = _figure(*np.concatenate(list(subsets.values()), axis=1))
-    scores = {name: spearman(*both) for name, both in subsets.items()}
-    counts = {name: both.shape[1] for name, both in subsets.items()}
+    subsets = task.read(folder)
+    together = joined(subsets.values(), task.title)
+    counts = [len(pairs) for pairs in subsets.values()]
+    cosines = encoder.cosines(together.first, together.second)  # (pairs,)
+    parts = np.split(cosines, np.cumsum(counts)[:-1])
+    scores = [
+        spearman(part, pairs.scores) for part, pairs in zip(parts, subsets.values(), strict=True)
+    ]
     return {
-        "spearman": together,
-        "mean": round(float(np.mean(list(scores.values()))), 2),
-        "weighted_mean": round(
-            float(np.average(list(scores.values()), weights=list(counts.values()))), 2
-        ),
-        "subsets": {name: round(score, 2) for name, score in scores.items()},
-        "counts": counts,
+        "spearman": _figure(cosines, together.scores),
+        "mean": round(float(np.mean(scores)), 2),
+        "weighted_mean": round(float(np.average(scores, weights=counts)), 2),
+        "subsets": {name: round(score, 2) for name, score in zip(subsets, scores, strict=True)},
+        "counts": dict(zip(subsets, counts, strict=True)),
     }
 
 
-def evaluate_pairs(pairs: StsPairs, embed: Embed | Words) -> dict[str, Any]:
+def evaluate_pairs(pairs: StsPairs, encoder: TextEncoder | Words) -> dict[str, Any]:
     """Score an encoder on pairs of the user's own, as :func:`evaluate_sts_task` does on a task."""
-    (cosines,) = _cosines([pairs], embed)
-    data = hashlib.sha256(
-        repr((pairs.first, pairs.second, pairs.scores.tolist())).encode()
-    ).hexdigest()
+    cosines = encoder.cosines(pairs.first, pairs.second)
+    content = repr((pairs.first, pairs.second, pairs.scores.tolist()))
     return {
         "spearman": _figure(cosines, pairs.scores),
         "count": len(pairs),
-        "sha256": data,
+        "sha256": hashlib.sha256(content.encode()).hexdigest(),
     }
 
 
@@ -153,28 +145,9 @@ def _figure(cosines: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
     return round(figure, 2)
 
 
-def _cosines(subsets: Sequence[StsPairs], embed: Embed | Words) -> list[NDArray[np.float64]]:
-    """The cosines of the pairs of each subset, (pairs,); for words the idf is that of all subsets
-    together.
-    """
-    if isinstance(embed, Words):
-        first, second = (
-            [text for pairs in subsets for text in getattr(pairs, s)] for s in ("first", "second")
-        )
-        cosines = embed.cosines(first, second)
-        return np.split(cosines, np.cumsum([len(pairs) for pairs in subsets])[:-1])
-    both = (
-        [unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second)]
-        for pairs in subsets
-    )
-    return [positive_similarity(first, second).cpu().numpy() for first, second in both]
-
-
 def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """The vectors of both sentences of each pair, (pairs, dim), from those of ``pairs.sentences``."""
-    row = {sentence: i for i, sentence in enumerate(pairs.sentences)}
-    first, second = (
-        torch.tensor([row[s] for s in side], device=vectors.device)
-        for side in (pairs.first, pairs.second)
-    )
+    """Return the vectors of both sides, (pairs, dim) each, from those of ``pairs.sentences``."""
+    rows = {sentence: row for row, sentence in enumerate(pairs.sentences)}
+    first = [rows[sentence] for sentence in pairs.first]
+    second = [rows[sentence] for sentence in pairs.second]
     return vectors[first], vectors[second]

@@ -47,26 +47,26 @@ def evaluate_transfer(
         outer fold; empty where there is a test split. ``f1`` x 100: on the test split of a pair
         task; None for other tasks. ``counts``: texts by split.
     """
-    splits, recipe = task.read(folder), RECIPES[mode]
-    x, y, choices = _prepared(task, splits, embed, recipe)
+    splits = task.read(folder)
+    recipe = RECIPES[mode]
+    x, y, choices = _prepared(splits, embed, recipe)
     scores = _inner_scores(x, y, task.classes, choices, recipe)
     l2 = [L2_VALUES[int(np.argmax(score))] for score in scores]  # the smallest on ties
-    fits = fit(
-        x, y, task.classes, [choice.final for choice in choices], np.array(l2)[:, None], recipe
-    )
-    predicted = [fits.predict(x[choice.test], i) for i, choice in enumerate(choices)]
-    reached = [
-        round(100 * float((classes == y[choice.test]).double().mean()), 2)
-        for classes, choice in zip(predicted, choices, strict=True)
-    ]
+    final = [choice.final for choice in choices]
+    fits = fit(x, y, task.classes, final, np.array(l2)[:, None], recipe)
+    reached = []
     f1 = None
-    if "test" in splits and len(splits["test"].columns) == 2:
-        f1 = round(100 * float(f1_score(splits["test"].labels, predicted[0].cpu().numpy())), 2)
+    for fold, choice in enumerate(choices):
+        predicted = fits.predict(x[choice.test], fold)  # (rows,)
+        expected = y[choice.test]
+        reached.append(round(100 * float((predicted == expected).double().mean()), 2))
+        if "test" in splits and len(splits["test"].columns) == 2:
+            f1 = round(100 * float(f1_score(expected.cpu(), predicted.cpu())), 2)
     return {
         "accuracy": round(float(np.mean(reached)), 2),
         "dev_accuracy": _mean_of_best(scores),
         "l2": l2,
-        "folds": reached if task.scheme == "folds" else [],
+        "folds": reached if "all" in splits else [],
         "f1": f1,
         "counts": {name: len(split) for name, split in splits.items()},
     }
@@ -75,10 +75,10 @@ def evaluate_transfer(
 def dev_accuracy(
     task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast"
 ) -> float:
-    """A task's ``dev_accuracy`` alone, on what ``task.read`` returns; the test split is not used."""
+    """Return a task's ``dev_accuracy`` alone, on what ``task.read`` returns but the test split."""
     recipe = RECIPES[mode]
     seen = {name: split for name, split in splits.items() if name != "test"}
-    x, y, choices = _prepared(task, seen, embed, recipe)
+    x, y, choices = _prepared(seen, embed, recipe)
     return _mean_of_best(_inner_scores(x, y, task.classes, choices, recipe))
 
 
@@ -91,35 +91,35 @@ def features(split: Labelled, embed: Embed) -> Tensor:
 
 
 def _prepared(
-    task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe
+    splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe
 ) -> tuple[Tensor, Tensor, list[_Choice]]:
-    """Features (n, features) and classes (n,) of all splits one below another, and what is fitted
-    on which rows.
+    """Return features (n, features) and classes (n,) of all splits one below another, and what is
+    fitted on which rows.
+
+    Without a test split the cross-validation is nested. With one, a dev split chooses l2, or else
+    folds of the training split.
     """
     x = torch.cat([features(split, embed) for split in splits.values()])
     labels = np.concatenate([split.labels for split in splits.values()])
     ends = np.cumsum([len(split) for split in splits.values()])
     rows = dict(zip(splits, np.split(np.arange(len(labels)), ends[:-1]), strict=True))
+    y = torch.from_numpy(labels).to(x.device)
     test = rows.get("test", np.arange(0))
-    if task.scheme == "folds":
-        folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED).split(labels, labels)
-        choices = [
-            _Choice(_inner(train, labels, recipe), Subset(train), held_out)
-            for train, held_out in folds
-        ]
-    elif task.scheme == "dev":
+    if "dev" in rows:
         only = Subset(rows["train"], rows["dev"])
-        choices = [_Choice([only], only, test)]
-    else:
-        choices = [_Choice(_inner(rows["train"], labels, recipe), Subset(rows["train"]), test)]
-    return x, torch.from_numpy(labels).to(x.device), choices
+        return x, y, [_Choice([only], only, test)]
+    outer = _folds(rows["all"], labels, recipe) if "all" in rows else [(rows["train"], test)]
+    choices = []
+    for train, held_out in outer:
+        inner = [Subset(*fold) for fold in _folds(train, labels, recipe)]
+        choices.append(_Choice(inner, Subset(train), held_out))
+    return x, y, choices
 
 
-def _inner(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[Subset]:
+def _folds(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]:
+    """Return the training and the held-out rows of a cross-validation, stratified by label."""
     folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED)
-    return [
-        Subset(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])
-    ]
+    return [(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])]
 
 
 def _inner_scores(

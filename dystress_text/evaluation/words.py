@@ -9,6 +9,7 @@ encoder
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from dystress_text.training.run_record import RunRecord
 
 WORDS = "words"  # the row's name, and what --model calls it
 TITLE = (
-    "pairs by the cosine of TF-IDF over word pieces (sublinear tf, idf of the set's own texts), search by BM25 over "
-    "words without English stop words (bm25s)"
+    "pairs by the cosine of TF-IDF over word pieces (sublinear tf, idf of the set's own texts), "
+    "search by BM25 over words without English stop words (bm25s)"
 )
 _TOKENIZER = EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"
 
@@ -41,23 +42,19 @@ class Words:
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(_TOKENIZER))
-        row = {text: i for i, text in enumerate(dict.fromkeys([*first, *second]))}
+        rows = {text: row for row, text in enumerate(dict.fromkeys([*first, *second]))}
         pieces = [
-            encoded.tokens
-            for encoded in tokenizer.encode_batch(list(row), add_special_tokens=False)
+            [piece for piece in encoded.tokens if piece != "[UNK]"]
+            for encoded in tokenizer.encode_batch(list(rows), add_special_tokens=False)
         ]
-        known = [[piece for piece in of if piece != "[UNK]"] for of in pieces]
-        if not any(known):
+        if not any(pieces):
             return np.zeros(len(first))
-        vectors = TfidfVectorizer(analyzer=lambda of: of, sublinear_tf=True).fit_transform(
-            known
-        )  # (texts, pieces)
-        a, b = (
-            vectors[[row[text] for text in side]] for side in (first, second)
-        )  # (pairs, pieces), sparse
-        return (
-            np.asarray(a.multiply(b).sum(axis=1)).ravel().round(12)
-        )  # equal texts are equally similar
+        tf_idf = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+        vectors = tf_idf.fit_transform(pieces)  # (texts, pieces), sparse
+        a = vectors[[rows[text] for text in first]]  # (pairs, pieces)
+        b = vectors[[rows[text] for text in second]]
+        cosines = np.asarray(a.multiply(b).sum(axis=1)).ravel()
+        return cosines.round(12)  # equal texts are equally similar
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
@@ -67,16 +64,16 @@ class Words:
         """
         import bm25s
 
-        words, asked = (
-            bm25s.tokenize(list(texts), return_ids=False, stopwords="english", show_progress=False)
-            for texts in (documents, queries)
+        tokenize = partial(
+            bm25s.tokenize, return_ids=False, stopwords="english", show_progress=False
         )
+        words = tokenize(list(documents))
         if not any(words):
             return [[] for _ in queries]
         index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
         index.index(words, show_progress=False)
         hits = []
-        for query in asked:
+        for query in tokenize(list(queries)):
             scores = index.get_scores(query) if query else np.zeros(len(words))  # (documents,)
             best = np.argsort(-scores, kind="stable")[:most]
             hits.append([(int(place), float(scores[place])) for place in best if scores[place] > 0])
@@ -84,11 +81,16 @@ class Words:
 
     @staticmethod
     def about(dtype: str) -> dict[str, Any]:
-        """The description for the record, as that of a model; the tokenizer stands for the weights."""
+        """Return the description for the record; the tokenizer stands for a model's weights."""
         return {
-            "model": WORDS, "pooler_type": None, "max_seq_length": None, "dtype": dtype, "device": "cpu",
-            "weights": sha256_of(_TOKENIZER), "prompts": None,
-        }  # fmt: skip
+            "model": WORDS,
+            "pooler_type": None,
+            "max_seq_length": None,
+            "dtype": dtype,
+            "device": "cpu",
+            "weights": sha256_of(_TOKENIZER),
+            "prompts": None,
+        }
 
 
 def not_beaten(record: RunRecord) -> list[str]:

@@ -27,8 +27,8 @@ from dystress_text.evaluation.evaluators import (
     Evaluator,
     PairsEvaluator,
     build_evaluation,
-    read_scored_pairs,
 )
+from dystress_text.evaluation.readers import read_scored_pairs
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.programs.train import main
 

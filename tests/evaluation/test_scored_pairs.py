@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.evaluators import name_of, read_scored_pairs
+from dystress_text.evaluation.readers import name_of, read_scored_pairs
 from dystress_text.evaluation.sts import score_vectors
 
 ROWS = [

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_sentences
+from model_cases import model_of
 from scipy import stats
 
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import STS_SETS, StsTask
+from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.readers import StsPairs, read_sts_benchmark, read_sts_subset
 from dystress_text.evaluation.sts import (
     evaluate_pairs,
@@ -31,6 +33,11 @@ def arbitrary_vectors(sentences):
     )
 
 
+def encoder(embed):
+    """A function from texts to vectors (n, dim) as evaluation asks for embeddings."""
+    return TextEncoder(model_of(embed))
+
+
 def test_scores_are_those_of_a_literal_computation():
     pairs = read_sts_benchmark(EMBEDDED / "senteval/STS/MiniSTS/mini-sts.csv")
     result = score_vectors(pairs, arbitrary_vectors(pairs.sentences))
@@ -41,7 +48,9 @@ def test_scores_are_those_of_a_literal_computation():
     )
     positive = pairs.scores > 4
     assert result.alignment == pytest.approx(np.mean(2 - 2 * cosines[positive]), abs=1e-9)
-    task = evaluate_sts_task(STS_SETS["mini_sts"], EMBEDDED / "senteval", arbitrary_vectors)
+    task = evaluate_sts_task(
+        STS_SETS["mini_sts"], EMBEDDED / "senteval", encoder(arbitrary_vectors)
+    )
     assert task["spearman"] == task["mean"] == round(result.spearman, 2)
     distinct = arbitrary_vectors(pairs.sentences).numpy()
     units = distinct / np.linalg.norm(distinct, axis=1, keepdims=True)
@@ -76,7 +85,7 @@ def test_similarities_that_differ_by_rounding_are_ties_and_alone_have_no_figure(
     assert math.isnan(score_vectors(pairs, one_angle).spearman)
     by_text = dict(zip(texts, one_angle, strict=True))
     with pytest.raises(DataError, match="all pairs have the same similarity"):
-        evaluate_pairs(pairs, lambda of: torch.stack([by_text[text] for text in of]))
+        evaluate_pairs(pairs, encoder(lambda of: torch.stack([by_text[text] for text in of])))
     some = np.where(np.arange(40) % 4 == 0, 0.5, angle)
     found = score_vectors(pairs, vectors(np.concatenate([np.zeros(40), some]))).spearman
     expected = stats.spearmanr(-some, pairs.scores).statistic
@@ -108,7 +117,7 @@ def test_a_year_is_scored_over_its_subsets(tmp_path):
         subsets[name] = StsPairs(first, second, draw.random(count))
     parts = {name: (len(pairs), name) for name, pairs in subsets.items()}
     task = StsTask("YEAR", lambda file: subsets[file.name], parts, "YEAR")
-    result = evaluate_sts_task(task, tmp_path, arbitrary_vectors)
+    result = evaluate_sts_task(task, tmp_path, encoder(arbitrary_vectors))
     scores = [pairs.scores for pairs in subsets.values()]
     cosines = [
         torch.cosine_similarity(

@@ -67,7 +67,7 @@ def literal_score(task, folder, mode):
             bests.append(best)
         return round(np.mean(scores), 2), None, round(np.mean(bests), 2)
     rows = np.arange(len(y["train"]))
-    if task.scheme == "dev":
+    if "dev" in splits:
         both, held_out = torch.cat([x["train"], x["dev"]]), len(rows) + np.arange(len(y["dev"]))
         labels = np.concatenate([y["train"], y["dev"]])
         fits = [fit_one(both, labels, task.classes, rows, held_out, l2, recipe) for l2 in L2_VALUES]
