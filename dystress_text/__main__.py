@@ -37,8 +37,9 @@ def _own_command(command: str) -> None:
         lines = [f"  {name:11} {about}" for name, about in COMMANDS.items()]
         print(f"dystress {__version__}: {__doc__}\n" + "\n".join(["commands:", *lines]), flush=True)
     else:
+        known = ", ".join(COMMANDS)
         raise UserError(
-            f"unknown command {command!r}{meant(command, COMMANDS)}; commands are {', '.join(COMMANDS)}"
+            f"unknown command {command!r}{meant(command, COMMANDS)}; commands are {known}"
         )
 
 

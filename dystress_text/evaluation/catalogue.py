@@ -97,7 +97,6 @@ class TransferTask(_Task[Labelled]):
 Task = StsTask | TransferTask
 
 # ---- the tables
-# ------------------------------------------------------------------------------------------------------
 
 
 def _year(name: str, subsets: Mapping[str, int]) -> StsTask:
@@ -236,7 +235,6 @@ def average(row: Mapping[str, float | None]) -> float | None:
 
 
 # ---- where they lie, and what is chosen of them
-# ----------------------------------------------------------------------
 
 
 def suite_folder(suite: str, data_dir: str | Path | None = None) -> Path:

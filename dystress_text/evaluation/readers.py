@@ -129,7 +129,6 @@ def read_rows(
 
 
 # ---- pairs with scores
-# -----------------------------------------------------------------------------------------------
 
 
 def read_sts_benchmark(path: Path) -> StsPairs:
@@ -247,7 +246,6 @@ def _is_text(cell: Any) -> bool:
 
 
 # ---- texts with classes
-# ----------------------------------------------------------------------------------------------
 
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:

@@ -24,7 +24,7 @@ from dystress_text.evaluation.catalogue import (
     suite_folder,
 )
 from dystress_text.evaluation.embedder import TextEncoder, load_model
-from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
+from dystress_text.evaluation.readers import StsPairs, check_distinct, read_scored_pairs
 from dystress_text.evaluation.results import RESULTS, Result, append, now, open_results
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
@@ -101,31 +101,52 @@ def evaluate_task(task: Task, folder: Path, encoder: Encoder, mode: str = "test"
     }
 
 
+@dataclass(frozen=True)
+class Data:
+    """What models are measured on.
+
+    Attributes:
+        folder: of the suite.
+        tasks: of the suite, by group.
+        pairs: the user's own.
+        collections: for search.
+    """
+
+    folder: Path
+    tasks: Mapping[str, Sequence[Task]]
+    pairs: Sequence[StsPairs]
+    collections: Sequence[Collection]
+
+    @classmethod
+    def read(cls, settings: SentEvalSettings) -> Data:
+        """Read what the settings name, all before the first model is loaded."""
+        folder = suite_folder(settings.suite, settings.data_dir)
+        tasks = choose(settings.suite, settings.tasks or [])
+        collections = read_collections("retrieval", settings.retrieval or [])
+        pairs = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
+        check_distinct("pairs", [each.name for each in pairs])
+        if tasks and not folder.is_dir():
+            raise ParameterError(
+                "data_dir",
+                f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini "
+                "needs none",
+            )
+        variant = variant_of(folder)
+        if variant is not None:
+            print(f"not SentEval's published data but a variant: {variant}")
+        return cls(folder, tasks, pairs, collections)
+
+
 def run(settings: SentEvalSettings, published: Published | None = None) -> list[Evaluation]:
     """Evaluate models: print the tables, and append each result to its file as it is there.
 
     ``published`` are the rows for ``compare``.
     """
-    suite = settings.suite
-    chosen = choose(suite, settings.tasks or [])
-    folder = suite_folder(suite, settings.data_dir)
-    collections = read_collections("retrieval", settings.retrieval or [])
-    own = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
-    check_distinct("pairs", [pairs.name for pairs in own])
-    if chosen and not folder.is_dir():
-        reason = (
-            f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs "
-            "none"
-        )
-        raise ParameterError("data_dir", reason)
-    variant = variant_of(folder)
-    if variant is not None:
-        print(f"not SentEval's published data but a variant: {variant}")
+    data = Data.read(settings)
     rows: Published = {}
-    if published and settings.compare and suite == "senteval":
+    if published and settings.compare and settings.suite == "senteval":
         rows = published
     poolers = {model: _pooler_of(settings, model) for model in settings.model}
-    several = len(poolers) > 1
     every: list[Evaluation] = []
     for model, pooler in poolers.items():
         encoder, about = _loaded(settings, model, pooler)
@@ -133,31 +154,46 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
         evaluation = Evaluation(model, file, {**about, "mode": settings.mode})
         every.append(evaluation)
         open_results(file)
-        title = f"{model}, " if several else ""
-        for group, tasks in chosen.items():
-            if model == WORDS and group != "sts":
-                continue
-            for task in tasks:
-                _run_task(evaluation, f"{suite}/{group}", task, folder, encoder, title)
-            if not several:
-                _print_tasks(every, suite, group, tasks, rows)
-        if "sts" in chosen and settings.geometry != "none" and isinstance(encoder, TextEncoder):
-            _measure_geometry(evaluation, suite, folder, encoder, title)
-        for pairs in own:
-            evaluation.measure("pairs", pairs.name, partial(evaluate_pairs, pairs, encoder))
-        for collection in collections:
-            _run_collection(evaluation, collection, encoder)
+        _measure(evaluation, encoder, data, settings, f"{model}, " if len(poolers) > 1 else "")
+        if len(poolers) == 1:
+            _print_suite(every, settings.suite, data, rows)
         done = f"results except {', '.join(evaluation.missing)}"
         print(f"\n{file}: {done if evaluation.missing else 'all results'}", flush=True)
-    if several:
-        for group, tasks in chosen.items():
-            _print_tasks(every, suite, group, tasks, rows)
-    if own:
-        _print_table(every, "pairs", [pairs.name for pairs in own])
-    if collections:
-        columns = [f"{each.name} {metric}" for each in collections for metric in each.metrics]
+    if len(poolers) > 1:
+        _print_suite(every, settings.suite, data, rows)
+    if data.pairs:
+        _print_table(every, "pairs", [pairs.name for pairs in data.pairs])
+    if data.collections:
+        columns = [f"{each.name} {metric}" for each in data.collections for metric in each.metrics]
         _print_table(every, "retrieval", columns)
     return every
+
+
+def _measure(
+    evaluation: Evaluation,
+    encoder: TextEncoder | Words,
+    data: Data,
+    settings: SentEvalSettings,
+    title: str,
+) -> None:
+    """Measure a model on all there is; ``title`` begins its lines where there are several."""
+    suite = settings.suite
+    for group, tasks in data.tasks.items():
+        if isinstance(encoder, Words) and group != "sts":
+            continue
+        for task in tasks:
+            _run_task(evaluation, f"{suite}/{group}", task, data.folder, encoder, title)
+    if "sts" in data.tasks and settings.geometry != "none" and isinstance(encoder, TextEncoder):
+        _measure_geometry(evaluation, suite, data.folder, encoder, title)
+    for pairs in data.pairs:
+        evaluation.measure("pairs", pairs.name, partial(evaluate_pairs, pairs, encoder))
+    for collection in data.collections:
+        _run_collection(evaluation, collection, encoder)
+
+
+def _print_suite(every: Sequence[Evaluation], suite: str, data: Data, published: Published) -> None:
+    for group, tasks in data.tasks.items():
+        _print_tasks(every, suite, group, tasks, published)
 
 
 def _print_tasks(

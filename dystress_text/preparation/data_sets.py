@@ -22,8 +22,8 @@ class Request:
         """Refuse a set that is not the published one, unless the user has named a variant."""
         if self.variant is None and found != expected:
             raise DataError(
-                f"{name}: {str(source)!r} holds {found}, {expected} expected; if it is knowingly another set, say so "
-                "with --variant NAME"
+                f"{name}: {str(source)!r} holds {found}, {expected} expected; if it is knowingly "
+                "another set, say so with --variant NAME"
             )
 
 

@@ -134,7 +134,6 @@ def rules() -> list[Rule]:
 
 
 # ---- the runs
-# ------------------------------------------------------------------------------------------------------
 
 Figures = dict[str, dict[tuple[str, int], float]]  # by set, loss and seed
 
@@ -256,7 +255,6 @@ def read() -> Figures:
 
 
 # ---- what the runs say
-# ---------------------------------------------------------------------------------------------
 
 Control = Callable[
     [Figures, str, str], str

@@ -107,7 +107,6 @@ def save(folder: Path, only: Sequence[str] = ()) -> None:
 
 
 # ---- readers: what a user types to get vectors
-# -----------------------------------------------------------------------
 
 
 def sentence_transformers(model: str, texts: list[str]) -> Any:
@@ -207,7 +206,6 @@ def model2vec(model: str, texts: list[str]) -> Any:
 
 
 # ---- stores: the first hit of each query in what a user types
-# --------------------------------------------------------
 
 
 def faiss(model: str, texts: list[str], queries: list[str]) -> Any:

@@ -158,7 +158,6 @@ def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
 
 
 # ---- sentence-transformers models
-# ------------------------------------------------------------------------------------
 
 
 def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, **settings):

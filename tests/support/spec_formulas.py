@@ -17,7 +17,6 @@ Profile = Callable[[Tensor], Tensor]
 
 
 # ---- temperatures
-# ---------------------------------------------------------------------------------------------------
 
 
 def cosine_tau(s: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
@@ -71,7 +70,6 @@ def adaptive_tau(z1: Tensor, z2: Tensor, tau_0: float, alpha: float, a_0: float)
 
 
 # ---- rows
-# -----------------------------------------------------------------------------------------------------------
 
 
 def similarity(x: Tensor, y: Tensor) -> Tensor:
@@ -124,7 +122,6 @@ def mean(values: Sequence[Tensor]) -> Tensor:
 
 
 # ---- losses of a row of logits
-# --------------------------------------------------------------------------------------
 
 
 def info_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
@@ -151,7 +148,6 @@ def macl(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 # ---- rules of other papers: losses of a row of similarities
-# ---------------------------------------------------------
 
 
 def against(positive_logit: Tensor, effective_negatives: Tensor) -> Tensor:

@@ -252,7 +252,6 @@ def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path
 
 
 # ---- what a loss learns
-# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
