@@ -28,7 +28,10 @@ TEXTS = [*make_sentences(7), "cat", " ".join(["cat"] * 100)]  # the last one is 
 
 def save_encoder(folder: Path, family: str = "bert", special: str = "[CLS] $A [SEP]") -> Path:
     """Save a random encoder and its tokenizer as transformers does."""
-    build_transformer(family).save_pretrained(folder)
+    transformer = build_transformer(family)
+    # transformers 5 saves on the first rank alone, but each process has its own folder here
+    transformer.should_save_on_this_rank = lambda is_main_process: True
+    transformer.save_pretrained(folder)
     build_tokenizer(special).save_pretrained(folder)
     return folder
 

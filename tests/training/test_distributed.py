@@ -80,7 +80,7 @@ def train(folder, text, case, **options):
     task = make_task(corpus)
     task.model.double()
     task.objective = OBJECTIVES[objective](gather)
-    task.evaluate = lambda: {"norm": float(task.encode(["the cat sat", "a dog ran"]).norm())}
+    task.evaluate = lambda: {"norm": float(task.probe().norm())}
     task.save = lambda folder: torch.save(
         task.model.state_dict(), folder / "weights.pt"
     )  # as in memory
