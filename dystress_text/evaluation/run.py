@@ -154,46 +154,47 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> list[
         evaluation = Evaluation(model, file, {**about, "mode": settings.mode})
         every.append(evaluation)
         open_results(file)
-        _measure(evaluation, encoder, data, settings, f"{model}, " if len(poolers) > 1 else "")
-        if len(poolers) == 1:
-            _print_suite(every, settings.suite, data, rows)
+        title = f"{model}, " if len(poolers) > 1 else ""
+        for group, tasks in data.tasks.items():
+            if isinstance(encoder, Words) and group != "sts":
+                continue
+            for task in tasks:
+                name = f"{settings.suite}/{group}"
+                _run_task(evaluation, name, task, data.folder, encoder, title)
+            if len(poolers) == 1:
+                _print_tasks(every, settings.suite, group, tasks, rows)
+        _measure_others(evaluation, encoder, data, settings, title)
         done = f"results except {', '.join(evaluation.missing)}"
         print(f"\n{file}: {done if evaluation.missing else 'all results'}", flush=True)
     if len(poolers) > 1:
-        _print_suite(every, settings.suite, data, rows)
-    if data.pairs:
-        _print_table(every, "pairs", [pairs.name for pairs in data.pairs])
-    if data.collections:
-        columns = [f"{each.name} {metric}" for each in data.collections for metric in each.metrics]
-        _print_table(every, "retrieval", columns)
+        for group, tasks in data.tasks.items():
+            _print_tasks(every, settings.suite, group, tasks, rows)
+    _print_others(every, data)
     return every
 
 
-def _measure(
+def _measure_others(
     evaluation: Evaluation,
     encoder: TextEncoder | Words,
     data: Data,
     settings: SentEvalSettings,
     title: str,
 ) -> None:
-    """Measure a model on all there is; ``title`` begins its lines where there are several."""
-    suite = settings.suite
-    for group, tasks in data.tasks.items():
-        if isinstance(encoder, Words) and group != "sts":
-            continue
-        for task in tasks:
-            _run_task(evaluation, f"{suite}/{group}", task, data.folder, encoder, title)
+    """Measure a model's geometry, and it on the user's own pairs and collections."""
     if "sts" in data.tasks and settings.geometry != "none" and isinstance(encoder, TextEncoder):
-        _measure_geometry(evaluation, suite, data.folder, encoder, title)
+        _measure_geometry(evaluation, settings.suite, data.folder, encoder, title)
     for pairs in data.pairs:
         evaluation.measure("pairs", pairs.name, partial(evaluate_pairs, pairs, encoder))
     for collection in data.collections:
         _run_collection(evaluation, collection, encoder)
 
 
-def _print_suite(every: Sequence[Evaluation], suite: str, data: Data, published: Published) -> None:
-    for group, tasks in data.tasks.items():
-        _print_tasks(every, suite, group, tasks, published)
+def _print_others(every: Sequence[Evaluation], data: Data) -> None:
+    if data.pairs:
+        _print_table(every, "pairs", [pairs.name for pairs in data.pairs])
+    if data.collections:
+        columns = [f"{each.name} {metric}" for each in data.collections for metric in each.metrics]
+        _print_table(every, "retrieval", columns)
 
 
 def _print_tasks(
