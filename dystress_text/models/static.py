@@ -53,7 +53,9 @@ def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTrans
     modules: list[nn.Module] = [embedding]
     if normalize:
         modules.append(Normalize())
-    return SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine")
+    model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine")
+    set_unknown(model)
+    return model
 
 
 def tokenizer_of(model: SentenceTransformer) -> Tokenizer:

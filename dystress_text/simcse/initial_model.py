@@ -57,7 +57,6 @@ from dystress_text.models.static import (
     learn_tokenizer,
     new_static,
     pretrained_tokenizer,
-    set_unknown,
     tokenizer_of,
 )
 from dystress_text.simcse.settings import TextSettings
@@ -140,7 +139,6 @@ def load_initial_model(
     else:
         tokenizer = embedded_tokenizer()
     model = new_static(tokenizer, text.dim, text.normalize is not False)
-    set_unknown(model)
     note = f"static: {tokenizer.get_vocab_size():,} word pieces, {text.dim} numbers each"
     return _static(model, note, text, given, dense)
 
