@@ -98,10 +98,19 @@ def initialize_by_idf(
     table.copy_(rows)
 
 
+def unknown_token(tokenizer: Tokenizer) -> str | None:
+    """Return the token that stands for what a tokenizer does not know; None without one."""
+    if isinstance(tokenizer.model, models.Unigram):  # only its settings have the id
+        unknown = json.loads(tokenizer.to_str())["model"]["unk_id"]
+        return None if unknown is None else tokenizer.id_to_token(unknown)
+    token: str | None = getattr(tokenizer.model, "unk_token", None)
+    return token
+
+
 def unknown_id(model: SentenceTransformer) -> int | None:
     """Return the row of a static model's unknown token; None without one."""
     tokenizer = tokenizer_of(model)
-    token = getattr(tokenizer.model, "unk_token", None)
+    token = unknown_token(tokenizer)
     return None if token is None else tokenizer.token_to_id(token)
 
 
@@ -175,7 +184,7 @@ def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
     """Return a copy of a static model's tokenizer as one of transformers."""
     copy = without_special_tokens(tokenizer)
     vocabulary = copy.get_vocab()
-    tokens = {"unk_token": getattr(copy.model, "unk_token", None), "pad_token": "[PAD]"}
+    tokens = {"unk_token": unknown_token(copy), "pad_token": "[PAD]"}
     known = {name: token for name, token in tokens.items() if token in vocabulary}
     wrapped = PreTrainedTokenizerFast(tokenizer_object=copy, **known)
     if wrapped.pad_token is None:

@@ -36,6 +36,7 @@ from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.places import cache_error, cache_root
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import sha256_of, whole_folder
+from dystress_text.models.static import unknown_token
 from dystress_text.simcse.crops import Crops, too_short
 from dystress_text.simcse.texts import TrainingText
 from dystress_text.training.batches import Batch
@@ -262,12 +263,9 @@ def _encoded(
     """Yield sentences as token ids, one of padding if there is none; count what is lost."""
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
     special = backend.num_special_tokens_to_add(False)
-    # the model's own: GPT-2's names its end token, and yet knows all bytes; only Unigram's model
-    # does not name it
-    unknown_token = getattr(backend.model, "unk_token", tokenizer.unk_token)
-    unknown: Any = None
-    if unknown_token is not None:
-        unknown = backend.token_to_id(unknown_token)
+    # the backend's own: GPT-2's tokenizer names its end token, and yet knows all bytes
+    token = unknown_token(backend)
+    unknown: Any = None if token is None else backend.token_to_id(token)
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
         try:

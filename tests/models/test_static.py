@@ -13,7 +13,7 @@ from model_cases import build_static
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 import dystress_text as dt
 from dystress_text.files.places import EMBEDDED
@@ -115,6 +115,22 @@ def test_what_is_not_known_has_no_meaning_after_training_either(tmp_path):
         "sentence_embedding"
     ].sum().backward()
     assert not table_of(again).grad[unknown].any()
+
+
+def test_a_unigram_tokenizer_has_an_unknown_token_too():
+    """As those of multilingual models, whose words a hybrid model reads."""
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -1.0)], unk_id=0))
+    model = new_static(tokenizer, 8, normalize=True)
+    initialize_by_idf(model, torch.ones(3), 2, seed=0)
+    assert unknown_id(model) == 0
+    assert (table_of(model)[0] == UNKNOWN).all()
+    assert pretrained_tokenizer(tokenizer).unk_token == "<unk>"
+    freeze_unknown(model)
+    Embedder(model)(torch.tensor([0, 1]), torch.tensor([2])).square().sum().backward()
+    assert not table_of(model).grad[0].any()
+    assert table_of(model).grad[1].any()
+    bytes_alone = Tokenizer(models.Unigram([("a", -1.0), ("b", -1.0)]))
+    assert unknown_id(new_static(bytes_alone, 8, normalize=True)) is None
 
 
 def test_an_unknown_token_that_has_a_meaning_is_trained():
