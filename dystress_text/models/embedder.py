@@ -26,7 +26,13 @@ from torch import Tensor, nn
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.files.whole import replaced_files
-from dystress_text.models.loading import prompts_of, quiet, save_model, transformer_of
+from dystress_text.models.loading import (
+    prompts_of,
+    quiet,
+    save_model,
+    training_mode,
+    transformer_of,
+)
 from dystress_text.models.lora import merged_adapters
 from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.models.static import is_static, save_static
@@ -248,17 +254,14 @@ def encode(
     """
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct = list(rows)
-    device = model.device
-    was_training = model.training
-    model.eval()
-    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+    autocast = torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32)
+    with training_mode(model, False), autocast:
         if can_pack(model):
             embeddings = _encode_packed(model, distinct, prompt_of(model, role), progress)
         else:
             ways = {"query": model.encode_query, "document": model.encode_document}
             way = ways.get(role, model.encode)
             embeddings = way(distinct, convert_to_tensor=True, show_progress_bar=progress)
-    model.train(was_training)
     return embeddings[[rows[text] for text in texts]].float().clone()
 
 
@@ -320,11 +323,9 @@ def check_views(embedder: Embedder) -> None:
     device = embedder.model.device
     ids, (length,) = tokenize(embedder.model, ["Two views of one sentence."])
     lengths = torch.tensor([length, length], device=device)
-    was_training = embedder.training
     devices = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices):
-        first, second = embedder.train()(ids.to(device).repeat(2), lengths)
-    embedder.train(was_training)
+    with torch.no_grad(), torch.random.fork_rng(devices), training_mode(embedder, True):
+        first, second = embedder(ids.to(device).repeat(2), lengths)
     if torch.equal(first, second):
         raise ParameterError(
             "dropout",

@@ -227,6 +227,17 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+@contextmanager
+def training_mode(module: nn.Module, mode: bool) -> Iterator[None]:
+    """Put a module into training mode, or out of it, and back at the end."""
+    before = module.training
+    module.train(mode)
+    try:
+        yield
+    finally:
+        module.train(before)
+
+
 def save_model(model: SentenceTransformer, folder: Path) -> None:
     """Save a model into a new folder; the settings of the tokenizer's last call are left out."""
     reset_tokenizer(model.tokenizer)

@@ -20,7 +20,8 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dystress_text.models.loading import transformer_of
+from dystress_text.models.embedder import prompt_of
+from dystress_text.models.loading import training_mode, transformer_of
 
 FIRST = ("cls", "cls_before_pooler")
 LAST = "last"
@@ -97,22 +98,20 @@ def embeddings_by_pooler(
     asked_for_layers = transformer.config.output_hidden_states
     modules = {pooler: pooling_modules(pooler, module) for pooler in poolers}
     transformer.config.output_hidden_states = True
-    was_training = model.training
-    model.eval()
-    prompt = model.prompts.get(model.default_prompt_name or "")
+    prompt = prompt_of(model)
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     pieces: dict[str, list[Tensor]] = {pooler: [] for pooler in poolers}
-    for start in range(0, len(order), batch_size):
-        batch = [texts[row] for row in order[start : start + batch_size]]
-        features = model.preprocess(batch, prompt=prompt)
-        features = {name: _to(value, model.device) for name, value in features.items()}
-        features = module(features)
-        for pooler, its_modules in modules.items():
-            pooled = dict(features)
-            for each in its_modules:
-                pooled = each.to(model.device)(pooled)
-            pieces[pooler].append(pooled["sentence_embedding"].float().cpu())
-    model.train(was_training)
+    with training_mode(model, False):
+        for start in range(0, len(order), batch_size):
+            batch = [texts[row] for row in order[start : start + batch_size]]
+            features = model.preprocess(batch, prompt=prompt)
+            features = {name: _to(value, model.device) for name, value in features.items()}
+            features = module(features)
+            for pooler, its_modules in modules.items():
+                pooled = dict(features)
+                for each in its_modules:
+                    pooled = each.to(model.device)(pooled)
+                pieces[pooler].append(pooled["sentence_embedding"].float().cpu())
     transformer.config.output_hidden_states = asked_for_layers
     inverse = torch.tensor(order).argsort()
     return {pooler: torch.cat(of_pooler)[inverse] for pooler, of_pooler in pieces.items()}
@@ -129,9 +128,8 @@ def attends_to_the_left_only(
     """Return whether a token sees only those before it, so that the first one sees no other."""
     first, other = sorted(tokenizer.get_vocab().values())[-2:]
     ids = torch.tensor([[first, first], [first, other]], device=transformer.device)
-    was_training = transformer.training
-    states = transformer.eval()(ids).last_hidden_state
-    transformer.train(was_training)
+    with training_mode(transformer, False):
+        states = transformer(ids).last_hidden_state
     same_first = torch.equal(states[0, 0], states[1, 0])
     same_second = torch.equal(states[0, 1], states[1, 1])
     return same_first and not same_second

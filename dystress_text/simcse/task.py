@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.models.embedder import Embedder, can_pack
+from dystress_text.models.loading import training_mode
 from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.simcse.corpus import Corpus
 from dystress_text.simcse.initial_model import InitialModel
@@ -113,9 +114,8 @@ class SimcseTask:
         device = self.model.model.device
         ids = batch["token_ids"].to(device)
         lengths = batch["lengths"].to(device)
-        was_training = self.model.training
-        embeddings: Tensor = self.model.eval()(ids, lengths, batch["longest"], self.packed)
-        self.model.train(was_training)
+        with training_mode(self.model, False):
+            embeddings: Tensor = self.model(ids, lengths, batch["longest"], self.packed)
         return embeddings
 
     def evaluate(self) -> dict[str, float]:
