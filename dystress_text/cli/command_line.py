@@ -62,6 +62,8 @@ class OneLineParser(argparse.ArgumentParser):
                 argv[i] = f"{ours}{equals}{value}"
             elif " " not in argument:  # with a space argparse takes it for a value
                 hint = meant(name, known) or " (see --help)"
+                if ours == "--local_rank":
+                    hint = ", which a launcher adds: this program is one process, start it alone"
                 raise UserError(f"unknown option {name}{hint}{self._elsewhere}")
         return super().parse_known_args(argv, namespace)
 

@@ -134,27 +134,33 @@ def load_model(
         pooler_type: of an encoder alone; None for a sentence-transformers model.
         dtype: of :data:`DTYPES`.
     """
-    device = device_alone()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
         if pooler_type is None:
             loaded = _load_sentence_transformer(model_path(model))
         else:
             loaded = with_pooler(load_encoder(model_path(model)), pooler_type)
+    return prepare(loaded.to(device_alone()), model, pooler_type, dtype)
+
+
+def prepare(
+    loaded: SentenceTransformer, name: str, pooler_type: str | None = None, dtype: str = "fp32"
+) -> tuple[TextEncoder, dict[str, Any]]:
+    """Return a loaded model for evaluation where it is, and its description for the record."""
     digest = hashlib.sha256()
     for tensor in loaded.state_dict().values():
         digest.update(tensor.cpu().flatten().view(torch.uint8).numpy())
     limit = loaded.max_seq_length
     metadata = {
-        "model": model,
+        "model": name,
         "pooler_type": pooler_type,
         "max_seq_length": None if limit is None or math.isinf(limit) else int(limit),
         "dtype": dtype,
-        "device": device.type,
+        "device": loaded.device.type,
         "weights": digest.hexdigest(),
         "prompts": metadata_of_prompts(loaded),
     }
-    encoder = TextEncoder.of(loaded.to(device), DTYPES[dtype], progress=True)
+    encoder = TextEncoder.of(loaded, DTYPES[dtype], progress=True)
     return encoder, metadata
 
 

@@ -11,6 +11,7 @@ import math
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from dystress_text.evaluation.catalogue import (
     suite_folder,
 )
 from dystress_text.evaluation.embedder import TextEncoder
+from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.readers import (
     Labelled,
     StsPairs,
@@ -40,7 +42,6 @@ from dystress_text.evaluation.readers import (
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, spearman
-from dystress_text.evaluation.words import Words
 from dystress_text.models.embedder import encode, without_normalization
 
 AVERAGE = "avg_spearman"
@@ -100,7 +101,7 @@ class PairsEvaluator(Evaluator):
 
     def lexical_baseline(self) -> dict[str, float]:
         """Return what TF-IDF reaches."""
-        cosines = Words().cosines(self.pairs.first, self.pairs.second)
+        cosines = LexicalBaseline().cosines(self.pairs.first, self.pairs.second)
         return _finite({self.metrics[0]: spearman(cosines, self.pairs.scores)})
 
 
@@ -151,9 +152,9 @@ class RetrievalEvaluator(Evaluator):
 
     def lexical_baseline(self) -> dict[str, float]:
         """Return what BM25 reaches."""
-        return self._scores(Words())
+        return self._scores(LexicalBaseline())
 
-    def _scores(self, by: TextEncoder | Words) -> dict[str, float]:
+    def _scores(self, by: TextEncoder | LexicalBaseline) -> dict[str, float]:
         return dict(zip(self.metrics, self.collection.scores(by).values(), strict=True))
 
 
@@ -214,7 +215,8 @@ class Evaluation(Evaluator):
         figures: dict[str, float] = {}
         for each in self.evaluators:
             if isinstance(each, Evaluator):
-                figures |= each.lexical_baseline()
+                with suppress(DataError):  # texts without a word
+                    figures |= each.lexical_baseline()
         return self._with_average(figures)
 
     def _with_average(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -357,7 +359,7 @@ def further_lines(
         if name in shown:
             continue
         line = f"{name:41} {metrics[name]:8.2f}"
-        for title, figures in (("untrained", before), ("words", words)):
+        for title, figures in (("untrained", before), ("lexical", words)):
             if name in figures:
                 line += f"   {title} {figures[name]:.2f}"
         lines.append(line)
@@ -365,7 +367,7 @@ def further_lines(
 
 
 def words_line(pairs: StsPairs, words: Mapping[str, float]) -> list[str]:
-    """The line of words alone on a set; none where they have no figure."""
+    """The line of the lexical baseline on a set; none where it has no figure."""
     if pairs.metric("spearman") not in words:
         return []
-    return [sts_line("words", "TF-IDF", pairs, words)]
+    return [sts_line("lexical", "TF-IDF", pairs, words)]

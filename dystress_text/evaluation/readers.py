@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -88,13 +87,13 @@ def one_spaced(text: str) -> str:
 
 
 def score_of(cell: Any) -> float:
-    """A finite number; anything else is a ValueError."""
+    """A finite number; anything else is a ValueError, which does not show it."""
     try:
         score = float(cell)
     except (ValueError, TypeError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
-        raise ValueError(f"{cell!r} is not a finite number")
+        raise ValueError("the score is not a finite number")
     return score
 
 
@@ -193,13 +192,30 @@ def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
         parameter: what errors name.
     """
     try:
-        pairs = scored(_rows_of_table(source))
-        low, high = pairs.scores.min(), pairs.scores.max()
-        if low == high:
-            raise DataError(f"the {len(pairs)} pairs of {source!r} have no two different scores")
-        return replace(pairs, name=name_of(source), positive_above=float(0.8 * high + 0.2 * low))
+        return _own_pairs(_rows_of_table(source), source, name_of(source))
     except DataError as error:
         raise ParameterError(parameter, str(error)) from error
+
+
+def pairs_from(rows: object) -> StsPairs:
+    """Return pairs with scores from Python, of the name ``pairs``; errors never show the data.
+
+    Args:
+        rows: (text, text, score) each, or a table under the names of :func:`read_scored_pairs`, of
+            pandas or ``datasets``.
+    """
+    try:
+        return _own_pairs(_rows_from(rows), "the table", "pairs")
+    except DataError as error:
+        raise ParameterError("pairs", str(error)) from error
+
+
+def _own_pairs(rows: Iterable[Row], source: str, name: str) -> StsPairs:
+    pairs = scored(_with_texts(rows))
+    if len(np.unique(pairs.scores)) < 2:
+        raise DataError(f"the {len(pairs)} pairs of {source} have no two different scores")
+    low, high = pairs.scores.min(), pairs.scores.max()
+    return replace(pairs, name=name, positive_above=float(0.8 * high + 0.2 * low))
 
 
 def name_of(source: str) -> str:
@@ -228,15 +244,39 @@ def _rows_of_table(source: str) -> Iterator[Row]:
     if not is_table(name) or not (split or Path(name).is_file()):
         raise DataError(f"no table {source!r} ({', '.join(READERS)}) and no such data set")
     table = open_table(name, split)
-    if not set(COLUMNS) <= set(table.columns):
-        found = ", ".join(table.columns)
-        raise DataError(f"{source!r}: expected the columns {', '.join(COLUMNS)}; found {found}")
+    _check_columns(table.columns, repr(source))
     for number, row in enumerate(table.rows(COLUMNS), 1):
-        where = f"row {number} of {source!r}"
-        for text in row[:2]:
+        yield f"row {number} of {source!r}", *row
+
+
+def _rows_from(rows: Any) -> Iterator[Row]:
+    """Yield what :func:`_rows_of_table` does, from a list or a table in memory."""
+    columns = getattr(rows, "column_names", getattr(rows, "columns", None))
+    if columns is not None:
+        _check_columns(list(map(str, columns)), "the table")
+        rows = zip(*(rows[name] for name in COLUMNS), strict=True)
+    elif not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
+        expected = "rows of two texts and a number, or a table of pandas or datasets"
+        raise DataError(f"expected {expected}, got {type(rows).__name__}")
+    for index, row in enumerate(rows):
+        if not isinstance(row, list | tuple) or len(row) != len(COLUMNS):
+            raise DataError(f"item {index}: expected two texts and a number, as a list or tuple")
+        yield f"item {index}", *row
+
+
+def _check_columns(found: Sequence[str], source: str) -> None:
+    if not set(COLUMNS) <= set(found):
+        expected = ", ".join(COLUMNS)
+        raise DataError(f"{source}: expected the columns {expected}; found {', '.join(found)}")
+
+
+def _with_texts(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows, whose texts must be texts."""
+    for where, *cells in rows:
+        for name, text in zip(COLUMNS[:2], cells, strict=False):
             if not _is_text(text):
-                raise DataError(f"{where}: {reprlib.repr(text)} is not a text")
-        yield where, *row
+                raise DataError(f"{where}: {name} is not a text, or an empty one")
+        yield where, *cells
 
 
 def _is_text(cell: Any) -> bool:

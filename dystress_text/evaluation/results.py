@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -16,11 +16,14 @@ from typing import Any
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.retrieval import GRADED, METRICS
 from dystress_text.files.lock import LOCK, locked
 from dystress_text.files.whole import to_json, versions
+from dystress_text.training.run_folder import RECORD
 
 RESULTS = "results.jsonl"
+GEOMETRY = ("spearman", "alignment", "uniformity")
 SETTINGS = ("mode", "pooler_type", "max_seq_length", "dtype", "prompts")
 OWN_SETTINGS = {"pooler_type": None, "dtype": "fp32"}  # of a model evaluated as it is loaded
 _OLD_FILES = "*senteval-*.json"  # of version 0.2
@@ -39,7 +42,7 @@ _FIGURES = (
 _SHOWN = {  # the figures that tables show, by kind
     "sts": ("spearman",),
     "transfer": ("accuracy",),
-    "geometry": ("spearman", "alignment", "uniformity"),
+    "geometry": GEOMETRY,
     "pairs": ("spearman",),
     "retrieval": (*METRICS, GRADED),
 }
@@ -55,6 +58,8 @@ class Result:
     task: str
     data: str | None  # checksum
     figures: Mapping[str, float | None]  # None for what is not finite, or does not exist
+    # of the lexical baseline on the same data; empty where there is none
+    lexical: Mapping[str, float | None] = field(default_factory=dict)
     variant: str | None = None  # what the data are, where they are not the published ones
     settings: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)  # counts, folds, seconds and so on
@@ -65,10 +70,13 @@ class Result:
         for name in ("model", "group", "task", "time"):
             if not isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} is not a text")
-        for name in ("figures", "settings", "details", "versions"):
+        for name in ("figures", "lexical", "settings", "details", "versions"):
             if not isinstance(getattr(self, name), Mapping):
                 raise TypeError(f"{name} is not an object")
-        if not all(isinstance(each, int | float | None) for each in self.figures.values()):
+        if not all(
+            isinstance(each, int | float | None)
+            for each in [*self.figures.values(), *self.lexical.values()]
+        ):
             raise TypeError("figures are numbers")
         if self.kind not in _SHOWN:
             raise ValueError(f"unknown group {self.group!r}")
@@ -101,6 +109,13 @@ class Result:
         return self.group.rpartition("/")[2]
 
     @property
+    def baseline(self) -> Result | None:
+        """The result of the lexical baseline on the same data."""
+        if not self.lexical:
+            return None
+        return replace(self, model=LEXICAL, weights=None, figures=self.lexical, lexical={})
+
+    @property
     def shown(self) -> dict[str, float | None]:
         """The figures that tables show, by metric."""
         return {name: self.figures[name] for name in _SHOWN[self.kind] if name in self.figures}
@@ -108,7 +123,7 @@ class Result:
     @property
     def columns(self) -> dict[str, float | None]:
         """The figures that tables show, by column: the task, in search also the metric."""
-        if self.kind != "retrieval":
+        if self.kind not in ("retrieval", "geometry"):
             return {self.task: self.figures[_SHOWN[self.kind][0]]}
         return {f"{self.task} {metric}": figure for metric, figure in self.shown.items()}
 
@@ -136,6 +151,14 @@ def data_checksum(sums: Mapping[str, str] | str | None) -> str | None:
 def newest(results: Iterable[Result], key: Callable[[Result], Hashable]) -> list[Result]:
     """Return the newest result of each key, in the order in which the keys appeared."""
     return list({key(result): result for result in results}.values())
+
+
+def result_file(folder: Path) -> Path | None:
+    """Return the result file of a run's folder, or of one that has results; None for others."""
+    names = (RECORD, RESULTS, _OLD_FILES)
+    if any(file.is_file() for name in names for file in folder.glob(name)):
+        return folder / RESULTS
+    return None
 
 
 def open_results(file: Path) -> None:

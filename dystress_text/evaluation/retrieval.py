@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import TextEncoder
+from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.readers import check_distinct, one_spaced, score_of, slug_of
 from dystress_text.evaluation.sts import with_ties
-from dystress_text.evaluation.words import Words
 
 METRICS = ("nDCG@10", "MRR@10", "recall@100")
 GRADED = "nDCG@10 (graded)"  # of scores as gains, as BEIR has it; METRICS take them as 0 and 1
@@ -100,7 +100,7 @@ class Collection:
         """The names of the figures."""
         return [*METRICS, GRADED] if self.graded else list(METRICS)
 
-    def scores(self, by: TextEncoder | Words) -> dict[str, float]:
+    def scores(self, by: TextEncoder | LexicalBaseline) -> dict[str, float]:
         """Return the :attr:`metrics` x 100, means over the queries."""
         # one more than the figures need, since a query's own document does not count
         found = by.search([*self.queries.values()], [*self.documents.values()], 101)
@@ -164,9 +164,41 @@ def read_collection(path: Path) -> Collection:
     folder, qrels = _parts(path)
     documents = _texts(folder / "corpus.jsonl")
     queries = _texts(folder / "queries.jsonl")
+    split = "" if qrels.stem in ("qrels", "test") else f" {qrels.stem}"
+    name = folder.resolve().name + split
+    return _collection(name, queries, documents, _judgements(qrels), str(qrels))
+
+
+def collection_from(data: object) -> Collection:
+    """Return a collection from Python, of the name ``retrieval``; errors never show the data.
+
+    Args:
+        data: queries, documents and judgements. The texts are mappings from ids, or lists, whose
+            ids are 0, 1 and so on. The judgements of a query, by its id, are a list of ids of
+            relevant documents, or a mapping from ids to grades.
+    """
+    try:
+        if not isinstance(data, list | tuple) or len(data) != 3:
+            raise DataError("expected queries, documents and judgements, or a folder")
+        queries = _texts_from("queries", data[0])
+        documents = _texts_from("documents", data[1])
+        judged = _judgements_from(data[2])
+        return _collection("retrieval", queries, documents, judged, "the judgements")
+    except DataError as error:
+        raise ParameterError("retrieval", str(error)) from error
+
+
+def _collection(
+    name: str,
+    queries: Mapping[str, str],
+    documents: Mapping[str, str],
+    judgements: Iterable[tuple[str, str, float]],
+    source: str,
+) -> Collection:
+    """Return a collection of its parts; ``source`` of the judgements is what an error names."""
     judged: dict[str, dict[str, float]] = {}
     ignored = 0
-    for query, document, score in _judgements(qrels):
+    for query, document, score in judgements:
         if query in queries and document in documents:
             judged.setdefault(query, {})[document] = score
         else:
@@ -177,14 +209,12 @@ def read_collection(path: Path) -> Collection:
     }
     relevant = {query: of for query, of in positive.items() if of}
     if not relevant:
-        reason = f"{qrels} has no score above 0"
+        reason = f"{source}: no score above 0"
         if ignored:
             reason += f" for what the collection has; {ignored} judgements are of what it lacks"
         raise DataError(reason)
     asked = {query: text for query, text in queries.items() if query in relevant}
     graded = any(score not in (0, 1) for of in judged.values() for score in of.values())
-    split = "" if qrels.stem in ("qrels", "test") else f" {qrels.stem}"
-    name = folder.resolve().name + split
     return Collection(name, documents, asked, relevant, len(queries) - len(asked), ignored, graded)
 
 
@@ -244,3 +274,40 @@ def _texts(file: Path) -> dict[str, str]:
             raise DataError(f"line {number} of {file} repeats the _id {name!r}")
         texts[name] = text
     return texts
+
+
+def _by_id(what: str, values: Any) -> dict[Any, Any]:
+    """Return values by their ids; those of a list are 0, 1 and so on."""
+    try:
+        return dict(values if isinstance(values, Mapping) else enumerate(values))
+    except TypeError:
+        expected = "a mapping from ids or a list"
+        raise DataError(f"{what}: expected {expected}, got {type(values).__name__}") from None
+
+
+def _texts_from(what: str, texts: Any) -> dict[str, str]:
+    by_id = _by_id(what, texts)
+    for number, text in enumerate(by_id.values()):
+        try:
+            text.encode()  # half of a surrogate pair is a ValueError
+        except (AttributeError, ValueError):
+            kind = type(text).__name__
+            raise DataError(f"{what}, item {number}: expected a text, got {kind}") from None
+    found = {str(name): text for name, text in by_id.items()}
+    if len(found) < len(by_id):
+        raise DataError(f"{what}: two ids are the same text")
+    return found
+
+
+def _judgements_from(judgements: Any) -> Iterator[tuple[str, str, float]]:
+    """Yield what :func:`_judgements` does."""
+    for number, (query, judged) in enumerate(_by_id("judgements", judgements).items()):
+        where = f"judgements, item {number}"
+        grades = judged
+        if not isinstance(judged, Mapping):
+            grades = dict.fromkeys(_by_id(where, judged).values(), 1)
+        for document, grade in grades.items():
+            try:
+                yield str(query), str(document), score_of(grade)
+            except ValueError as error:
+                raise DataError(f"{where}: {error}") from error

@@ -1,14 +1,20 @@
-"""An evaluation of models on tasks, pairs and collections: printed, and appended line by line."""
+"""An evaluation of models on tasks, pairs and collections: printed, and appended line by line.
+
+The lexical baseline is measured first, on all that it can be measured on, and stands below the
+models in each table.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from sentence_transformers import SentenceTransformer
 
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import DataError, ParameterError
@@ -20,24 +26,42 @@ from dystress_text.evaluation.catalogue import (
     Task,
     average,
     choose,
-    figure_of,
     suite_folder,
 )
-from dystress_text.evaluation.embedder import TextEncoder, load_model
+from dystress_text.evaluation.embedder import TextEncoder, load_model, prepare
+from dystress_text.evaluation.lexical import LEXICAL, TITLE, LexicalBaseline
 from dystress_text.evaluation.readers import StsPairs, check_distinct, read_scored_pairs
-from dystress_text.evaluation.results import RESULTS, Result, append, now, open_results
+from dystress_text.evaluation.results import (
+    GEOMETRY,
+    Result,
+    append,
+    now,
+    open_results,
+    result_file,
+)
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import evaluate_pairs, evaluate_sts_task, score_vectors
 from dystress_text.evaluation.transfer import evaluate_transfer
-from dystress_text.evaluation.words import TITLE, WORDS, Words
 from dystress_text.files.places import model_path
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
 
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
-Encoder = TextEncoder | Words
+Encoder = TextEncoder | LexicalBaseline
+Entry = dict[str, Any]  # what an evaluator measures
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One task, set of pairs or collection that models are measured on."""
+
+    group: str  # of the results
+    task: str
+    evaluate: Callable[[Any], Entry]  # of an encoder; a DataError if the data are no use
+    columns: tuple[str, ...]  # in the table of the group
+    has_baseline: bool = True  # whether the lexical baseline can be measured
 
 
 @dataclass
@@ -45,260 +69,224 @@ class Evaluation:
     """What was measured of one model, and where it is appended."""
 
     model: str
-    file: Path
-    about: Mapping[str, Any]  # the model and the settings
-    results: list[Result] = field(default_factory=list)
+    file: Path | None  # None for nowhere
+    figures: Row = field(default_factory=dict)  # by column, such as STS12 or cisi nDCG@10
     missing: list[str] = field(default_factory=list)  # tasks without a result
 
     def measure(
-        self, group: str, task: str, evaluate: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any] | None:
-        """Append what an evaluator measures to the result file; None if its data are no use."""
-        try:
-            entry = evaluate()
-        except DataError as error:
-            self.missing.append(task)
-            _progress(f"{task} left out: {error}")
-            return None
-        result = Result.of_entry(entry, group, task, {**self.about, **now()})
-        append(self.file, result)
-        self.results.append(result)
-        return entry
+        self,
+        measures: Iterable[Measure],
+        encoder: Encoder,
+        about: Mapping[str, Any],
+        baseline: Mapping[Measure, Result],
+    ) -> dict[Measure, Result]:
+        """Return the results; each is appended to the file as it is there.
 
-    def row(self, group: str) -> Row:
-        """Return the figures of a group by column."""
-        found: Row = {}
-        for result in self.results:
-            if result.group == group:
-                found.update(result.columns)
-        return found
-
-    @property
-    def figures(self) -> Row:
-        """All figures by what they are of, such as ``STS12`` or ``My collection ndcg@10``."""
-        found: Row = {}
-        for result in self.results:
-            if result.kind != "geometry":
-                found.update(result.columns)
-        return found
-
-
-def evaluate_task(task: Task, folder: Path, encoder: Encoder, mode: str = "test") -> dict[str, Any]:
-    """Evaluate on a task of SentEval's ``downstream`` folder, with what its data are."""
-    start = time.perf_counter()
-    if isinstance(task, StsTask):
-        scores = evaluate_sts_task(task, folder, encoder)
-    elif isinstance(encoder, Words):
-        raise DataError("words alone have no vectors to classify")
-    else:
-        scores = evaluate_transfer(task, folder, encoder, mode)
-    return {
-        **scores,
-        "data": str(folder),
-        "data_variant": variant_of(folder),
-        "seconds": _seconds_since(start),
-        "sha256": _checksums(task, folder),
-    }
-
-
-@dataclass(frozen=True)
-class Data:
-    """What models are measured on.
-
-    Attributes:
-        folder: of the suite.
-        tasks: of the suite, by group.
-        pairs: the user's own.
-        collections: for search.
-    """
-
-    folder: Path
-    tasks: Mapping[str, Sequence[Task]]
-    pairs: Sequence[StsPairs]
-    collections: Sequence[Collection]
-
-    @classmethod
-    def read(cls, settings: SentEvalSettings) -> Data:
-        """Read what the settings name, all before the first model is loaded."""
-        folder = suite_folder(settings.suite, settings.data_dir)
-        tasks = choose(settings.suite, settings.tasks or [])
-        collections = read_collections("retrieval", settings.retrieval or [])
-        pairs = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
-        check_distinct("pairs", [each.name for each in pairs])
-        if tasks and not folder.is_dir():
-            raise ParameterError(
-                "data_dir",
-                f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini "
-                "needs none",
-            )
-        variant = variant_of(folder)
-        if variant is not None:
-            print(f"not SentEval's published data but a variant: {variant}")
-        return cls(folder, tasks, pairs, collections)
-
-
-def run(settings: SentEvalSettings, published: Published | None = None) -> list[Evaluation]:
-    """Evaluate models: print the tables, and append each result to its file as it is there.
-
-    ``published`` are the rows for ``compare``.
-    """
-    data = Data.read(settings)
-    rows: Published = {}
-    if published and settings.compare and settings.suite == "senteval":
-        rows = published
-    poolers = {model: _pooler_of(settings, model) for model in settings.model}
-    every: list[Evaluation] = []
-    for model, pooler in poolers.items():
-        encoder, about = _loaded(settings, model, pooler)
-        file = settings.output or (Path(model) if Path(model).is_dir() else Path()) / RESULTS
-        evaluation = Evaluation(model, file, {**about, "mode": settings.mode})
-        every.append(evaluation)
-        open_results(file)
-        title = f"{model}, " if len(poolers) > 1 else ""
-        for group, tasks in data.tasks.items():
-            if isinstance(encoder, Words) and group != "sts":
+        Args:
+            measures: on what; those whose data are no use are missing.
+            encoder: a model or the lexical baseline.
+            about: what the lines say of model and settings.
+            baseline: results of the lexical baseline, whose figures are in the same lines.
+        """
+        results = {}
+        for each in measures:
+            start = time.perf_counter()
+            try:
+                entry = each.evaluate(encoder)
+            except DataError as error:
+                self.missing.append(each.task)
+                _progress(f"{self.model}: {each.task} left out: {error}")
                 continue
-            for task in tasks:
-                name = f"{settings.suite}/{group}"
-                _run_task(evaluation, name, task, data.folder, encoder, title)
-            if len(poolers) == 1:
-                _print_tasks(every, settings.suite, group, tasks, rows)
-        _measure_others(evaluation, encoder, data, settings, title)
-        done = f"results except {', '.join(evaluation.missing)}"
-        print(f"\n{file}: {done if evaluation.missing else 'all results'}", flush=True)
-    if len(poolers) > 1:
-        for group, tasks in data.tasks.items():
-            _print_tasks(every, settings.suite, group, tasks, rows)
-    _print_others(every, data)
-    return every
+            entry["seconds"] = round(time.perf_counter() - start, 2)
+            result = Result.of_entry(entry, each.group, each.task, {**about, **now()})
+            if each in baseline:
+                result = replace(result, lexical=baseline[each].figures)
+            if self.file is not None:
+                append(self.file, result)
+            results[each] = result
+            self.figures.update(result.columns)
+            shown = [f"{column} {_cell(x, column)}" for column, x in result.columns.items()]
+            _progress(f"{self.model}: {', '.join(shown)} ({entry['seconds']:.1f} s)")
+        return results
+
+    def ending(self) -> str:
+        """Return the line that says what was measured, and where it is."""
+        measured = "all results"
+        if self.missing:
+            measured = f"results except {', '.join(self.missing)}"
+        if self.file is None:
+            return f"{self.model}: {measured}; not saved, --output FILE.jsonl saves them"
+        return f"{self.file}: {measured}"
 
 
-def _measure_others(
-    evaluation: Evaluation,
-    encoder: TextEncoder | Words,
-    data: Data,
+def run(
     settings: SentEvalSettings,
-    title: str,
-) -> None:
-    """Measure a model's geometry, and it on the user's own pairs and collections."""
-    if "sts" in data.tasks and settings.geometry != "none" and isinstance(encoder, TextEncoder):
-        _measure_geometry(evaluation, settings.suite, data.folder, encoder, title)
-    for pairs in data.pairs:
-        evaluation.measure("pairs", pairs.name, partial(evaluate_pairs, pairs, encoder))
-    for collection in data.collections:
-        _run_collection(evaluation, collection, encoder)
+    published: Published | None = None,
+    model: SentenceTransformer | None = None,
+    own: Sequence[StsPairs | Collection] = (),
+) -> list[Evaluation]:
+    """Evaluate models, print the tables, and return the evaluations, the lexical baseline's last.
 
+    Args:
+        settings: what the models are measured on, and names of models to load.
+        published: the rows for ``compare``.
+        model: in memory, called ``model``.
+        own: data in memory.
+    """
+    measures = [*_measures_of_suite(settings), *_own_measures(settings, own)]
+    poolers = {name: _pooler_of(settings, name) for name in settings.model if name != LEXICAL}
+    files = {name: settings.output or result_file(Path(name)) for name in poolers}
+    for file in {settings.output, *files.values()}:
+        if file is not None:
+            open_results(file)
+    is_asked = LEXICAL in settings.model
+    lexical = Evaluation(LEXICAL, settings.output if is_asked else None)
+    about = {"model": LEXICAL, "dtype": settings.dtype, "mode": settings.mode}
+    possible = [each for each in measures if each.has_baseline]
+    baseline = lexical.measure(possible, LexicalBaseline(), about, {})
+    if possible:
+        print(f"{LEXICAL}: {TITLE}")
+    every = []
 
-def _print_others(every: Sequence[Evaluation], data: Data) -> None:
-    if data.pairs:
-        _print_table(every, "pairs", [pairs.name for pairs in data.pairs])
-    if data.collections:
-        columns = [f"{each.name} {metric}" for each in data.collections for metric in each.metrics]
-        _print_table(every, "retrieval", columns)
+    def measure(name: str, file: Path | None, loaded: tuple[TextEncoder, dict[str, Any]]) -> None:
+        encoder, about = loaded
+        every.append(Evaluation(name, file))
+        every[-1].measure(measures, encoder, {**about, "mode": settings.mode}, baseline)
 
-
-def _print_tasks(
-    every: Sequence[Evaluation], suite: str, group: str, tasks: Sequence[Task], rows: Published
-) -> None:
-    mean = "avg"
-    if len(tasks) < len(SUITES[suite][group]):
-        mean = f"avg of {len(tasks)}"
-    columns = [task.name for task in tasks]
-    _print_table(every, f"{suite}/{group}", columns, mean, rows.get(group))
-
-
-def _print_table(
-    every: Sequence[Evaluation],
-    group: str,
-    columns: Sequence[str],
-    mean: str | None = None,
-    published: Mapping[str, Row] | None = None,
-) -> None:
-    """Print models on columns, with averages if ``mean`` names them, and published rows below."""
-    rows = [(each.model, each.row(group)) for each in every]
-    rows += (published or {}).items()
-    lines = [["", *columns]]
-    for label, row in rows:
-        lines.append([label, *(_cell(row.get(column), "missing") for column in columns)])
-    if mean:
-        lines[0].append(mean)
-        for line, (_, row) in zip(lines[1:], rows, strict=True):
-            line.append(_cell(average({column: row.get(column) for column in columns}), "-"))
-    print(f"\n{lay_out(lines)}", flush=True)
-
-
-def _cell(figure: float | None, missing: str) -> str:
-    return missing if figure is None else f"{figure:.2f}"
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _seconds_since(start: float) -> float:
-    return round(time.perf_counter() - start, 2)
-
-
-def _checksums(task: Task, folder: Path) -> dict[str, str]:
-    return {name: sha256_of(folder / name) for name in task.files}
-
-
-def _loaded(
-    settings: SentEvalSettings, model: str, pooler: str | None
-) -> tuple[Encoder, dict[str, Any]]:
-    if model == WORDS:
-        print(f"{WORDS}: {TITLE}")
-        return Words(), Words.about(settings.dtype)
-    return load_model(model, pooler, settings.dtype)
+    for name, pooler in poolers.items():
+        measure(name, files[name], load_model(name, pooler, settings.dtype))
+    if model is not None:
+        measure("model", settings.output, prepare(model, "model", None, settings.dtype))
+    _print_tables([*every, lexical], measures, published if settings.compare else None)
+    for each in [*every, lexical] if is_asked else every:
+        print(each.ending(), flush=True)
+    return [*every, lexical]
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
     """Return how vectors of a model are made; refuse now what cannot be evaluated."""
-    if model == WORDS or (len(settings.model) > 1 and is_sentence_transformer(model_path(model))):
+    if len(settings.model) > 1 and is_sentence_transformer(model_path(model)):
         return None
     if settings.pooler_type is None:
         check_sentence_transformer(model_path(model))
     return settings.pooler_type
 
 
-def _run_task(
-    evaluation: Evaluation, group: str, task: Task, folder: Path, encoder: Encoder, title: str
-) -> None:
-    evaluate = partial(evaluate_task, task, folder, encoder, evaluation.about["mode"])
-    entry = evaluation.measure(group, task.name, evaluate)
-    if entry is not None:
-        _progress(f"{title}{task.name}: {figure_of(entry):.2f} ({entry['seconds']:.1f} s)")
+# ---- what is measured
 
 
-def _run_collection(evaluation: Evaluation, collection: Collection, encoder: Encoder) -> None:
-    start = time.perf_counter()
-    entry: dict[str, Any] = {
-        name: round(figure, 2) for name, figure in collection.scores(encoder).items()
-    }
-    entry |= {**collection.about, "seconds": _seconds_since(start)}
-    evaluation.measure("retrieval", collection.name, lambda: entry)
-    _progress(f"{collection.summary()} ({entry['seconds']:.1f} s)")
+def _own_measures(
+    settings: SentEvalSettings, own: Sequence[StsPairs | Collection]
+) -> Iterator[Measure]:
+    """Yield the user's own data, with those that the settings name read."""
+    every = [
+        *(read_scored_pairs(file, "pairs") for file in settings.pairs or []),
+        *read_collections("retrieval", settings.retrieval or []),
+        *own,
+    ]
+    check_distinct("pairs", [each.name for each in every if isinstance(each, StsPairs)])
+    for each in every:
+        if isinstance(each, StsPairs):
+            yield Measure("pairs", each.name, partial(evaluate_pairs, each), (each.name,))
+            continue
+        _progress(each.summary())
+        columns = tuple(f"{each.name} {metric}" for metric in each.metrics)
+        yield Measure("retrieval", each.name, partial(_evaluate_collection, each), columns)
 
 
-def _measure_geometry(
-    evaluation: Evaluation, suite: str, folder: Path, encoder: TextEncoder, title: str
-) -> None:
-    task = STS_SETS["mini_sts" if suite == "mini" else "stsb_dev"]
-    try:
-        pairs = task.pairs(folder)
-    except DataError as error:
-        _progress(f"geometry left out: {error}")
-        return
+def _measures_of_suite(settings: SentEvalSettings) -> Iterator[Measure]:
+    """Yield the tasks that the settings name."""
+    suite = settings.suite
+    folder = suite_folder(suite, settings.data_dir)
+    tasks = choose(suite, settings.tasks or [])
+    if tasks and not folder.is_dir():
+        ways = "--suite mini needs none, dystress prepare senteval gets them"
+        raise ParameterError("data_dir", f"no data of SentEval in {str(folder)!r}: {ways}")
+    variant = variant_of(folder)
+    if variant is not None and tasks:
+        print(f"not SentEval's published data but a variant: {variant}")
+    for kind, several in tasks.items():
+        for task in several:
+            evaluate = partial(evaluate_task, task, folder, mode=settings.mode)
+            is_sts = isinstance(task, StsTask)
+            yield Measure(f"{suite}/{kind}", task.name, evaluate, (task.name,), is_sts)
+    dev = STS_SETS["mini_sts" if suite == "mini" else "stsb_dev"]
+    if "sts" in tasks and settings.geometry != "none" and (folder / dev.files[0]).is_file():
+        columns = tuple(f"{dev.title} {name}" for name in GEOMETRY)
+        evaluate = partial(_evaluate_geometry, dev, folder)
+        yield Measure(f"{suite}/geometry", dev.title, evaluate, columns, False)
+
+
+def evaluate_task(task: Task, folder: Path, encoder: Encoder, mode: str = "test") -> Entry:
+    """Evaluate on a task of SentEval's ``downstream`` folder, with what its data are."""
+    if isinstance(task, StsTask):
+        scores = evaluate_sts_task(task, folder, encoder)
+    else:
+        assert isinstance(encoder, TextEncoder)
+        scores = evaluate_transfer(task, folder, encoder, mode)
+    about = {"data": str(folder), "data_variant": variant_of(folder)}
+    return {**scores, **about, "sha256": _checksums(task, folder)}
+
+
+def _evaluate_geometry(task: StsTask, folder: Path, encoder: TextEncoder) -> Entry:
+    pairs = task.pairs(folder)
     sentences = pairs.sentences
-    measured = score_vectors(pairs, encoder(sentences))
-    entry = {
-        **asdict(measured),
-        "sentences": len(sentences),
-        "sha256": _checksums(task, folder),
-    }
-    evaluation.measure(f"{suite}/geometry", pairs.name, lambda: entry)
-    print(
-        f"\n{title}{pairs.name}, {len(sentences):,} distinct sentences: "
-        f"alignment {measured.alignment:.4f} (pairs scored above 4), "
-        f"uniformity {measured.uniformity:.4f}, Spearman {measured.spearman:.2f}"
-    )
+    measured = asdict(score_vectors(pairs, encoder(sentences)))
+    return {**measured, "sentences": len(sentences), "sha256": _checksums(task, folder)}
+
+
+def _evaluate_collection(collection: Collection, encoder: Encoder) -> Entry:
+    figures = {name: round(figure, 2) for name, figure in collection.scores(encoder).items()}
+    return {**figures, **collection.about}
+
+
+def _checksums(task: Task, folder: Path) -> dict[str, str]:
+    return {name: sha256_of(folder / name) for name in task.files}
+
+
+# ---- what is printed
+
+
+def _print_tables(
+    every: Sequence[Evaluation], measures: Sequence[Measure], published: Published | None
+) -> None:
+    """Print a table for each group, of models and of published rows below."""
+    columns: dict[str, list[str]] = {}
+    for measure in measures:
+        columns.setdefault(measure.group, []).extend(measure.columns)
+    for group, names in columns.items():
+        suite, _, kind = group.partition("/")
+        rows = [(each.model, each.figures) for each in every]
+        if not set(names) & set(every[-1].figures):  # the lexical baseline has none
+            rows.pop()
+        if suite == "senteval" and published:
+            rows += published.get(kind, {}).items()
+        mean = None
+        if kind in SUITES.get(suite, {}):
+            mean = "avg" if len(names) == len(SUITES[suite][kind]) else f"avg of {len(names)}"
+        if rows:
+            print(f"\n{_table(rows, names, mean)}", flush=True)
+
+
+def _table(rows: Iterable[tuple[str, Row]], columns: Sequence[str], mean: str | None) -> str:
+    """Return rows on columns, with averages if ``mean`` names them."""
+    lines = [["", *columns]]
+    if mean:
+        lines[0].append(mean)
+    for label, row in rows:
+        figures = {column: row.get(column) for column in columns}
+        line = [label, *(_cell(figure, column) for column, figure in figures.items())]
+        if mean:
+            line.append(_cell(average(figures), missing="-"))
+        lines.append(line)
+    return lay_out(lines)
+
+
+def _cell(figure: float | None, column: str = "", missing: str = "missing") -> str:
+    if figure is None:
+        return missing
+    return f"{figure:.4f}" if column.endswith(GEOMETRY[1:]) else f"{figure:.2f}"
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -15,8 +15,10 @@ from dystress_text.evaluation.catalogue import (
     TRANSFER_TASKS,
     choose,
 )
-from dystress_text.evaluation.words import WORDS
+from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.files.places import model_name, refuse_folder
+
+_OLD_NAME = "words"  # of the lexical baseline, in 0.2
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,8 @@ class SentEvalSettings:
     model: list[str] = option(
         MISSING,
         "folder or hub name of a sentence-transformers model, with --pooler_type of any encoder; "
-        "several make one "
-        "table; words is TF-IDF and BM25, the baseline without a model; bert-mini-wiki is the "
-        "package's small encoder",
+        "several make one table; lexical is the baseline alone, TF-IDF and BM25; bert-mini-wiki is "
+        "the package's small encoder",
     )
     pooler_type: str | None = option(
         None,
@@ -118,7 +119,7 @@ class SentEvalSettings:
     )
     output: Path | None = option(
         None,
-        "where the results are appended; default results.jsonl in the model's folder, else here",
+        "where the results are appended; default results.jsonl in a run's folder, else nowhere",
         metavar="FILE.jsonl",
     )
 
@@ -129,12 +130,14 @@ class SentEvalSettings:
         chosen = choose(self.suite, self.tasks or [])
         object.__setattr__(self, "model", [model_name(model) for model in self.model])
         for model in self.model:
-            refuse_folder("model", model, {WORDS: "the baseline"})
-        if self.model == [WORDS] and self.pooler_type:
-            raise ParameterError("pooler_type", "words have none")
-        if self.model == [WORDS] and "sts" not in chosen and not (self.retrieval or self.pairs):
+            refuse_folder("model", model, {LEXICAL: "the baseline"})
+            if model == _OLD_NAME and not Path(model).is_dir():
+                raise ParameterError("model", f"{model!r} is called {LEXICAL!r}")
+        if self.model == [LEXICAL] and self.pooler_type:
+            raise ParameterError("pooler_type", "the lexical baseline has none")
+        if self.model == [LEXICAL] and "sts" not in chosen and not (self.retrieval or self.pairs):
             raise ParameterError(
-                "tasks", "words alone are measured on sts and on search, not on transfer tasks"
+                "tasks", "the lexical baseline has figures on sts and search, not on transfer tasks"
             )
         if self.output is not None and self.output.suffix != ".jsonl":
             raise ParameterError("output", f"results are lines of JSON: {self.output} is no .jsonl")

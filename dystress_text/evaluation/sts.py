@@ -24,8 +24,8 @@ from dystress_text.core.vectors import positive_similarity, unit_vectors
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import StsTask
 from dystress_text.evaluation.embedder import TextEncoder
+from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.readers import StsPairs, joined
-from dystress_text.evaluation.words import Words
 
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 
@@ -102,7 +102,9 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
     }
 
 
-def evaluate_sts_task(task: StsTask, folder: Path, encoder: TextEncoder | Words) -> dict[str, Any]:
+def evaluate_sts_task(
+    task: StsTask, folder: Path, encoder: TextEncoder | LexicalBaseline
+) -> dict[str, Any]:
     """Score an encoder on a task, with cosines in fp64: Spearman's correlation of cosine and gold
     score, x 100.
 
@@ -127,7 +129,7 @@ def evaluate_sts_task(task: StsTask, folder: Path, encoder: TextEncoder | Words)
     }
 
 
-def evaluate_pairs(pairs: StsPairs, encoder: TextEncoder | Words) -> dict[str, Any]:
+def evaluate_pairs(pairs: StsPairs, encoder: TextEncoder | LexicalBaseline) -> dict[str, Any]:
     """Score an encoder on pairs of the user's own, as :func:`evaluate_sts_task` does on a task."""
     cosines = encoder.cosines(pairs.first, pairs.second)
     content = repr((pairs.first, pairs.second, pairs.scores.tolist()))

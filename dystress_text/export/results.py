@@ -49,13 +49,13 @@ def renew_results(folder: Path) -> str | None:
     as it is loaded.
     """
     file = folder / CARD
-    entries = [entry for each in _of_model(results_in(folder)) for entry in _on_card(each)]
-    if not entries or not file.is_file():
+    results = _of_model(results_in(folder))
+    if not results or not file.is_file():
         return None
     text = read_card(file)
     if "dystress" not in text:
         return None
-    write_text(file, _renewed(file, text, entries))
+    write_text(file, _renewed(file, text, results))
     return f"{file} holds the results."
 
 
@@ -81,9 +81,17 @@ def _of_model(results: Sequence[Result]) -> list[Result]:
     return newest(shown, lambda each: (each.group, each.task, each.variant))
 
 
-def _renewed(file: Path, text: str, entries: Sequence[EvalResult]) -> str:
-    rows = [(each.dataset_name, each.metric_name, f"{each.metric_value:.2f}") for each in entries]
-    table = f"\n## Evaluation\n\n{plain_table(('', '', ''), rows)}\n\n"
+def _renewed(file: Path, text: str, results: Sequence[Result]) -> str:
+    entries = []
+    rows = []
+    for result in results:
+        for metric, entry in _on_card(result).items():
+            floor = result.lexical.get(metric)
+            figures = (f"{x:.2f}" if x is not None else "-" for x in (entry.metric_value, floor))
+            entries.append(entry)
+            rows.append((entry.dataset_name, entry.metric_name, *figures))
+    titles = ("", "", "this model", "lexical baseline")
+    table = f"\n## Evaluation\n\n{plain_table(titles, rows)}\n\n"
     try:
         head = dict(vars(RepoCard(text).data))
         models = head.get("model-index") or [{"name": file.parent.resolve().name, "results": []}]
@@ -94,7 +102,7 @@ def _renewed(file: Path, text: str, entries: Sequence[EvalResult]) -> str:
                 for each, source in zip(model["results"], sources, strict=True)
                 if source.get("name") != _SOURCE
             ]
-        models[0]["results"] += eval_results_to_model_index("", list(entries))[0]["results"]
+        models[0]["results"] += eval_results_to_model_index("", entries)[0]["results"]
         index: dict[str, Any] = {"model-index": models}
         text = _with(text, CardData(**index).to_yaml(), table)
         if vars(RepoCard(text).data) != head | index:
@@ -115,16 +123,16 @@ def _with(text: str, index: str, table: str) -> str:
     return head[1] + (kept + index).strip("\n") + head[3] + body
 
 
-def _on_card(result: Result) -> list[EvalResult]:
-    """Return the entries of a result in the form of the hub."""
+def _on_card(result: Result) -> dict[str, EvalResult]:
+    """Return the entries of a result in the form of the hub, by metric."""
     name, data_type, config = _data_set(result)
     has_split = result.kind in ("sts", "transfer") and result.task not in _FOLDS
-    entries = []
+    entries = {}
     for metric, figure in result.shown.items():
         if figure is None:
             continue
         is_spearman = metric == "spearman"
-        entry = EvalResult(
+        entries[metric] = EvalResult(
             task_type=_TASK_TYPES[result.kind],
             dataset_type=data_type,
             dataset_name=name,
@@ -136,7 +144,6 @@ def _on_card(result: Result) -> list[EvalResult]:
             source_name=_SOURCE,
             source_url=_ADDRESS,
         )
-        entries.append(entry)
     return entries
 
 

@@ -23,6 +23,11 @@ OPENERS: dict[str, Callable[..., object]] = {
     ".bz2": bz2.open,
 }
 UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # categories of characters: controls and spaces
+# of a character class: Thai, Lao, Burmese, Khmer, Chinese and Japanese stand without spaces
+UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 

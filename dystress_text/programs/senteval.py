@@ -5,29 +5,36 @@
     dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
     dystress senteval --model bert-base-uncased out/ --pooler_type cls      # a row for each
     dystress senteval --model out/ --retrieval COLLECTION       # search, in BEIR's layout
-    dystress senteval --model out/ words --pairs FILE           # your own scored pairs
+    dystress senteval --model out/ --pairs FILE                 # your own scored pairs
     dystress senteval --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
 
 ``python eval/senteval.py`` is the same in a checkout.
 
 STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures
-accuracy x 100. A task whose files are missing or damaged is marked, no average is then given, and
-the exit code is 1.
+accuracy x 100; the row lexical is TF-IDF and BM25. A named task whose files are missing or damaged
+is marked, no average is then given, and the exit code is 1. Results are appended to results.jsonl
+in the folder of a run, or to --output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import program
 from dystress_text.cli.options import SettingsParser, check_names, converted
+from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.simcse.arguments import SIMCSE
 
 if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+    from dystress_text.evaluation.readers import StsPairs
+    from dystress_text.evaluation.retrieval import Collection
     from dystress_text.evaluation.run import Evaluation
 
 
@@ -37,15 +44,28 @@ def make_parser() -> SettingsParser:
 
 
 def evaluate(
-    model: str | Path | Sequence[str | Path], **options: Any
+    model: str | Path | Sequence[str | Path] | SentenceTransformer,
+    pairs: Any = None,
+    retrieval: Any = None,
+    **options: Any,
 ) -> dict[str, dict[str, float | None]]:
     """Evaluate models as ``dystress senteval`` does, and return the figures of each by its name.
 
+    The figures of the lexical baseline are those of ``lexical``. Nothing of a model in memory is
+    written unless ``output`` names a file.
+
     Args:
-        model: folder or hub name of a model, or several; ``words`` is the baseline without one.
-        options: those of the command line, such as ``pairs=["mine.csv"]``,
-            ``retrieval=["COLLECTION"]``, ``tasks=["STS12"]``, ``suite="mini"``. A value may stand
-            for a list of one.
+        model: folder or hub name of a model, or several; or a ``SentenceTransformer``, whose
+            figures are those of ``model``. ``lexical`` is the baseline alone.
+        pairs: files of scored pairs as on the command line; or pairs themselves, (text, text,
+            score) each, or a table of pandas or ``datasets`` with the columns ``sentence1``,
+            ``sentence2`` and ``score``.
+        retrieval: folders of collections; or a tuple of queries, documents and judgements. Queries
+            and documents are mappings from ids to texts, or lists of texts, whose ids are 0, 1 and
+            so on. Judgements map the id of a query to a list of ids of relevant documents, or to
+            their grades by id.
+        options: further ones of the command line, such as ``tasks=["STS12"]``, ``suite="mini"``. A
+            value may stand for a list of one.
 
     Returns:
         For each model its figures by task, set of pairs, or collection and metric: Spearman's
@@ -53,31 +73,60 @@ def evaluate(
         result has none.
 
     Raises:
-        UserError: an option is unknown or wrong, or data are.
+        UserError: an option is unknown or wrong, or data are; no message shows texts.
 
     Examples:
-        >>> rows = ["sentence1,sentence2,score", "It rains.,It pours.,5", "It rains.,No.,0"]
-        >>> rows += ["A dog ran.,A cat sat.,2"]
-        >>> _ = Path("pairs.csv").write_text("\\n".join(rows))
-        >>> figures = evaluate("bert-mini-wiki", pooler_type="avg", pairs="pairs.csv")
+        >>> pairs = [("It rains.", "It pours.", 5), ("It rains.", "No.", 0)]
+        >>> pairs += [("A dog ran.", "A cat sat.", 2)]
+        >>> figures = evaluate("bert-mini-wiki", pairs, pooler_type="avg")
+        lexical: ...
         <BLANKLINE>
-        results.jsonl: all results
-        <BLANKLINE>
-                          pairs
-        bert-mini-wiki      ...
+                        pairs
+        bert-mini-wiki  ...
+        lexical         ...
+        bert-mini-wiki: all results; not saved, --output FILE.jsonl saves them
         >>> figures
-        {'bert-mini-wiki': {'pairs': ...}}
+        {'bert-mini-wiki': {'pairs': ...}, 'lexical': {'pairs': ...}}
     """
-    given = {"model": model, **options}
+    from sentence_transformers import SentenceTransformer
+
+    from dystress_text.evaluation.readers import pairs_from
+    from dystress_text.evaluation.retrieval import collection_from
+
+    given = dict(options)
+    loaded = model if isinstance(model, SentenceTransformer) else None
+    if loaded is not None and "pooler_type" in options:
+        raise ParameterError("pooler_type", "a SentenceTransformer has its own pooling")
+    given["model"] = model if loaded is None else []
+    own: list[Any] = []
+    for name, data, read in (
+        ("pairs", pairs, pairs_from),
+        ("retrieval", retrieval, collection_from),
+    ):
+        if data is None or _are_names(data):
+            given[name] = data
+        else:
+            own.append(read(data))
+            given.setdefault("tasks", [])
     known = {entry.name: entry for entry in fields(SentEvalSettings)}
     check_names("evaluate", given, known)
     for name, value in given.items():
         given[name] = converted(known[name], SentEvalSettings, value)
-    settings = SentEvalSettings(**given)
-    return {each.model: each.figures for each in _evaluated(settings)}
+    every = _evaluated(SentEvalSettings(**given), loaded, own)
+    return {each.model: each.figures for each in every}
 
 
-def _evaluated(settings: SentEvalSettings) -> list[Evaluation]:
+def _are_names(values: Any) -> bool:
+    """Whether a value is a path or a name, or a list of them."""
+    several = values if isinstance(values, list | tuple) else [values]
+    return len(several) > 0 and all(isinstance(each, str | PathLike) for each in several)
+
+
+def _evaluated(
+    settings: SentEvalSettings,
+    model: SentenceTransformer | None = None,
+    own: Sequence[StsPairs | Collection] = (),
+) -> list[Evaluation]:
     """The results of an evaluation, which are on the pages and cards of the models too."""
     # here, so that help and errors of the command line come at once
     from dystress_text.evaluation.run import run
@@ -88,19 +137,21 @@ def _evaluated(settings: SentEvalSettings) -> list[Evaluation]:
     from dystress_text.training.run_folder import REPORT
 
     with quiet():
-        every = run(settings, PUBLISHED)
-    for model in map(Path, settings.model):
-        if (model / REPORT).is_file():  # the page of a run shows results
-            print(leave_text_report(model))
-        own = settings.mode == "test" and settings.output is None and model.is_dir()
-        line = renew_results(model) if own else None
+        every = run(settings, PUBLISHED, model, own)
+    if settings.output is not None:
+        return every
+    for folder in [each.file.parent for each in every if each.file is not None]:
+        if (folder / REPORT).is_file():  # the page of a run shows results
+            print(leave_text_report(folder))
+        line = renew_results(folder) if settings.mode == "test" else None
         if line is not None:
             print(line)
     return every
 
 
 @program("dystress senteval", "interrupted; the result file holds what was finished")
-def main(words: list[str]) -> bool:
+def main(argv: list[str]) -> bool:
     """The program; whether every task has its figure."""
-    (settings,) = make_parser().settings(words)
-    return not any(each.missing for each in _evaluated(settings))
+    (settings,) = make_parser().settings(argv)
+    every = _evaluated(settings)
+    return not any(each.missing for each in every if each.model in settings.model)

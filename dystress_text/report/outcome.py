@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from dystress_text.evaluation.words import not_beaten
+from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.report.runs import FinishedRun
 from dystress_text.simcse import halves
 from dystress_text.training.run_folder import TEXT_PROGRAM

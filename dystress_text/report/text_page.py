@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from dystress_text.errors import UserError
+from dystress_text.evaluation.lexical import TITLE
 from dystress_text.evaluation.random_pairs import random_pairs_rows
-from dystress_text.evaluation.words import TITLE
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.runs import labels
 from dystress_text.report.tables import Comparisons, notes_of, sections, verdict
@@ -41,7 +41,7 @@ def text_page(compared: Comparisons) -> str:
     tables.append(("Similarity of random pairs", similarities))
     notes = notes_of(compared)
     if any(record.words for record in records):
-        notes.append(f"words: {TITLE}")
+        notes.append(f"lexical: {TITLE}")
     if any(record.halves for record in records):
         notes.append(halves.TITLE)
     return render_page(compared.runs, tables, notes, verdict(compared))

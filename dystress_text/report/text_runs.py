@@ -22,6 +22,7 @@ from dystress_text.evaluation.catalogue import (
     TRANSFER_TASKS,
     Row,
 )
+from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import (
     Result,
@@ -96,7 +97,8 @@ def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], li
     """Read finished runs of text, the names of unfinished ones, and models that are no runs.
 
     A place is a run, an evaluated model, a folder of both, a file of runs or results (``.jsonl``),
-    or a result file of 0.2 (``.json``). Models inside a run's folder are parts of the run.
+    or a result file of 0.2 (``.json``). Models inside a run's folder are parts of the run. One of
+    the models is the lexical baseline, where the runs' results have its figures.
     """
     lines: list[TextRun | Evaluated] = []
     folders: list[Path] = []
@@ -111,7 +113,11 @@ def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], li
     finished, unfinished = read_finished(folders, (TEXT_PROGRAM,))
     runs = [_with_figures(run) for run in finished]
     runs += [line for line in lines if isinstance(line, TextRun)]
-    return runs, unfinished, [line for line in lines if isinstance(line, Evaluated)]
+    evaluated = [line for line in lines if isinstance(line, Evaluated)]
+    if all(each.name != LEXICAL for each in evaluated):
+        results = [each.baseline for run in runs for each in results_in(run.folder)]
+        evaluated += _models(each for each in results if each is not None)
+    return runs, unfinished, evaluated
 
 
 def _of_file(file: Path) -> list[TextRun | Evaluated]:

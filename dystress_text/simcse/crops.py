@@ -13,13 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Thai, Lao, Burmese, Khmer, Chinese and Japanese stand without spaces: each of their characters is
-# a word
-_UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff"
-)
-WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+from dystress_text.files.text_lines import UNSPACED
+
+# each character of a script without spaces is a word
+WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 LEAST = 4  # words of a crop
 LEAST_TOKENS = 3  # of a crop of tokens
 

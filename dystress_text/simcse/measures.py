@@ -19,10 +19,10 @@ from dystress_text.evaluation.evaluators import (
     sts_metrics,
     words_line,
 )
+from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
-from dystress_text.evaluation.words import not_beaten
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.models.embedder import encode
 from dystress_text.models.poolers import (

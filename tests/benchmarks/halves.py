@@ -245,10 +245,10 @@ def _tfidf(text: Path) -> Score:
 
 def _bm25(first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
     """With the idf of the texts that are searched."""
-    from dystress_text.evaluation.words import Words
+    from dystress_text.evaluation.lexical import LexicalBaseline
 
     scores = np.zeros((len(first), len(second)))
-    for row, hits in zip(scores, Words().search(first, second, len(second)), strict=True):
+    for row, hits in zip(scores, LexicalBaseline().search(first, second, len(second)), strict=True):
         for place, score in hits:
             row[place] = score
     return scores

@@ -102,10 +102,10 @@ def evaluate(embed: Any, sets: Iterable[str], data: Path) -> dict[str, float]:
 
     from dystress_text.errors import DataError
     from dystress_text.evaluation.catalogue import choose, eval_pairs, figure_of
+    from dystress_text.evaluation.lexical import LexicalBaseline
     from dystress_text.evaluation.retrieval import read_collection
     from dystress_text.evaluation.run import evaluate_task
     from dystress_text.evaluation.sts import spearman
-    from dystress_text.evaluation.words import Words
 
     figures = {}
     for name in sets:
@@ -116,7 +116,7 @@ def evaluate(embed: Any, sets: Iterable[str], data: Path) -> dict[str, float]:
                 ]
             elif name == "STS-B dev":
                 pairs = eval_pairs("stsb_dev", data)
-                if isinstance(embed, Words):
+                if isinstance(embed, LexicalBaseline):
                     cosines = embed.cosines(pairs.first, pairs.second)
                 else:
                     cosines = cosine_similarity(
@@ -155,7 +155,7 @@ def tf_idf(name: str, data: Path) -> float:
 def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, place: Path) -> Line:
     """The line of a run; seconds are of the process, for training and evaluation."""
     from dystress_text.evaluation.embedder import TextEncoder
-    from dystress_text.evaluation.words import Words
+    from dystress_text.evaluation.lexical import LexicalBaseline
     from dystress_text.models.loading import load_sentence_transformer
 
     begun, options = time.process_time(), MODELS[model]
@@ -166,7 +166,7 @@ def measure(model: str, text: str, sets: Sequence[str], seed: int, data: Path, p
             if (data / "retrieval" / name.lower()).is_dir()
         }
     elif model == "words":
-        figures = evaluate(Words(), sets, data)
+        figures = evaluate(LexicalBaseline(), sets, data)
     elif options is not None:
         encode = train(text, seed, options, data, place)
         begun, trained = time.process_time(), time.process_time() - begun

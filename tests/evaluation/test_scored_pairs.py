@@ -101,8 +101,8 @@ FIRST = b"sentence1,sentence2,score\na cat,a dog,1\n"
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("mine.csv", FIRST + b"a cat, ,2\n", "row 2 .*' ' is not a text"),
-        ("mine.csv", FIRST + b"a cat,a bird,nan\n", "row 2 .*'nan' is not a finite number"),
+        ("mine.csv", FIRST + b"a cat, ,2\n", "row 2 .*: sentence2 is not a text"),
+        ("mine.csv", FIRST + b"a cat,a bird,nan\n", "row 2 .*: the score is not a finite number"),
         ("mine.csv", FIRST + b"a cat,a bird,1\n", "the 2 pairs .*no two different scores"),
         ("mine.csv", b"a cat,a dog,1\nx,y,2\n", "found a cat, a dog, 1"),
         ("mine.txt", b"a\n", "no table"),

@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from conftest import make_sentences
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from model_cases import build_model
 from scipy import stats
@@ -21,6 +23,7 @@ import dystress_text as dt
 from dystress_text.errors import UserError
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
+from dystress_text.evaluation.readers import COLUMNS
 from dystress_text.evaluation.results import read_results, results_in
 from dystress_text.export.card import write_card
 from dystress_text.files.places import EMBEDDED
@@ -93,13 +96,15 @@ def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder,
     flags = [*arguments, f"--data_dir={sts_folder.parent}", "--tasks", "STS13", "STS-B", "SICK-R"]
     assert main([*flags, "--compare"]) == 1
     captured = capsys.readouterr()
-    header, mine, simcse, *_ = (line.split() for line in captured.out.strip().split("\n"))
+    table = captured.out.partition("\n\n")[2]
+    header, mine, lexical, simcse, *_ = (line.split() for line in table.split("\n"))
     assert header == ["STS13", "STS-B", "SICK-R", "avg", "of", "3"]
     assert mine[1] == "missing"
     assert mine[-1] == "-"
+    assert lexical[:2] == ["lexical", "missing"]
     assert simcse == ["SimCSE", "(published)", "82.41", "76.85", "72.23", "77.16"]
     assert "STS13 left out: cannot read" in captured.err
-    assert "STS-B dev, " in captured.out
+    assert "STS-B dev uniformity" in captured.out
     assert captured.out.endswith("results.jsonl: results except STS13\n")
     results = read_results(tmp_path / "results.jsonl")
     assert [result.task for result in results] == ["STS-B", "SICK-R", "STS-B dev"]
@@ -132,6 +137,7 @@ def test_the_card_has_the_newest_results_of_the_weights_as_they_are_loaded(
     model = build_model("bert", "avg")
     save_model(model, out)
     write_card(out, RunRecord(), model)
+    (out / "run.json").write_text("{}")
     arguments = [f"--model={out}", f"--data_dir={sts_folder.parent}", "--geometry=none"]
 
     def after(*tasks, more=()):
@@ -158,10 +164,10 @@ def test_the_card_has_the_newest_results_of_the_weights_as_they_are_loaded(
 def test_what_was_finished_stays_when_a_task_is_interrupted(
     arguments, tmp_path, monkeypatch, capsys
 ):
-    def stub(task, *rest):
+    def stub(task, *rest, mode):
         if task.name == "MiniQuestions":
             raise KeyboardInterrupt
-        return {"spearman": 50.0, "seconds": 1.0, "sha256": {}}
+        return {"spearman": 50.0, "sha256": {}}
 
     monkeypatch.setattr(runner, "evaluate_task", stub)
     assert main([*arguments, "--suite=mini", "--tasks", *MINI]) == 130
@@ -173,6 +179,8 @@ def test_several_models_are_rows_of_one_table(tiny_bert, tmp_path, capsys):
     """A model of sentence-transformers keeps its own pooler."""
     save_model(build_model("bert", "avg"), tmp_path / "saved")
     shutil.copytree(tiny_bert, tmp_path / "base")
+    for name in ("base", "saved"):
+        (tmp_path / name / "run.json").write_text("{}")
     models, suite = (
         [str(tmp_path / name) for name in ("base", "saved")],
         ["--suite=mini", "--tasks", "MiniSTS"],
@@ -181,10 +189,8 @@ def test_several_models_are_rows_of_one_table(tiny_bert, tmp_path, capsys):
     results = [results_in(Path(model))[0] for model in models]
     assert [result.settings["pooler_type"] for result in results] == ["cls", None]
     figures = [f"{result.figures['spearman']:.2f}" for result in results]
-    lines = capsys.readouterr().out.strip().split("\n")
-    assert [line.split() for line in lines[-2:]] == [
-        [m, f, f] for m, f in zip(models, figures, strict=True)
-    ]
+    lines = [line.split() for line in capsys.readouterr().out.split("\n")]
+    assert all([m, f, f] in lines for m, f in zip(models, figures, strict=True))
     for wrong, said in (
         (["--output=x.json"], "--output: results are lines of JSON"),
         ([], "--model: '"),
@@ -196,7 +202,8 @@ def test_several_models_are_rows_of_one_table(tiny_bert, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [(["--tasks", "STS99"], ["--tasks", "STS12", "transfer"]), (["--data_dir", "/no"], ["--data_dir", "/no", "mini"]),
-     (["--engine", "original"], ["unknown option --engine"])],
+     (["--engine", "original"], ["unknown option --engine"]),
+     (["--local-rank=0"], ["--local-rank", "a launcher adds", "one process"])],
 )  # fmt: skip
 def test_bad_input_is_one_line(arguments, wrong, words, capsys):
     assert main([*arguments, *wrong]) == 2
@@ -205,55 +212,135 @@ def test_bad_input_is_one_line(arguments, wrong, words, capsys):
     assert all(word in line for word in words), line
 
 
-def test_own_pairs_and_an_own_collection_from_the_command_line_and_from_python(
-    tiny_bert, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)  # a model without a folder leaves its results here
+@pytest.fixture
+def own_data(tmp_path):
+    """Texts, rows of scored pairs of them, the file of the pairs, and a collection that asks for
+    each text.
+    """
     texts = list(dict.fromkeys(make_sentences(20)))
     scores = np.random.default_rng(0).random(len(texts) - 1)
+    rows = list(zip(texts, texts[1:], scores.tolist(), strict=False))
     pairs = tmp_path / "my pairs.csv"
-    rows = [f'"{a}","{b}",{score}\n' for a, b, score in zip(texts, texts[1:], scores, strict=False)]
-    pairs.write_text("".join(["sentence1,sentence2,score\n", *rows]))
+    pd.DataFrame(rows, columns=COLUMNS).to_csv(pairs, index=False)
     folder = tmp_path / "mine"
     folder.mkdir()
-    documents = [json.dumps({"_id": f"d{i}", "text": text}) for i, text in enumerate(texts)]
-    (folder / "corpus.jsonl").write_text("\n".join(documents))
-    asked = [json.dumps({"_id": f"q{i}", "text": text}) for i, text in enumerate(texts)]
-    (folder / "queries.jsonl").write_text("\n".join(asked))
-    found = [f"q{i}\td{i}\t1" for i in range(len(texts))]
-    (folder / "qrels.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *found]))
+    for name, letter in (("corpus", "d"), ("queries", "q")):
+        lines = [json.dumps({"_id": f"{letter}{i}", "text": text}) for i, text in enumerate(texts)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    (folder / "qrels.tsv").write_text("\n".join(f"q{i}\td{i}\t1" for i in range(len(texts))))
+    return texts, rows, pairs, folder
+
+
+def test_own_pairs_and_an_own_collection_from_the_command_line_and_from_python(
+    tiny_bert, own_data, tmp_path, capsys
+):
+    texts, rows, pairs, folder = own_data
     modules = [Transformer(str(tiny_bert)), Pooling(16, "mean")]
     vectors = SentenceTransformer(modules=modules, device="cpu").encode(texts)
     cosines = [
         a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in itertools.pairwise(vectors)
     ]
-    expected = round(100 * stats.spearmanr(cosines, scores).statistic, 2)
-
-    figures = dt.evaluate([tiny_bert, "words"], pooler_type="avg", pairs=pairs, retrieval=[folder])
-    name, row = str(tiny_bert), figures["words"]
+    expected = round(100 * stats.spearmanr(cosines, [row[2] for row in rows]).statistic, 2)
+    figures = dt.evaluate(tiny_bert, pairs, [folder], pooler_type="avg")
+    name = str(tiny_bert)
     assert figures[name]["my_pairs"] == pytest.approx(expected, abs=0.02)
     assert figures[name]["mine nDCG@10"] == 100
-    assert (
-        figures[name].keys()
-        == row.keys()
-        == {"my_pairs", "mine nDCG@10", "mine MRR@10", "mine recall@100"}
-    )
+    columns = ["my_pairs", "mine nDCG@10", "mine MRR@10", "mine recall@100"]
+    assert [*figures[name]] == [*figures["lexical"]] == columns
 
     file = tmp_path / "one.jsonl"
-    capsys.readouterr()
     arguments = [f"--pairs={pairs}", f"--retrieval={folder}", f"--output={file}"]
+    capsys.readouterr()
     assert main([f"--model={tiny_bert}", "--pooler_type=avg", *arguments]) == 0
     assert f"{figures[name]['my_pairs']:.2f}" in capsys.readouterr().out
     kept, search = read_results(file)
     assert (kept.group, kept.task, search.group) == ("pairs", "my_pairs", "retrieval")
     assert kept.figures["spearman"] == figures[name]["my_pairs"]
-    assert kept.details["count"] == len(scores)
-    here = read_results(tmp_path / "results.jsonl")
-    assert [(each.model, each.task) for each in here] == [("words", "my_pairs"), ("words", "mine")]
+    assert kept.lexical["spearman"] == figures["lexical"]["my_pairs"]
+    assert kept.details["count"] == len(rows)
     with pytest.raises(UserError, match=r"pairs.*no table 'nope\.csv'"):
-        dt.evaluate("words", pairs="nope.csv")
+        dt.evaluate("lexical", pairs="nope.csv")
     with pytest.raises(UserError, match="no 'pair'"):
-        dt.evaluate("words", pair="nope.csv")
+        dt.evaluate("lexical", pair="nope.csv")
+
+
+def test_a_model_and_data_in_memory_have_the_figures_of_their_files(
+    tiny_bert, own_data, tmp_path, capsys
+):
+    texts, rows, pairs, folder = own_data
+    expected = dt.evaluate(tiny_bert, pairs, folder, pooler_type="avg").values()
+    frame = pd.DataFrame(rows, columns=COLUMNS)
+    by_id = [{f"{letter}{i}": text for i, text in enumerate(texts)} for letter in "qd"]
+    judged = {f"q{i}": {f"d{i}": 1, "lost": 1} for i in range(len(texts))}
+    modules = [Transformer(str(tiny_bert)), Pooling(16, "mean")]
+    model = SentenceTransformer(modules=modules, device="cpu").train()
+    before = sorted(tmp_path.iterdir())
+    for data, collection in (
+        (rows, (*by_id, judged)),
+        (frame, (texts, texts, {i: [i] for i in range(len(texts))})),
+        (
+            Dataset.from_pandas(frame),
+            (pd.Series(texts), tuple(texts), [[i] for i in range(len(texts))]),
+        ),
+    ):
+        found = dt.evaluate(model, data, collection)
+        assert [*found] == ["model", "lexical"]
+        assert [[*of.values()] for of in found.values()] == [[*of.values()] for of in expected]
+    assert model.training
+    note = f"{len(texts)} judgements of what the collection lacks are ignored"
+    assert note in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+    file = tmp_path / "named.jsonl"
+    dt.evaluate(model, rows, output=file)
+    assert [(each.model, each.task) for each in read_results(file)] == [("model", "pairs")]
+
+
+SECRET = "the patient's name"
+TEXTS = [SECRET, "b"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "retrieval", "said"),
+    [
+        ([(SECRET, "b", 1), (SECRET, 7, 2)], None, "pairs: item 1: sentence2 is not a text"),
+        ([(SECRET, "b", 1), (SECRET, "b", SECRET)], None, "pairs: item 1: the score is not a finite"),
+        ([SECRET, 7], None, "pairs: item 0: expected two texts and a number"),
+        ([(SECRET, "b", 1)], None, "pairs: the 1 pairs of the table have no two different scores"),
+        ([], None, "pairs: the 0 pairs"),
+        (7, None, "pairs: expected rows of two texts and a number"),
+        (pd.DataFrame({"a": [SECRET]}), None, "expected the columns sentence1, sentence2, score"),
+        (None, (TEXTS, [SECRET, 7]), "retrieval: expected queries, documents and judgements"),
+        (None, (TEXTS, [SECRET, 7], {0: [0]}), "documents, item 1: expected a text, got int"),
+        (None, (TEXTS, 7, {0: [0]}), "documents: expected a mapping from ids or a list, got int"),
+        (None, (TEXTS, TEXTS, {0: 0}), "judgements, item 0: expected a mapping from ids or a list"),
+        (None, (TEXTS, TEXTS, {0: {0: SECRET}}), "judgements, item 0: the score is not a finite"),
+        (None, (TEXTS, TEXTS, {0: [SECRET]}), "1 judgements are of what it lacks"),
+        (None, (TEXTS, TEXTS, {}), "the judgements: no score above 0"),
+    ],
+)  # fmt: skip
+def test_bad_data_in_memory_are_one_line_without_the_data(pairs, retrieval, said, capsys):
+    with pytest.raises(UserError) as caught:
+        dt.evaluate("lexical", pairs, retrieval)
+    message = str(caught.value)
+    assert said in message
+    assert "patient" not in message + "".join(capsys.readouterr())
+    assert "\n" not in message
+
+
+def test_results_go_into_a_runs_folder_and_nowhere_else_unasked(tmp_path, monkeypatch, capsys):
+    """A model of sentence-transformers in site-packages is no run."""
+    monkeypatch.chdir(tmp_path)
+    save_model(build_model("bert", "avg"), tmp_path / "model")
+    write_card(tmp_path / "model", RunRecord(), build_model("bert", "avg"))
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    arguments = ["--suite=mini", "--tasks=MiniSTS"]
+    assert main(["--model=model", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("\nmodel: all results; not saved, --output FILE.jsonl saves them\n")
+    assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    assert main(["--model=model", *arguments, "--output=mine.jsonl"]) == 0
+    assert capsys.readouterr().out.endswith("\nmine.jsonl: all results\n")
+    assert not (tmp_path / "model" / "results.jsonl").exists()
 
 
 def test_two_files_of_pairs_of_one_name_are_refused(tmp_path, monkeypatch, capsys):
@@ -263,14 +350,14 @@ def test_two_files_of_pairs_of_one_name_are_refused(tmp_path, monkeypatch, capsy
         file.parent.mkdir()
         texts = "sentence1,sentence2,score\nThe cat sat.,The cat sat.,{}\nThe dog ran.,A dog swam.,{}\nA bird.,The man.,{}\n"
         file.write_text(texts.format(*scores))
-    assert main(["--model=words", "--pairs", *map(str, files)]) == 2
+    assert main(["--model=lexical", "--pairs", *map(str, files)]) == 2
     error = capsys.readouterr().err
     assert (
         error
         == "dystress senteval: error: --pairs: two sets would have the name 'pairs'; rename one\n"
     )
     assert not list(tmp_path.glob("*.json*"))
-    figures = [dt.evaluate("words", pairs=file)["words"]["pairs"] for file in files]
+    figures = [dt.evaluate("lexical", pairs=file)["lexical"]["pairs"] for file in files]
     assert figures == pytest.approx([100, -100])
 
 
@@ -297,9 +384,9 @@ def test_own_pairs_are_on_the_card_and_on_the_page_of_a_run(flags, tmp_path):
         "sentence1,sentence2,score\n"
         "The cat sat.,A cat sat.,5\nThe dog ran.,A fish swam.,1\nA bird flew.,The man ate.,0\n"
     )
-    (figures,) = dt.evaluate(tmp_path / "out", pairs=pairs).values()
-    assert (
-        f"| mine | Spearman x 100 | {figures['mine']:.2f} |"
-        in (tmp_path / "out" / "README.md").read_text()
-    )
-    assert f"<td>{figures['mine']:.2f}</td>" in (tmp_path / "out" / "report.html").read_text()
+    figures, lexical = dt.evaluate(tmp_path / "out", pairs=pairs).values()
+    row = f"| mine | Spearman x 100 | {figures['mine']:.2f} | {lexical['mine']:.2f} |"
+    assert row in (tmp_path / "out" / "README.md").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
+    for name, row in (("out, 1 seed", figures), ("lexical", lexical)):
+        assert re.search(rf"<td>{name}</td>\s*<td>{row['mine']:.2f}</td>", page)

@@ -103,7 +103,7 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     search = {"cisi": {"nDCG@10": 12.0, "MRR@10": 30.5, "recall@100": 40.0, "documents": 1460}}
     card, found = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search, weights="new")
     assert set(found) == {"c", "MTEB STS12", "dystress-text MiniSTS", "cisi"}
-    assert "| cisi | MRR@10 x 100 | 30.50 |\n| cisi | recall@100 x 100 | 40.00 |" in card
+    assert "| cisi | MRR@10 x 100 | 30.50 | - |\n| cisi | recall@100 x 100 | 40.00 | - |" in card
     assert [r.metric_type for r in ModelCard(card).data.eval_results][-2:] == [
         "mrr_at_10",
         "recall_at_100",

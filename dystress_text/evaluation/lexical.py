@@ -1,0 +1,138 @@
+"""The lexical baseline of every figure: the cosine of TF-IDF vectors for pairs, BM25 for search.
+
+    from dystress_text.evaluation.lexical import LexicalBaseline
+    LexicalBaseline().cosines(["a cat"], ["the cat"])  # (pairs,)
+
+Scripts without spaces (Chinese, Japanese, Thai and others) are read as bigrams of characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystress_text.errors import DataError
+from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
+from dystress_text.files.text_lines import UNSPACED
+from dystress_text.training.run_record import RunRecord
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+LEXICAL = "lexical"  # the row's name, and what --model calls it
+TITLE = (
+    "pairs by the cosine of TF-IDF over word pieces (sublinear tf, idf of the set's own texts), "
+    "search by BM25 over words without English stop words (bm25s); scripts without spaces by "
+    "bigrams of characters"
+)
+_TOKENIZER = EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"
+_RUN = re.compile(rf"[{UNSPACED}]+")
+_WORD = re.compile(rf"[{UNSPACED}]+|(?:(?![{UNSPACED}])\w){{2,}}")
+
+
+class LexicalBaseline:
+    """What takes the place of an encoder: similarities of pairs and rankings of documents, by the
+    words that texts share.
+    """
+
+    def cosines(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
+        """The similarity of each pair, (pairs,); 0 where the texts have no token in common.
+
+        A token that is tf times in a text and in df of the n distinct texts weighs (1 + ln tf)
+        (ln((1 + n) / (1 + df)) + 1), scikit-learn's smooth idf. The tokens are those of
+        :func:`pieces`.
+        """
+        from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import
+
+        rows = {text: row for row, text in enumerate(dict.fromkeys([*first, *second]))}
+        tokens = _known(pieces(list(rows)))
+        tf_idf = TfidfVectorizer(analyzer=list, sublinear_tf=True)
+        vectors = tf_idf.fit_transform(tokens)  # (texts, tokens), sparse
+        a = vectors[[rows[text] for text in first]]  # (pairs, tokens)
+        b = vectors[[rows[text] for text in second]]
+        cosines = np.asarray(a.multiply(b).sum(axis=1)).ravel()
+        return cosines.round(12)  # equal texts are equally similar
+
+    def search(
+        self, queries: Sequence[str], documents: Sequence[str], most: int
+    ) -> list[list[tuple[int, float]]]:
+        """For each query the indices and BM25 scores of its best documents; none without a word of
+        the query. The words are those of :func:`words`.
+        """
+        import bm25s
+
+        index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
+        index.index(_known([words(text) for text in documents]), show_progress=False)
+        hits = []
+        for query in map(words, queries):
+            scores = np.zeros(len(documents))  # (documents,)
+            if query:
+                scores = index.get_scores(query)
+            best = np.argsort(-scores, kind="stable")[:most]
+            hits.append([(int(place), float(scores[place])) for place in best if scores[place] > 0])
+        return hits
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text for BM25: of two letters or more, in lower case, without English
+    stop words, as bm25s has them; of a script without spaces the bigrams.
+    """
+    from bm25s.stopwords import STOPWORDS_EN  # slow to import
+
+    tokens = []
+    for word in _WORD.findall(text.lower()):
+        if _RUN.match(word):
+            tokens += _bigrams(word)
+        elif word not in STOPWORDS_EN:
+            tokens.append(word)
+    return tokens
+
+
+def pieces(texts: Sequence[str]) -> list[list[str]]:
+    """Return the tokens of texts for TF-IDF: word pieces of the encoder of the package, a word that
+    they cannot spell as itself, and of a script without spaces the bigrams.
+    """
+    spaced = [_RUN.sub(" ", text) for text in texts]
+    tokens = []
+    encodings = _tokenizer().encode_batch(spaced, add_special_tokens=False)
+    for text, rest, encoding in zip(texts, spaced, encodings, strict=True):
+        of_text = [bigram for run in _RUN.findall(text) for bigram in _bigrams(run)]
+        for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
+            if piece != "[UNK]":
+                of_text.append(piece)
+            elif any(map(str.isalnum, rest[start:end])):  # other unknown pieces are marks
+                of_text.append(rest[start:end].lower())
+        tokens.append(of_text)
+    return tokens
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    from tokenizers import Tokenizer  # slow to import
+
+    return Tokenizer.from_file(str(_TOKENIZER))
+
+
+def _bigrams(run: str) -> list[str]:
+    return [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+
+
+def _known(tokens: list[list[str]]) -> list[list[str]]:
+    """Return the tokens of texts, some of which must have one."""
+    if not any(tokens):
+        raise DataError("no text has a word")
+    return tokens
+
+
+def not_beaten(record: RunRecord) -> list[str]:
+    """Return a line for each set on which the trained model is not above the lexical baseline."""
+    return [
+        f"not above the lexical baseline: {name} {record.trained[name]:.1f}, "
+        f"TF-IDF/BM25 {record.words[name]:.1f}"
+        for name in record.not_above_baseline
+    ]
