@@ -93,21 +93,20 @@ def evaluate(
     from dystress_text.evaluation.readers import pairs_from
     from dystress_text.evaluation.retrieval import collection_from
 
-    given = dict(options)
     loaded = model if isinstance(model, SentenceTransformer) else None
     if loaded is not None and "pooler_type" in options:
         raise ParameterError("pooler_type", "a SentenceTransformer has its own pooling")
-    given["model"] = model if loaded is None else []
-    own: list[Any] = []
-    for name, data, read in (
-        ("pairs", pairs, pairs_from),
-        ("retrieval", retrieval, collection_from),
-    ):
-        if data is None or _are_names(data):
-            given[name] = data
-        else:
-            own.append(read(data))
-            given.setdefault("tasks", [])
+    own: list[StsPairs | Collection] = []
+    if not _are_names(pairs):
+        own.append(pairs_from(pairs))
+        pairs = None
+    if not _are_names(retrieval):
+        own.append(collection_from(retrieval))
+        retrieval = None
+    if own:
+        options = {"tasks": [], **options}
+    models = [] if loaded is not None else model
+    given = {"model": models, "pairs": pairs, "retrieval": retrieval, **options}
     known = {entry.name: entry for entry in fields(SentEvalSettings)}
     check_names("evaluate", given, known)
     for name, value in given.items():
@@ -116,10 +115,10 @@ def evaluate(
     return {each.model: each.figures for each in every}
 
 
-def _are_names(values: Any) -> bool:
-    """Whether a value is a path or a name, or a list of them."""
-    several = values if isinstance(values, list | tuple) else [values]
-    return len(several) > 0 and all(isinstance(each, str | PathLike) for each in several)
+def _are_names(data: Any) -> bool:
+    """Whether data are None, or a file or several, which are read as on the command line."""
+    several = data if isinstance(data, list | tuple) and data else [data]
+    return all(isinstance(each, str | PathLike | None) for each in several)
 
 
 def _evaluated(
