@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.texts import TextFile
+from dystress_text.simcse.texts import plain_text
 
 # The background jobs of a script ignore Ctrl-C, and every program that they start does.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -148,7 +148,7 @@ def text_file(tmp_path_factory):
 @pytest.fixture
 def corpus(text_file, tokenizer):
     """The sentences of ``text_file``, of 16 tokens at most."""
-    return load_corpus(TextFile(text_file), tokenizer, 16)
+    return load_corpus(plain_text(text_file), tokenizer, 16)
 
 
 @pytest.fixture(scope="session")

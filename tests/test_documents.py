@@ -175,6 +175,7 @@ def test_marks_pages_and_installs():
 
 MINI_STS = EMBEDDED / "senteval" / "STS" / "MiniSTS" / "mini-sts.csv"
 STEPS = ("--max_steps=2", "--train_batch_size=16", "--eval_steps=0", "--mixed_precision=no")
+TABLES = {"--supervised", "--text_columns"}  # of commands that read no lines
 SHORTER = {  # what the story adds to a command of a program
     "train": (*STEPS, "--train_file=mine.txt", "--eval_set=none"),
     "senteval": ("--mode=fast",),
@@ -194,6 +195,8 @@ def write_inputs(folder):
     firsts, seconds = list(dict.fromkeys(row[5] for row in rows)), [row[6] for row in rows]
     (folder / "my_loss.py").write_text(OWN_CLASS)
     (folder / "mine.txt").write_text("\n".join(dict.fromkeys([*firsts, *seconds])))
+    tickets = [f'"{a}","{b}"' for a, b in zip(firsts, seconds, strict=False)]
+    (folder / "tickets-1.csv").write_text("\n".join(["subject,body", *tickets]) + "\n")
     (folder / "sentences.txt").write_text("\n".join(firsts[:40]))
     triplets = [
         f'"{a}","{b}","{c}"' for a, b, c in zip(firsts[:40], seconds, firsts[40:80], strict=False)
@@ -225,7 +228,7 @@ def test_the_documents_as_a_story(tmp_path, monkeypatch, capsys):
         for command in (command for command in COMMANDS if command.block == block):
             words = (
                 *command.words,
-                *(STEPS if "--supervised" in command.words else SHORTER.get(command.program, ())),
+                *(STEPS if TABLES & {*command.words} else SHORTER.get(command.program, ())),
             )
             if (command.program, words) in done:
                 continue

@@ -25,6 +25,18 @@ Main = Callable[..., int]  # of a command line's arguments, by default those of 
 _SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
+class _LocalRank(argparse.Action):
+    """The rank that ``torch.distributed.launch`` passes to a program.
+
+    It must be the environment's, which accelerate reads: each process would train alone.
+    """
+
+    def __call__(self, parser: object, namespace: object, rank: Any, *_: object) -> None:
+        if rank >= 0 and os.environ.get("LOCAL_RANK") != str(rank):
+            advice = "start with torchrun or accelerate launch"
+            raise ParameterError("local_rank", f"{rank}, but LOCAL_RANK is not; {advice}")
+
+
 class OneLineParser(argparse.ArgumentParser):
     """A parser that shows a program's docstring unchanged as help and whose errors are one line.
 
@@ -38,6 +50,8 @@ class OneLineParser(argparse.ArgumentParser):
         more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
         self._elsewhere = f"; {elsewhere}" if elsewhere else ""
+        absent = argparse.SUPPRESS
+        self.add_argument("--local_rank", type=int, action=_LocalRank, default=absent, help=absent)
         # so that -1e-3 is a value and not an option
         self._negative_number_matcher = re.compile(r"-\.?\d")
 

@@ -103,7 +103,8 @@ def _one(entry: Field[Any], kind: Any, value: Any) -> Any:
     allowed = (int, float) if kind is float else kind
     fits = isinstance(value, allowed) and isinstance(value, bool) == (kind is bool)
     if not fits:
-        reason = f"must be {_KINDS.get(kind, kind.__name__)}, got {value!r}"
+        got = repr(value) if isinstance(value, str | float | int | None) else type(value).__name__
+        reason = f"must be {_KINDS.get(kind, kind.__name__)}, got {got}"
         raise ParameterError(entry.name, reason)
     return value
 

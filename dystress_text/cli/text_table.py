@@ -1,4 +1,4 @@
-"""Tables of texts in three styles: plain text, Markdown, LaTeX."""
+"""Tables of texts: plain text, Markdown, LaTeX, and HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tabulate import tabulate
 
 FORMATS = ("text", "markdown", "latex")
 _INDENT = "\ue000\ue000"  # stands for two spaces, which tabulate would strip
-_TABULATE = {"text": "plain", "markdown": "pipe", "latex": "latex_booktabs"}
+_TABULATE = {"text": "plain", "markdown": "pipe", "latex": "latex_booktabs", "html": "html"}
 
 
 def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:

@@ -27,7 +27,7 @@ from dystress_text.files.whole import write_text
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid import WEIGHT, hybrid_part, may_have_graph
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
-from dystress_text.simcse.texts import WIKI1M
+from dystress_text.simcse.texts import DOCUMENTATION, WIKI1M
 from dystress_text.training.run_record import BaseModel, RunRecord
 
 CARD = "README.md"
@@ -181,12 +181,13 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
     """Return the training text and its licence in words."""
     if "train_file" not in record.settings:
         return None, _OWN_DATA
-    file = record.settings["train_file"]
-    text, terms = f"{Path(file or WIKI1M).name}, the user's own", _OWN_DATA
-    if file is None or Path(file).name == WIKI1M:
+    files = record.train_files
+    names = [Path(file).name for file in files] or [WIKI1M]
+    text, terms = f"{', '.join(names)}, the user's own", _OWN_DATA
+    if names == [WIKI1M]:
         text = f"Wiki1M ({WIKI1M}), sentences of English Wikipedia"
         terms = "CC BY-SA 3.0 (text of Wikipedia)"
-    elif file == "python-documentation":
+    elif files == [DOCUMENTATION]:
         text = "sentences of Python's documentation"
         terms = "PSF-2.0 (Python's documentation)"
     variant = record.data_variants.get("train_file")

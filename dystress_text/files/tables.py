@@ -101,15 +101,17 @@ def dataset_table(data: Dataset, source: str) -> Table:
 def python_table(texts: object) -> Table:
     """Return the table of a list of strings, pairs or triplets, or of a ``datasets.Dataset``.
 
-    The columns of a list are ``text``, or ``anchor``, ``positive``, ``negative``, ``negative_2``
-    and so on. Errors name the place, and never the data.
+    A list may be a tuple, a pandas Series or an array. Its columns are ``text``, or ``anchor``,
+    ``positive``, ``negative``, ``negative_2`` and so on. Errors name the place and the type, and
+    never the data.
     """
-    if isinstance(texts, Sequence) and not isinstance(texts, str | bytes):
-        return _list_table(texts)
+    listed = getattr(texts, "tolist", lambda: texts)()
+    if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
+        return _list_table(listed)
     from datasets import Dataset  # slow to import
 
     if not isinstance(texts, Dataset):
-        expected = "a list of strings, pairs or triplets, or a datasets.Dataset"
+        expected = "a list or Series of strings, pairs or triplets, or a datasets.Dataset"
         raise ParameterError("texts", f"expected {expected}, got {type(texts).__name__}")
     return dataset_table(texts, f"data set of {len(texts):,} rows")
 
@@ -119,13 +121,16 @@ def _list_table(texts: Sequence[Any]) -> Table:
         raise ParameterError("texts", "the list is empty")
     single = isinstance(texts[0], str)
     columns = ("text",) if single else _columns_of(texts[0])
-    expected = "a string" if single else f"{len(columns)} strings, as a list or tuple"
     rows = []
     for index, item in enumerate(texts):
         row = (item,) if single else item
-        fits = isinstance(row, list | tuple) and len(row) == len(columns)
-        if not fits or not all(isinstance(cell, str) for cell in row):
-            raise ParameterError("texts", f"item {index}: expected {expected}")
+        if not isinstance(row, list | tuple) or len(row) != len(columns):
+            expected = f"{len(columns)} strings, as a list or tuple"
+            raise ParameterError("texts", f"item {index}: expected {expected}, got {_kind(row)}")
+        for name, cell in zip(columns, row, strict=True):
+            if not isinstance(cell, str):
+                reason = f"expected a string, got {_kind(cell)}"
+                raise ParameterError("texts", f"item {index}, {name}: {reason}")
         rows.append(tuple(row))
 
     def read(_: Columns) -> Iterator[Record]:
@@ -137,9 +142,16 @@ def _list_table(texts: Sequence[Any]) -> Table:
 def _columns_of(row: Any) -> tuple[str, ...]:
     """Return the names of the columns of a list whose first item is ``row``."""
     if not isinstance(row, list | tuple) or len(row) < 2:
-        raise ParameterError("texts", "item 0: expected a string, or a list or tuple of strings")
+        expected = "a string, or a list or tuple of strings"
+        raise ParameterError("texts", f"item 0: expected {expected}, got {_kind(row)}")
     more = (f"negative_{number}" for number in range(2, len(row) - 1))
     return ("anchor", "positive", "negative", *more)[: len(row)]
+
+
+def _kind(value: object) -> str:
+    """Return what a value is, without its content."""
+    kind = type(value).__name__
+    return f"a {kind} of {len(value)}" if isinstance(value, list | tuple) else kind
 
 
 def _from_hub(name: str, split: str) -> Dataset:

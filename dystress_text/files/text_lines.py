@@ -33,23 +33,28 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 @dataclass
 class CorpusReport:
-    """What the lines of a text are: each a sentence, or left out for exactly one reason."""
+    """What the lines of a text are: each a sentence, or left out for exactly one reason.
 
-    sha256: str = ""  # of the file as it lies on disk
+    Of rows with several texts each text is a line. Duplicates, cut and short ones are counted as
+    samples: lines, documents or rows.
+    """
+
+    sha256: str = ""  # of the lines
+    unit: str = "sentence"  # a sample: that, a document between blank lines, or a row of a table
+    columns: int = 1  # sentences of a sample
     lines: int = 0
     sentences: int = 0  # lines kept
     empty: int = 0  # left out, nothing to be seen
     over_long: int = 0  # left out, more than MAX_LINE_BYTES
     invalid_utf8: int = 0  # left out
     nul: int = 0  # left out, with a NUL byte
-    duplicates: int = 0  # kept, equal to an earlier sentence
+    duplicates: int = 0  # kept, equal to an earlier one
     truncated: int = 0  # kept, but cut to the training length in tokens
     short: int = 0  # kept, but too short to be cropped, and so used whole
     tokens: int = 0  # of the sentences, special tokens left out
     unknown: int = 0  # tokens that stand for what the tokenizer does not know
     equal: float = 0.0  # share of sentences with the tokens of an earlier one that is another text
     crops: int = 0  # where tokens, unknown and equal are those of some crops, how many
-    documents: bool = False  # a line is a document between blank lines
 
     def summary(self, dropped: bool = False) -> str:
         """One line for the user; of ``dropped`` duplicates another line says how many."""
@@ -67,8 +72,9 @@ class CorpusReport:
             "of the texts equal to others for the tokenizer": self.equal,
         }
         of = f" (estimated from {self.crops:,} crops)" if self.crops else ""
-        kept = "documents" if self.documents else f"sentences in {self.lines:,} lines"
-        summary = f"{self.sentences:,} {kept}"
+        summary = f"{self.sentences // self.columns:,} {self.unit}s"
+        if self.unit == "sentence":
+            summary += f" in {self.lines:,} lines"
         notes = [f"{count:,} {text}" for text, count in counts.items() if count]
         for text, share in shares.items():
             if round(share, 4):
@@ -83,14 +89,12 @@ def read_sentences(
 ) -> Iterator[str]:
     """At most ``most`` sentences, one a line; counts the lines of each kind in ``report``.
 
-    Only a line feed ends a line; a carriage return before it and a byte order mark are dropped.
+    Only a line feed ends a line; a carriage return before it is dropped.
     """
     hashes = array("q")  # 8 bytes per sentence; a set of strings would be far larger
     for line in lines:
         report.lines += 1
         line = line.removesuffix(b"\n")
-        if report.lines == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
         if len(line) > MAX_LINE_BYTES:
             report.over_long += 1
             continue
@@ -110,7 +114,9 @@ def read_sentences(
         yield sentence
         if report.sentences == most:
             break
-    report.duplicates = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
+    whole = len(hashes) // report.columns * report.columns
+    samples = np.frombuffer(hashes, dtype=np.int64)[:whole].reshape(-1, report.columns)
+    report.duplicates = len(samples) - len(np.unique(samples, axis=0))
 
 
 def is_blank(text: str) -> bool:
@@ -139,7 +145,12 @@ def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a stream; of one that is too long only the beginning, which is too long too."""
+    """The lines of a stream; of one that is too long only the beginning, which is too long too.
+
+    A byte order mark is dropped.
+    """
+    if stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+        stream.seek(0)
     while line := stream.readline(MAX_LINE_BYTES + 1):
         yield line
         rest = line

@@ -12,7 +12,9 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -22,7 +24,8 @@ from typing import Any
 from dystress_text.errors import Interrupted, UserError
 
 MODEL_STAGING = ".model-writing"
-_NEARLY_FULL = 2**20  # bytes left where a write that failed did so for want of space
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit on the size of a file
+_PROBE = 2**20  # bytes; where these cannot be written, a write that failed had no room
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -62,24 +65,35 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Raise what any library says when the folder's disk is full as the system's own OSError."""
+    """Raise what any library says for want of room in a folder as the system's own OSError."""
     try:
         yield
     except Exception as error:  # tokenizers raises Exception itself
-        if isinstance(error, UserError | Interrupted) or not _is_full(folder, error):
+        if isinstance(error, UserError | Interrupted):
             raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+        number = _number_of(folder, error)
+        if number not in _NO_ROOM:
+            raise
+        raise OSError(number, os.strerror(number), str(folder)) from error
 
 
-def _is_full(folder: Path, error: Exception) -> bool:
-    """Whether a disk is full: of libraries of Rust the message says it, torch and numpy only that
-    a part was written.
+def _number_of(folder: Path, error: Exception) -> int | None:
+    """Return the system's number of an error: libraries of Rust write it into the message, and of
+    others, such as torch, which says where it stopped, another write finds it.
     """
     number: int | None = getattr(error, "errno", None)
     if number is not None:
-        return number == errno.ENOSPC
-    said = os.strerror(errno.ENOSPC) in str(error)
-    return said or shutil.disk_usage(folder).free < _NEARLY_FULL
+        return number
+    said = re.search(r"\(os error (\d+)\)", str(error))
+    if said:
+        return int(said[1])
+    largest = max((file.stat().st_size for file in folder.rglob("*") if file.is_file()), default=0)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), largest, _PROBE)
+    except OSError as failed:
+        return failed.errno
+    return None
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """What a temperature rule amounted to on the data of a run: the nearest constant, and how near it
-is.
+is. Or its picture.
 
     dystress audit out/            # of a run of text or images with --log_similarity
+    dystress audit "dcl(cosine(0.1, 0.2))" "dcl(0.1)" --figure curve.png
 
-It prints a sentence and a table, and writes ``audit.json`` into the run's folder.
+The first prints a sentence and a table, and writes ``audit.json`` into the run's folder. The second
+draws temperature and logit over the similarity of a pair.
 For a model and sentences without training: a run of a few steps at ``--learning_rate 1e-12``.
 """
 
@@ -12,8 +14,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
+from dystress_text.cli.extras import require
 from dystress_text.cli.text_table import lay_out
-from dystress_text.errors import UserError, reason_of
+from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.whole import write_json
 from dystress_text.training import run_folder
 
@@ -21,20 +24,44 @@ from dystress_text.training import run_folder
 def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress audit", __doc__)
-    help = "folder of a run with --log_similarity"
-    parser.add_argument("run", type=Path, metavar="RUN", help=help)
+    help = "folder of a run with --log_similarity, or with --figure losses"
+    parser.add_argument("runs", nargs="+", metavar="RUN", help=help)
+    help = "draw the losses into this file (.png, .pdf, .svg)"
+    parser.add_argument("--figure", type=Path, metavar="FILE", help=help)
     return parser
 
 
+def _draw(texts: list[str], file: Path) -> None:
+    require("plots", "a figure")
+    from dystress_text.core.objectives import loss
+    from dystress_text.report.plots import draw_losses, style
+
+    losses = {text: loss(text, own_classes=True) for text in texts}
+    with style():
+        figure = draw_losses(losses, (1, 2), (4.75, 2.2 + 0.15 * len(losses)))
+        if figure is None:
+            raise UserError("no loss has a temperature that the similarity of a pair decides")
+        figure.savefig(file)
+    print(f"{file} shows the losses.")
+
+
 @program("dystress audit")
-def main(words: list[str]) -> None:
+def main(argv: list[str]) -> None:
     """The program."""
-    folder: Path = make_parser().parse_args(words).run
+    options = make_parser().parse_args(argv)
+    if options.figure is not None:
+        try:
+            return _draw(options.runs, options.figure)
+        except (OSError, ValueError) as error:  # of the file, its ending, or a loss
+            raise ParameterError("figure", reason_of(error)) from error
+    if len(options.runs) > 1:
+        raise ParameterError("figure", "draws several; an audit is of one run")
+    folder = Path(options.runs[0])
     # here, so that help does without torch
     from dystress_text.laboratory.audit import Audit, in_words, record_of, table, windows_of
 
     if run_folder.read_record(folder).get("program") not in run_folder.PROGRAMS:
-        raise UserError(f"no run in {str(folder)!r}")
+        raise UserError(f"no run in {str(folder)!r}; --figure draws a loss")
     record = run_folder.read_run(folder)
     log = folder / run_folder.SIMILARITY_LOG
     if not log.is_file():

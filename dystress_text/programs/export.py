@@ -55,27 +55,26 @@ def _texts(options: Namespace) -> list[str]:
     """Return texts to compare a copy in int8 on: the user's, or those of the model's run."""
     from dystress_text.cli.options import check_names
     from dystress_text.errors import ParameterError
-    from dystress_text.files.text_lines import CorpusReport
     from dystress_text.simcse.settings import TextSettings
     from dystress_text.simcse.texts import training_text
     from dystress_text.training.run_folder import RECORD, read_run
 
     check_names("quantize", [options.quantize], ["int8"])
-    file = options.text
+    files = [] if options.text is None else [options.text]
     more = {}
-    if file is None and (options.model / RECORD).is_file():
-        settings = read_run(options.model).settings
-        file = settings.get("train_file")
-        more = {name: settings[name] for name in _READING if name in settings}
-    if file is None:
+    if not files and (options.model / RECORD).is_file():
+        record = read_run(options.model)
+        files = record.train_files
+        more = {name: record.settings[name] for name in _READING if name in record.settings}
+    if not files:
         raise ParameterError("text", "a copy in int8 is compared on a text: name a file")
     try:
-        read = training_text(TextSettings(train_file=file, **more))
+        read = training_text(TextSettings(train_file=files, **more))
     except ParameterError as error:
         raise ParameterError("text", str(error).partition(": ")[2]) from error
-    texts = list(dict.fromkeys(read.sentences(CorpusReport(), _COMPARED)))
+    texts = list(dict.fromkeys(read.sentences(read.report(), _COMPARED)))
     if len(texts) < 2:
-        reason = f"{file!r} has {len(texts)} text to compare; two are the least"
+        reason = f"{read.name!r} has {len(texts)} text to compare; two are the least"
         raise ParameterError("text", reason)
     return texts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -14,6 +15,7 @@ from accelerate.utils import set_seed
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
+from dystress_text.cli.text_table import lay_out
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import Evaluation, build_evaluation
@@ -23,6 +25,9 @@ from dystress_text.files.places import model_path
 from dystress_text.files.whole import MODEL_STAGING, versions
 from dystress_text.models.loading import load_sentence_transformer, quiet
 from dystress_text.models.masked_lm import TokenMasking
+from dystress_text.report.outcome import outcome
+from dystress_text.report.page import results
+from dystress_text.report.runs import FinishedRun
 from dystress_text.report.text_page import leave_text_report
 from dystress_text.simcse.initial_model import InitialModel, check_saving, load_initial_model
 from dystress_text.simcse.measures import RunMeasures, description, variants_of_data
@@ -64,6 +69,17 @@ class FinishedTraining:
 
     folder: Path
     record: dict[str, Any]
+
+    def __repr__(self) -> str:
+        """Return five lines at most: what was trained, its result, and where it is."""
+        record = RunRecord.from_json(self.record)
+        trained = f"{record.settings.get('preset')}, {record.loss}, {record.steps} steps"
+        return "\n".join([trained, *outcome(record)[:3], f"in {self.folder}"])
+
+    def _repr_html_(self) -> str:
+        """Return the same and all figures, as a notebook shows them."""
+        run = FinishedRun(self.folder, RunRecord.from_json(self.record))
+        return f"<pre>{escape(repr(self))}</pre>{lay_out(results([run], ['']), 'html')}"
 
     @property
     def evaluation(self) -> dict[str, float]:

@@ -23,6 +23,7 @@ from dystress_text.simcse.settings import RunSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from pandas import Series
     from sentence_transformers.base.evaluation import SentenceEvaluator
 
     from dystress_text.core.objectives import ContrastiveLoss
@@ -33,7 +34,7 @@ def train(
     preset: str | None = None,
     *,
     loss: ContrastiveLoss | str | None = None,
-    texts: Sequence[str] | Sequence[Sequence[str]] | Dataset | None = None,
+    texts: Sequence[str] | Sequence[Sequence[str]] | Series | Dataset | None = None,
     evaluator: SentenceEvaluator | None = None,
     **options: Any,
 ) -> FinishedTraining:
@@ -42,9 +43,9 @@ def train(
     Args:
         preset: the settings to begin with; default the paper's.
         loss: an objective, such as ``InfoNCELoss(0.05)``, or its text; default the preset's.
-        texts: in place of a file, a list of strings, of pairs (anchor, positive) or of triplets
-            (anchor, positive, hard negative), or a ``datasets.Dataset``, whose column is found as
-            that of a file is.
+        texts: in place of a file, a list or pandas Series of strings, of pairs (anchor, positive)
+            or of triplets (anchor, positive, hard negative), or a ``datasets.Dataset``, whose
+            columns are found as those of a file are (``text_columns``).
         evaluator: of sentence-transformers, or your own; its ``primary_metric`` chooses the step
             unless ``metric_for_best_model`` names another metric. Without ``eval_set`` it is the
             only evaluator.

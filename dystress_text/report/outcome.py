@@ -68,8 +68,8 @@ def _trained(record: RunRecord) -> str:
     texts = record.corpus["sentences"]
     if record.halves is not None:
         texts -= record.halves.texts
-    file = Path(settings.get("train_file") or "Wiki1M").name
-    return f"{Path(settings['model_name_or_path']).name} on {texts:,} texts of {file}"
+    files = ", ".join(Path(file).name for file in record.train_files) or "Wiki1M"
+    return f"{Path(settings['model_name_or_path']).name} on {texts:,} texts of {files}"
 
 
 def outcome(record: RunRecord) -> list[str]:

@@ -60,7 +60,7 @@ def render_page(
     from dystress_text.report import page_drawings
 
     names = labels(runs)
-    measured = ("Before and after training", _results(runs, names))
+    measured = ("Before and after training", results(runs, names))
     tables = [*tables, measured]
     if len(runs) == 1:
         tables = [measured, *tables[:-1]]
@@ -113,7 +113,7 @@ def _summary(run: FinishedRun) -> str:
     return ", ".join(parts)
 
 
-def _results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
+def results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
     """Return each metric of each run: before training, of the best pooler and of the run's own,
     after it, and of the lexical baseline. A run alone has the metrics in lines.
     """

@@ -9,15 +9,13 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dystress_text.core.temperature import Temperature
 from dystress_text.report.outcome import MEASURES, metric_title
 from dystress_text.report.page import Pictures, data_uri
-from dystress_text.report.plots import GREY, STYLES, style
+from dystress_text.report.plots import GREY, SIMILARITIES, STYLES, draw_losses, style
 from dystress_text.report.runs import FinishedRun, Line, labels
 from dystress_text.training.run_record import RunRecord
 
@@ -54,7 +52,7 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
         name: "\n".join(filter(None, metric_title(name)))
         for name in sorted(measured - _NOT_DRAWN, key=_order)
     }
-    pairs: Pictures = []
+    pairs = _losses(runs)
     for run, log, label in zip(runs, logs, labels(runs), strict=True):
         caption = label if len(runs) > 1 else ""
         pairs += [(seen, caption, drawn) for seen, drawn in _similarities(run, log)]
@@ -142,6 +140,16 @@ def _mark(axes: Axes, record: RunRecord, metric: str, curve: Mapping[int, float]
         axes.axhline(record.words[metric], color=GREY, linestyle=":", label="TF-IDF/BM25")
 
 
+def _losses(runs: Sequence[FinishedRun]) -> Pictures:
+    """Draw temperature and logit over the similarity of a pair, a line for each configuration."""
+    losses = {_visible(run.configuration): run for run in runs}
+    with style():
+        figure = draw_losses(losses, (2, 1), (WIDTH, 3 + 0.15 * len(losses)))
+        if figure is None:
+            return []
+        return [("Temperature and logit over the similarity of a pair", "", picture(figure))]
+
+
 def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]]:
     """Draw the pairs of the development set, and those of the batches where they were logged."""
     pictures = []
@@ -152,28 +160,23 @@ def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]
         times = [time for time in ("before", "after") if time in scored]
         panels = {f"{scored['set']}, {time} training": scored[time] for time in times}
         seen = "Similarities of scored pairs before and after training"
-        pictures.append((seen, _histograms(panels, kinds, run.temperature)))
+        pictures.append((seen, _histograms(panels, kinds)))
     logged = [line["histograms"] for line in log if "histograms" in line]
     if logged:
         panels = {"first training batches": logged[0], "last training batches": logged[-1]}
         seen = "Similarities of the pairs of the first and the last training batches"
-        pictures.append((seen, _histograms(panels, _BATCHES, run.temperature)))
+        pictures.append((seen, _histograms(panels, _BATCHES)))
     return pictures
 
 
 def _histograms(
-    panels: Mapping[str, Histograms],
-    kinds: Mapping[str, tuple[str, tuple[str, object]]],
-    temperature: Temperature | None,
+    panels: Mapping[str, Histograms], kinds: Mapping[str, tuple[str, tuple[str, object]]]
 ) -> str:
-    """Draw a panel for each title, above the temperature at the same similarities."""
-    if temperature is not None and (temperature.needs_progress or temperature.needs_mean_positive):
-        temperature = None  # it has no curve
-    rows = len(panels) + (temperature is not None)
+    """Draw a panel for each title."""
     with style():
-        figure = Figure(figsize=(WIDTH, 0.5 + 1.25 * rows))
-        grid = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
-        for axes, (title, histograms) in zip(grid, panels.items(), strict=False):
+        figure = Figure(figsize=(WIDTH, 0.5 + 1.25 * len(panels)))
+        grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (title, histograms) in zip(grid, panels.items(), strict=True):
             for name, (label, (colour, line)) in kinds.items():
                 counts = np.array(histograms[name])
                 density = counts * len(counts) / (2 * max(counts.sum(), 1e-12))
@@ -181,16 +184,7 @@ def _histograms(
                 look = {"color": colour, "linestyle": line, "linewidth": 1.4}
                 axes.stairs(density, edges, label=label, **look)
             axes.set(ylabel="density", title=title)
-        if temperature is not None:
-            similarity = torch.linspace(-1, 1, 1201, dtype=torch.float64)
-            tau = temperature(similarity).detach().expand_as(similarity)
-            grid[-1].plot(similarity, tau, color=STYLES[2][0])
-            grid[-1].margins(y=0.2)
-            grid[-1].set(ylabel="$\\tau(s)$", title="temperature at that similarity")
-        for axes in grid:
-            ticks = [-1, -0.5, 0, 0.5, 1]
-            axes.set(xlabel="cosine similarity s", xlim=(-1, 1), xticks=ticks)
-            axes.xaxis.set_major_formatter("{x:g}")
+            axes.set(xlabel="cosine similarity s", xlim=(-1, 1), xticks=SIMILARITIES)
             axes.label_outer()
         _legend(figure, grid[0])
         return picture(figure)

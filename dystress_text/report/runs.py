@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from dystress_text.core.objectives import InfoNCELoss, Objective, loss
 from dystress_text.core.other_losses import SigLIPLoss
 from dystress_text.core.registry import LossError
+from dystress_text.core.rules import Rule
 from dystress_text.core.run_temperatures import LearnableTemperature
 from dystress_text.core.temperature import Temperature
 from dystress_text.errors import UserError
@@ -67,6 +68,11 @@ class FinishedRun:
             return self.loss.replace(**learned).temperature
         tau = getattr(self.loss, "temperature", None)
         return tau.fixed(**learned) if isinstance(tau, LearnableTemperature) and learned else tau
+
+    @property
+    def rule(self) -> Rule | None:
+        """What makes logits of similarities and temperatures; None without one."""
+        return getattr(self.loss, "rule", None)
 
     @property
     def constant(self) -> float | None:

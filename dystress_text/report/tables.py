@@ -106,10 +106,10 @@ def paper_row(run: TextRun) -> PaperRow | None:
     """Return the row of the paper's table for a run that has its encoder, data and loss."""
     settings = run.record.settings
     encoder = Path(settings.get("model_name_or_path") or "").name
-    trained_on = Path(settings.get("train_file") or WIKI1M).name
+    trained_on = [Path(file).name for file in run.record.train_files] or [WIKI1M]
     if encoder != PRESETS["paper"].settings["model_name_or_path"]:
         return None
-    if trained_on != WIKI1M or run.variants:
+    if trained_on != [WIKI1M] or run.variants:
         return None
     return next((row for row in ROWS if row.loss == run.record.loss), None)
 

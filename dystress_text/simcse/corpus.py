@@ -41,7 +41,7 @@ from dystress_text.simcse.crops import Crops, too_short
 from dystress_text.simcse.texts import TrainingText
 from dystress_text.training.batches import Batch
 
-FORMAT = 12  # version of the cache; raise it with the layout of the files or the reading of a text
+FORMAT = 13  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS = "tokens.bin"  # memory-mapped
 REST = "rest.npz"  # all else; the format has checksums of its own
 CHUNK = 256  # sentences that are tokenised at a time
@@ -223,14 +223,14 @@ def load_corpus(
         encode = _utf8
         content = checksum
     most = None if max_samples is None else max_samples * text.columns
-    key = f"{FORMAT} {most} {text.columns} {text.documents} {content}"
+    key = f"{FORMAT} {most} {text.columns} {text.unit} {content}"
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
     try:
         # another run may be reading the same text
         with locked(folder.with_name(f".{folder.name}{LOCK}"), wait=True):
             corpus = _open_cached(folder, identity, text.columns)
             if corpus is None:
-                report = CorpusReport(sha256=checksum, documents=text.documents)
+                report = text.report(checksum)
                 with whole_folder(folder) as staging:
                     _write(text, most, encode, staging, report)
                 corpus = _open(folder, identity, text.columns)
@@ -267,6 +267,8 @@ def _encoded(
     token = unknown_token(backend)
     unknown: Any = None if token is None else backend.token_to_id(token)
     remaining = iter(sentences)
+    number = 0
+    cut = -1  # the last sample that was
     while chunk := list(islice(remaining, CHUNK)):
         try:
             encodings = backend.encode_batch_fast(chunk)
@@ -276,7 +278,11 @@ def _encoded(
             raise ParameterError("model_name_or_path", reason) from error
         for sentence, encoding in zip(chunk, encodings, strict=True):
             ids = encoding.ids
-            report.truncated += bool(encoding.overflowing)
+            sample = number // report.columns
+            number += 1
+            if encoding.overflowing and sample != cut:
+                report.truncated += 1
+                cut = sample
             report.tokens += len(ids) - special
             report.unknown += ids.count(unknown)
             yield sentence, np.array(ids or [tokenizer.pad_token_id or 0], dtype)
@@ -348,7 +354,7 @@ def _equal_share(hashes: NDArray[np.int64]) -> float:
 def _some_sentences(text: TrainingText, sentences: int) -> list[str]:
     samples = np.random.default_rng(0).permutation(sentences // text.columns)
     wanted = set((samples[:MOST_SENTENCES] * text.columns).tolist())
-    read = text.sentences(CorpusReport(), max(wanted) + 1)
+    read = text.sentences(text.report(), max(wanted) + 1)
     return list(dict.fromkeys(sentence for i, sentence in enumerate(read) if i in wanted))
 
 

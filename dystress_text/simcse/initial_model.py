@@ -19,7 +19,6 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.places import model_path, refuse_folder
-from dystress_text.files.text_lines import CorpusReport
 from dystress_text.models.embedder import Embedder, check_views, encode
 from dystress_text.models.hybrid import (
     WEIGHT,
@@ -133,7 +132,7 @@ def load_initial_model(
         return _load(name, text, given)
     dense = None if text.beside is None else load_dense(text.beside)
     if text.vocabulary == "text" and texts is not None:
-        tokenizer = learn_tokenizer(texts.sentences(CorpusReport(), TEXTS_READ))
+        tokenizer = learn_tokenizer(texts.sentences(texts.report(), TEXTS_READ))
     elif dense is not None and "vocabulary" not in given:
         tokenizer = fast_tokenizer(dense)
     else:

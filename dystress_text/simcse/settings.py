@@ -71,15 +71,17 @@ class TextSettings:
         "Train only LoRA adapters of this rank, and the head; saving merges them.",
         interval="[1, inf)",
     )
-    train_file: str | None = option(
+    train_file: list[str] | None = option(
         None,
         "Sentences, one per line (.txt), a table (.csv, .tsv, .jsonl, .parquet), or the name of a "
-        "data set on the hub; the ending decides, and .gz, .xz or .bz2 may follow; default Wiki1M.",
+        "data set on the hub; the ending decides, and .gz, .xz or .bz2 may follow. Several of a "
+        "kind, or a quoted pattern such as 'tickets-*.csv', are one text. Default Wiki1M.",
     )
     text_columns: list[str] | None = option(
         None,
-        "Column of a table; default its only one, or text or sentence. With --supervised several, "
-        "anchor first; default anchor, positive and negative by these names, else all.",
+        "Column of a table, or several, which are joined by a space; default its only one, or text "
+        "or sentence. With --supervised anchor first; default anchor, positive and negative by "
+        "these names, else all.",
     )
     sample: str = option(
         "line",
@@ -142,8 +144,6 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if not self.supervised and len(self.text_columns or "1") != 1:
-            raise ParameterError("text_columns", "takes one name without --supervised")
         if self.views == "crop" and self.supervised:
             raise ParameterError("views", "with --supervised the sentences of a row are the views")
         for entry in fields(self):
@@ -185,8 +185,11 @@ class RunSettings:
         return cls(text, evaluation, engine, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:
-        """Return every option by its name."""
+        """Return every option by its name; one file alone is a text, as in earlier records."""
         options = vars(self.text) | vars(self.evaluation) | vars(self.engine)
+        files = self.text.train_file
+        if files is not None and len(files) == 1:
+            options["train_file"] = files[0]
         return {"preset": self.preset, **options, "eval_set": " ".join(self.evaluation.eval_set)}
 
     def asked(self) -> dict[str, Any]:

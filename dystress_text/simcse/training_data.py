@@ -10,7 +10,6 @@ import numpy as np
 from accelerate import Accelerator
 
 from dystress_text.errors import ParameterError
-from dystress_text.files.text_lines import CorpusReport
 from dystress_text.models.static import NEW, initialize_by_idf, table_of
 from dystress_text.simcse import halves
 from dystress_text.simcse.corpus import (
@@ -84,7 +83,7 @@ def prepare_data(
     dropped = len(read) - len(corpus)
     held_out: list[str] = []
     if crops is not None and options.held_out and not set(settings.evaluation.eval_set) - {"none"}:
-        samples = text.sentences(CorpusReport(), options.max_train_samples)
+        samples = text.sentences(text.report(), options.max_train_samples)
         held_out, numbers = halves.hold_out(read, samples, options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
         corpus = replace(corpus, chosen=kept)

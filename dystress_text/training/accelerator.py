@@ -175,7 +175,7 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
     # before torch 2.8 a RuntimeError
     if isinstance(error, getattr(torch, "AcceleratorError", ())) or text.startswith("CUDA error"):
         return f"the device has failed ({text[:200]})"
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full ({error.strerror})"
     closed = re.search("onnection (closed|reset) by peer", text)
     if accelerator.num_processes > 1 and (closed or isinstance(error, dist.DistError)):

@@ -8,7 +8,6 @@ from that row.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -65,7 +64,9 @@ class Program:
         are given.
         """
         options = dict(given)
-        name = str(options.pop("preset", None) or self.default)
+        name = options.pop("preset", None) or self.default
+        if not isinstance(name, str):  # as in train(sentences)
+            raise ParameterError("preset", f"expected a name, got {type(name).__name__}")
         if name not in self.presets:
             reason = f"no {name!r}{meant(name, self.presets)}; --list_presets shows all"
             raise ParameterError("preset", reason)
@@ -200,19 +201,7 @@ def parse_options(
         default=absent,
         help=about,
     )
-    add("--local_rank", type=int, default=-1, help=argparse.SUPPRESS)  # of torch.distributed.launch
-    options = vars(parser.parse_args(argv))
-    _check_rank(options.pop("local_rank"))
-    return options
-
-
-def _check_rank(rank: int) -> None:
-    """Refuse a rank that is not the environment's, which accelerate reads: each process would train
-    alone.
-    """
-    if rank >= 0 and os.environ.get("LOCAL_RANK") != str(rank):
-        advice = "start with torchrun or accelerate launch"
-        raise ParameterError("local_rank", f"{rank}, but LOCAL_RANK is not; {advice}")
+    return vars(parser.parse_args(argv))
 
 
 def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,6 +119,12 @@ class RunRecord:
         return str(self.settings.get("pooler_type") or "")
 
     @property
+    def train_files(self) -> list[str]:
+        """The training text of a run of text as its user named it; [] for Wiki1M."""
+        named = self.settings.get("train_file") or []
+        return [named] if isinstance(named, str) else list(named)
+
+    @property
     def untrained_best_and_own(self) -> dict[str, Figures]:
         """The figures before training of the best pooler and of the run's own, by pooler."""
         names = dict.fromkeys([*list(self.untrained)[:1], self.pooler])

@@ -49,7 +49,7 @@ from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import TextFile
+from dystress_text.simcse.texts import plain_text
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.settings import EngineSettings
@@ -89,7 +89,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
         )
         start = time.perf_counter()
         corpus = load_corpus(
-            TextFile(text), initial.tokenizer, LENGTH, cache_dir=Path(folder) / "cache"
+            plain_text(text), initial.tokenizer, LENGTH, cache_dir=Path(folder) / "cache"
         )
         loss = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
         task = SimcseTask(initial, corpus, loss)

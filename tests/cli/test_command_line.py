@@ -5,7 +5,7 @@ never shown.
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from dystress_text.cli.command_line import exit_code
+from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import Interrupted, ParameterError, UserError
 
 TOKEN = "hf_" + "aB3dE5" * 6
@@ -32,6 +32,19 @@ def test_an_error_is_one_line(error, code, line, capsys):
 
     assert exit_code("p", fail) == code
     assert capsys.readouterr().err == f"{line}\n"
+
+
+@pytest.mark.parametrize("options", [["--local-rank=1"], ["--local_rank", "1"]])
+def test_every_program_takes_the_rank_of_torchs_launcher_if_it_is_that_of_the_environment(
+    options, monkeypatch
+):
+    parser = OneLineParser("p")
+    parser.add_argument("--seed")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert vars(parser.parse_args([*options, "--seed=3"])) == {"seed": "3"}
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(UserError, match=r"^local_rank: 1, but LOCAL_RANK is not; start with"):
+        parser.parse_args(options)
 
 
 def test_the_code_says_whether_all_was_done():

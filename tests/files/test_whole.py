@@ -1,12 +1,16 @@
 """Files and folders that are written whole or not at all."""
 
 import errno
+import multiprocessing
+import os
+import resource
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer
+from processes import finish
 from safetensors.torch import save_file
 
 from dystress_text.files.whole import recover, replaced_files, whole_folder
@@ -78,6 +82,23 @@ def test_a_full_disk_is_said_as_such_by_whatever_finds_it(writer, writing, small
     ):
         WRITERS[writer](folder)
     assert caught.value.errno == errno.ENOSPC
+
+
+def fill(writer, folder):
+    """In a new process where no file may be larger than 100,000 bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    try:
+        with whole_folder(folder / "final") as staging:
+            WRITERS[writer](staging)
+    except OSError as error:
+        os._exit(error.errno)
+
+
+@pytest.mark.parametrize("writer", ["safetensors", "torch", "numpy", "numpy, zip", "python"])
+def test_a_limit_on_files_is_said_as_such_though_the_disk_has_space(writer, tmp_path):
+    process = multiprocessing.get_context("fork").Process(target=fill, args=(writer, tmp_path))
+    process.start()
+    assert finish(process) == errno.EFBIG
 
 
 def test_another_error_stays_what_it_is(tmp_path):

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from conftest import make_sentences
+from matplotlib.figure import Figure
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Pooling, Transformer
 from sweep_runs import error_of, record_of
@@ -170,6 +171,57 @@ def test_a_run_is_audited_into_its_folder(logged, capsys):
     assert of_all["negative"] == pytest.approx(
         np.mean([line["negative"] for line in lines]), abs=1e-5
     )
+
+
+PARTS = """
+from dystress_text import ProfileTemperature, Rule
+
+class Quadratic(ProfileTemperature):
+    def shape(self, similarity):
+        return similarity.square()
+
+class Margin(Rule):
+    def positive_logit(self, similarity, tau):
+        return (similarity - 0.1) / tau
+"""
+
+
+def test_a_picture_has_the_temperature_and_logits_of_a_loss_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_parts.py").write_text(PARTS)
+    own = "infonce(own_parts.Margin(own_parts.Quadratic(0.05, 0.07)))"
+    figures = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, file: figures.append(self) or save(self, file)
+    )
+    assert audit.main(["infonce(0.1)", own, "--figure", "own.png"]) == 0
+    assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
+    panels = figures[0].axes
+    (_, (s, tau)), (*_, (_, negative), (_, positive)) = (
+        [line.get_xydata().T for line in axes.lines] for axes in panels
+    )
+    assert (s[0], s[-1]) == (-1, 1)
+    assert tau == pytest.approx(0.05 + 0.02 * s**2)
+    assert positive == pytest.approx((s - 0.1) / tau)
+    assert negative == pytest.approx(s / tau)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["infonce(0.05)"], "no run in 'infonce(0.05)'; --figure draws a loss"),
+        (["a", "b"], "--figure: draws several; an audit is of one run"),
+        (["infonce(0.05", "--figure=a.png"], "--figure: infonce(0.05: "),
+        (["macl(0.05, 2, 0.8)", "--figure=a.png"], "no loss has a temperature that the similarity"),
+        (["infonce(0.05)", "--figure=a.xyz"], "--figure: Format 'xyz' is not supported"),
+        (["infonce(0.05)", "--figure=no/a.png"], "--figure: [Errno 2] No such file"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(argv, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert said in error_of(capsys, *argv, main=audit.main)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_audited_is_one_line(logged, capsys):

@@ -19,7 +19,7 @@ from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import TextFile
+from dystress_text.simcse.texts import plain_text
 from dystress_text.training.batches import Embeddings
 
 ROWS = np.arange(12)
@@ -52,7 +52,7 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packed):
     table = embedder.model[0].model.get_input_embeddings().weight
     own = embedder.lm_head.parameters()
     assert any(p is table for p in own)  # which learns with the encoder
-    corpus = load_corpus(TextFile(text_file), initial.tokenizer, 16)
+    corpus = load_corpus(plain_text(text_file), initial.tokenizer, 16)
     masking = TokenMasking(initial.tokenizer, 0.4)
     task = SimcseTask(
         initial, corpus, InfoNCELoss(0.05), packed=packed, masking=masking, mlm_weight=0.3

@@ -38,7 +38,7 @@ from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.settings import TextSettings
-from dystress_text.simcse.texts import TextFile
+from dystress_text.simcse.texts import plain_text
 
 TEXTS = [
     "The cat sits on the warm stone.",
@@ -59,7 +59,7 @@ def a_text(tmp_path, lines=LINES):
 def test_a_new_table_is_random_times_idf(tmp_path):
     model = build_static(16)
     tokenizer = pretrained_tokenizer(tokenizer_of(model))
-    corpus = load_corpus(TextFile(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
+    corpus = load_corpus(plain_text(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
     counts = corpus.texts_with(len(tokenizer))
     ids = [set(tokenizer(line)["input_ids"]) for line in LINES]
     by_hand = np.array(
@@ -187,7 +187,7 @@ def test_the_packed_pass_and_its_gradient_are_those_of_a_loop():
 
 def test_crops_are_spans_of_tokens_that_seed_step_and_sample_decide(tmp_path):
     tokenizer = pretrained_tokenizer(embedded_tokenizer())
-    read = load_corpus(TextFile(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
+    read = load_corpus(plain_text(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
     corpus = TokenCroppedCorpus(**vars(read), crops=Crops(seed=1))
     samples = np.arange(40)
     for step in range(20):

@@ -16,11 +16,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from dystress_text.errors import UserError
-from dystress_text.files.text_lines import MAX_LINE_BYTES, CorpusReport, read_sentences
+from dystress_text.files.text_lines import (
+    MAX_LINE_BYTES,
+    CorpusReport,
+    bounded_lines,
+    read_sentences,
+)
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.settings import TextSettings
-from dystress_text.simcse.texts import TextFile, training_text
+from dystress_text.simcse.texts import TrainingText, plain_text, training_text
 
 
 def read(data: bytes, limit: int | None = None) -> tuple[list[str], CorpusReport]:
@@ -29,11 +34,13 @@ def read(data: bytes, limit: int | None = None) -> tuple[list[str], CorpusReport
 
 
 def load(file, tokenizer, folder, limit=None, length=9):
-    return load_corpus(TextFile(file), tokenizer, length, limit, cache_dir=folder)
+    return load_corpus(plain_text(file), tokenizer, length, limit, cache_dir=folder)
 
 
 def rows_of(file, columns=None):
-    return training_text(TextSettings(train_file=str(file), supervised=True, text_columns=columns))
+    return training_text(
+        TextSettings(train_file=[str(file)], supervised=True, text_columns=columns)
+    )
 
 
 def test_every_finding_is_counted():
@@ -43,7 +50,8 @@ def test_every_finding_is_counted():
         + long
         + b"\nna\xc3\xafve\nbad \xff\nnul \0 here\none\nlast \x0b\x85 end"
     )
-    sentences, report = read(codecs.BOM_UTF8 + data)
+    lines = bounded_lines(io.BytesIO(codecs.BOM_UTF8 + data))
+    sentences = list(read_sentences(lines, report := CorpusReport()))
     assert sentences == ["one", "two", "na\u00efve", "one"]  # 0x85 alone is not UTF-8
     assert (report.lines, report.sentences, report.empty, report.over_long) == (10, 4, 2, 1)
     assert (report.invalid_utf8, report.nul, report.duplicates) == (2, 1, 1)
@@ -94,7 +102,7 @@ def test_a_text_without_tokens_is_one_of_padding(crops, tmp_path):
         *make_sentences(20),
     ]
     file.write_text("".join(f"{line}\n" for line in lines))
-    corpus = load_corpus(TextFile(file), tokenizer, 9, cache_dir=tmp_path, crops=crops)
+    corpus = load_corpus(plain_text(file), tokenizer, 9, cache_dir=tmp_path, crops=crops)
     seen = set()
     for step in range(20):
         batch = corpus.batch(np.arange(3), step)
@@ -229,7 +237,7 @@ def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer
     variants = [(text_file, None, 9), (text_file, None, 10), (text_file, 50, 9), (other, None, 9)]
     made = [load(file, tokenizer, tmp_path, limit, length) for file, limit, length in variants]
     assert [len(corpus) for corpus in made] == [200, 200, 50, 201]
-    monkeypatch.setattr(TextFile, "sentences", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(TrainingText, "sentences", lambda *_: pytest.fail("read again"))
     monkeypatch.setattr(
         "dystress_text.simcse.corpus._write", lambda *_: pytest.fail("tokenised again")
     )

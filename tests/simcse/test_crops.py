@@ -13,7 +13,7 @@ from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops, too_short
-from dystress_text.simcse.texts import TextFile
+from dystress_text.simcse.texts import plain_text
 
 WORDS = [f"w{i}" for i in range(50)]
 TEXT = " ".join(WORDS)
@@ -97,7 +97,7 @@ def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
     lines, file = [*lines, "a man and a cat ran to a river now"], tmp_path / "text.txt"
     file.write_text("\n".join([*lines, lines[0]]) + "\n")
     crops = Crops(seed=4)
-    corpus = load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=crops)
+    corpus = load_corpus(plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=crops)
     assert (len(corpus), corpus.report.short, corpus.report.truncated) == (4, 1, 0)
     assert "1 shorter than two crops (used whole)" in corpus.report.summary()
     for step in (0, 1):
@@ -111,7 +111,7 @@ def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
         assert batch["longest"] == batch["lengths"].max()
     assert corpus.distinct().chosen.tolist() == [0, 1, 2]
     again = load_corpus(
-        TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5)
+        plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5)
     )  # from the cache
     assert (again.crops.seed, again.report) == (5, corpus.report)
 
@@ -122,7 +122,7 @@ def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
         "\n\none two\nthree\n \n\nfour five\r\n" + "a lot of words\n" * 5000 + "\n\nsix"
     )
     documents = list(
-        TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None)
+        plain_text(file, documents=True).sentences(report := CorpusReport(unit="document"), None)
     )
     assert (documents[0], documents[-1]) == ("one two three", "six")
     assert (
@@ -133,7 +133,7 @@ def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
         "one\n" + "x" * 65_536 + "\n" + "y" * 65_536 + " z\nthree\n"
     )  # a blank is the last byte read
     documents = list(
-        TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None)
+        plain_text(file, documents=True).sentences(report := CorpusReport(unit="document"), None)
     )
     assert (documents, report.over_long) == (["one", "x" * 65_536, "three"], 1)
 
@@ -160,4 +160,4 @@ def test_text_that_cannot_be_cropped_is_refused(tmp_path, tokenizer):
     file = tmp_path / "text.txt"
     file.write_text("the cat sat\n" * 20)
     with pytest.raises(UserError, match=r"views: .*20 shorter than two crops"):
-        load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=0))
+        load_corpus(plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=0))

@@ -10,7 +10,6 @@ from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 from dystress_text.errors import UserError
 from dystress_text.programs.senteval import main as senteval
 from dystress_text.simcse.arguments import parse
-from vision.train import parse as parse_images
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "from-simcse.md").read_text(encoding="utf-8")
 
@@ -109,21 +108,6 @@ def test_the_line_of_the_page_is_simcses_run():
     assert (engine.num_train_epochs, engine.max_steps, engine.mixed_precision) == (1, -1, "fp16")
     assert (str(settings.loss), settings.text.mlp_only_train) == ("infonce(0.05)", True)
     assert (engine.eval_steps, engine.metric_for_best_model) == (125, "stsb_spearman")
-
-
-@pytest.mark.parametrize("name", ["--local-rank", "--local_rank"])
-@pytest.mark.parametrize("parse_line", [parse, parse_images])
-def test_the_rank_that_torchs_launcher_passes_is_that_of_its_environment(
-    name, parse_line, monkeypatch
-):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert parse_line([f"{name}=1", "--seed=3"]).options() == parse_line(["--seed=3"]).options()
-    monkeypatch.delenv("LOCAL_RANK")
-    with pytest.raises(
-        UserError, match=r"^local_rank: 1, but LOCAL_RANK is not; start with torchrun"
-    ):
-        parse_line([f"{name}=1"])
-    assert parse_line([name, "-1"]).options() == parse_line([]).options()
 
 
 @pytest.mark.parametrize("raw", [True, False])

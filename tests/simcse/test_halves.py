@@ -28,7 +28,7 @@ from dystress_text.simcse.halves import (
     measure,
     outcome,
 )
-from dystress_text.simcse.texts import TextFile
+from dystress_text.simcse.texts import plain_text
 from dystress_text.training.run_record import HeldOut, RunRecord
 from dystress_text.training.trainer import Trainer
 
@@ -60,7 +60,7 @@ TEXTS = [f"{' '.join(RNG.choice(RNG.choice(VOCABULARY, 5), 11))} n{i}" for i in 
 def corpus_of(tmp_path, lines):
     file = tmp_path / "mine.txt"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    text = TextFile(file)
+    text = plain_text(file)
     tokenizer = pretrained_tokenizer(embedded_tokenizer())
     return load_corpus(text, tokenizer, 99, cache_dir=tmp_path), text.sentences(
         CorpusReport(), None

@@ -3,8 +3,11 @@
 import csv
 import hashlib
 import json
+from dataclasses import replace
 
 import datasets
+import numpy as np
+import pandas as pd
 import pytest
 from conftest import make_sentences
 from hypothesis import given
@@ -17,7 +20,7 @@ from dystress_text.files.tables import python_table
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.simcse.texts import (
-    TextFile,
+    plain_text,
     reading_lines,
     table_text,
     training_text,
@@ -56,7 +59,7 @@ def sentences_of(text):
 def test_named_columns_are_read_in_the_order_that_is_named(tmp_path, named):
     file = tmp_path / "rows.csv"
     file.write_text("a,b,c\n1,2,3\n4,5,6\n")
-    text = training_text(TextSettings(train_file=str(file), supervised=True, text_columns=named))
+    text = training_text(TextSettings(train_file=[str(file)], supervised=True, text_columns=named))
     rows = [dict(zip("abc", row, strict=True)) for row in ("123", "456")]
     assert sentences_of(text) == [row[name] for row in rows for name in named]
 
@@ -73,6 +76,7 @@ def test_named_columns_are_read_in_the_order_that_is_named(tmp_path, named):
         ("a.json", "[]", {}, "train_file: 'a.json': expected .txt .UTF-8, one sentence a line., "),
         ("a.pdf.gz", "a", {}, "train_file: 'a.pdf.gz': expected .txt"),
         ("a.csv", None, {}, "train_file: 'a.csv' is no file"),
+        ("no-*.csv", None, {}, "train_file: no file matches the pattern 'no-.*.csv'"),
     ],
 )
 def test_an_error_says_what_was_expected(tmp_path, monkeypatch, name, content, settings, said):
@@ -80,7 +84,7 @@ def test_an_error_says_what_was_expected(tmp_path, monkeypatch, name, content, s
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(ParameterError, match=f"^{said}") as caught:
-        training_text(TextSettings(train_file=name, **settings))
+        training_text(TextSettings(train_file=[name], **settings))
     assert "\n" not in str(caught.value)
 
 
@@ -89,7 +93,7 @@ def test_a_row_with_a_cell_that_is_no_text_is_refused_without_its_content(tmp_pa
     file = tmp_path / "rows.jsonl"
     rows = [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": cell}]
     file.write_text("\n".join(map(json.dumps, rows)))
-    text = training_text(TextSettings(train_file=str(file), supervised=True))
+    text = training_text(TextSettings(train_file=[str(file)], supervised=True))
     with pytest.raises(ParameterError, match=r"row 2 of .*, column 'positive': ") as caught:
         sentences_of(text)
     assert len(str(caught.value)) < 300
@@ -101,11 +105,11 @@ def test_the_summary_has_the_first_samples_by_column_and_the_counts(tmp_path):
         csv.writer(stream).writerows(
             [("a", "b"), ("one\n\x1b[31mtwo", "x" * 500), ("a", "b"), ("a", "b"), ("never", "c")]
         )
-    text = training_text(TextSettings(train_file=str(file), supervised=True))
-    sentences = text.sentences(report := CorpusReport(), None)
+    text = training_text(TextSettings(train_file=[str(file)], supervised=True))
+    sentences = text.sentences(report := text.report(), None)
     assert len(list(sentences)) == 8
     first, *samples = reading_lines(text, report, dropped=False)
-    assert first == f"8 sentences in 8 lines; 2 duplicates (kept) ({file})"
+    assert first == f"4 rows; 1 duplicates (kept) ({file})"
     assert samples == [
         r"sample 1, a: 'one \x1b[31mtwo'",
         f"sample 1, b: '{'x' * 100}'...",
@@ -116,8 +120,8 @@ def test_the_summary_has_the_first_samples_by_column_and_the_counts(tmp_path):
 def test_the_summary_of_a_short_file_has_what_there_is(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one\n\n")
-    list(TextFile(file).sentences(report := CorpusReport(), None))
-    assert reading_lines(TextFile(file), report, dropped=False) == [
+    list(plain_text(file).sentences(report := CorpusReport(), None))
+    assert reading_lines(plain_text(file), report, dropped=False) == [
         f"1 sentences in 2 lines; 1 empty (left out) ({file})",
         "sample 1: 'one'",
     ]
@@ -153,8 +157,63 @@ def test_the_columns_of_a_data_set_are_found_as_those_of_a_file():
     pairs = datasets.Dataset.from_dict({"positive": ["b"], "score": [1.5], "anchor": ["a"]})
     given = RunSettings.of({"supervised": True})
     assert sentences_of(with_texts(given, pairs)[1]) == ["a", "b"]
-    with pytest.raises(ParameterError, match=r"^text_columns: .*or train on rows with supervised"):
+    with pytest.raises(ParameterError, match=r"^text_columns: .*or give supervised"):
         with_texts(RunSettings.of({}), pairs)
+
+
+def write_tickets(folder):
+    """Write three files of tickets, each with an identifier that is a number."""
+    rows = [("Printer", "It is on fire."), ("Printer", ""), ("", "No body"), ("", "")]
+    for number, (subject, body) in enumerate([*rows, *rows[:2]]):
+        file = folder / f"tickets-{number % 3}.jsonl"
+        with file.open("a") as stream:
+            ticket = {"id": number, "subject": subject, "body": body}
+            stream.write(json.dumps(ticket) + "\n")
+
+
+def test_columns_are_joined_and_the_files_of_a_pattern_are_one_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_tickets(tmp_path)
+    frame = pd.concat(pd.read_json(f"tickets-{i}.jsonl", lines=True) for i in range(3))
+    joined = (frame["subject"] + " " + frame["body"]).str.strip().tolist()
+    settings = TextSettings(train_file=["tickets-*.jsonl"], text_columns=["subject", "body"])
+    text = training_text(settings)
+    report = text.report()
+    assert list(text.sentences(report, None)) == [each for each in joined if each]
+    first, sample, *_ = reading_lines(text, report, dropped=False)
+    assert first.startswith("5 rows; 1 empty (left out), 2 duplicates (kept)")
+    assert sample == f"sample 1, subject + body: {joined[0]!r}"
+    names = ["tickets-0.jsonl", "tickets-1.jsonl", "tickets-2.jsonl"]
+    assert training_text(replace(settings, train_file=names)).checksum() == text.checksum()
+    data = datasets.Dataset.from_pandas(frame, preserve_index=False)
+    given = RunSettings.of({"text_columns": ["subject", "body"]})
+    assert sentences_of(with_texts(given, data)[1]) == [each for each in joined if each]
+
+
+@pytest.mark.parametrize(
+    ("names", "columns", "said"),
+    [
+        ("tickets-*.jsonl", ["id", "subject"], "row 1 of 'tickets-0.jsonl', column 'id': .* int"),
+        ("tickets-*.jsonl a.csv", ["subject"], "'a.csv' has the columns text"),
+        ("tickets-*.jsonl a.txt", ["subject"], "'a.txt' is a text file without columns"),
+        ("a.csv a.txt", None, "the same columns; 'a.csv' has text; 'a.txt' has no columns"),
+    ],
+)
+def test_columns_that_do_not_go_together_are_named(names, columns, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_tickets(tmp_path)
+    (tmp_path / "a.csv").write_text("text\na\n")
+    (tmp_path / "a.txt").write_text("\ufeffa\n")
+    with pytest.raises(ParameterError, match=said):
+        sentences_of(training_text(TextSettings(train_file=names.split(), text_columns=columns)))
+
+
+def test_files_of_lines_are_one_text_whose_marks_are_dropped(tmp_path):
+    for name, content in (("a.txt", "\ufeffone\ntwo"), ("b.txt", "\ufeffthree\n")):
+        (tmp_path / name).write_text(content)
+    text = training_text(TextSettings(train_file=[f"{tmp_path}/[ab].txt"]))
+    assert sentences_of(text) == ["one", "two", "three"]
+    assert text.checksum() != plain_text(tmp_path / "a.txt").checksum()
 
 
 SECRET = "secret"
@@ -164,16 +223,18 @@ SECRET = "secret"
     ("texts", "said"),
     [
         ([], "the list is empty"),
-        (SECRET, "expected a list of strings, .* got str"),
-        ({SECRET}, "expected a list of strings, .* got set"),
-        (datasets.DatasetDict(), "expected a list of strings, .* got DatasetDict"),
-        ([SECRET, 3.5], "item 1: expected a string"),
+        (SECRET, "expected a list or Series of strings, .* got str"),
+        ({SECRET}, "expected a list or Series of strings, .* got set"),
+        (datasets.DatasetDict(), "expected a list or Series of strings, .* got DatasetDict"),
+        ([SECRET, 3.5], "item 1, text: expected a string, got float"),
+        (pd.Series([SECRET, None, 2]), "item 1, text: expected a string, got NoneType"),
+        (np.array([7, 8]), "item 0: expected a string, or a list or tuple of strings, got int"),
         ([3.5, SECRET], "item 0: expected a string, or a list or tuple of strings"),
         ([(SECRET,)], "item 0: expected a string, or a list or tuple of strings"),
-        ([SECRET, (SECRET, "b")], "item 1: expected a string"),
+        ([SECRET, (SECRET, "b")], "item 1, text: expected a string, got a tuple of 2"),
         ([(SECRET, "b"), SECRET], "item 1: expected 2 strings, as a list or tuple"),
-        ([(SECRET, "b"), (SECRET, "b", "c")], "item 1: expected 2 strings"),
-        ([(SECRET, "b"), (SECRET, None)], "item 1: expected 2 strings"),
+        ([(SECRET, "b"), (SECRET, "b", "c")], "item 1: expected 2 strings, .* got a tuple of 3"),
+        ([(SECRET, "b"), (SECRET, None)], "item 1, positive: expected a string, got NoneType"),
         ([(SECRET, "b"), (SECRET, "")], "item 1, positive: it is empty"),
         ([SECRET, "\ud800"], "item 1, text: "),
     ],
@@ -199,6 +260,8 @@ def test_a_list_trains_as_a_file_and_is_known_again_by_its_content(tmp_path, cap
     assert checksum == of_file.record["corpus"]["sha256"]
     name = f"list of 40 texts, sha256 {checksum[:16]}"
     assert of_list.record["settings"]["train_file"] == name
+    with pytest.raises(UserError, match=r"^preset: expected a name, got list$"):
+        dystress_text.train(LINES)
     assert f"sample 3, text: {LINES[2]!r}\n" in capsys.readouterr().out
 
     options["resume_from_checkpoint"] = "yes"

@@ -24,7 +24,7 @@ from dystress_text import core
 from dystress_text.errors import UserError
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops
-from dystress_text.simcse.texts import TextFile
+from dystress_text.simcse.texts import plain_text
 from dystress_text.training.accelerator import (
     StopSignals,
     _check_launch,
@@ -71,7 +71,7 @@ def train(folder, text, case, **options):
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     gather = core.ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
     corpus = load_corpus(
-        TextFile(text),
+        plain_text(text),
         build_tokenizer(),
         16,
         SENTENCES,
