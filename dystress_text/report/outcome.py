@@ -80,12 +80,11 @@ def outcome(record: RunRecord) -> list[str]:
 
 def _figures(record: RunRecord) -> list[str]:
     """Return the line of the metric that chose the step, that of held-out texts, or the first."""
-    held = halves.METRIC if record.halves is None else record.halves.metric
-    wanted = (record.settings.get("metric_for_best_model"), held, *record.trained)
+    wanted = (record.settings.get("metric_for_best_model"), *record.trained)
     metric = next((metric for metric in wanted if metric in record.trained), None)
     if metric is None:
         return ["No metric was measured"]
-    if metric == held and record.halves is not None:
+    if record.halves is not None and metric == record.halves.metric:
         return halves.outcome(record)
     figures = {}
     best = next(iter(record.untrained_best_and_own), None)

@@ -166,5 +166,5 @@ def outcome(record: RunRecord) -> list[str]:
     gain = Difference(held.texts, held.gain, held.error).summary("held-out samples")
     lines = [f"{name} x 100: {', '.join(known)}; trained - {before} = {gain}", meaning]
     if held.gain < 0:
-        lines.append(f"Training made it worse: the model is below the {before} one.")
+        lines.append("The trained model is below the untrained one.")
     return lines

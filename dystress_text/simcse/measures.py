@@ -96,13 +96,13 @@ class RunMeasures:
                 figures |= direct(model) | figures
             if held_out:
                 found = halves.measure(held_out, partial(encode, model))
-                figures[halves.metric_of(held_out)] = 100 * found[0].mean()
+                figures[halves.metric_of(held_out)] = 100 * float(found[0].mean())
                 if self._before is None:
                     self._before = found
             if not figures:
                 del untrained[name]
         if held_out:
-            words[halves.metric_of(held_out)] = 100 * halves.by_words(held_out).mean()
+            words[halves.metric_of(held_out)] = 100 * float(halves.by_words(held_out).mean())
         record["words"] = words
         record["untrained"] = untrained
 
@@ -137,7 +137,7 @@ class RunMeasures:
         if self._before is not None:
             after = halves.measure(held_out, partial(encode, model))
             metric = halves.metric_of(held_out)
-            record["trained"] = {**record["trained"], metric: 100 * after[0].mean()}
+            record["trained"] = {**record["trained"], metric: 100 * float(after[0].mean())}
             record["halves"] = halves.compared(held_out, self._before, after)
         if shown is not None:
             embeddings = encode(model, shown.sentences)

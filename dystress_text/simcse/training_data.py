@@ -91,10 +91,9 @@ def prepare_data(
         held_out, numbers = halves.hold_out(rows, options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
         corpus = replace(corpus, chosen=kept)
-        unit = "rows" if options.supervised else "texts"
-        note = f"no {unit} are held out: {2 * halves.LEAST} are needed, distinct and not too short"
+        note = f"no samples are held out: {2 * halves.LEAST} that differ and can be cut are needed"
         if held_out:
-            note = f"{len(held_out)} {unit} are held out; --held_out 0 trains on all"
+            note = f"{len(held_out)} samples are held out; --held_out 0 trains on all"
         initial.notes.append(note)
     unit = "tokens" if initial.is_static else "words"
     return TrainingData(text, corpus, dropped, held_out, unit)

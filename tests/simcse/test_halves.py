@@ -236,7 +236,7 @@ def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one
     assert (
         record["halves"]["texts"],
         "630 samples: " in out,
-        "\n70 texts are held out" in out,
+        "\n70 samples are held out" in out,
     ) == (70, True, True)
     assert record["halves"]["gain"] == pytest.approx(figures[1] - figures[0], abs=0.01)
     page = (tmp_path / "out" / "report.html").read_text()
@@ -300,7 +300,7 @@ def test_who_has_few_texts_or_scored_pairs_or_says_no_has_none_held_out(tmp_path
         )
         assert "halves" not in record
         assert outcome(RunRecord.from_json(record)) == []
-        assert ("no texts are held out: " in out) == ("49" in more[0])
+        assert ("no samples are held out: " in out) == ("49" in more[0])
     assert main([*line, "--views=dropout", "--held_out=9"]) == 2
     assert "--held_out: requires --views crop or --supervised" in capsys.readouterr().err
 
