@@ -27,8 +27,11 @@ from dystress_text.files.whole import write_text
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid import WEIGHT, hybrid_part, may_have_graph
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
+from dystress_text.models.static import NEW
+from dystress_text.simcse import halves
+from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.texts import DOCUMENTATION, WIKI1M
-from dystress_text.training.run_record import BaseModel, RunRecord
+from dystress_text.training.run_record import BASE, BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
@@ -76,7 +79,6 @@ def write_card(
     text = ModelCard.from_template(
         _metadata(record, base, layout, credits),
         template_str=_FORM.read_text(encoding="utf-8"),
-        title=_plain(f"{base.name} as a sentence encoder" if base.name else "Sentence encoder"),
         dim=model.get_embedding_dimension(),
         dense_dim=dense_dim,
         weight=WEIGHT,
@@ -97,9 +99,11 @@ def write_card(
         prompts=_prompts(model.prompts),
         record=record,
         recipe=record.settings,
+        preset=PRESETS.get(record.settings.get("preset", "")),
         data=data,
         plain=_plain,
         listed=_listed,
+        titles=halves.TITLES,
         results=_results(record),
         chosen=_plain(record.step_chosen_by or ""),
         eval_variant=_plain(record.data_variants.get("eval_set") or ""),
@@ -124,6 +128,8 @@ def describe_base(name_or_path: str) -> dict[str, Any]:
     """Return an encoder's name, not its path; whether the hub has it under that name; and the
     licence that its card states.
     """
+    if name_or_path == NEW:
+        return {"name": None, "on_hub": False, "license": None}
     folder = Path(name_or_path)
     local = folder.is_dir()
     file = folder / CARD
@@ -168,7 +174,7 @@ def _metadata(
     is_wiki1m = record.settings.get("train_file", "") is None
     is_published = is_wiki1m and not record.data_variants.get("train_file")
     return ModelCardData(
-        license=base.license or "unknown",
+        license=base.license or ("unknown" if base.name else None),
         pipeline_tag="sentence-similarity" if layout == "native" else "feature-extraction",
         tags=tags,
         library_name=_LIBRARIES.get(layout),
@@ -219,19 +225,23 @@ def _listed(values: Mapping[str, Any]) -> str | None:
 
 
 def _results(record: RunRecord) -> str | None:
-    """Return the figures of the model, and before training those of the best pooling and of its
-    own.
+    """Return the figures of the lexical baseline, before training of the best pooling and of the
+    model's own, and of the model.
     """
     if not record.trained:
         return None
-    before = record.untrained_best_and_own
-    head = ["", *(f"untrained, {name}" for name in before), f"this model, {record.pooler}"]
-    columns = [*before.values(), record.trained]
+    columns = {
+        name if name == BASE else f"untrained, {name}": figures
+        for name, figures in record.untrained_best_and_own.items()
+    }
+    if record.words:
+        columns = {"TF-IDF/BM25": record.words, **columns}
+    columns[f"this model, {record.pooler}"] = record.trained
     rows = [
-        [metric, *(_number(metric, figures.get(metric)) for figures in columns)]
+        [metric, *(_number(metric, figures.get(metric)) for figures in columns.values())]
         for metric in record.trained
     ]
-    return plain_table(head, rows)
+    return plain_table(["", *columns], rows)
 
 
 def _number(metric: str, value: float | None) -> str:

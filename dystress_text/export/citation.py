@@ -3,6 +3,7 @@
 import re
 
 from dystress_text.core.registry import PARTS
+from dystress_text.models.static import NEW
 from dystress_text.training.run_record import RunRecord
 
 SIMCSE = "SimCSE (Gao et al., EMNLP 2021)"
@@ -10,6 +11,7 @@ _CROPS = (
     'Two crops of a sample as its views ("Cropping outperforms dropout", '
     "arXiv 2508.03453, TMLR 2026)"
 )
+_PAIRS = "In-batch negatives of pairs (Henderson et al., arXiv 1705.00652, 2017)"
 
 CITATION = """\
 @misc{manna2023dynamically,
@@ -25,8 +27,12 @@ Saumik Bhattacharya and Umapada Pal},
 def credits_of(record: RunRecord) -> list[str]:
     """Return what a run was trained with, as the ``source`` of each part of its loss names it."""
     settings = record.settings
-    cropped = settings.get("views") == "crop" and not settings.get("supervised")
-    found = [_CROPS if cropped else SIMCSE] if settings else []
+    found = [SIMCSE] if settings else []
+    if settings.get("supervised"):
+        if settings.get("model_name_or_path") == NEW:
+            found = [_PAIRS]
+    elif settings.get("views") == "crop":
+        found = [_CROPS]
     kinds = (PARTS.get(name) for name in re.findall(r"\w+(?=\()", record.loss))
     found += [kind.source for kind in kinds if kind is not None and kind.source]
     return list(dict.fromkeys(found))

@@ -25,6 +25,7 @@ MEASURES = {  # by the end of a metric's name
 _WHOLE = {
     "loss": ("training loss", "lower is better"),
     halves.METRIC: ("half-document retrieval", "recall@1 x 100, higher is better"),
+    halves.OF_PAIRS: ("held-out pairs", "recall@1 x 100, higher is better"),
     "avg_spearman": ("mean of the sets", MEASURES["spearman"]),
     "avg_transfer_dev": ("mean of the transfer tasks", MEASURES["accuracy"]),
 }
@@ -66,7 +67,7 @@ def _trained(record: RunRecord) -> str:
             data = f"{images:,} images of {data}"
         return f"{settings.get('architecture', 'image encoder')} on {data}"
     texts = record.corpus["sentences"]
-    if record.halves is not None:
+    if record.halves is not None and record.halves.metric == halves.METRIC:
         texts -= record.halves.texts
     files = ", ".join(Path(file).name for file in record.train_files) or "Wiki1M"
     return f"{Path(settings['model_name_or_path']).name} on {texts:,} texts of {files}"
@@ -79,11 +80,11 @@ def outcome(record: RunRecord) -> list[str]:
 
 def _figures(record: RunRecord) -> list[str]:
     """Return the line of the metric that chose the step, that of held-out texts, or the first."""
-    wanted = (record.settings.get("metric_for_best_model"), halves.METRIC, *record.trained)
+    wanted = (record.settings.get("metric_for_best_model"), *record.trained)
     metric = next((metric for metric in wanted if metric in record.trained), None)
     if metric is None:
         return ["No metric was measured"]
-    if metric == halves.METRIC and record.halves is not None:
+    if record.halves is not None and metric == record.halves.metric:
         return halves.outcome(record)
     figures = {}
     best = next(iter(record.untrained_best_and_own), None)

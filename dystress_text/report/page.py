@@ -23,7 +23,7 @@ from dystress_text.report.outcome import metric_title, outcome, title
 from dystress_text.report.runs import FinishedRun, differing, labels
 from dystress_text.training.presets import said_of
 from dystress_text.training.run_folder import REPORT
-from dystress_text.training.run_record import Figures, RunRecord
+from dystress_text.training.run_record import BASE, Figures, RunRecord
 
 Table = list[list[str]]  # cells as text, the header first
 Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
@@ -123,8 +123,8 @@ def results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
         record = run.record
         figures: dict[str, Figures] = {}
         for pooler, untrained in record.untrained_best_and_own.items():
-            is_own = pooler == record.pooler
-            figures["untrained" if is_own else f"untrained, best pooler {pooler}"] = untrained
+            labels = {record.pooler: "untrained", BASE: BASE}
+            figures[labels.get(pooler, f"untrained, best pooler {pooler}")] = untrained
         figures["trained"] = record.trained
         if record.words:
             figures["TF-IDF/BM25"] = record.words

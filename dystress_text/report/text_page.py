@@ -42,6 +42,6 @@ def text_page(compared: Comparisons) -> str:
     notes = notes_of(compared)
     if any(record.words for record in records):
         notes.append(f"lexical: {TITLE}")
-    if any(record.halves for record in records):
-        notes.append(halves.TITLE)
+    metrics = dict.fromkeys(record.halves.metric for record in records if record.halves)
+    notes += [": ".join(halves.TITLES[metric]) for metric in metrics]
     return render_page(compared.runs, tables, notes, verdict(compared))

@@ -25,6 +25,7 @@ from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.models.embedder import encode
+from dystress_text.models.hybrid import hybrid_part
 from dystress_text.models.poolers import (
     FIRST,
     POOLERS,
@@ -36,7 +37,7 @@ from dystress_text.simcse.initial_model import InitialModel
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.texts import reading_lines
 from dystress_text.simcse.training_data import TrainingData
-from dystress_text.training.run_record import RunRecord
+from dystress_text.training.run_record import BASE, RunRecord
 from dystress_text.training.settings import EngineSettings
 
 
@@ -55,7 +56,7 @@ class RunMeasures:
     data: TrainingData
     evaluation: Evaluation
     record: dict[str, Any]
-    _half_documents: halves.Measured | None = field(default=None, init=False)
+    _before: halves.Measured | None = field(default=None, init=False)  # of the held-out samples
 
     @property
     def shown_set(self) -> StsPairs | None:
@@ -67,29 +68,41 @@ class RunMeasures:
         return str(self.initial.pooler)
 
     def before_training(self) -> None:
-        """Measure the untrained model with each pooler, and the lexical baseline."""
+        """Measure the untrained model with each pooler, and the lexical baseline.
+
+        Of a hybrid the dense model alone comes first: it is what the hybrid has to beat.
+        """
         record = self.record
         shown = self.shown_set
         held_out = self.data.held_out
-        model = self.initial.untrained
+        models = {self._pooler: self.initial.untrained}
+        hybrid = hybrid_part(self.initial.untrained)
+        untrained: dict[str, dict[str, float]] = {}
+        if hybrid is not None:
+            models = {BASE: hybrid.model, **models}
+            untrained[BASE] = {}
         words = self.evaluation.lexical_baseline()
-        untrained = {}
         if shown is not None:
-            untrained = self._by_pooler(shown)
+            untrained |= self._by_pooler(shown)
         record["eval_sha256"] = {
             str(each.primary_metric).rpartition("_")[0]: Evaluation([each]).digest()
             for each in self.evaluation.evaluators
         }
-        own = untrained.setdefault(self._pooler, {})
         direct = self.evaluation.direct
-        if len(direct.evaluators) > (shown is not None):  # the set that is shown is measured by now
-            own |= direct(model) | own
+        for name, model in models.items():
+            figures = untrained.setdefault(name, {})
+            # the set that is shown is measured by now
+            if name == BASE or len(direct.evaluators) > (shown is not None):
+                figures |= direct(model) | figures
+            if held_out:
+                found = halves.measure(held_out, partial(encode, model))
+                figures[halves.metric_of(held_out)] = 100 * float(found[0].mean())
+                if self._before is None:
+                    self._before = found
+            if not figures:
+                del untrained[name]
         if held_out:
-            self._half_documents = halves.measure(held_out, partial(encode, model))
-            own[halves.METRIC] = 100 * self._half_documents[0].mean()
-            words[halves.METRIC] = 100 * halves.by_words(held_out).mean()
-        if not own:
-            del untrained[self._pooler]
+            words[halves.metric_of(held_out)] = 100 * float(halves.by_words(held_out).mean())
         record["words"] = words
         record["untrained"] = untrained
 
@@ -98,7 +111,7 @@ class RunMeasures:
         model = self.initial.untrained
         transformer = model.transformers_model
         embeddings = {}
-        if transformer is not None:
+        if transformer is not None and hybrid_part(model) is None:
             poolers = list(POOLERS)
             if attends_to_the_left_only(transformer, self.initial.tokenizer):
                 poolers = [name for name in POOLERS if name not in FIRST]
@@ -120,10 +133,12 @@ class RunMeasures:
         """Measure the saved model on what needs it."""
         record = self.record
         shown = self.shown_set
-        if self._half_documents is not None:
-            after = halves.measure(self.data.held_out, partial(encode, model))
-            record["trained"] = {**record["trained"], halves.METRIC: 100 * after[0].mean()}
-            record["halves"] = halves.compared(self.data.held_out, self._half_documents, after)
+        held_out = self.data.held_out
+        if self._before is not None:
+            after = halves.measure(held_out, partial(encode, model))
+            metric = halves.metric_of(held_out)
+            record["trained"] = {**record["trained"], metric: 100 * float(after[0].mean())}
+            record["halves"] = halves.compared(held_out, self._before, after)
         if shown is not None:
             embeddings = encode(model, shown.sentences)
             record["similarities"]["after"] = similarity_histograms(shown, embeddings)
@@ -146,9 +161,12 @@ class RunMeasures:
         if self.shown_set is not None:
             lines += self._table(self.shown_set, finished)
         trained = dict(record["trained"])
-        trained.pop(halves.METRIC, None)
+        if finished.halves is not None:
+            trained.pop(finished.halves.metric)
         before = record["untrained"].get(self._pooler, {})
         lines += further_lines(self.evaluation, before, trained, record["words"], self._pooler)
+        base = record["untrained"].get(BASE, {})
+        lines += [f"{BASE}: {name} {base[name]:.2f}" for name in trained if name in base]
         lines += halves.outcome(finished)
         return lines + not_beaten(finished)
 
@@ -171,6 +189,8 @@ class RunMeasures:
         titles = ("untrained, best pooler", "untrained")
         untrained = finished.untrained_best_and_own.items()
         for title, (pooler, figures) in zip(titles, untrained, strict=False):
+            if pooler == BASE:
+                title = "untrained"
             lines.append(sts_line(title, pooler, shown, figures))
         title = f"trained, step {record['best_step']}"
         lines.append(sts_line(title, self._pooler, shown, record["trained"]))
@@ -202,7 +222,7 @@ def description(
     for name, variant in measures.record["data_variants"].items():
         if variant:
             lines.append(f"--{name}: not the published data but a variant: {variant}")
-    if options.views == "crop":
+    if options.cropped:
         share = f"{options.crop_min} to {options.crop_max} of its {data.unit}"
         lines.append(f"views: two crops of a sample, each {share}")
     lines += [collection.summary() for collection in measures.evaluation.collections]

@@ -92,7 +92,7 @@ class TextSettings:
         "dropout",
         "The two views of a sample: the sample twice, with other dropout, or two crops of it, "
         "drawn anew each time. Crops need no dropout, and a sample may be a paragraph or a "
-        "document.",
+        "document. With --supervised the texts of a row are its views.",
         choices=["dropout", "crop"],
     )
     crop_min: float = option(
@@ -103,8 +103,8 @@ class TextSettings:
     )
     held_out: int = option(
         500,
-        "crop with --eval_set none: texts, a tenth at most, that tell whether training helped "
-        "(docs/did-it-help.md).",
+        "crop or --supervised with --eval_set none: most texts or rows that are not trained on and "
+        "tell whether training helped; a tenth, at least 25 (docs/did-it-help.md).",
         interval="[0, inf)",
     )
     supervised: bool = option(
@@ -144,15 +144,18 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.views == "crop" and self.supervised:
-            raise ParameterError("views", "with --supervised the sentences of a row are the views")
         for entry in fields(self):
-            of_crops = entry.name in ("crop_min", "crop_max", "held_out")
+            of_crops = entry.name in ("crop_min", "crop_max")
             if of_crops and self.views != "crop" and getattr(self, entry.name) != entry.default:
                 raise ParameterError(entry.name, "has no effect without --views crop")
         if self.crop_min > self.crop_max:
             reason = f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}"
             raise ParameterError("crop_min", reason)
+
+    @property
+    def cropped(self) -> bool:
+        """Whether the views of a sample are two crops; those of a row are its texts."""
+        return self.views == "crop" and not self.supervised
 
 
 PROGRAM = Program((TextSettings, EvaluationSettings, EngineSettings), PRESETS, default="paper")
@@ -178,10 +181,15 @@ class RunSettings:
         if not isinstance(loss, ContrastiveLoss) or not loss.negatives_from_batch:
             reason = f"{loss} is for images; text takes its negatives from the batch"
             raise ParameterError("loss", reason)
-        sets = " ".join(set(evaluation.eval_set) - {"none"})
-        if sets and text.held_out and "held_out" in given:
-            reason = f"has no effect beside --eval_set {sets}, which tells more; leave one out"
-            raise ParameterError("held_out", reason)
+        if "views" in given and text.views == "crop" and text.supervised:
+            raise ParameterError("views", "with --supervised the sentences of a row are the views")
+        if text.held_out and "held_out" in given:
+            sets = " ".join(set(evaluation.eval_set) - {"none"})
+            if sets:
+                reason = f"has no effect beside --eval_set {sets}, which tells more; leave one out"
+                raise ParameterError("held_out", reason)
+            if text.views != "crop" and not text.supervised:
+                raise ParameterError("held_out", "requires --views crop or --supervised")
         return cls(text, evaluation, engine, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:

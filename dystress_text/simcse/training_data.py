@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from accelerate import Accelerator
@@ -41,14 +43,14 @@ class TrainingData:
         text: the source.
         corpus: the samples to train on.
         dropped: how many samples have the tokens of an earlier one, and are left out.
-        held_out: texts for half-document retrieval.
+        held_out: samples that tell whether training helped.
         unit: what crops are measured in.
     """
 
     text: TrainingText
     corpus: Corpus
     dropped: int
-    held_out: list[str]
+    held_out: list[halves.Row]
     unit: str
 
     def __len__(self) -> int:
@@ -62,7 +64,7 @@ def prepare_data(
     options = settings.text
     seed = settings.engine.seed
     crops = None
-    if options.views == "crop":
+    if options.cropped:
         crops = Crops(seed, options.crop_min, options.crop_max, options.max_seq_length)
     with accelerator.local_main_process_first():  # the others read the cache
         read = load_corpus(
@@ -81,18 +83,27 @@ def prepare_data(
         initialize_by_idf(model, texts_with, len(read.offsets) - 1, seed)
     corpus = read.distinct() if options.drop_duplicates else read
     dropped = len(read) - len(corpus)
-    held_out: list[str] = []
-    if crops is not None and options.held_out and not set(settings.evaluation.eval_set) - {"none"}:
-        samples = text.sentences(text.report(), options.max_train_samples)
-        held_out, numbers = halves.hold_out(read, samples, options.held_out)
+    held_out: list[halves.Row] = []
+    may_hold_out = options.supervised or options.cropped
+    if may_hold_out and options.held_out and not set(settings.evaluation.eval_set) - {"none"}:
+        rows = partial(_rows, text, options.max_train_samples)
+        held_out, numbers = halves.hold_out(rows, options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
         corpus = replace(corpus, chosen=kept)
-        note = f"no text is held out: there must be {10 * halves.LEAST} that can be cropped"
+        note = f"no samples are held out: {2 * halves.LEAST} that differ and can be cut are needed"
         if held_out:
-            note = f"{len(held_out)} texts are held out"
+            note = f"{len(held_out)} samples are held out; --held_out 0 trains on all"
         initial.notes.append(note)
     unit = "tokens" if initial.is_static else "words"
     return TrainingData(text, corpus, dropped, held_out, unit)
+
+
+def _rows(text: TrainingText, most: int | None) -> Iterator[tuple[str, ...]]:
+    """Yield the samples of a text, each as its sentences."""
+    if most is not None:
+        most *= text.columns
+    sentences = text.sentences(text.report(), most)
+    return zip(*[sentences] * text.columns, strict=True)
 
 
 def fit_settings(
@@ -120,7 +131,7 @@ def fit_settings(
         _, steps = count_steps(len(data) // batch, training)
         rate *= min(1.0, math.sqrt(FULL_RATE_STEPS / steps))
         training = replace(training, learning_rate=rate)
-    config = getattr(initial.model.transformers_model, "config", None)
+    config = getattr(initial.embedder.model.transformers_model, "config", None)
     layers = getattr(config, "num_hidden_layers", 0)
     if layers >= DEEP_LAYERS and rate > DEEP_RATE and settings.text.lora is None:
         warnings.warn(

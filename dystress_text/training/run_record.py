@@ -15,6 +15,8 @@ NEW = "new"
 INTERRUPTED = "interrupted"
 FINISHED = "finished"
 
+BASE = "base model alone"  # the dense model of a hybrid, among the untrained ones
+
 Figures = Mapping[str, float]  # by metric
 
 
@@ -54,12 +56,13 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Half-document retrieval on texts that are held out of training, before and after it."""
+    """A search in samples that are held out of training, before and after it."""
 
-    texts: int
+    texts: int  # or rows
     gain: float  # x 100
-    error: float  # the standard error of the gain over the texts
+    error: float | None  # the standard error of the gain over them; None for one alone
     neighbours: Sequence[Sequence[str]] = ()  # some texts, each with its nearest before and after
+    metric: str = "halves_found"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from huggingface_hub import ModelCard
-from model_cases import build_model
+from model_cases import build_model, build_static
 from sweep_runs import record_of
 
 from dystress_text.export.card import CARD, describe_base, write_card
@@ -179,6 +179,22 @@ def test_the_base_is_its_name_and_what_its_card_states(tmp_path):
         "on_hub": True,
         "license": None,
     }
+
+
+def test_the_card_of_a_table_claims_no_base_no_layers_and_no_licence(tmp_path):
+    record = record_of(parse(["--preset=own-text", "--train_file=notes.txt"]))
+    record["base_model"] = describe_base("static")
+    record["settings"]["learning_rate"] = 0.0015
+    write_card(tmp_path, RunRecord.from_json(record), build_static())
+    text = (tmp_path / CARD).read_text()
+    assert not {"base_model", "license"} & ModelCard(text).data.to_dict().keys()
+    assert not re.search(r"layer|last|unknown|[Bb]ase model|static|\| dropout|dense", text)
+    assert "| learning rate | 0.0015; the preset's is 0.003 |" in text
+    record["base_model"] = {"name": "mine", "on_hub": False, "license": "mit"}
+    write_card(tmp_path, RunRecord.from_json(record), build_static())  # a table trained further
+    text = (tmp_path / CARD).read_text()
+    assert ModelCard(text).data.license == "mit"
+    assert "| base model | mine |" in text
 
 
 @pytest.mark.parametrize("layout", ["native", "hf", "onnx"])

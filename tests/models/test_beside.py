@@ -4,14 +4,17 @@ both.
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from model_cases import build_model
+from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
@@ -27,6 +30,7 @@ from dystress_text.models.hybrid_module import HybridEmbedding
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
+from dystress_text.training.run_record import BASE
 
 TEXTS = [
     *make_sentences(9),
@@ -107,6 +111,29 @@ def weights_of(folder):
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in folder.glob("*.safetensors")
     }
+
+
+def test_the_dense_model_alone_is_measured_beside_the_untrained_hybrid(train, models, tmp_path):
+    texts = make_sentences(12, seed=3)
+    pairs = tmp_path / "pairs.csv"
+    rows = [f"{a},{b},{i % 6}" for i, (a, b) in enumerate(pairwise(texts))]
+    pairs.write_text("\n".join(["sentence1,sentence2,score", *rows]) + "\n")
+    folder, code = train("bert", f"--eval_file={pairs}")
+    assert code == 0
+    record = json.loads((folder / "run.json").read_text())
+    dense = SentenceTransformer(str(models / "bert"), device="cpu")
+    vectors = normalize(dense.encode(texts, convert_to_tensor=True), dim=1)
+    cosines = (vectors[:-1] * vectors[1:]).sum(1).tolist()
+    expected = 100 * spearmanr(cosines, [i % 6 for i in range(11)]).statistic
+    assert list(record["untrained"]) == [BASE, "avg"]
+    assert record["untrained"][BASE]["pairs_spearman"] == pytest.approx(expected, abs=0.1)
+    card = (folder / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name")  # no base_model that the hub does not have
+    assert "# bert with word vectors" in card
+    assert "| dense model | bert, not trained |" in card
+    assert f"| {BASE} | untrained, avg |" in card
+    assert "AutoModel" not in card  # the folder's transformer is one part of it
+    assert not re.search(r"layers|Pooling: |base model \||\| dropout", card)
 
 
 @pytest.mark.parametrize("kind", ["bert", "prompts", "static"])

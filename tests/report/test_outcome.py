@@ -37,7 +37,7 @@ def test_the_gain_on_held_out_texts_has_the_interval_of_a_t_test(seed):
     )
     wanted = stats.ttest_1samp(gains, 0)
     low, high = wanted.confidence_interval(0.95)
-    line, kept = outcome(found)
+    line, *_, kept = outcome(found)
     expected = [20.0, 20 + gains.mean(), 61.0, gains.mean(), 95, low, high, 80, wanted.pvalue]
     assert numbers(line.partition("untrained")[2]) == pytest.approx(expected, abs=0.06)
     assert ("not significant" in line) == (low < 0 < high) == bool(seed)

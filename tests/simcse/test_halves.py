@@ -1,6 +1,4 @@
-"""Held-out texts and their halves: which, where they are cut, the figures against loops, what a run
-says.
-"""
+"""Held-out texts and rows: which, how texts are cut, the figures against loops, what a run says."""
 
 import json
 import re
@@ -13,14 +11,11 @@ import torch
 from scipy.stats import sem
 from sklearn.metrics.pairwise import cosine_similarity
 
-from dystress_text.files.text_lines import CorpusReport
-from dystress_text.models.static import embedded_tokenizer, pretrained_tokenizer
 from dystress_text.programs.train import main
 from dystress_text.simcse import halves
-from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.halves import (
-    LEAST,
     METRIC,
+    OF_PAIRS,
     by_words,
     compared,
     halves_of,
@@ -28,8 +23,7 @@ from dystress_text.simcse.halves import (
     measure,
     outcome,
 )
-from dystress_text.simcse.texts import plain_text
-from dystress_text.training.run_record import HeldOut, RunRecord
+from dystress_text.training.run_record import BASE, HeldOut, RunRecord
 from dystress_text.training.trainer import Trainer
 
 RNG = np.random.default_rng(0)
@@ -57,14 +51,20 @@ VOCABULARY = [
 TEXTS = [f"{' '.join(RNG.choice(RNG.choice(VOCABULARY, 5), 11))} n{i}" for i in range(700)]
 
 
-def corpus_of(tmp_path, lines):
+def text_file(tmp_path, lines=TEXTS):
     file = tmp_path / "mine.txt"
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    text = plain_text(file)
-    tokenizer = pretrained_tokenizer(embedded_tokenizer())
-    return load_corpus(text, tokenizer, 99, cache_dir=tmp_path), text.sentences(
-        CorpusReport(), None
-    )
+    return file
+
+
+def held_of(lines, most=500):
+    """Return the texts that are held out, and the numbers of those that are not trained on."""
+    held, numbers = hold_out(lambda: ((line,) for line in lines), most)
+    return [line for (line,) in held], numbers.tolist()
+
+
+def texts_of(lines):
+    return [(line,) for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -83,35 +83,37 @@ def test_a_text_is_cut_at_the_middle_word(text, first, second):
     )
 
 
-def test_texts_are_held_out_at_even_distances_with_their_copies_and_never_short_ones(tmp_path):
-    lines = [*TEXTS, *TEXTS[:100]]
+def test_texts_are_held_out_at_even_distances_with_their_copies_and_never_short_ones():
+    lines = [*TEXTS, *(text.upper() for text in TEXTS[60:160])]
     lines[30:60] = [f"short {i}" for i in range(30)]
-    corpus, sentences = corpus_of(tmp_path, lines)
-    held, numbers = hold_out(corpus, sentences, 500)
-    distinct = len(dict.fromkeys(lines))
-    assert LEAST < len(held) <= distinct // 10
-    assert len({*held}) == len(held)
-    assert not {lines[i] for i in set(range(len(lines))) - {*numbers.tolist()}} & {*held}
-    assert {lines[i] for i in numbers} == {*held}
+    held, numbers = held_of(lines)
+    assert len({*held}) == len(held) == 67  # a tenth of the 670 that are distinct and long enough
+    assert {lines[i].lower() for i in numbers} == {*held}
+    assert not {line.lower() for i, line in enumerate(lines) if i not in numbers} & {*held}
     places = [lines.index(text) for text in held]
-    assert min(np.diff(places)) > 0
-    assert set(np.diff([place for place in places if 70 < place < 700])) <= {
-        10,
-        11,
-        12,
-    }  # 800 lines / 72 texts
-    assert not set(places) & set(range(30, 60))
-    again, few = hold_out(corpus, list(lines), 500), hold_out(corpus, list(lines), 60)
-    assert again[0] == held
-    assert LEAST < len(few[0]) <= 60
+    assert set(np.diff([place for place in places if place > 60])) == {10}
+    assert len(held_of(lines, 60)[0]) == 60
+    assert len(held_of(lines, 9)[0]) == 9
 
 
-@pytest.mark.parametrize(
-    "lines", [TEXTS[:499], [f"word{i}" for i in range(700)], ["stone"] * 9, TEXTS[:9] * 90]
-)
-def test_of_a_small_text_or_of_single_words_nothing_is_held_out(lines, tmp_path):
-    held, numbers = hold_out(*corpus_of(tmp_path, lines), 500)
-    assert (held, len(numbers)) == ([], 0)
+@pytest.mark.parametrize(("texts", "count"), [(49, 0), (50, 25), (249, 25), (260, 26), (700, 70)])
+def test_a_tenth_is_held_out_and_25_of_few_texts_but_never_more_than_half(texts, count):
+    assert len(held_of(TEXTS[:texts])[0]) == count
+    short = [f"word{i}" for i in range(700)]
+    assert len(held_of([*TEXTS[:texts], *short, *TEXTS[:texts]])[0]) == count
+
+
+def test_a_held_out_anchor_is_not_trained_on_and_no_two_rows_have_one_positive():
+    rows = [(f"question {i // 2}", f"answer {i}", "other") for i in range(300)]
+    rows += [(f"late {i}", f"answer {i}", "other") for i in range(300)]
+    rows += [("same", "same", "other")]
+    held, numbers = hold_out(lambda: iter(rows), 500)
+    assert len(held) == 25  # of 150 distinct anchors
+    assert {*held} <= {*rows}
+    anchors = {row[0] for row in held}
+    assert len(anchors) == len({row[1] for row in held}) == len(held)
+    assert numbers.tolist() == [i for i, row in enumerate(rows) if row[0] in anchors]
+    assert not {row[0] for row in rows[300:]} & anchors  # their positives came before
 
 
 def test_the_figure_of_an_encoder_is_that_of_a_loop(tmp_path):
@@ -124,7 +126,7 @@ def test_the_figure_of_an_encoder_is_that_of_a_loop(tmp_path):
             table[s] = np.mean(words, axis=0)
         return torch.tensor(np.array([table[s] for s in sentences]))
 
-    found, nearest = measure(texts, encode)
+    found, nearest = measure(texts_of(texts), encode)
     cut = [
         (" ".join(t.split()[: len(t.split()) // 2]), " ".join(t.split()[len(t.split()) // 2 :]))
         for t in texts
@@ -141,11 +143,31 @@ def test_the_figure_of_an_encoder_is_that_of_a_loop(tmp_path):
     )
     assert nearest == near.argmax(1).tolist()
     texts[60] = "x" * 300
-    record = compared(texts, (found, [60] * 80), (found[::-1], [7] * 80))
+    searches = texts_of(texts)
+    record = compared(searches, (found, [60] * 80), (found[::-1], [7] * 80))
     assert record["neighbours"] == [[text, "x" * 200 + "…", texts[7]] for text in texts[:5]]
     gains = [100.0 * (x - y) for x, y in zip(expected[::-1], expected, strict=True)]
     assert record["gain"] == pytest.approx(np.mean(gains))
-    assert record["error"] == pytest.approx(sem(gains))
+    # Bonett and Price: one more of each kind, with n instead of n - 1
+    assert record["error"] == pytest.approx(sem([*gains, 100, -100], ddof=0))
+    alike = compared(searches, (found, nearest), (found, nearest))
+    assert (alike["gain"], alike["error"] > 0) == (0, True)
+    assert compared(texts_of(TEXTS[:1]), (found[:1], [0]), (found[:1], [0]))["error"] is None
+
+
+def test_the_figure_of_pairs_is_that_of_a_loop():
+    rng = np.random.default_rng(1)
+    rows = [(f"anchor {i}", f"positive {i}") for i in range(30)]
+    anchors = rng.normal(size=(30, 3))
+    positives = anchors + 0.8 * rng.normal(size=(30, 3))
+    table = {row[0]: vector for row, vector in zip(rows, anchors, strict=True)}
+    table |= {row[1]: vector for row, vector in zip(rows, positives, strict=True)}
+    found, _ = measure(rows, lambda texts: torch.tensor(np.array([table[t] for t in texts])))
+    cosines = cosine_similarity(anchors, positives)
+    best = [max(range(30), key=lambda j: row[j]) for row in cosines]
+    assert found.tolist() == [float(near == i) for i, near in enumerate(best)]
+    assert 3 < found.sum() < 27
+    assert compared(rows, (found, best), (found, best))["metric"] == OF_PAIRS
 
 
 def test_words_have_the_ranks_of_a_loop_over_bm25():
@@ -173,22 +195,26 @@ def test_words_have_the_ranks_of_a_loop_over_bm25():
     for first, own in cut:
         scores, mine = [score(first, second) for _, second in cut], score(first, own)
         expected.append(float(sum(s >= mine - 1e-6 for s in scores) == 1))
-    assert by_words(texts).tolist() == expected
+    assert by_words(texts_of(texts)).tolist() == expected
     assert len(texts) / 9 < sum(expected) < len(texts)
-    assert by_words(["! ! ! ! ! ! ! !", "? ? ? ? ? ? ? ?", "— — — — — —"]).tolist() == [1, 1, 1]
+    marks = ["! ! ! ! ! ! ! !", "? ? ? ? ? ? ? ?", "— — — — — —"]
+    assert by_words(texts_of(marks)).tolist() == [1, 1, 1]
 
 
 def test_a_model_that_gives_one_vector_for_all_finds_none():
     assert halves._found(
         np.array([[0.5, 0.5 - 1e-8, 0.1], [0.2, 0.3, 0.2], [1, 0, 0.9]])
     ).tolist() == [0, 1, 0]
-    assert measure(TEXTS[:50], lambda texts: torch.ones(len(texts), 3))[0].tolist() == [0] * 50
+    assert (
+        measure(texts_of(TEXTS[:50]), lambda texts: torch.ones(len(texts), 3))[0].tolist()
+        == [0] * 50
+    )
 
 
 def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one_says_the_same(
     tmp_path, capsys, monkeypatch
 ):
-    corpus_of(tmp_path, TEXTS)
+    text_file(tmp_path)
     line = [
         "--preset=own-text",
         f"--train_file={tmp_path / 'mine.txt'}",
@@ -197,8 +223,8 @@ def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one
     ]
     assert main([*line, f"--output_dir={tmp_path / 'out'}"]) == 0
     record, out = json.loads((tmp_path / "out" / "run.json").read_text()), capsys.readouterr().out
-    (said,) = outcome(RunRecord.from_json(record))
-    assert f"\n{said}\n" in out
+    said, meaning = outcome(RunRecord.from_json(record))
+    assert f"\n{said}\n{meaning}\n" in out
     figures = [
         record["untrained"]["avg"][METRIC],
         record["trained"][METRIC],
@@ -210,7 +236,7 @@ def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one
     assert (
         record["halves"]["texts"],
         "630 samples: " in out,
-        "\n70 texts are held out\n" in out,
+        "\n70 samples are held out" in out,
     ) == (70, True, True)
     assert record["halves"]["gain"] == pytest.approx(figures[1] - figures[0], abs=0.01)
     page = (tmp_path / "out" / "report.html").read_text()
@@ -218,13 +244,10 @@ def test_a_run_says_whether_it_helped_on_console_page_and_card_and_a_resumed_one
     rows = [cell for row in record["halves"]["neighbours"] for cell in row]
     assert len(rows) == 15
     assert all(f'<td class="text">{cell}</td>' in page for cell in rows)
-    assert "It favours crops" in page
+    assert meaning in page
     card = (tmp_path / "out" / "README.md").read_text()
-    assert f"| {METRIC} | {figures[0]:.2f} | {figures[1]:.2f} |" in card
-    assert (
-        f" {METRIC}: the share of texts that were not trained on, cut into two, whose first half"
-        in card
-    )
+    assert f"| {METRIC} | {figures[2]:.2f} | {figures[0]:.2f} | {figures[1]:.2f} |" in card
+    assert meaning in card
 
     step, resumed = Trainer._step, [*line, f"--output_dir={tmp_path / 'two'}", "--save_steps=2"]
 
@@ -261,7 +284,7 @@ def test_a_text_without_spaces_is_held_out_and_measured_by_its_characters(tmp_pa
 
 
 def test_who_has_few_texts_or_scored_pairs_or_says_no_has_none_held_out(tmp_path, capsys):
-    corpus_of(tmp_path, TEXTS)
+    text_file(tmp_path)
     line = [
         f"--train_file={tmp_path / 'mine.txt'}",
         "--dim=4",
@@ -269,7 +292,7 @@ def test_who_has_few_texts_or_scored_pairs_or_says_no_has_none_held_out(tmp_path
         f"--output_dir={tmp_path / 'out'}",
     ]
     line += ["--preset=own-text", "--overwrite_output_dir"]
-    for more in (["--held_out=0"], ["--eval_set=mini_sts"], ["--max_train_samples=400"]):
+    for more in (["--held_out=0"], ["--eval_set=mini_sts"], ["--max_train_samples=49"]):
         assert main([*line, *more]) == 0
         record, out = (
             json.loads((tmp_path / "out" / "run.json").read_text()),
@@ -277,9 +300,9 @@ def test_who_has_few_texts_or_scored_pairs_or_says_no_has_none_held_out(tmp_path
         )
         assert "halves" not in record
         assert outcome(RunRecord.from_json(record)) == []
-        assert ("no text is held out: " in out) == ("400" in more[0])
+        assert ("no samples are held out: " in out) == ("49" in more[0])
     assert main([*line, "--views=dropout", "--held_out=9"]) == 2
-    assert "--held_out: has no effect without --views crop" in capsys.readouterr().err
+    assert "--held_out: requires --views crop or --supervised" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -293,4 +316,19 @@ def test_a_gain_is_significant_from_two_standard_errors_on(gain, error, flag):
         trained={METRIC: 50 + gain},
         words={METRIC: 55.0},
     )
-    assert outcome(record)[0].endswith(f"): {flag}significant")
+    line, _, *worse = outcome(record)
+    assert line.endswith(f"): {flag}significant")
+    assert len(worse) == (gain < 0)
+
+
+def test_a_hybrid_is_compared_with_its_base_model_alone():
+    record = RunRecord(
+        halves=HeldOut(70, 3.0, 1.0, metric=OF_PAIRS),
+        settings={"pooler_type": "avg"},
+        untrained={BASE: {OF_PAIRS: 50.0}, "avg": {OF_PAIRS: 54.0}},
+        trained={OF_PAIRS: 53.0},
+        words={OF_PAIRS: 55.0},
+    )
+    line = outcome(record)[0]
+    assert f"{BASE} 50.0, untrained 54.0, trained 53.0, BM25 55.0" in line
+    assert f"trained - {BASE} = +3.00" in line

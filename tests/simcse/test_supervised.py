@@ -7,17 +7,22 @@ import json
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import set_dropout
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.models.embedder import without_normalization
 from dystress_text.programs.train import main
+from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.halves import OF_PAIRS
 from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import training_text
+from dystress_text.simcse.training_data import prepare_data
 
 WORDS = zip(
     ("cat", "dog", "bird", "fish", "man", "woman") * 4, ("dog", "bird", "fish") * 8, strict=True
@@ -115,6 +120,53 @@ def test_the_program_trains_on_rows(flags, tmp_path, columns, more, capsys):
     )
     first = [f"sample 1, {name}: {text!r}" for name, text in zip(NAMES, ROWS[0], strict=True)]
     assert "\n".join(first[:columns]) in printed
+
+
+def test_own_text_on_rows_has_the_loss_of_sentence_transformers_static_models(tmp_path):
+    options = ["--preset=own-text", "--supervised", "--loss=infonce(0.05)", "--dim=16"]
+    settings = parse([*options, f"--train_file={table(tmp_path)}"])
+    text = training_text(settings.text)
+    initial = load_initial_model(settings.text, settings.given, text)
+    data = prepare_data(text, initial, settings, Accelerator(cpu=True))
+    task = SimcseTask(initial, data.corpus, settings.loss)
+    rows = np.arange(6)  # the distinct ones
+    assert len(task.corpus) == len(rows)
+    found = task.loss(task.embed(task.model, task.load(rows, 0)))
+    features = [initial.model.preprocess([ROWS[i][k] for i in rows]) for k in range(3)]
+    expected = MultipleNegativesRankingLoss(initial.model, scale=20)(features, None)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert found > 0.1
+
+
+def test_own_text_learns_from_pairs_and_is_measured_on_rows_that_it_does_not_train_on(
+    tmp_path, capsys
+):
+    # a positive shares no word with its anchor: only training can tell
+    numbers = np.random.default_rng(0).integers(0, 20, (400, 3)).tolist()
+    rows = [
+        [" ".join(f"{side}{'abcdefghijklmnopqrst'[i]}" for i in of_row) for side in ("x", "y")]
+        for of_row in numbers
+    ]
+    file = table(tmp_path, 2, rows, ("anchor", "positive"))
+    out = tmp_path / "out"
+    line = ["--preset=own-text", "--supervised", f"--train_file={file}", "--dim=32"]
+    line += ["--vocabulary=text", f"--output_dir={out}"]
+    assert main([*line, "--views=crop"]) == 2
+    assert main(line) == 0
+    record = json.loads((out / "run.json").read_text())
+    held = record["halves"]["texts"]
+    distinct = len({*map(tuple, rows)})
+    assert 35 <= held <= 40
+    printed = capsys.readouterr().out
+    assert f"\n{held} samples are held out" in printed
+    assert f"{distinct - held} rows of 2 sentences" in printed
+    assert record["untrained"]["avg"][OF_PAIRS] < 10
+    assert record["words"][OF_PAIRS] < 10
+    assert record["trained"][OF_PAIRS] > 50
+    assert "below the untrained" not in printed
+    card = (out / "README.md").read_text()
+    assert f"| {OF_PAIRS} |" in card
+    assert "1705.00652" in card
 
 
 def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_are_texts(tmp_path):
