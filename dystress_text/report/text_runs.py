@@ -31,11 +31,13 @@ from dystress_text.evaluation.results import (
     result_of,
     results_in,
 )
+from dystress_text.evaluation.words import WORDS
 from dystress_text.report.runs import FinishedRun, read_finished
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM
 from dystress_text.training.run_record import FINISHED, RunRecord
 
 TRAINING = "training"
+LEXICAL_ROW = "TF-IDF/BM25"  # what tables call the lexical baseline
 Measured = dict[str, dict[str, dict[str, Any]]]
 # of columns: what training calls the same data in its metrics
 _TITLES = {task.name: task.title for task in STS_SETS.values()} | {
@@ -86,7 +88,9 @@ class TextRun(FinishedRun):
         record = self.record.to_json()
         kept = {name: record[name] for name in _KEPT if name in record}
         chosen = self.record.settings.get("metric_for_best_model")
-        kept["settings"] = {**self.settings, "seed": self.seed, "metric_for_best_model": chosen}
+        preset = self.record.settings.get("preset")
+        more = {"seed": self.seed, "metric_for_best_model": chosen, "preset": preset}
+        kept["settings"] = {**self.settings, **more}
         kept["corpus"] = {name: self.record.corpus[name] for name in ("sentences", "sha256")}
         evaluated = Evaluated(self.folder.name, self.figures, self.variants, self.measured)
         return json.dumps({**kept, **vars(evaluated)})
@@ -147,7 +151,9 @@ def _models(results: Iterable[Result]) -> list[Evaluated]:
     """Return each model with each of its poolers."""
     of_model: dict[str, list[Result]] = {}
     for result in results:
-        name = Path(result.model).absolute().name
+        name = LEXICAL_ROW
+        if result.model != WORDS:
+            name = Path(result.model).absolute().name
         pooler = result.settings.get("pooler_type")
         of_model.setdefault(f"{name}, {pooler}" if pooler else name, []).append(result)
     return [_evaluated(name, several) for name, several in of_model.items()]
