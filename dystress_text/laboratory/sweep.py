@@ -14,8 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from dystress_text.report.text_runs import read_text_runs
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.presets import TABLES
-from dystress_text.simcse.settings import RunSettings, TextSettings
+from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.texts import training_text
 from dystress_text.simcse.training_data import fit_settings, prepare_data
 from dystress_text.training.run_folder import RECORD
@@ -49,7 +48,8 @@ from dystress_text.training.run_record import RunRecord
 from dystress_text.training.run_state import finished_record, locked_folder
 from dystress_text.training.surroundings import left_as_they_were
 
-_NOT_STARTED = "not started"
+LEXICAL = "lexical"  # folders of the results of models that are no runs
+UNTRAINED = "untrained"
 SET_HERE = {
     "--output_dir",
     "--seed",
@@ -60,113 +60,77 @@ SET_HERE = {
 }
 
 
-@dataclass(frozen=True)
-class TestSets:
-    """What each model of the sweep is measured on.
-
-    Attributes:
-        suite: of the tasks.
-        tasks: by name, in table order.
-        pairs: files or data sets, by the name and the checksum of the pairs.
-        retrieval: folders or files, by the name and the checksum of the collection.
-        data_dir: where prepared data lie.
-    """
-
-    suite: str
-    tasks: tuple[str, ...]
-    pairs: Mapping[tuple[str, str], str]
-    retrieval: Mapping[tuple[str, str], str]
-    data_dir: str | None
-
-    @classmethod
-    def read(cls, options: Any) -> TestSets:
-        """Read what the options name, and look whether the files of the tasks are there."""
-        tasks = options.tasks
-        if tasks is None:
-            tasks = [] if options.pairs or options.retrieval else ["sts"]
-        groups = choose(options.suite, [task for task in tasks if task != "none"])
-        chosen = [task for group in groups.values() for task in group]
-        folder = suite_folder(options.suite, options.data_dir)
-        for file in (folder / name for task in chosen for name in task.files):
-            if not file.is_file():
-                reason = (
-                    f"no {file}; dystress prepare senteval gets it, --suite mini needs none, "
-                    "--pairs and --retrieval measure on your own data"
-                )
-                raise ParameterError("data_dir", reason)
-        pairs = [read_scored_pairs(source, "pairs") for source in options.pairs]
-        check_distinct("pairs", [each.name for each in pairs])
-        collections = read_collections("retrieval", options.retrieval)
-        return cls(
-            options.suite,
-            tuple(task.name for task in chosen),
-            {
-                (each.name, each.checksum): source
-                for each, source in zip(pairs, options.pairs, strict=True)
-            },
-            {
-                (each.name, str(each.about["sha256"])): str(path)
-                for each, path in zip(collections, options.retrieval, strict=True)
-            },
-            options.data_dir,
-        )
-
-    def without_transfer(self) -> TestSets:
-        """Return those that the lexical baseline can be measured on."""
-        sts = {task.name for task in SUITES[self.suite]["sts"]}
-        return replace(self, tasks=tuple(task for task in self.tasks if task in sts))
-
-    def evaluation(self, folder: Path, *of: str, weights: str | None = None) -> Iterator[list[str]]:
-        """Yield the command that measures what the results in a folder lack, if they lack any."""
-        # what a user measured with other options is no figure of the run
-        wanted = {**OWN_SETTINGS, "mode": "test"}
-        results = [each for each in results_in(folder) if each.has(wanted)]
-        results = [each for each in results if weights in (None, each.weights)]
-        evaluated = {each.task for each in results if each.group.startswith(f"{self.suite}/")}
-        measured = {(each.group, each.task, each.data) for each in results}
-        missing = {"tasks": [task for task in self.tasks if task not in evaluated]}
-        for group, sources in (("pairs", self.pairs), ("retrieval", self.retrieval)):
-            missing[group] = [sources[key] for key in sources if (group, *key) not in measured]
-        named = [[f"--{option}", *values] for option, values in missing.items() if values]
-        data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
-        if named:
-            yield [*_program("senteval"), *of, "--suite", self.suite, *data, *chain(*named)]
+# what each model is measured on: what the evaluation calls it, by option, name and checksum
+Sets = Mapping[tuple[str, str, str | None], str]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A model that is measured as the runs are: the untrained one, or the lexical baseline."""
+    """A model that is measured as the runs are, such as the untrained one."""
 
     folder: Path  # of the results
-    model: str  # what --model calls it
-    sets: TestSets
+    evaluation: tuple[str, ...]  # options of the evaluation besides the sets
+    sets: Sets
     weights: str | None = None  # their checksum; None for any
 
     def commands(self) -> Iterator[list[str]]:
         """Yield what is left to do, each step when those before it are done."""
-        output = str(self.folder / RESULTS)
-        of = ("--model", self.model, "--output", output)
-        yield from self.sets.evaluation(self.folder, *of, weights=self.weights)
+        # what a user measured with other options is no figure of the run
+        own = {**OWN_SETTINGS, "mode": "test"}
+        measured = {
+            ("tasks", each.task, None) if "/" in each.group else (each.group, each.task, each.data)
+            for each in results_in(self.folder)
+            if each.has(own) and self.weights in (None, each.weights)
+        }
+        missing: dict[str, list[str]] = {}
+        for key, source in self.sets.items():
+            if key not in measured:
+                missing.setdefault(f"--{key[0]}", []).append(source)
+        if missing:
+            named = [word for option, sources in missing.items() for word in (option, *sources)]
+            yield [*_program("senteval"), *self.evaluation, *named]
 
 
 @dataclass(frozen=True)
-class PlannedRun:
-    """A run of the sweep, done or not."""
+class PlannedRun(Measured):
+    """A run of the sweep, done or not; its folder is named by the configuration and the seed."""
 
-    folder: Path  # where it goes, named by the configuration and the seed
-    options: tuple[str, ...]  # of the training program, without the folder and resuming
-    sets: TestSets
+    options: tuple[str, ...] = ()  # of the training program, without the folder and resuming
 
     def commands(self) -> Iterator[list[str]]:
-        """Yield what is left to do, each step when those before it are done."""
         if not self.is_trained():
             folder = (f"--output_dir={self.folder}", "--resume_from_checkpoint=auto")
             yield [*_program("train"), *self.options, *folder]
-        yield from self.sets.evaluation(self.folder, "--model", str(self.folder))
+        yield from super().commands()
 
     def is_trained(self) -> bool:
         """Whether the folder holds this run, finished; one with other settings is refused."""
         return finished_record(self.folder, parse(self.options).asked()) is not None
+
+
+def sets_of(options: Any) -> Sets:
+    """Read what models will be measured on; look whether the files of the tasks are there."""
+    tasks = options.tasks
+    if tasks is None:
+        tasks = [] if options.pairs or options.retrieval else ["sts"]
+    groups = choose(options.suite, [task for task in tasks if task != "none"])
+    chosen = [task for group in groups.values() for task in group]
+    folder = suite_folder(options.suite, options.data_dir)
+    for file in (folder / name for task in chosen for name in task.files):
+        if not file.is_file():
+            reason = f"no {file}; dystress prepare senteval gets it; --suite mini and --pairs "
+            raise ParameterError("data_dir", f"{reason}need none")
+    pairs = [read_scored_pairs(source, "pairs") for source in options.pairs]
+    check_distinct("pairs", [each.name for each in pairs])
+    sets: dict[tuple[str, str, str | None], str] = {}
+    for task in chosen:
+        sets["tasks", task.name, None] = task.name
+    for source, each in zip(options.pairs, pairs, strict=True):
+        sets["pairs", each.name, each.checksum] = source
+    collections = read_collections("retrieval", options.retrieval)
+    for path, collection in zip(options.retrieval, collections, strict=True):
+        sets["retrieval", collection.name, str(collection.about["sha256"])] = str(path)
+    return sets
 
 
 def _program(name: str) -> list[str]:
@@ -202,9 +166,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             raise UserError(f"{argument}: not behind --, each run has its own")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
-    sets = TestSets.read(options)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
-    runs = []
+    planned = []
     compared = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
@@ -216,10 +179,9 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
                 settings = parse(run_options)
                 record = RunRecord(settings=settings.options(), loss=str(settings.loss))
                 compared[name] = FinishedRun(folder, record)
-                runs.append(PlannedRun(folder, run_options, sets))
-    baselines_named(
-        options.baseline, {run.configuration: run.record.loss for run in compared.values()}
-    )
+                planned.append((folder, run_options))
+    losses = {run.configuration: run.record.loss for run in compared.values()}
+    baselines_named(options.baseline, losses)
     away = differing([*compared.values()], {"loss"})
     if away and not options.different_settings:
         raise UserError(
@@ -227,25 +189,42 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             "difference between them is a temperature's; "
             "--different_settings runs them all the same"
         )
-    return runs
+    sets = sets_of(options)
+    suite = evaluation_of(options)
+    return [
+        PlannedRun(folder, ("--model", str(folder), *suite), sets, options=run_options)
+        for folder, run_options in planned
+    ]
 
 
-def untrained_models(runs: Sequence[PlannedRun]) -> Iterator[Measured]:
-    """Save the model that runs start from, once for those with the same; yield what it lacks.
+def evaluation_of(options: Any) -> tuple[str, ...]:
+    """Return the options of all evaluations."""
+    data = () if options.data_dir is None else ("--data_dir", options.data_dir)
+    return ("--suite", options.suite, *data)
+
+
+def references(options: Any, runs: Sequence[PlannedRun]) -> Iterator[Measured]:
+    """Yield the lexical baseline, and the model that the runs start from, which is saved.
 
     What a run would refuse before its first step is refused here.
     """
-    known: list[TextSettings] = []
-    for run in runs:
-        settings = parse(run.options)
-        if settings.text in known:
-            continue
-        name = f"untrained-{len(known) + 1}" if known else "untrained"
-        known.append(settings.text)
-        folder = run.folder.with_name(name)
-        save_untrained(settings, folder)
+    output: Path = options.output_dir
+    suite = evaluation_of(options)
+    transfer = {task.name for task in SUITES[options.suite]["transfer"]}
+    sets = {key: source for key, source in runs[0].sets.items() if key[1] not in transfer}
+    results = str(output / LEXICAL / RESULTS)
+    yield Measured(output / LEXICAL, ("--model", WORDS, "--output", results, *suite), sets)
+    if not any(True for run in runs for _ in run.commands()):
+        return
+    for run in runs[: len(configurations(options)) if options.different_settings else 1]:
+        folder = output / UNTRAINED
+        if options.different_settings:
+            folder = output / f"{UNTRAINED}-{run.folder.name}"
+        save_untrained(parse(run.options), folder)
         weights = load_model(str(folder), None)[1]["weights"]
-        yield Measured(folder, str(folder), run.sets, weights)
+        results = str(folder / RESULTS)
+        evaluation = ("--model", str(folder), "--output", results, *suite)
+        yield Measured(folder, evaluation, run.sets, weights)
 
 
 def save_untrained(settings: RunSettings, folder: Path) -> None:
@@ -276,22 +255,15 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         logs.mkdir(exist_ok=True)
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         print(f"{count}, {options.jobs} at once, in {output}", flush=True)
-        references = [Measured(output / "lexical", WORDS, runs[0].sets.without_transfer())]
-        if any(True for run in runs for _ in run.commands()):
-            references += untrained_models(runs)
-        alike = not options.different_settings
-        failures = run_all([*references, *runs], logs, options.jobs, alike)
+        failures = run_all([*references(options, runs), *runs], logs, options.jobs)
         done = [run.folder for run in runs if run.folder.name not in failures]
         if done:
-            others = [output / "lexical", *sorted(output.glob("untrained*"))]
+            others = [output / LEXICAL, *sorted(output.glob(f"{UNTRAINED}*"))]
             others = [folder for folder in others if results_in(folder)]
             compared = Comparisons(*read_text_runs([*others, *done]), options.baseline)
             print(f"\n{render(compared, 'text')}\n")
             print(leave_report(output, lambda: text_page(compared), "the runs"))
-        not_started = list(failures.values()).count(_NOT_STARTED)
-        failed = len(runs) - len(done) - not_started
-        rest = f", {not_started} not started, as all would fail" if not_started else ""
-        print(f"{len(done)} done, {failed} failed{rest}")
+        print(f"{len(done)} done, {len(failures)} failed")
     return not failures
 
 
@@ -303,26 +275,22 @@ class _Runner:
         logs: folder of the processes' output.
         environment: of the processes.
         signals: those that have asked the sweep to stop.
-        alike: whether the runs differ in the loss alone, so that all fail where the first one does.
-        failed: the names of those that failed before any run had begun.
+        stopped: why nothing more is started: what fails before any run has begun fails all.
     """
 
     logs: Path
     environment: Mapping[str, str]
     signals: list[int]
-    alike: bool
-    failed: list[str] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
 
     def __call__(self, run: Measured | PlannedRun) -> str:
         """Return why the run failed; empty where it did not."""
         name = run.folder.name
-        if self.failed:
-            return _NOT_STARTED
         reason = ""
         with (self.logs / f"{name}.log").open("a+", encoding="utf-8") as log:
             try:
                 for command in run.commands():
-                    if self.signals:
+                    if self.signals or self.stopped:
                         break
                     self._wait_until_free(run.folder)
                     print(f"{name}: {command[3]}", flush=True)
@@ -344,8 +312,8 @@ class _Runner:
                 reason = str(error)
         if reason:
             print(f"failed: {name}: {one_line(reason)}", file=sys.stderr, flush=True)
-            if self.alike and not any(self.logs.parent.glob(f"*/{RECORD}")):
-                self.failed.append(name)
+            if not any(self.logs.parent.glob(f"*/{RECORD}")):
+                self.stopped.append(name)
         return reason
 
     def _wait_until_free(self, folder: Path) -> None:
@@ -377,9 +345,7 @@ def _error_in(log: str) -> str:
     return (errors or lines or [""])[-1]
 
 
-def run_all(
-    runs: Sequence[Measured | PlannedRun], logs: Path, at_once: int, alike: bool
-) -> dict[str, str]:
+def run_all(runs: Sequence[Measured | PlannedRun], logs: Path, at_once: int) -> dict[str, str]:
     """Train and evaluate runs, so many at once, and return why some failed, by name.
 
     SIGTERM and Ctrl-C reach the processes, which save what they have and are waited for.
@@ -395,7 +361,8 @@ def run_all(
     }
     try:
         with ThreadPoolExecutor(at_once) as threads:
-            reasons = list(threads.map(_Runner(logs, environment, signals, alike), runs))
+            runner = _Runner(logs, environment, signals)
+            reasons = list(threads.map(runner, runs))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -403,5 +370,9 @@ def run_all(
         raise Interrupted(
             signals[0],
             f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there",
+        )
+    if runner.stopped:
+        raise UserError(
+            f"{runner.stopped[0]} failed before any run had begun; no other was started"
         )
     return {run.folder.name: reason for run, reason in zip(runs, reasons, strict=True) if reason}
