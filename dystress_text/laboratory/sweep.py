@@ -69,7 +69,8 @@ class Measured:
     """A model that is measured as the runs are, such as the untrained one."""
 
     folder: Path  # of the results
-    evaluation: tuple[str, ...]  # options of the evaluation besides the sets
+    model: str  # what the evaluation calls it
+    suite: tuple[str, ...]  # options of all evaluations
     sets: Sets
     weights: str | None = None  # their checksum; None for any
 
@@ -88,7 +89,10 @@ class Measured:
                 missing.setdefault(f"--{key[0]}", []).append(source)
         if missing:
             named = [word for option, sources in missing.items() for word in (option, *sources)]
-            yield [*_program("senteval"), *self.evaluation, *named]
+            # a run's own folder is where its results lie, and its card shows them
+            output = str(self.folder / RESULTS)
+            to = () if isinstance(self, PlannedRun) else ("--output", output)
+            yield [*_program("senteval"), "--model", self.model, *to, *self.suite, *named]
 
 
 @dataclass(frozen=True)
@@ -190,17 +194,13 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             "--different_settings runs them all the same"
         )
     sets = sets_of(options)
-    suite = evaluation_of(options)
+    suite: tuple[str, ...] = ("--suite", options.suite)
+    if options.data_dir is not None:
+        suite += ("--data_dir", options.data_dir)
     return [
-        PlannedRun(folder, ("--model", str(folder), *suite), sets, options=run_options)
+        PlannedRun(folder, str(folder), suite, sets, options=run_options)
         for folder, run_options in planned
     ]
-
-
-def evaluation_of(options: Any) -> tuple[str, ...]:
-    """Return the options of all evaluations."""
-    data = () if options.data_dir is None else ("--data_dir", options.data_dir)
-    return ("--suite", options.suite, *data)
 
 
 def references(options: Any, runs: Sequence[PlannedRun]) -> Iterator[Measured]:
@@ -208,23 +208,18 @@ def references(options: Any, runs: Sequence[PlannedRun]) -> Iterator[Measured]:
 
     What a run would refuse before its first step is refused here.
     """
-    output: Path = options.output_dir
-    suite = evaluation_of(options)
     transfer = {task.name for task in SUITES[options.suite]["transfer"]}
     sets = {key: source for key, source in runs[0].sets.items() if key[1] not in transfer}
-    results = str(output / LEXICAL / RESULTS)
-    yield Measured(output / LEXICAL, ("--model", WORDS, "--output", results, *suite), sets)
+    yield Measured(options.output_dir / LEXICAL, WORDS, runs[0].suite, sets)
     if not any(True for run in runs for _ in run.commands()):
         return
-    for run in runs[: len(configurations(options)) if options.different_settings else 1]:
-        folder = output / UNTRAINED
-        if options.different_settings:
-            folder = output / f"{UNTRAINED}-{run.folder.name}"
+    count = len(configurations(options)) if options.different_settings else 1
+    for run in runs[:count]:
+        name = UNTRAINED if count == 1 else f"{UNTRAINED}-{run.folder.name}"
+        folder = options.output_dir / name
         save_untrained(parse(run.options), folder)
         weights = load_model(str(folder), None)[1]["weights"]
-        results = str(folder / RESULTS)
-        evaluation = ("--model", str(folder), "--output", results, *suite)
-        yield Measured(folder, evaluation, run.sets, weights)
+        yield Measured(folder, str(folder), run.suite, run.sets, weights)
 
 
 def save_untrained(settings: RunSettings, folder: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dystress_text.cli.options import check_names
-from dystress_text.core.objectives import InfoNCELoss, Objective, loss
+from dystress_text.core.objectives import Objective, loss
 from dystress_text.core.other_losses import SigLIPLoss
 from dystress_text.core.registry import LossError
 from dystress_text.core.run_temperatures import LearnableTemperature
@@ -77,11 +77,6 @@ class FinishedRun:
         """The one temperature of all pairs, without a rule of another paper; None for others."""
         tau = None if self.loss is None else self.loss.arguments().get("temperature")
         return tau if isinstance(tau, float) else None
-
-    @property
-    def of_infonce(self) -> bool:
-        """Whether the loss is InfoNCE and nothing else, as SimCSE's."""
-        return isinstance(self.loss, InfoNCELoss) and len(self.loss.arguments()) == 1
 
     def metrics(self) -> list[Line]:
         return list(run_folder.read_steps(self.folder / run_folder.LOG))

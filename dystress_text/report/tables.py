@@ -201,7 +201,7 @@ class Comparisons:
         if self.presets_own in constants:
             fitting = [self.presets_own]
         else:
-            infonce = [other for other in constants if constants[other].of_infonce]
+            infonce = [each for each in constants if constants[each].record.loss[:8] == "infonce("]
             usual = (0.05, getattr(self.configurations[name][0].temperature, "tau_max", None))
             fitting = infonce or list(constants)
             fitting = [each for each in fitting if constants[each].constant in usual] or fitting

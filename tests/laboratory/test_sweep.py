@@ -30,7 +30,7 @@ from dystress_text.evaluation.catalogue import SUITES, TASKS
 from dystress_text.evaluation.results import results_in
 from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.laboratory import sweep as program
-from dystress_text.laboratory.sweep import PlannedRun, plan
+from dystress_text.laboratory.sweep import Measured, PlannedRun, plan
 from dystress_text.programs.sweep import main, make_parser
 from dystress_text.programs.train import main as train
 from dystress_text.simcse.presets import TABLES
@@ -280,7 +280,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 def test_a_real_run_is_known_by_its_settings(flags, tmp_path):
     options = tuple(flag for flag in flags if not flag.startswith("--output_dir"))
     sets = {("tasks", "MiniSTS", None): "MiniSTS"}
-    run = PlannedRun(tmp_path / "out", (), sets, options=options)
+    run = PlannedRun(tmp_path / "out", "out", (), sets, options=options)
     assert not run.is_trained()
     assert train(flags) == 0
     assert run.is_trained()
@@ -364,7 +364,7 @@ def test_three_temperatures_are_compared_on_own_pairs_and_the_page_begins_with_t
     monkeypatch.chdir(tmp_path)
     data = shared / "data"
     with lzma.open(data / "wiki_paragraphs.txt.xz", "rt", encoding="utf-8") as lines:
-        texts = [line for line in islice(lines, 900) if line.strip()]
+        texts = [line for line in islice(lines, 500) if line.strip()]
     Path("mine.txt").write_text("".join(texts), encoding="utf-8")
     stsb = (data / "senteval/STS/STSBenchmark/sts-dev.csv").read_text(encoding="utf-8")
     rows = [line.split("\t") for line in stsb.splitlines()[:500]]
@@ -373,7 +373,7 @@ def test_three_temperatures_are_compared_on_own_pairs_and_the_page_begins_with_t
         csv.writer(file).writerows([("sentence1", "sentence2", "score"), *table])
     losses = "dcl(0.05)", "dcl(0.1)", "dcl(0.2)"
     argv = ["--presets", "own-text", "--loss", *losses, "--pairs", "pairs.csv", "--seeds", "0"]
-    argv += ["--output_dir", "compared", "--", "--train_file", "mine.txt", "--max_steps", "5"]
+    argv += ["--output_dir", "compared", "--", "--train_file", "mine.txt", "--max_steps", "3"]
     assert main(argv) == 0
     printed = capsys.readouterr().out
     figures = {}
@@ -398,10 +398,9 @@ def test_three_temperatures_are_compared_on_own_pairs_and_the_page_begins_with_t
     assert f"untrained scores {figures['untrained']:.2f}." in answer
     assert main(argv) == 0  # nothing is left to do
     assert "senteval\n" not in capsys.readouterr().out
-    table = [(row[5], row[6], row[4]) for row in rows[:400]]
-    with Path("pairs.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("sentence1", "sentence2", "score"), *table])
-    assert main(argv) == 0  # other pairs are measured anew
-    assert [results_in(Path("compared") / name)[-1].details["count"] for name in figures] == 5 * [
-        400
-    ]
+    for name in figures:  # other pairs of the same name are measured
+        sets = {("pairs", "pairs", sha): "pairs.csv" for sha in (result.data, "other")}
+        measured = Measured(Path("compared") / name, name, (), sets)
+        assert [command[-2:] for command in measured.commands()] == [["--pairs", "pairs.csv"]]
+        known = {key: source for key, source in sets.items() if key[2] == result.data}
+        assert list(replace(measured, sets=known).commands()) == []
