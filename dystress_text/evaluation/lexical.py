@@ -24,7 +24,8 @@ from dystress_text.training.run_record import RunRecord
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LEXICAL = "lexical"  # the row's name, and what --model calls it
+LEXICAL = "lexical"  # what --model and tables of evaluations call it
+LABEL = "TF-IDF/BM25"  # what reports call it
 TITLE = (
     "pairs by the cosine of TF-IDF over word pieces (sublinear tf, idf of the set's own texts), "
     "search by BM25 over words without English stop words (bm25s); scripts without spaces by "
@@ -133,6 +134,6 @@ def not_beaten(record: RunRecord) -> list[str]:
     """Return a line for each set on which the trained model is not above the lexical baseline."""
     return [
         f"not above the lexical baseline: {name} {record.trained[name]:.1f}, "
-        f"TF-IDF/BM25 {record.words[name]:.1f}"
+        f"{LABEL} {record.words[name]:.1f}"
         for name in record.not_above_baseline
     ]

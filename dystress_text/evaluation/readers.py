@@ -7,6 +7,7 @@ one space. A file that is missing or damaged is a DataError that names file and 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,6 +57,12 @@ class StsPairs:
     def sentences(self) -> list[str]:
         """The distinct sentences, in order of appearance."""
         return list(dict.fromkeys([*self.first, *self.second]))
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the content."""
+        content = repr((self.first, self.second, self.scores.tolist()))
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ folder.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -15,22 +14,40 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+
+from dystress_text.cli.command_line import one_line
 from dystress_text.errors import Interrupted, ParameterError, UserError
-from dystress_text.evaluation.catalogue import choose
-from dystress_text.evaluation.results import OWN_SETTINGS, results_in
+from dystress_text.evaluation.catalogue import choose, suite_folder
+from dystress_text.evaluation.embedder import load_model
+from dystress_text.evaluation.evaluators import build_evaluation
+from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
+from dystress_text.evaluation.results import OWN_SETTINGS, RESULTS, results_in
+from dystress_text.evaluation.retrieval import read_collections
 from dystress_text.files.lock import LOCK, locked
-from dystress_text.report.runs import FinishedRun, differing
-from dystress_text.report.tables import Comparisons, verdict
+from dystress_text.models.loading import quiet
+from dystress_text.report.page import leave_report
+from dystress_text.report.runs import FinishedRun, as_folder, baselines_named, differing
+from dystress_text.report.tables import Comparisons, render
+from dystress_text.report.text_page import text_page
 from dystress_text.report.text_runs import read_text_runs
 from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.initial_model import load_initial_model
 from dystress_text.simcse.presets import TABLES
+from dystress_text.simcse.settings import RunSettings
+from dystress_text.simcse.texts import training_text
+from dystress_text.simcse.training_data import fit_settings, prepare_data
+from dystress_text.training.run_folder import RECORD
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.run_state import finished_record, locked_folder
+from dystress_text.training.surroundings import left_as_they_were
 
+UNTRAINED = "untrained"  # folder of the model that runs start from, and of its results
 SET_HERE = {
     "--output_dir",
     "--seed",
@@ -41,34 +58,81 @@ SET_HERE = {
 }
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run of the sweep, done or not."""
+# what each model is measured on: what the evaluation calls it, by option, name and checksum
+Sets = Mapping[tuple[str, str, str | None], str]
 
-    folder: Path  # where it goes, named by the configuration and the seed
-    options: tuple[str, ...]  # of the training program, without the folder and resuming
-    tasks: tuple[str, ...]  # of the evaluation; empty for none
-    suite: str  # of the evaluation
-    data_dir: str | None  # where prepared data lie
+
+@dataclass(frozen=True)
+class Measured:
+    """A model that is measured as the runs are, such as the untrained one."""
+
+    folder: Path  # of the results
+    model: str  # what the evaluation calls it
+    suite: tuple[str, ...]  # options of all evaluations
+    sets: Sets
+    weights: str | None = None  # their checksum; None for any
 
     def commands(self) -> Iterator[list[str]]:
         """Yield what is left to do, each step when those before it are done."""
+        # what a user measured with other options is no figure of the run
+        own = {**OWN_SETTINGS, "mode": "test"}
+        measured = {
+            ("tasks", each.task, None) if "/" in each.group else (each.group, each.task, each.data)
+            for each in results_in(self.folder)
+            if each.has(own) and self.weights in (None, each.weights)
+        }
+        missing: dict[str, list[str]] = {}
+        for key, source in self.sets.items():
+            if key not in measured:
+                missing.setdefault(f"--{key[0]}", []).append(source)
+        if missing:
+            named = [word for option, sources in missing.items() for word in (option, *sources)]
+            # a run's own folder is where its results lie, and its card shows them
+            output = str(self.folder / RESULTS)
+            to = () if isinstance(self, PlannedRun) else ("--output", output)
+            yield [*_program("senteval"), "--model", self.model, *to, *self.suite, *named]
+
+
+@dataclass(frozen=True)
+class PlannedRun(Measured):
+    """A run of the sweep, done or not; its folder is named by the configuration and the seed."""
+
+    options: tuple[str, ...] = ()  # of the training program, without the folder and resuming
+
+    def commands(self) -> Iterator[list[str]]:
         if not self.is_trained():
             folder = (f"--output_dir={self.folder}", "--resume_from_checkpoint=auto")
             yield [*_program("train"), *self.options, *folder]
-        # what a user measured with other options is no figure of the run
-        wanted = {**OWN_SETTINGS, "mode": "test"}
-        results = [each for each in results_in(self.folder) if each.has(wanted)]
-        evaluated = {each.task for each in results if each.group.startswith(f"{self.suite}/")}
-        tasks = [task for task in self.tasks if task not in evaluated]
-        if tasks:
-            data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
-            evaluation = ("--model", str(self.folder), "--suite", self.suite)
-            yield [*_program("senteval"), *evaluation, *data, "--tasks", *tasks]
+        yield from super().commands()
 
     def is_trained(self) -> bool:
         """Whether the folder holds this run, finished; one with other settings is refused."""
         return finished_record(self.folder, parse(self.options).asked()) is not None
+
+
+def sets_of(options: Any) -> Sets:
+    """Read what models will be measured on; look whether the files of the tasks are there."""
+    tasks = options.tasks
+    if tasks is None:
+        tasks = [] if options.pairs or options.retrieval else ["sts"]
+    groups = choose(options.suite, [task for task in tasks if task != "none"])
+    chosen = [task for group in groups.values() for task in group]
+    folder = suite_folder(options.suite, options.data_dir)
+    for file in (folder / name for task in chosen for name in task.files):
+        if not file.is_file():
+            reason = f"no {file}; dystress prepare senteval gets it; --suite mini and --pairs "
+            raise ParameterError("data_dir", f"{reason}need none")
+    pairs = [read_scored_pairs(source, "pairs") for source in options.pairs]
+    check_distinct("pairs", [each.name for each in pairs])
+    sets: dict[tuple[str, str, str | None], str] = {}
+    for task in chosen:
+        sets["tasks", task.name, None] = task.name
+    for source, each in zip(options.pairs, pairs, strict=True):
+        sets["pairs", each.name, each.checksum] = source
+    collections = read_collections("retrieval", options.retrieval)
+    for path, collection in zip(options.retrieval, collections, strict=True):
+        sets["retrieval", collection.name, str(collection.about["sha256"])] = str(path)
+    return sets
 
 
 def _program(name: str) -> list[str]:
@@ -92,8 +156,7 @@ def configurations(options: Any) -> dict[str, list[str]]:
     found = {}
     for given in options.loss:
         loss = parse([*preset, f"--loss={given}"]).text.loss  # in one spelling
-        # a folder's name holds no brackets and blanks
-        found[re.sub(r"[^\w.=+]+", "-", loss).strip("-")] = [*preset, f"--loss={loss}"]
+        found[as_folder(loss)] = [*preset, f"--loss={loss}"]
     return found
 
 
@@ -105,10 +168,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             raise UserError(f"{argument}: not behind --, each run has its own")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
-    chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
-    tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
-    runs = []
+    planned = []
     compared = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
@@ -117,9 +178,12 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             for name, own_options in named.items():
                 run_options = (*extra, *own_options, *data, f"--seed={seed}")
                 folder = options.output_dir / f"{name}-seed-{seed}"
-                record = RunRecord(settings=parse(run_options).options())
+                settings = parse(run_options)
+                record = RunRecord(settings=settings.options(), loss=str(settings.loss))
                 compared[name] = FinishedRun(folder, record)
-                runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
+                planned.append((folder, run_options))
+    losses = {run.configuration: run.record.loss for run in compared.values()}
+    baselines_named(options.baseline, losses)
     away = differing([*compared.values()], {"loss"})
     if away and not options.different_settings:
         raise UserError(
@@ -127,7 +191,45 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             "difference between them is a temperature's; "
             "--different_settings runs them all the same"
         )
-    return runs
+    sets = sets_of(options)
+    suite: tuple[str, ...] = ("--suite", options.suite)
+    if options.data_dir is not None:
+        suite += ("--data_dir", options.data_dir)
+    return [
+        PlannedRun(folder, str(folder), suite, sets, options=run_options)
+        for folder, run_options in planned
+    ]
+
+
+def references(options: Any, runs: Sequence[PlannedRun]) -> Iterator[Measured]:
+    """Yield the model that the runs start from, which is saved.
+
+    What a run would refuse before its first step is refused here.
+    """
+    if not any(True for run in runs for _ in run.commands()):
+        return
+    count = len(configurations(options)) if options.different_settings else 1
+    for run in runs[:count]:
+        name = UNTRAINED if count == 1 else f"{UNTRAINED}-{run.folder.name}"
+        folder = options.output_dir / name
+        save_untrained(parse(run.options), folder)
+        weights = load_model(str(folder), None)[1]["weights"]
+        yield Measured(folder, str(folder), run.suite, run.sets, weights)
+
+
+def save_untrained(settings: RunSettings, folder: Path) -> None:
+    """Save the model that a run starts from, and check what the run would check."""
+    with left_as_they_were(), quiet():
+        text = training_text(settings.text)
+        build_evaluation(settings.evaluation, settings.text.data_dir)
+        set_seed(settings.engine.seed)
+        initial = load_initial_model(settings.text, settings.given, text)
+        data = prepare_data(text, initial, settings, Accelerator(cpu=True))
+        fit_settings(settings, data, initial, processes=1)
+        if initial.untrained is initial.model:
+            initial.save(folder)
+        else:
+            initial.untrained.save(str(folder), create_model_card=False)
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
@@ -143,16 +245,16 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         logs.mkdir(exist_ok=True)
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         print(f"{count}, {options.jobs} at once, in {output}", flush=True)
-        failures = run_all(runs, logs, options.jobs)
-        for name, reason in failures.items():
-            print(f"failed: {name}: {reason}", file=sys.stderr)
+        failures = run_all([*references(options, runs), *runs], logs, options.jobs)
         done = [run.folder for run in runs if run.folder.name not in failures]
-        tables = ""
         if done:
-            for line in verdict(Comparisons(*read_text_runs(done))):
-                print(line)
-            tables = f"; dystress report {shlex.quote(str(output))} makes the tables"
-        print(f"{len(done)} done, {len(failures)} failed{tables}")
+            others = [
+                folder for folder in sorted(output.glob(f"{UNTRAINED}*")) if results_in(folder)
+            ]
+            compared = Comparisons(*read_text_runs([*others, *done]), options.baseline)
+            print(f"\n{render(compared, 'text')}\n")
+            print(leave_report(output, lambda: text_page(compared), "the runs"))
+        print(f"{len(done)} done, {len(failures)} failed")
     return not failures
 
 
@@ -164,23 +266,27 @@ class _Runner:
         logs: folder of the processes' output.
         environment: of the processes.
         signals: those that have asked the sweep to stop.
+        stopped: why nothing more is started: what fails before any run has begun fails all.
     """
 
     logs: Path
     environment: Mapping[str, str]
     signals: list[int]
+    stopped: list[str] = field(default_factory=list)
 
-    def __call__(self, run: PlannedRun) -> str:
+    def __call__(self, run: Measured | PlannedRun) -> str:
         """Return why the run failed; empty where it did not."""
         name = run.folder.name
-        with (self.logs / f"{name}.log").open("a", encoding="utf-8") as log:
+        reason = ""
+        with (self.logs / f"{name}.log").open("a+", encoding="utf-8") as log:
             try:
                 for command in run.commands():
-                    if self.signals:
+                    if self.signals or self.stopped:
                         break
                     self._wait_until_free(run.folder)
                     print(f"{name}: {command[3]}", flush=True)
                     print(f"$ {shlex.join(command)}", file=log, flush=True)
+                    begun = log.tell()
                     process = subprocess.Popen(
                         command,
                         stdin=subprocess.DEVNULL,
@@ -189,10 +295,17 @@ class _Runner:
                         env=self.environment,
                     )
                     if self._wait(process) and not self.signals:
-                        return f"exit code {process.returncode}; log: {log.name}"
+                        log.seek(begun)
+                        reason = _error_in(log.read()) or f"exit code {process.returncode}"
+                        reason += f"; log: {log.name}"
+                        break
             except UserError as error:
-                return str(error)
-        return ""
+                reason = str(error)
+        if reason:
+            print(f"failed: {name}: {one_line(reason)}", file=sys.stderr, flush=True)
+            if not any(self.logs.parent.glob(f"*/{RECORD}")):
+                self.stopped.append(name)
+        return reason
 
     def _wait_until_free(self, folder: Path) -> None:
         """Wait for a run that a killed sweep has started: it goes on without it."""
@@ -216,7 +329,14 @@ class _Runner:
         return process.wait()
 
 
-def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, str]:
+def _error_in(log: str) -> str:
+    """Return the last error of a log, or its last line."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if "error: " in line.lower()]
+    return (errors or lines or [""])[-1]
+
+
+def run_all(runs: Sequence[Measured | PlannedRun], logs: Path, at_once: int) -> dict[str, str]:
     """Train and evaluate runs, so many at once, and return why some failed, by name.
 
     SIGTERM and Ctrl-C reach the processes, which save what they have and are waited for.
@@ -232,7 +352,8 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
     }
     try:
         with ThreadPoolExecutor(at_once) as threads:
-            reasons = list(threads.map(_Runner(logs, environment, signals), runs))
+            runner = _Runner(logs, environment, signals)
+            reasons = list(threads.map(runner, runs))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -240,5 +361,9 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
         raise Interrupted(
             signals[0],
             f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there",
+        )
+    if runner.stopped:
+        raise UserError(
+            f"{runner.stopped[0]} failed before any run had begun; no other was started"
         )
     return {run.folder.name: reason for run, reason in zip(runs, reasons, strict=True) if reason}

@@ -9,9 +9,9 @@
     dystress report out_a/ out_b/ --format html > compare.html
 
 The first lines are the differences with intervals. They are paired by seed and corrected for their
-number; figures of other data are not compared. Without --baseline a configuration is compared with
-the constant 0.05 (SimCSE) and the constant of its tau_max, or with every constant; of these with
-those of its setup.
+number; figures of other data are not compared. --baseline takes names as the tables show them, or
+losses. Without it a configuration is compared with constants of its setup: with the own loss of the
+preset that all have, or with 0.05 (SimCSE) and its own tau_max, or with every constant.
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """Train and evaluate many configurations with several seeds, each run in its own process and
 folder.
 
-    dystress sweep --table sts --seeds 0 1 2                         # the paper's nine rows
+    # three temperatures on your own scored pairs and your own search
+    dystress sweep --presets own-text --loss "dcl(0.05)" "dcl(0.1)" "dcl(0.2)" \\
+        --pairs pairs.csv --retrieval COLLECTION -- --train_file mine.txt
+    dystress sweep --table sts --seeds 0 1 2                      # the paper's nine rows
     dystress sweep --table sts controls --seeds 0 1 2 --tasks all # and constants as their controls
     dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
-    dystress sweep --presets small --loss "infonce(0.05)" "infonce(cosine(0.03, 0.05))" "dcl(0.07)"
 
-Losses go on top of the one preset that is named. The last lines say which configuration is higher.
+Losses go on top of the one preset that is named. The last lines say which configuration is higher,
+beside the untrained model and the lexical baseline (TF-IDF, BM25).
 
-What follows -- goes to the training program. The same command again runs what is missing and
-resumes runs that stopped. A run that fails does not stop the others; its log is named, and the exit
-code is then 1.
+What follows -- goes to the training program. What all runs need is checked before the first one.
+The same command again runs what is missing and resumes runs that stopped. A run that fails does not
+stop the others, unless it is the first and fails before its first step; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -55,8 +58,19 @@ def make_parser() -> OneLineParser:
     add(
         "--tasks",
         nargs="+",
-        default=["sts"],
-        help="sts (default), transfer, all, names of tasks, or none",
+        help="sts, transfer, all, names of tasks, or none; default sts, none with --pairs or "
+        "--retrieval",
+    )
+    pairs = "evaluate on scored pairs of your own, as dystress senteval does"
+    add("--pairs", nargs="+", default=[], metavar="FILE", help=pairs)
+    search = "evaluate on search, in collections of your own"
+    add("--retrieval", nargs="+", default=[], type=Path, metavar="FOLDER", help=search)
+    add(
+        "--baseline",
+        nargs="+",
+        default=[],
+        metavar="LOSS",
+        help="compare the others with these losses or presets",
     )
     add(
         "--suite",

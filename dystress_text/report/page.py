@@ -30,14 +30,14 @@ Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", an
 _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "processes", "versions")
 
 
-def leave_report(folder: Path, render: Callable[[], str]) -> str:
+def leave_report(folder: Path, render: Callable[[], str], shown: str = "the run") -> str:
     """Write the page at the end of a run; return where it is, or why there is none.
 
     The run must not fail for its page.
     """
     try:
         write_text(folder / REPORT, render())
-        return f"{folder / REPORT} shows the run."
+        return f"{folder / REPORT} shows {shown}."
     except (UserError, OSError) as error:
         return f"no {REPORT}: {error}"
 

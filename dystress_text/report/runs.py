@@ -4,6 +4,7 @@ side.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dystress_text.core.objectives import InfoNCELoss, Objective, loss
+from dystress_text.cli.options import check_names
+from dystress_text.core.objectives import Objective, loss
 from dystress_text.core.other_losses import SigLIPLoss
 from dystress_text.core.registry import LossError
 from dystress_text.core.rules import Rule
@@ -38,9 +40,11 @@ class FinishedRun:
 
     @property
     def configuration(self) -> str:
-        """The folder's name without the seed."""
+        """The folder's name without the seed, or the loss where the folder is named by it."""
         name, _, seed = self.folder.name.rpartition("-seed-")
-        return name if seed.isdigit() and name else self.folder.name
+        if not (seed.isdigit() and name):
+            name = self.folder.name
+        return self.record.loss if name == as_folder(self.record.loss) else name
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -76,12 +80,9 @@ class FinishedRun:
 
     @property
     def constant(self) -> float | None:
-        """The temperature of a run with InfoNCE and one constant, which is a baseline; None for
-        others.
-        """
-        values = self.loss.arguments() if isinstance(self.loss, InfoNCELoss) else {}
-        tau = values.get("temperature")
-        return tau if isinstance(tau, float) and len(values) == 1 else None
+        """The one temperature of all pairs, without a rule of another paper; None for others."""
+        tau = None if self.loss is None else self.loss.arguments().get("temperature")
+        return tau if isinstance(tau, float) else None
 
     def metrics(self) -> list[Line]:
         return list(run_folder.read_steps(self.folder / run_folder.LOG))
@@ -93,6 +94,25 @@ class FinishedRun:
 
 
 R = TypeVar("R", bound=FinishedRun)
+
+
+def as_folder(loss: str) -> str:
+    """Return the name of a configuration's folder; it holds no brackets and blanks."""
+    return re.sub(r"[^\w.=+]+", "-", loss).strip("-")
+
+
+def baselines_named(given: Sequence[str], losses: Mapping[str, str]) -> list[str]:
+    """Return the configurations that ``--baseline`` names, as shown, by folder or by loss.
+
+    ``losses`` has the loss of each configuration.
+    """
+    names = []
+    for wanted in given:
+        folder = as_folder(wanted)
+        fitting = [name for name, loss in losses.items() if folder in map(as_folder, (name, loss))]
+        check_names("baseline", [] if fitting else [wanted], losses)
+        names += fitting
+    return names
 
 
 def read_finished(

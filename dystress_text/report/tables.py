@@ -12,11 +12,17 @@ from itertools import product
 from pathlib import Path
 
 from dystress_text.cli import text_table
-from dystress_text.cli.options import check_names
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
+from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.evaluation.statistics import Difference, holm, paired, spread
 from dystress_text.report.page import Table
-from dystress_text.report.runs import FinishedRun, by_configuration, differing, differing_keys
+from dystress_text.report.runs import (
+    FinishedRun,
+    baselines_named,
+    by_configuration,
+    differing,
+    differing_keys,
+)
 from dystress_text.report.text_runs import TRAINING, Evaluated, TextRun
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.paper import ROWS, PaperRow
@@ -52,16 +58,19 @@ class Group:
     key: str  # of a run's figures
     title: str
     tasks: tuple[str, ...]  # in order
-    mean: str = ""  # the column of their average, which comparisons are about; "" for none
+    mean: str = ""  # the column of their average; "" for none
 
     @property
     def columns(self) -> tuple[str, ...]:
         return (*self.tasks, self.mean) if self.mean else self.tasks
 
     @property
-    def headline(self) -> str:
-        """The column that comparisons are about."""
-        return self.mean or self.tasks[0]
+    def headlines(self) -> list[str]:
+        """The columns that comparisons are about: the average, or each set in its first metric."""
+        if self.mean:
+            return [self.mean]
+        first = METRICS[0] if self.key == "retrieval" else ""
+        return [task for task in self.tasks if task.endswith(first)]
 
     def row(self, figures: Mapping[str, Row]) -> Row:
         """Return a line of the table from the figures of a run or model by group."""
@@ -127,9 +136,10 @@ def unlike(key: str, tasks: Sequence[str], runs: Sequence[TextRun | Evaluated]) 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A configuration against a baseline in a group's headline."""
+    """A configuration against a baseline in a column of a group."""
 
     group: Group
+    column: str
     name: str
     baseline: str
     difference: Difference
@@ -137,11 +147,14 @@ class Comparison:
 
     def summary(self) -> str:
         """Return the difference with its interval and the flag, or why there is none."""
-        where = f"{self.group.headline} ({self.group.title})"
-        names = f"{where}: {self.name} - {self.baseline}"
+        names = f"{self.name} - {self.baseline}"
         if self.obstacle:
             return f"{names} not compared: {self.obstacle}"
         return f"{names} = {self.difference.summary()}"
+
+    @property
+    def where(self) -> str:
+        return f"{self.column} ({self.group.title})"
 
 
 @dataclass(frozen=True)
@@ -155,7 +168,8 @@ class Comparisons:
 
     def __post_init__(self) -> None:
         # runs that do not go together are refused here
-        check_names("baseline", self.baselines, self.configurations)
+        losses = {name: runs[0].record.loss for name, runs in self.configurations.items()}
+        object.__setattr__(self, "baselines", baselines_named(self.baselines, losses))
 
     @property
     def shown(self) -> list[TextRun | Evaluated]:
@@ -174,21 +188,34 @@ class Comparisons:
         """Return the configurations that one is compared with.
 
         They are those that the user named. Else they are constants whose runs differ from it in
-        the loss alone: 0.05 (SimCSE's) and its own tau_max, or all if there is neither.
+        the loss alone: the own loss of the preset that all have; else 0.05 (SimCSE's) and its own
+        tau_max, or all if there is neither, those of InfoNCE before those of other objectives.
         """
         if self.baselines:
             return [baseline for baseline in self.baselines if baseline != name]
-        first = self.configurations[name][0]
-        if first.constant == 0.05:
-            return []
         constants = {
-            other: runs[0].constant
+            other: runs[0]
             for other, runs in self.configurations.items()
             if runs[0].constant and not self.away(name, other)
         }
-        usual = (0.05, getattr(first.temperature, "tau_max", None))
-        fitting = [other for other, tau in constants.items() if tau in usual]
-        return [other for other in fitting or constants if other != name]
+        if self.presets_own in constants:
+            fitting = [self.presets_own]
+        else:
+            infonce = [each for each in constants if constants[each].record.loss[:8] == "infonce("]
+            usual = (0.05, getattr(self.configurations[name][0].temperature, "tau_max", None))
+            fitting = infonce or list(constants)
+            fitting = [each for each in fitting if constants[each].constant in usual] or fitting
+        return [other for other in fitting if other != name]
+
+    @cached_property
+    def presets_own(self) -> str:
+        """The configuration with the loss of the one preset that all have; "" without one."""
+        presets = {str(run.record.settings.get("preset")) for run in self.runs}
+        preset = PRESETS.get(presets.pop()) if len(presets) == 1 else None
+        for name, runs in self.configurations.items():
+            if preset is not None and runs[0].record.loss == preset.settings["loss"]:
+                return name
+        return ""
 
     def away(self, *names: str) -> list[str]:
         """Return the settings, apart from the loss, in which configurations differ."""
@@ -200,7 +227,7 @@ class Comparisons:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Each configuration against its baselines in each group's headline, p corrected for all.
+        """Each configuration against its baselines in each headline, p corrected for all.
 
         The sets of training are left out: they chose the step that was kept.
         """
@@ -209,23 +236,24 @@ class Comparisons:
             others = self.baselines_of(name)
             pairs += [(name, other) for other in others if (other, name) not in pairs]
         groups = [group for group in groups_of(self.runs) if group.key != TRAINING]
+        columns = [(group, column) for group in groups for column in group.headlines]
         found = []
-        for group, (name, other) in product(groups, pairs):
-            ours = self.by_seed(name, group, group.headline)
-            theirs = self.by_seed(other, group, group.headline)
+        for (group, column), (name, other) in product(columns, pairs):
+            ours = self.by_seed(name, group, column)
+            theirs = self.by_seed(other, group, column)
             difference = paired(ours, theirs)
             if difference is not None:
-                obstacle = self._obstacle(group, name, other)
-                found.append(Comparison(group, name, other, difference, obstacle))
+                obstacle = self._obstacle(group, column, name, other)
+                found.append(Comparison(group, column, name, other, difference, obstacle))
         corrected = iter(holm([each.difference for each in found if not each.obstacle]))
         return [
             each if each.obstacle else replace(each, difference=next(corrected)) for each in found
         ]
 
-    def _obstacle(self, group: Group, *names: str) -> str:
+    def _obstacle(self, group: Group, column: str, *names: str) -> str:
         """Return why configurations cannot be compared; empty where they can."""
         runs = [run for name in names for run in self.configurations[name]]
-        tasks = group.tasks if group.mean else group.tasks[:1]
+        tasks = group.tasks if column == group.mean else (column,)
         chose = [task for task in tasks if any(run.chose(task) for run in runs)]
         if chose:
             return f"{', '.join(chose)} chose the step that was kept"
@@ -294,16 +322,45 @@ def render(compared: Comparisons, style: str) -> str:
 
 
 def verdict(compared: Comparisons) -> list[str]:
-    """Return all differences with intervals and flags; none for a configuration alone."""
+    """Return which configuration is highest, and all differences with intervals and flags.
+
+    None for a configuration alone.
+    """
     if len(compared.configurations) < 2:
         return []
     lines = []
+    of_columns: dict[str, list[Comparison]] = {}
+    for each in compared.comparisons:
+        of_columns.setdefault(each.where, []).append(each)
+    for found in of_columns.values():
+        lines += _answer(compared, found)
+    if all(each.obstacle for each in compared.comparisons):
+        lines.insert(0, _NO_COMPARISON)
     away = compared.away(*compared.configurations)
     if away:
         lines.append(f"Settings that differ besides the loss: {', '.join(away)}")
-    if all(each.obstacle for each in compared.comparisons):
-        lines.append(_NO_COMPARISON)
-    return lines + [each.summary() for each in compared.comparisons]
+    return lines
+
+
+def _answer(compared: Comparisons, found: Sequence[Comparison]) -> list[str]:
+    """Return the lines of one column: the highest configuration with its smallest difference, the
+    models that are no runs, and the other differences.
+    """
+    group, column, where = found[0].group, found[0].column, found[0].where
+    tested = [each for each in found if not each.obstacle]
+    if not tested:
+        return [f"{where}: {each.summary()}" for each in found]
+    names = dict.fromkeys(name for each in tested for name in (each.name, each.baseline))
+    means = {name: spread([*compared.by_seed(name, group, column).values()]).mean for name in names}
+    best = max(names, key=lambda name: means[name])
+    of_best = [each for each in tested if best in (each.name, each.baseline)]
+    nearest = min(of_best, key=lambda each: abs(each.difference.mean))
+    answer = f"{best} scores highest on {where}: {means[best]:.2f}; {nearest.summary()}."
+    for model in compared.evaluated:
+        figure = group.row(model.figures).get(column)
+        if figure is not None:
+            answer += f" {model.name} scores {figure:.2f}."
+    return [answer, *(f"{where}: {each.summary()}" for each in found if each is not nearest)]
 
 
 def notes_of(compared: Comparisons) -> list[str]:
@@ -323,6 +380,14 @@ def notes_of(compared: Comparisons) -> list[str]:
         other = unlike(group.key, group.tasks, compared.shown)
         if other:
             notes.append(f"{group.title}: not comparable, measured with {other}")
+    baselines = dict.fromkeys(each.baseline for each in compared.comparisons)
+    if baselines:
+        reason = "constants that differ in the loss alone"
+        if compared.baselines:
+            reason = "named"
+        elif compared.presets_own in baselines:
+            reason = "the preset's own loss"
+        notes.append(f"Compared with {', '.join(baselines)}: {reason}; --baseline names others")
     if any(each.difference.n > 1 for each in compared.comparisons):
         notes.append(_STATISTICS)
     if compared.unfinished:

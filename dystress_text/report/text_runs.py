@@ -22,7 +22,7 @@ from dystress_text.evaluation.catalogue import (
     TRANSFER_TASKS,
     Row,
 )
-from dystress_text.evaluation.lexical import LEXICAL
+from dystress_text.evaluation.lexical import LABEL, LEXICAL
 from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import (
     Result,
@@ -87,7 +87,9 @@ class TextRun(FinishedRun):
         record = self.record.to_json()
         kept = {name: record[name] for name in _KEPT if name in record}
         chosen = self.record.settings.get("metric_for_best_model")
-        kept["settings"] = {**self.settings, "seed": self.seed, "metric_for_best_model": chosen}
+        preset = self.record.settings.get("preset")
+        more = {"seed": self.seed, "metric_for_best_model": chosen, "preset": preset}
+        kept["settings"] = {**self.settings, **more}
         kept["corpus"] = {name: self.record.corpus[name] for name in ("sentences", "sha256")}
         evaluated = Evaluated(self.folder.name, self.figures, self.variants, self.measured)
         return json.dumps({**kept, **vars(evaluated)})
@@ -114,7 +116,7 @@ def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], li
     runs = [_with_figures(run) for run in finished]
     runs += [line for line in lines if isinstance(line, TextRun)]
     evaluated = [line for line in lines if isinstance(line, Evaluated)]
-    if all(each.name != LEXICAL for each in evaluated):
+    if all(each.name != LABEL for each in evaluated):
         results = [each.baseline for run in runs for each in results_in(run.folder)]
         evaluated += _models(each for each in results if each is not None)
     return runs, unfinished, evaluated
@@ -153,7 +155,9 @@ def _models(results: Iterable[Result]) -> list[Evaluated]:
     """Return each model with each of its poolers."""
     of_model: dict[str, list[Result]] = {}
     for result in results:
-        name = Path(result.model).absolute().name
+        name = LABEL
+        if result.model != LEXICAL:
+            name = Path(result.model).absolute().name
         pooler = result.settings.get("pooler_type")
         of_model.setdefault(f"{name}, {pooler}" if pooler else name, []).append(result)
     return [_evaluated(name, several) for name, several in of_model.items()]

@@ -32,7 +32,7 @@ NAMES = {
     "rule-adnce": "ADNCE", "rule-temo": "TeMo", "rule-focal": "Focal-InfoNCE", "rule-hcl": "HCL",
     "rule-siglip": "SigLIP", "rule-rince": "RINCE", SIMCSE: "constant 0.05 (SimCSE)",
     "sts-shifted-0.4-0.05-0.07": "shifted -0.4, 0.05/0.07 (default)", "sts-cosine-0.03-0.05": "cosine 0.03/0.05",
-    "hardness-0.0715-20": "hardness weights, τ 0.0715, strength 20", "dcl-0.037": "DCL, τ 0.037",
+    "hardness-0.0715-20": "hardness weights, τ 0.0715, strength 20", "dcl(0.037)": "DCL, τ 0.037",
 }  # fmt: skip
 By_seed = Mapping[int, float]
 
@@ -175,7 +175,7 @@ def candidates(search: Sequence[TextRun]) -> list[str]:
             (f"{a['nearest_constant']:.4f}", f"{100 * a['moved']:.1f} %", f"{a['pull']:.2f}")
             for a in audits
         ]
-        if name == "dcl-0.037" or audited or (over and not is_dcl):
+        if name == "dcl(0.037)" or audited or (over and not is_dcl):
             rows.append(
                 _row(
                     "...", *(audited[0] if audited else ("", "", "")), f"{np.mean(first):.2f}", over
@@ -192,7 +192,7 @@ def best(search: Sequence[TextRun]) -> list[str]:
     control, rows = "grid-constant-temp=0.089", []
     for name in (
         "hardness-0.0715-20",
-        "dcl-0.037",
+        "dcl(0.037)",
         "sts-macl",
         control,
         "grid-constant-temp=0.0715",

@@ -1,6 +1,9 @@
 """Sweeps: which runs are planned, refused, run, left alone, resumed and evaluated."""
 
+import csv
+import html
 import json
+import lzma
 import os
 import random
 import re
@@ -11,18 +14,23 @@ import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from processes import finish, start
-from sweep_runs import error_of, record_of, write_results
+from scipy.stats import spearmanr
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sweep_runs import record_of, write_results
 from trainer_cases import outcome
+from transformers import AutoTokenizer
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.evaluation.catalogue import SUITES, TASKS
 from dystress_text.evaluation.results import results_in
+from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.laboratory import sweep as program
-from dystress_text.laboratory.sweep import PlannedRun, plan
+from dystress_text.laboratory.sweep import Measured, PlannedRun, plan
 from dystress_text.programs.sweep import main, make_parser
 from dystress_text.programs.train import main as train
 from dystress_text.simcse.presets import TABLES
@@ -33,6 +41,8 @@ TRAINER = """
     from pathlib import Path
     given = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
     out, records = Path(given["output_dir"]), Path(os.environ["RECORDS"])
+    if given["seed"] == "8":
+        sys.exit("train.py: error: no such text" + chr(10))
     assert given["resume_from_checkpoint"] == "auto"
     resumed = out.exists()
     out.mkdir(exist_ok=True)
@@ -52,18 +62,37 @@ EVALUATOR = """
     from pathlib import Path
     words = sys.argv[1:]
     model, suite = (words[words.index(name) + 1] for name in ("--model", "--suite"))
+    name = model
+    if "--output" in words:
+        model = str(Path(words[words.index("--output") + 1]).parent)
+        Path(model).mkdir(exist_ok=True)
     tasks, kinds = words[words.index("--tasks") + 1:], {"spearman": "sts", "accuracy": "transfer"}
     with (Path(model) / "calls.jsonl").open("a") as file:
         file.write(json.dumps(tasks) + chr(10))
     with (Path(model) / "results.jsonl").open("a") as file:
         for task in tasks:
-            name = "spearman" if task.startswith(("STS", "SICK")) else "accuracy"
-            line = {"model": model, "weights": "w", "group": f"{suite}/{kinds[name]}", "task": task, "data": "d",
-                    "figures": {name: 70.0 + 2 * ("paper" in model)},
+            metric = "spearman" if task.startswith(("STS", "SICK")) else "accuracy"
+            line = {"model": name, "weights": "w", "group": f"{suite}/{kinds[metric]}", "task": task, "data": "d",
+                    "figures": {metric: 70.0 + 2 * ("paper" in model)},
                     "settings": {"mode": "test", "dtype": "fp32", "pooler_type": None}}
             file.write(json.dumps(line) + chr(10))
 """
 CONSTANT = "sts-constant-0.05"
+
+
+@pytest.fixture(autouse=True)
+def prepared(tmp_path_factory, monkeypatch):
+    """Empty files in the place of SentEval's."""
+    folder = tmp_path_factory.mktemp("senteval")
+    for tasks in SUITES["senteval"].values():
+        for file in (folder / name for task in tasks for name in task.files):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+    real = program.suite_folder
+    monkeypatch.setattr(
+        program, "suite_folder", lambda suite, at: real(suite, at) if suite == "mini" else folder
+    )
+    return folder
 
 
 @pytest.fixture
@@ -77,6 +106,10 @@ def stage(tmp_path, monkeypatch):
         program, "_program", lambda name: [sys.executable, "-B", str(tmp_path / f"{name}.py"), name]
     )
     monkeypatch.setenv("RECORDS", str(tmp_path / "records.json"))
+    monkeypatch.setattr(
+        program, "save_untrained", lambda settings, folder: folder.mkdir(exist_ok=True)
+    )
+    monkeypatch.setattr(program, "load_model", lambda folder, pooler: (None, {"weights": "w"}))
 
     def run(*more, seeds=(0, 1)):
         argv = [
@@ -115,13 +148,14 @@ def test_a_sweep_trains_and_evaluates_each_run_once_and_says_which_is_higher(sta
             file.parent.name: [json.loads(line) for line in file.read_text().splitlines()]
             for file in stage.folder.glob("*/calls.jsonl")
         }
-        assert found == {
-            f"{name}-seed-{seed}": calls for seed in (0, 1) for name in (CONSTANT, "paper")
-        }
+        of_runs = {f"{name}-seed-{seed}": calls for seed in (0, 1) for name in (CONSTANT, "paper")}
+        assert found == of_runs | {"untrained": calls, "lexical": sts}
         printed = capsys.readouterr().out
         assert "4 done" in printed
-        difference = re.escape(f"avg (STS, Spearman x 100): paper - {CONSTANT} = +2.00 (95 % CI ")
-        assert re.search(difference + r".*; 2 seeds; p = .*\): not significant\n", printed)
+        answer = "paper scores highest on avg (STS, Spearman x 100): 72.00; paper - "
+        difference = re.escape(f"\n{answer}{CONSTANT} = +2.00 (95 % CI ")
+        others = r"\. TF-IDF/BM25 scores 70\.00\. untrained scores 70\.00\."
+        assert re.search(difference + r".*; 2 seeds; p = .*\): not significant" + others, printed)
     logs = "".join(log.read_text() for log in (stage.folder / "logs").iterdir())
     assert set(re.findall(r"at once (\d)", logs)) <= {"1", "2"}
 
@@ -130,7 +164,8 @@ def test_a_failed_run_is_named_the_others_go_on_and_a_dry_run_says_what_is_left(
     assert stage("--tasks=none", seeds=(9, 0)) == 1
     printed = capsys.readouterr()
     log = stage.folder / "logs" / "paper-seed-9.log"
-    assert f"failed: paper-seed-9: exit code 1; log: {log}" in printed.err
+    said = f"failed: paper-seed-9: train.py: error: seed 9 is not liked; log: {log}\n"
+    assert printed.err.count(said) == 1
     assert "2 done, 2 failed" in printed.out
     trained = {
         name for name, record in read(stage.folder, "run.json").items() if "trained" in record
@@ -144,6 +179,17 @@ def test_a_failed_run_is_named_the_others_go_on_and_a_dry_run_says_what_is_left(
     assert stage("--tasks=none", "--dry_run", seeds=(0,)) == 0
     assert capsys.readouterr().out == f"{CONSTANT}-seed-0: done\npaper-seed-0: done\n"
     assert not (stage.folder / "paper-seed-1").exists()
+
+
+def test_where_the_first_run_fails_before_it_begins_no_other_is_started(stage, capsys):
+    assert stage("--tasks=none", seeds=(8, 0)) == 2
+    log = stage.folder / "logs" / f"{CONSTANT}-seed-8.log"
+    failed, last = capsys.readouterr().err.splitlines()
+    assert failed == f"failed: {CONSTANT}-seed-8: train.py: error: no such text; log: {log}"
+    assert last.startswith(f"dystress sweep: error: {CONSTANT}-seed-8 failed")
+    assert stage("--tasks=none", seeds=(0,)) == 0
+    assert stage("--tasks=none", seeds=(8, 0)) == 1  # what has been measured stays
+    assert "2 done, 2 failed" in capsys.readouterr().out
 
 
 def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
@@ -212,21 +258,29 @@ def test_losses_are_on_top_of_the_preset_that_is_named_and_folders_have_their_na
      ("--table sts -- --max_stepps=3", "unknown option --max_stepps (did you mean --max_steps?)"),
      ("--loss infonce(cosine(0.03))", "--loss: cosine(0.03): tau_max must be given"),
      ("--presets small paper --loss dcl(0.1)", "losses go on top of one preset, and 2 are named: small, paper"),
-     ("--presets small paper", "small, paper differ in more than the loss (model_name_or_path, ")],
+     ("--presets small paper", "small, paper differ in more than the loss (model_name_or_path, "),
+     ("--presets own-text --pairs none.csv", "--pairs: "),
+     ("--presets own-text --retrieval nowhere", "--retrieval: no folder 'nowhere'"),
+     ("--presets own-text --loss dcl(0.1) --baseline dcl(9)", "--baseline: no 'dcl(9)'"),
+     ("--presets own-text --output_dir . -- --train_file none.txt", "--train_file: 'none.txt' is no file"),
+     ("--presets own-text --tasks MR", "--data_dir: no ")],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_anything_runs(
-    words, message, tmp_path, monkeypatch, capsys
+    words, message, tmp_path, monkeypatch, capsys, prepared
 ):
     monkeypatch.chdir(tmp_path)
-    assert error_of(capsys, *words.split(), main=main).startswith(
-        f"dystress sweep: error: {message}"
-    )
-    assert os.listdir(tmp_path) == []
+    (prepared / "MR" / "rt-polarity.neg").unlink()
+    assert main(words.split()) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"dystress sweep: error: {message}")
+    assert not [name for name in os.listdir(tmp_path) if name not in (".lock", "logs")]
+    assert not list(tmp_path.glob("logs/*"))
 
 
 def test_a_real_run_is_known_by_its_settings(flags, tmp_path):
     options = tuple(flag for flag in flags if not flag.startswith("--output_dir"))
-    run = PlannedRun(tmp_path / "out", options, ("MiniSTS",), "mini", None)
+    sets = {("tasks", "MiniSTS", None): "MiniSTS"}
+    run = PlannedRun(tmp_path / "out", "out", (), sets, options=options)
     assert not run.is_trained()
     assert train(flags) == 0
     assert run.is_trained()
@@ -300,3 +354,53 @@ def test_a_sweep_that_is_killed_ends_as_if_nothing_had_happened(tiny_run, data_d
         )
         assert tasks == others
         assert not list(killed.glob(".*"))
+
+
+@pytest.mark.slow(120)
+def test_three_temperatures_are_compared_on_own_pairs_and_the_page_begins_with_the_answer(
+    shared, tmp_path, monkeypatch, capsys
+):
+    """The lexical baseline is scikit-learn's, and the figures are those of the runs."""
+    monkeypatch.chdir(tmp_path)
+    data = shared / "data"
+    with lzma.open(data / "wiki_paragraphs.txt.xz", "rt", encoding="utf-8") as lines:
+        texts = [line for line in islice(lines, 500) if line.strip()]
+    Path("mine.txt").write_text("".join(texts), encoding="utf-8")
+    stsb = (data / "senteval/STS/STSBenchmark/sts-dev.csv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in stsb.splitlines()[:500]]
+    with Path("pairs.csv").open("w", newline="", encoding="utf-8") as file:
+        table = [(row[5], row[6], row[4]) for row in rows]
+        csv.writer(file).writerows([("sentence1", "sentence2", "score"), *table])
+    losses = "dcl(0.05)", "dcl(0.1)", "dcl(0.2)"
+    argv = ["--presets", "own-text", "--loss", *losses, "--pairs", "pairs.csv", "--seeds", "0"]
+    argv += ["--output_dir", "compared", "--", "--train_file", "mine.txt", "--max_steps", "3"]
+    assert main(argv) == 0
+    printed = capsys.readouterr().out
+    figures = {}
+    for name in ("lexical", "untrained", *(f"dcl-{tau}-seed-0" for tau in (0.05, 0.1, 0.2))):
+        (result,) = results_in(Path("compared") / name)
+        assert (result.group, result.details["count"]) == ("pairs", 500)
+        figures[name] = result.figures["spearman"]
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED / EMBEDDED_MODEL)
+    tf_idf = TfidfVectorizer(analyzer=tokenizer.tokenize, sublinear_tf=True)
+    first, second = ([row[column] for row in rows] for column in (5, 6))
+    tf_idf.fit(dict.fromkeys([*first, *second]))
+    cosines = tf_idf.transform(first).multiply(tf_idf.transform(second)).sum(axis=1).A1
+    wanted = 100 * spearmanr(cosines.round(12), [float(row[4]) for row in rows]).statistic
+    assert figures["lexical"] == pytest.approx(wanted, abs=0.1)
+    best = max(losses, key=lambda loss: figures[f"{loss.replace('(', '-').strip(')')}-seed-0"])
+    page = html.unescape(Path("compared/report.html").read_text())
+    (answer,) = re.findall(r"</h1>\n<p>(.*?)</p>", page)
+    assert answer in printed
+    assert answer.startswith(f"{best} scores highest on pairs (Own pairs, Spearman x 100): ")
+    assert "1 seed, no interval" in answer
+    assert f"TF-IDF/BM25 scores {figures['lexical']:.2f}." in answer
+    assert f"untrained scores {figures['untrained']:.2f}." in answer
+    assert main(argv) == 0  # nothing is left to do
+    assert "senteval\n" not in capsys.readouterr().out
+    for name in figures:  # other pairs of the same name are measured
+        sets = {("pairs", "pairs", sha): "pairs.csv" for sha in (result.data, "other")}
+        measured = Measured(Path("compared") / name, name, (), sets)
+        assert [command[-2:] for command in measured.commands()] == [["--pairs", "pairs.csv"]]
+        known = {key: source for key, source in sets.items() if key[2] == result.data}
+        assert list(replace(measured, sets=known).commands()) == []

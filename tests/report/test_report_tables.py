@@ -110,10 +110,10 @@ def test_differences_are_paired_by_seed_and_tested(sweep):
     ]
     assert {one.baseline for one in compared(sweep, "sts-macl").comparisons} == {"sts-macl"}
     lines = verdict(compared(sweep))
-    (higher,) = [line for line in lines if line.endswith(": significant")]
+    (higher,) = [line for line in lines if ": significant" in line]
     corrected = interval(15.0, 15.1, 14.8, level=1 - 0.05 / 5)  # five have two seeds
     assert (
-        f": sts-constant-0.03 - {CONSTANT} = +14.97 (95 % CI {corrected}; 3 seeds; p = " in higher
+        f"; sts-constant-0.03 - {CONSTANT} = +14.97 (95 % CI {corrected}; 3 seeds; p = " in higher
     )
     assert len(lines) == 6
 
@@ -129,7 +129,9 @@ def test_few_seeds_are_not_significant(tmp_path, printed, seeds, line):
         for name in (CONSTANT, SHIFTED):
             write_run(tmp_path, name, seed, FIGURES[name][seed])
     p = stats.ttest_1samp([0.5, 1.0, 0.5][:seeds], 0).pvalue
-    said = f"avg (STS, Spearman x 100): {SHIFTED} - {CONSTANT} = {line.format(p)}"
+    mean = np.mean(FIGURES[SHIFTED][:seeds]) + 3
+    said = f"{SHIFTED} scores highest on avg (STS, Spearman x 100): {mean:.2f}; "
+    said += f"{SHIFTED} - {CONSTANT} = {line.format(p)}."
     assert verdict(compared(tmp_path)) == [said]
     assert printed(tmp_path).startswith(f"{said}\n\n")  # the tables follow
 
@@ -137,19 +139,86 @@ def test_few_seeds_are_not_significant(tmp_path, printed, seeds, line):
 def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tmp_path, printed):
     write_run(tmp_path, "small", 0, 70.0, ["--preset=small"])
     write_run(tmp_path, CONSTANT, 0, 36.0)
-    differ, nothing = verdict(compared(tmp_path))
+    nothing, differ = verdict(compared(tmp_path))
     assert "model_name_or_path, pooler_type," in differ
     assert "--baseline" in nothing
     assert compared(tmp_path).comparisons == []
-    first, difference = verdict(compared(tmp_path, CONSTANT))
-    assert first == differ
-    assert difference.endswith(f"small - {CONSTANT} = +34.00 (1 seed, no interval)")
+    difference, last = verdict(compared(tmp_path, CONSTANT))
+    assert last == differ
+    assert difference.endswith(f"small - {CONSTANT} = +34.00 (1 seed, no interval).")
     text = printed(tmp_path)
     assert "Setup of small: bert-mini-wiki, avg, 20 steps of 64, learning rate 0.0001, " in text
     assert text.count("  paper: ") == 1  # bert-mini-wiki has no row
     write_run(tmp_path / "b", CONSTANT, 0, 36.0)
     write_run(tmp_path / "b", "sts-macl", 0, 36.0, corpus={"sentences": 3000, "sha256": "f" * 64})
     assert compared(tmp_path / "b").away(CONSTANT, "sts-macl") == ["training text"]
+
+
+OWN = {"0.05": [36.0, 37.0, 35.5], "0.1": [39.0, 38.5, 39.5], "0.2": [38.2, 37.1, 38.7]}
+
+
+def own_pairs(folder, *taus):
+    """Runs of the preset own-text with DCL, the untrained model, and the lexical baseline."""
+    folder.mkdir(exist_ok=True)
+    for name, model, figure in (("lexical", "lexical", 36.3), ("untrained", "x/untrained", 20.0)):
+        write_results(
+            folder / name, {"mine": {"spearman": figure, "sha256": "a"}}, "pairs", model=model
+        )
+    for tau in taus:
+        for seed, figure in enumerate(OWN.get(tau, OWN["0.2"])):
+            options = ["--preset=own-text", f"--loss=dcl({tau})"]
+            run = write_run(folder, f"dcl-{tau}", seed, 0.0, options, tasks=())
+            write_results(run, {"mine": {"spearman": figure, "sha256": "a"}}, "pairs")
+    return folder
+
+
+def test_own_pairs_are_compared_with_the_presets_own_constant_beside_the_baselines(
+    tmp_path, printed
+):
+    folder = own_pairs(tmp_path / "runs", *OWN)
+    found = {each.name: each for each in compared(folder).comparisons}
+    assert {name: each.baseline for name, each in found.items()} == {
+        "dcl(0.05)": "dcl(0.1)",
+        "dcl(0.2)": "dcl(0.1)",
+    }
+    for tau in ("0.05", "0.2"):
+        wanted = stats.ttest_rel(OWN[tau], OWN["0.1"]).pvalue
+        assert found[f"dcl({tau})"].difference.p == pytest.approx(wanted)
+    answer, other = verdict(compared(folder))
+    assert answer.startswith("dcl(0.1) scores highest on mine (Own pairs, Spearman x 100): 39.00; ")
+    assert " dcl(0.2) - dcl(0.1) = -1.00 (95 % CI " in answer
+    assert answer.endswith("TF-IDF/BM25 scores 36.30. untrained scores 20.00.")
+    assert "dcl(0.05) - dcl(0.1) = -2.83 (" in other
+    text = printed(folder)
+    assert re.search(r"^TF-IDF/BM25 +36\.30$", text, re.MULTILINE)
+    assert "Compared with dcl(0.1): the preset's own loss; --baseline names others" in text
+    (tmp_path / "runs.jsonl").write_text(printed(folder, "--format=jsonl"))
+    assert printed(tmp_path / "runs.jsonl") == text
+
+
+@pytest.mark.parametrize(
+    ("taus", "named", "pairs"),
+    [(OWN, "dcl(0.05)", {("0.1", "0.05"), ("0.2", "0.05")}),
+     (OWN, "dcl-0.05", {("0.1", "0.05"), ("0.2", "0.05")}),
+     (("0.05", "0.2"), None, {("0.2", "0.05")}),  # SimCSE's temperature
+     (("0.2", "0.3", "0.4"), None, {("0.2", "0.3"), ("0.2", "0.4"), ("0.3", "0.4")})],
+)  # fmt: skip
+def test_any_constant_is_a_baseline_and_is_named_as_shown_or_by_its_folder(
+    tmp_path, taus, named, pairs
+):
+    found = compared(own_pairs(tmp_path, *taus), *([named] if named else [])).comparisons
+    names = {(each.name, each.baseline) for each in found}
+    assert names == {(f"dcl({name})", f"dcl({other})") for name, other in pairs}
+
+
+def test_each_collection_and_each_file_of_pairs_is_compared(tmp_path):
+    for seed in range(2):
+        for name in (CONSTANT, SHIFTED):
+            run = write_run(tmp_path, name, seed, 0.0, tasks=())
+            write_results(run, {each: {"spearman": 1.0} for each in ("a", "b")}, "pairs")
+            write_results(run, {each: cisi(1.0)["cisi"] for each in ("c", "d")}, "retrieval")
+    columns = [each.column for each in compared(tmp_path).comparisons]
+    assert columns == ["a", "b", "c nDCG@10", "d nDCG@10"]
 
 
 def sts(figure, sums="a"):
