@@ -200,7 +200,15 @@ def write_inputs(folder):
     ]
     (folder / "triplets.csv").write_text("\n".join(["sent0,sent1,hard_neg", *triplets]) + "\n")
     pairs = [f'"{row[5]}","{row[6]}",{row[4]}' for row in rows[:60]]
+    (folder / "tickets.csv").write_text(
+        "subject,body\n" + "\n".join(pair.rpartition(",")[0] for pair in pairs)
+    )
     (folder / "pairs.csv").write_text("\n".join(["sentence1,sentence2,score", *pairs]) + "\n")
+
+
+def is_table(command):
+    """Whether a command reads a table, so that it does not take another text."""
+    return bool({"--supervised", "--text_columns"} & {*command.words})
 
 
 def run_snippet(code, names=None):
@@ -225,7 +233,7 @@ def test_the_documents_as_a_story(tmp_path, monkeypatch, capsys):
         for command in (command for command in COMMANDS if command.block == block):
             words = (
                 *command.words,
-                *(STEPS if "--supervised" in command.words else SHORTER.get(command.program, ())),
+                *(STEPS if is_table(command) else SHORTER.get(command.program, ())),
             )
             if (command.program, words) in done:
                 continue

@@ -101,16 +101,6 @@ def test_the_table_of_defaults_is_the_programs():
         assert settings[name] == float(re.match(r"[\de.-]+", rows[name])[0]), name
 
 
-def test_the_line_of_the_page_is_simcses_run():
-    line = PAGE.split("accelerate launch dystress_text/train.py ")[1].split("\n```")[0]
-    settings = parse(line.replace("\\\n", " ").split())
-    engine = settings.engine
-    assert (engine.train_batch_size, engine.learning_rate) == (64, 3e-5)
-    assert (engine.num_train_epochs, engine.max_steps, engine.mixed_precision) == (1, -1, "fp16")
-    assert (str(settings.loss), settings.text.mlp_only_train) == ("infonce(0.05)", True)
-    assert (engine.eval_steps, engine.metric_for_best_model) == (125, "stsb_spearman")
-
-
 @pytest.mark.parametrize("name", ["--local-rank", "--local_rank"])
 @pytest.mark.parametrize("parse_line", [parse, parse_images])
 def test_the_rank_that_torchs_launcher_passes_is_that_of_its_environment(
