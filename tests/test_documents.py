@@ -203,6 +203,9 @@ def write_inputs(folder):
     ]
     (folder / "triplets.csv").write_text("\n".join(["sent0,sent1,hard_neg", *triplets]) + "\n")
     pairs = [f'"{row[5]}","{row[6]}",{row[4]}' for row in rows[:60]]
+    (folder / "tickets.csv").write_text(
+        "subject,body\n" + "\n".join(pair.rpartition(",")[0] for pair in pairs)
+    )
     (folder / "pairs.csv").write_text("\n".join(["sentence1,sentence2,score", *pairs]) + "\n")
 
 

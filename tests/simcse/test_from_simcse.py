@@ -100,16 +100,6 @@ def test_the_table_of_defaults_is_the_programs():
         assert settings[name] == float(re.match(r"[\de.-]+", rows[name])[0]), name
 
 
-def test_the_line_of_the_page_is_simcses_run():
-    line = PAGE.split("accelerate launch dystress_text/train.py ")[1].split("\n```")[0]
-    settings = parse(line.replace("\\\n", " ").split())
-    engine = settings.engine
-    assert (engine.train_batch_size, engine.learning_rate) == (64, 3e-5)
-    assert (engine.num_train_epochs, engine.max_steps, engine.mixed_precision) == (1, -1, "fp16")
-    assert (str(settings.loss), settings.text.mlp_only_train) == ("infonce(0.05)", True)
-    assert (engine.eval_steps, engine.metric_for_best_model) == (125, "stsb_spearman")
-
-
 @pytest.mark.parametrize("raw", [True, False])
 def test_the_pages_code_makes_both_models_of_a_checkpoint(raw, tmp_path, monkeypatch):
     transformer, mlp = simcse_folder(tmp_path / "checkpoint", raw=raw)

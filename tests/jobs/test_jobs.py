@@ -1,0 +1,278 @@
+"""The jobs that people come with, by the documents' own commands, on real texts.
+
+Each ends with a truth that is not this package's: sentence-transformers' evaluators, ONNX Runtime,
+SimCSE's scripts, formulas by hand. tests/laboratory has the comparison of three temperatures.
+"""
+
+import csv
+import gettext
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import reset_accelerator
+from datasets import Dataset
+from processes import finish, start, wait_for
+from scipy.stats import spearmanr
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.evaluation import InformationRetrievalEvaluator
+from sentence_transformers.models import Dense
+from test_documents import (
+    BLOCKS,
+    MINI_STS,
+    OWN_CLASS,
+    command_of,
+    run_snippet,
+    write_inputs,
+)
+from torch.nn.functional import cross_entropy, normalize
+from trainer_cases import logged, outcome
+
+import dystress_text
+from dystress_text import __main__ as dystress
+from dystress_text.files.places import model_path
+from dystress_text.simcse.arguments import parse
+
+SHORT = ("--train_batch_size=16", "--mixed_precision=no")
+ENCODER = model_path("bert-mini-wiki")
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path, monkeypatch):
+    """The working directory, with the files that the commands name."""
+    monkeypatch.chdir(tmp_path)
+    write_inputs(tmp_path)
+    (tmp_path / "halves").mkdir()
+
+
+@pytest.fixture
+def cisi(shared):
+    """Titles and beginnings of 500 documents, and sentence-transformers' evaluator of a search in
+    them.
+    """
+    place = shared / "data" / "retrieval" / "cisi"
+    documents, queries = (
+        [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("corpus", "queries")
+    )
+    rows = {row["_id"]: (row["title"], row["text"][:300]) for row in documents[:500]}
+    relevant = {}
+    for line in (place / "qrels.tsv").read_text().splitlines()[1:]:
+        query, document, _ = line.split("\t")
+        if document in rows:
+            relevant.setdefault(query, set()).add(document)
+    evaluator = InformationRetrievalEvaluator(
+        {row["_id"]: row["text"] for row in queries if row["_id"] in relevant},
+        {name: " ".join(cells) for name, cells in rows.items()},
+        relevant,
+        write_csv=False,
+    )
+    return list(rows.values()), evaluator
+
+
+def blocks(page, part):
+    """The code blocks of a page from the one on that has this part."""
+    found = [block for block in BLOCKS if block.document == f"docs/{page}"]
+    (first,) = [place for place, block in enumerate(found) if part in block.text]
+    return found[first:]
+
+
+def commands(page, part):
+    block = blocks(page, part)[0]
+    return [command_of(line, block) for line in block.lines]
+
+
+def run(command, *more, **replaced):
+    arguments = [replaced.get(argument.split("/")[-1], argument) for argument in command.words]
+    assert dystress.main([command.program, *arguments, *more]) == 0
+    reset_accelerator()
+
+
+def load(name, **options):
+    return SentenceTransformer(name, device="cpu", **options)
+
+
+@pytest.mark.slow(30)
+def test_tickets_with_a_subject_and_a_body(cisi):
+    """A table's cells make the vectors that the same texts make, joined by hand."""
+    rows, _ = cisi
+    with open("tickets.csv", "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(
+            [("status", "subject", "body"), *(("open", *row) for row in rows)]
+        )
+    (command,) = commands("train.md", "tickets.csv")
+    run(command, "--max_steps=20")
+    texts = [f"{subject} {body}" for subject, body in rows]
+    joined = dystress_text.train("own-text", texts=texts, max_steps=20, output_dir="joined")
+    np.testing.assert_array_equal(load("out_tickets").encode(texts), joined.model.encode(texts))
+
+
+@pytest.mark.slow(60)
+def test_a_hybrid_searches_better_than_its_dense_model(cisi):
+    rows, evaluate = cisi
+    Path("mine.txt").write_text("\n".join(" ".join(row) for row in rows), encoding="utf-8")
+    load(ENCODER).save("dense")
+    command, loading = commands("search.md", "--beside ")[0], blocks("search.md", "--beside ")[1]
+    run(command, "--max_steps=40", **{"all-MiniLM-L6-v2": "dense"})
+    names = {"SentenceTransformer": load}
+    run_snippet(loading.text, names)
+    dense, hybrid = (evaluate(model)["cosine_ndcg@10"] for model in (load("dense"), names["model"]))
+    assert hybrid > dense + 0.05
+
+
+@pytest.mark.slow(30)
+def test_triplets_to_onnx():
+    training, export = commands("supervised.md", "--to onnx")
+    run(training, *SHORT, "--max_steps=4")
+    run(export)
+    names = {}
+    run_snippet(
+        blocks("export.md", "InferenceSession")[0].text.replace("out-onnx", "out_pairs-onnx"), names
+    )
+    expected = load("out_pairs").encode(["A man plays a guitar.", "It is raining."])
+    np.testing.assert_allclose(names["vectors"], expected, atol=1e-5)
+
+
+# What its scripts set (commit 49fa580). The gradient of four processes is divided by four, then
+# clipped at 1.
+BOTH = {
+    "model_name_or_path": "bert-base-uncased",
+    "max_seq_length": 32,
+    "metric_for_best_model": "stsb_spearman",
+    "eval_steps": 125,
+    "pooler_type": "cls",
+    "overwrite_output_dir": True,
+    "mixed_precision": "fp16",
+    "weight_decay": 0.0,
+    "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.0,
+    "loss": "infonce(0.05)",
+}
+UNSUPERVISED = {"train_file": "data/wiki1m_for_simcse.txt", "num_train_epochs": 1, "train_batch_size": 64,
+                "learning_rate": 3e-5, "mlp_only_train": True, "max_grad_norm": 1.0, "supervised": False}  # fmt: skip
+SUPERVISED = {"train_file": "data/nli_for_simcse.csv", "num_train_epochs": 3, "train_batch_size": 4 * 128,
+              "learning_rate": 5e-5, "mlp_only_train": None, "max_grad_norm": 4.0, "supervised": True}  # fmt: skip
+
+
+@pytest.mark.slow(60)
+@pytest.mark.parametrize("supervised", [False, True])
+def test_simcses_two_scripts(supervised, shared):
+    """The settings are those of the scripts; the head stays in the supervised model alone; and
+    STS-B dev, which chooses the step, has the figure that the saved model has.
+    """
+    command = commands("from-simcse.md", "my-sup-simcse")[supervised]
+    options = parse(list(command.words)).options()
+    expected = BOTH | (SUPERVISED if supervised else UNSUPERVISED)
+    assert {name: options[name] for name in expected} == expected
+    texts = "triplets.csv" if supervised else "mine.txt"
+    place = Path("senteval/STS/STSBenchmark/sts-dev.csv")
+    lines = (shared / "data" / place).read_text(encoding="utf-8").splitlines()[:200]
+    place.parent.mkdir(parents=True)
+    place.write_text("\n".join(lines), encoding="utf-8")
+    shorter = [*SHORT, "--max_steps=4", "--eval_steps=2", "--data_dir=."]
+    run(command, "--model_name_or_path=bert-mini-wiki", f"--train_file={texts}", *shorter)
+    model = load(options["output_dir"])
+    assert any(isinstance(module, Dense) for module in model) == supervised
+    *_, scores, first, second = zip(*(line.split("\t")[:7] for line in lines), strict=True)
+    similarity = model.similarity_pairwise(*(model.encode(each) for each in (first, second)))
+    record = json.loads(Path(options["output_dir"], "run.json").read_text())
+    figure = 100 * spearmanr(similarity, [float(score) for score in scores]).statistic
+    assert record["trained"]["sts_b_dev_spearman"] == pytest.approx(figure, abs=0.01)
+
+
+@pytest.mark.slow(20)
+def test_matryoshka_in_sentence_transformers_trainer():
+    """The first numbers of a vector have a lower InfoNCE, by hand, than before."""
+    load(ENCODER).save("out")
+    rows = [line.replace('"', "").split("\t") for line in MINI_STS.read_text().splitlines()]
+    anchors, positives = zip(*(row[5:7] for row in rows if float(row[4]) >= 4), strict=True)
+    first, nested, *_ = blocks("sentence-transformers.md", "DySTreSSLoss")
+    names = {"__name__": "snippet"}
+    run_snippet(first.text, names)
+    names["pairs"] = Dataset.from_dict({"anchor": anchors, "positive": positives})
+
+    def infonce(model):
+        z1, z2 = (normalize(torch.as_tensor(model.encode(each))) for each in (anchors, positives))
+        return cross_entropy(z1 @ z2.T / 0.05, torch.arange(len(z1))).item()
+
+    before = infonce(load("out", truncate_dim=64))
+    run_snippet(nested.text, names)
+    assert names["short"].encode("It rains.").shape == (64,)
+    assert infonce(names["short"]) < before - 0.05
+
+
+@pytest.mark.slow(20)
+def test_a_temperature_of_ones_own():
+    Path("my_loss.py").write_text(OWN_CLASS)
+    (command,) = commands("losses.md", "my_loss.")
+    run(command, *SHORT, "--max_steps=2", "--eval_set=none", "--train_file=mine.txt")
+    record = json.loads(Path("out_quadratic/run.json").read_text())
+    anchors, positives = normalize(torch.randn(2, 8, 4), dim=2)
+    similarity = anchors @ positives.T
+    expected = cross_entropy(similarity / (0.05 + 0.02 * similarity**2), torch.arange(8))
+    torch.testing.assert_close(dystress_text.loss(record["loss"])(anchors, positives), expected)
+
+
+def messages(language):
+    """What programs of this machine say in a language."""
+    texts = {}
+    for name in ("coreutils", "dpkg", "gnupg2", "glib20"):
+        found = gettext.find(name, "/usr/share/locale", [language])
+        if found is None:
+            pytest.skip(f"no messages of {name} in the language {language}")
+        with open(found, "rb") as file:
+            catalog = gettext.GNUTranslations(file)._catalog.values()
+        texts |= dict.fromkeys(" ".join(str(message).split()) for message in catalog)
+    return [text for text in texts if 60 <= len(text.encode()) <= 900]
+
+
+@pytest.mark.slow(60)
+@pytest.mark.parametrize(
+    ("place", "name", "language"), [(0, "german", "de"), (1, "japanese", "ja")]
+)
+def test_german_and_japanese(place, name, language):
+    """Halves of texts that were held out find each other, beside the lexical baseline."""
+    texts = messages(language)
+    rest = [text for number, text in enumerate(texts) if number % 8]
+    Path(f"{name}.txt").write_text("\n".join(rest), encoding="utf-8")
+    run(commands("train.md", "japanese.txt")[place], "--max_steps=100")
+    halves = {"queries": [], "corpus": []}
+    for number, text in enumerate(texts[::8]):
+        middle = len(text) // 2
+        halves["queries"].append({"_id": str(number), "text": text[:middle]})
+        halves["corpus"].append({"_id": str(number), "text": text[middle:]})
+    for file, rows in halves.items():
+        lines = (json.dumps(row) for row in rows)
+        Path("halves", f"{file}.jsonl").write_text("\n".join(lines))
+    ids = range(len(halves["corpus"]))
+    lines = ["query-id\tcorpus-id\tscore", *(f"{each}\t{each}\t1" for each in ids)]
+    Path("halves/qrels.tsv").write_text("\n".join(lines))
+    found = dystress_text.evaluate(f"out_{name}", retrieval="halves")
+    lexical, trained = (found[each]["halves nDCG@10"] for each in ("lexical", f"out_{name}"))
+    model = load(f"out_{name}")
+    first, second = (model.encode([row["text"] for row in rows]) for rows in halves.values())
+    scores = first @ second.T
+    ranks = (scores >= np.diag(scores)[:, None]).sum(1)
+    by_hand = 100 * np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0).mean()
+    assert trained == pytest.approx(by_hand, abs=0.1)  # ties
+    assert trained > lexical > 12
+
+
+@pytest.mark.slow(40)
+def test_preemption():
+    """SIGTERM amid a run and the same line once more end in the bits of a run that was left alone."""
+    (command,) = commands("train.md", "--resume_from_checkpoint auto")
+    line = [*command.words, *SHORT, "--max_steps=30", "--logging_steps=1", "--save_steps=20"]
+    out, whole = Path("out_long"), Path("whole")
+    process = start(line, "errors")
+    wait_for(lambda: logged(out) >= 5, process)
+    os.kill(process.pid, signal.SIGTERM)
+    assert finish(process) == 143
+    assert json.loads((out / "run.json").read_text())["state"] == "interrupted"
+    for again in (line, [*line, f"--output_dir={whole}"]):
+        assert finish(start(again, "errors")) == 0, Path("errors").read_text()
+    assert outcome(out) == outcome(whole)
