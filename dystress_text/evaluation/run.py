@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -141,22 +141,26 @@ def run(
             open_results(file)
     is_asked = LEXICAL in settings.model
     lexical = Evaluation(LEXICAL, settings.output if is_asked else None)
-    about = {"model": LEXICAL, "dtype": settings.dtype, "mode": settings.mode}
     possible = [each for each in measures if each.has_baseline]
-    baseline = lexical.measure(possible, LexicalBaseline(), about, {})
-    if possible:
-        print(f"{LEXICAL}: {TITLE}")
     every = []
+
+    @cache
+    def baseline() -> dict[Measure, Result]:
+        if possible:
+            print(f"{LEXICAL}: {TITLE}")
+        settled = {"model": LEXICAL, "dtype": settings.dtype, "mode": settings.mode}
+        return lexical.measure(possible, LexicalBaseline(), settled, {})
 
     def measure(name: str, file: Path | None, loaded: tuple[TextEncoder, dict[str, Any]]) -> None:
         encoder, about = loaded
         every.append(Evaluation(name, file))
-        every[-1].measure(measures, encoder, {**about, "mode": settings.mode}, baseline)
+        every[-1].measure(measures, encoder, {**about, "mode": settings.mode}, baseline())
 
     for name, pooler in poolers.items():
         measure(name, files[name], load_model(name, pooler, settings.dtype))
     if model is not None:
         measure("model", settings.output, prepare(model, "model", None, settings.dtype))
+    baseline()
     _print_tables([*every, lexical], measures, published if settings.compare else None)
     for each in [*every, lexical] if is_asked else every:
         print(each.ending(), flush=True)

@@ -11,7 +11,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import STS_TASKS
 from dystress_text.export.card import CARD, describe_base, write_card
 from dystress_text.export.results import carry_results, renew_results
-from dystress_text.training.run_record import RunRecord
+from dystress_text.training.run_record import BaseModel, RunRecord
 
 MTEB = {  # of mteb 2.26.24: a task's name, its data set, and the pairs of its test split
     "STS12": ("mteb/sts12-sts", 3108), "STS13": ("mteb/sts13-sts", 1500), "STS14": ("mteb/sts14-sts", 3750),
@@ -30,7 +30,8 @@ def evaluated(tmp_path):
     """Leaves results beside a card, renews the card, and returns its text and its results as the
     hub reads them.
     """
-    write_card(tmp_path, RunRecord(), build_model("bert", "avg"))
+    record = RunRecord(base_model=BaseModel("base"))
+    write_card(tmp_path, record, build_model("bert", "avg"))
 
     def after(figures, text=None, suite="senteval", retrieval=None, variant=None, **about):
         card = tmp_path / CARD

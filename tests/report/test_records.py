@@ -129,7 +129,7 @@ def test_a_run_of_the_static_laboratory_is_the_programs(tmp_path, monkeypatch):
         static_laboratory.run({"CISI": [loss]}, [3], tmp_path)
         done = train(
             "own-text", train_file=str(tmp_path / "mine.txt"), loss=loss, seed=3, num_train_epochs=2,
-            eval_retrieval=[str(folder)], output_dir=str(tmp_path / loss),
+            eval_retrieval=[str(folder)], output_dir=str(tmp_path / loss), held_out=0,
         )  # fmt: skip
         found = static_laboratory.read()["CISI"][loss, 3]
         assert found == pytest.approx(done.evaluation["cisi_ndcg@10"], abs=1e-3)
