@@ -14,7 +14,7 @@ The model is written to ``out/`` (``--output_dir``) in sentence-transformers' fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import program
@@ -23,7 +23,6 @@ from dystress_text.simcse.settings import RunSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from pandas import Series
     from sentence_transformers.base.evaluation import SentenceEvaluator
 
     from dystress_text.core.objectives import ContrastiveLoss
@@ -34,7 +33,7 @@ def train(
     preset: str | None = None,
     *,
     loss: ContrastiveLoss | str | None = None,
-    texts: Sequence[str] | Sequence[Sequence[str]] | Series | Dataset | None = None,
+    texts: Iterable[str] | Iterable[Sequence[str]] | Dataset | None = None,
     evaluator: SentenceEvaluator | None = None,
     **options: Any,
 ) -> FinishedTraining:

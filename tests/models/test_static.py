@@ -233,7 +233,7 @@ def test_few_samples_make_a_smaller_batch_and_a_run_is_resumed_with_it(tmp_path,
         "--dim=8",
     ]
     assert main(line) == 0
-    assert "batches of 81, as there are no more samples" in capsys.readouterr().out
+    assert "batches of 56, as there are no more samples" in capsys.readouterr().out
     before = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert main([*line, "--resume_from_checkpoint"]) == 0
     assert "finished; nothing was changed" in capsys.readouterr().out

@@ -235,7 +235,7 @@ def test_two_processes_in_one_folder(flags, tmp_path, capsys):
             (main, flags),
             (main, [*flags, "--resume_from_checkpoint=auto"]),
             (main, [*flags, "--overwrite_output_dir"]),
-            (sweep, ["--presets", "quickstart", f"--output_dir={out}"]),
+            (sweep, ["--presets", "quickstart", "--tasks=none", f"--output_dir={out}"]),
         ):
             assert program(words) == 2
             assert "is in use by" in capsys.readouterr().err
