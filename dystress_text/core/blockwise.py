@@ -156,6 +156,9 @@ class _LogSumExps(torch.autograd.Function):
                     materialize_grads=True,
                 )
                 of_learned = [old + new for old, new in zip(of_learned, more, strict=True)]
+                if pairs.symmetric and rows == columns:
+                    of_anchors[rows].addmm_(weights + weights.T, pairs.anchors[rows])
+                    continue
                 of_anchors[rows].addmm_(weights, pairs.candidates[columns])
                 if ctx.needs_input_grad[2]:
                     of_candidates[columns].addmm_(weights.T, pairs.anchors[rows])

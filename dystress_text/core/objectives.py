@@ -182,7 +182,7 @@ class ContrastiveLoss(Objective):
             blockwise = blockwise_pays(pairs)
         if blockwise:
             return blockwise_logsumexps(pairs, self.rule, self.detach_temperature)
-        return self.logsumexps_of(pairs.anchors @ pairs.candidates.T, pairs)
+        return self.logsumexps_of(pairs.similarity(), pairs)
 
     def logsumexps_of(self, similarity: Tensor, pairs: Pairs) -> list[Tensor]:
         """The same from the matrix of similarities, (rows, columns)."""

@@ -5,7 +5,7 @@ with.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -33,6 +33,12 @@ class Pairs(NamedTuple):
     def symmetric(self) -> bool:
         return self.candidates is self.anchors
 
+    def similarity(self) -> Tensor:
+        """Return the cosines of anchors and candidates, (rows, columns)."""
+        if self.symmetric:
+            return cast(Tensor, _GramMatrix.apply(self.anchors))  # type: ignore[no-untyped-call]
+        return self.anchors @ self.candidates.T
+
     @property
     def negative_count(self) -> int:
         """The number of negatives in each row."""
@@ -59,6 +65,20 @@ class Pairs(NamedTuple):
         if with_bonus and self.own is not None:
             _add_at(logits, self.own - first_column, self.bonus)
         return logits
+
+
+class _GramMatrix(torch.autograd.Function):
+    """``z @ z.T``, (n, n), whose backward takes one matrix product where autograd takes two."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        return z @ z.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors  # (n, dim)
+        return cast(Tensor, (grads[0] + grads[0].T) @ z)
 
 
 def _add_at(logits: Tensor, columns: Tensor, amount: float) -> None:

@@ -35,7 +35,7 @@ from dystress_text.models.loading import (
 )
 from dystress_text.models.lora import merged_adapters
 from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
-from dystress_text.models.static import is_static, save_static
+from dystress_text.models.static import is_static, mean_of_rows, save_static
 
 TEXTS_AT_ONCE = 4_096  # tokenised together; features take many times the memory of the ids
 TOKENS_ON_CPU = 2_048  # of a batch of texts
@@ -161,8 +161,8 @@ def embed_tokens(
     """
     first, *others = modules
     if isinstance(first, StaticEmbedding):
-        starts = lengths.cumsum(0) - lengths  # (n,)
-        features = first({"input_ids": token_ids, "offsets": starts})
+        table = cast(nn.Parameter, first.embedding.weight)
+        features = {"sentence_embedding": mean_of_rows(table, token_ids, lengths)}
     else:
         module = cast(Transformer, first)
         packing = Packing.of_lengths(lengths, longest, len(token_ids))
@@ -172,7 +172,7 @@ def embed_tokens(
             features = module(_padded(module, token_ids, packing))
     for each in others:
         features = each(features)
-    return cast(Tensor, features["sentence_embedding"])
+    return features["sentence_embedding"]
 
 
 def _padded(module: Transformer, token_ids: Tensor, packing: Packing) -> dict[str, Any]:

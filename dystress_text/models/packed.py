@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import GELUActivation
 
 MODEL_TYPES = ("bert", "camembert", "roberta", "xlm-roberta")
 
@@ -118,7 +119,43 @@ def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
 def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
     attended = _attend(layer.attention.self, _for_products(x), packing, first_only)
     x = _residual(layer.attention.output, attended, packing.first(x) if first_only else x)
-    return _residual(layer.output, layer.intermediate(_for_products(x)), x)
+    return _residual(layer.output, _intermediate(layer.intermediate, _for_products(x)), x)
+
+
+def _linear(module: nn.Module, x: Tensor) -> Tensor:
+    """Apply a linear layer, (n, in) -> (n, out)."""
+    if _by_onednn(module, x):
+        return _onednn_linear(module, x, "none")
+    return cast(Tensor, module(x))
+
+
+def _intermediate(block: Any, x: Tensor) -> Tensor:
+    """Apply a linear layer and its activation, (n, dim) -> (n, 4 dim)."""
+    if type(block.intermediate_act_fn) is GELUActivation and _by_onednn(block.dense, x):
+        return _onednn_linear(block.dense, x, "gelu")
+    return cast(Tensor, block(x))
+
+
+def _by_onednn(module: nn.Module, x: Tensor) -> bool:
+    """Whether oneDNN can compute a layer. In fp32 torch takes another library, whose products take
+    1.15 times as long on an AMD EPYC with AVX-512; oneDNN's have no gradient.
+    """
+    return (
+        type(module) is nn.Linear
+        and x.device.type == "cpu"
+        and x.dtype == module.weight.dtype == torch.float32
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    )
+
+
+def _onednn_linear(module: nn.Module, x: Tensor, activation: str) -> Tensor:
+    exact = "none"  # of GELU, and not tanh's approximation
+    return cast(
+        Tensor,
+        torch.ops.mkldnn._linear_pointwise(x, module.weight, module.bias, activation, [], exact),
+    )
 
 
 def _for_products(x: Tensor) -> Tensor:
@@ -130,7 +167,9 @@ def _for_products(x: Tensor) -> Tensor:
 
 
 def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
-    return cast(Tensor, block.LayerNorm(_dropped(block.dense(x), block.dropout) + residual))
+    return cast(
+        Tensor, block.LayerNorm(_dropped(_linear(block.dense, x), block.dropout) + residual)
+    )
 
 
 def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
@@ -144,11 +183,11 @@ def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor
         return z.view(*z.shape[:2], block.num_attention_heads, size).transpose(1, 2)
 
     if first_only:
-        query = by_head(block.query(packing.first(x)).unsqueeze(1))  # of length 1
+        query = by_head(_linear(block.query, packing.first(x)).unsqueeze(1))  # of length 1
     else:
-        query = by_head(packing.pad(block.query(x)))
-    key = by_head(packing.pad(block.key(x)))
-    value = by_head(packing.pad(block.value(x)))
+        query = by_head(packing.pad(_linear(block.query, x)))
+    key = by_head(packing.pad(_linear(block.key, x)))
+    value = by_head(packing.pad(_linear(block.value, x)))
     rate = block.dropout.p if block.training else 0.0
     scale = size**-0.5
     mask = packing.mask[:, None, None]  # (rows, 1, 1, length)

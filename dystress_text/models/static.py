@@ -10,9 +10,10 @@ import json
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -71,6 +72,40 @@ def is_static(model: SentenceTransformer) -> bool:
 def table_of(model: SentenceTransformer) -> nn.Parameter:
     """Return the vectors of a static model's tokens, (vocabulary, dim)."""
     return cast(nn.Parameter, cast(StaticEmbedding, model[0]).embedding.weight)
+
+
+def mean_of_rows(table: Tensor, token_ids: Tensor, lengths: Tensor) -> Tensor:
+    """Return the mean of the table's rows for each text, (n, dim), as ``StaticEmbedding`` does.
+
+    Args:
+        table: (vocabulary, dim).
+        token_ids: (tokens,), text after text.
+        lengths: (n,) of the texts, in tokens; a text without tokens gets zeros.
+    """
+    return cast(Tensor, _MeanOfRows.apply(table, token_ids, lengths))  # type: ignore[no-untyped-call]
+
+
+class _MeanOfRows(torch.autograd.Function):
+    """The mean of rows. Its backward sums the gradients of the texts that a token is in: a bag of
+    texts for each token, where torch's own adds each token's gradient by itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, token_ids: Tensor, lengths: Tensor) -> Tensor:
+        ctx.save_for_backward(token_ids, lengths)
+        ctx.vocabulary = len(table)
+        starts = lengths.cumsum(0) - lengths  # (n,)
+        return F.embedding_bag(token_ids, table.detach(), starts, mode="mean")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        token_ids, lengths = ctx.saved_tensors  # (tokens,), (n,)
+        of_text = grads[0] / lengths.clamp(min=1).unsqueeze(1)  # (n, dim)
+        text = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+        counts = torch.bincount(token_ids, minlength=ctx.vocabulary)  # (vocabulary,)
+        starts = counts.cumsum(0) - counts
+        by_token = text[token_ids.argsort(stable=True)]  # (tokens,)
+        return F.embedding_bag(by_token, of_text, starts, mode="sum"), None, None
 
 
 @torch.no_grad()

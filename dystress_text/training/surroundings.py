@@ -14,6 +14,8 @@ import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch.utils import deterministic
 
+from dystress_text.training.allocator import freed_memory_kept
+
 
 @contextmanager
 def left_as_they_were() -> Iterator[None]:
@@ -34,7 +36,7 @@ def left_as_they_were() -> Iterator[None]:
     level = log.level
     log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), freed_memory_kept():
             yield
     finally:
         random.setstate(python)

@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from model_cases import build_static
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
@@ -24,6 +25,7 @@ from dystress_text.models.static import (
     embedded_tokenizer,
     freeze_unknown,
     initialize_by_idf,
+    mean_of_rows,
     new_static,
     pretrained_tokenizer,
     save_static,
@@ -183,6 +185,25 @@ def test_the_packed_pass_and_its_gradient_are_those_of_a_loop():
     torch.testing.assert_close(found, rows)
     (ours,), (loops,) = (torch.autograd.grad(x.square().sum(), table) for x in (found, rows))
     torch.testing.assert_close(ours, loops)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("lengths", [[5, 0, 1, 7], [1, 1, 1], [0], [70_000]])
+@pytest.mark.parametrize("one_id", [False, True])
+def test_mean_of_rows_and_its_gradient_equal_embedding_bag(dtype, tolerance, lengths, one_id):
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(50, 8, dtype=dtype, generator=generator)
+    ids = torch.randint(1 if one_id else 50, (sum(lengths),), generator=generator)
+    counts = torch.tensor(lengths)
+    ours, expected = (table.clone().requires_grad_() for _ in range(2))
+    starts = counts.cumsum(0) - counts
+    means = F.embedding_bag(ids, expected, starts, mode="mean")
+    upstream = torch.randn(means.shape, dtype=dtype, generator=generator)
+    means.backward(upstream)
+    of_ours = mean_of_rows(ours, ids, counts)
+    of_ours.backward(upstream)
+    torch.testing.assert_close(of_ours, means, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(ours.grad, expected.grad, rtol=10 * tolerance, atol=tolerance)
 
 
 def test_crops_are_spans_of_tokens_that_seed_step_and_sample_decide(tmp_path):

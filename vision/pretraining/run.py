@@ -23,6 +23,7 @@ from dystress_text.training.accelerator import (
     make_accelerator,
     on_main_process,
 )
+from dystress_text.training.allocator import freed_memory_kept
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record, write_record
@@ -36,7 +37,6 @@ from vision.data.loading import load_images, load_test
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.evaluation.table import page_tables
-from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
 from vision.pretraining.negative_free import WMSELoss
 from vision.pretraining.neighbours import gallery, nearest
@@ -53,7 +53,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     """Pre-train with settings, on all processes of a launch; return what ``run.json`` holds."""
     engine = settings.engine
     accelerator = make_accelerator(engine)
-    with open_run(accelerator, engine, settings.options()) as (folder, finished):
+    run_opened = open_run(accelerator, engine, settings.options())
+    with freed_memory_kept(), run_opened as (folder, finished):
         if finished is not None:
             return finished
         with before_first_step(accelerator):
@@ -92,8 +93,6 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
     vision = settings.vision
     engine = settings.engine
     check_batch(settings, engine.train_batch_size, accelerator.num_processes)
-    if accelerator.device.type == "cpu":
-        keep_freed_memory()
     set_seed(engine.seed)
     encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
     prepared(encoder, vision, accelerator)
