@@ -12,7 +12,10 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU = ROOT / "tests" / "gpu"
-ROWS = ["environment", "smoke", "step", "equal", "equal-cls", "killed-fp16", "dropout", "objectives-text", "speed", "loss", "killed-text", "killed-images", "objectives-images"]
+ROWS = [
+    "environment", "smoke", "step", "equal", "equal-cls", "killed-fp16", "dropout", "objectives-text", "speed", "loss",
+    "killed-text", "killed-images", "objectives-images",
+]  # fmt: skip
 
 
 def lines_of(folder):
@@ -56,7 +59,9 @@ def test_a_form_that_fails_or_does_not_fit_loses_no_row_of_the_loss(monkeypatch,
     monkeypatch.setattr(loss_core, "pseudocode", pseudocode)
     monkeypatch.setattr(loss_core, "peak_alone", lambda *_: 1)
     monkeypatch.setattr(loss_core, "memory", lambda: 6 * 4 * 8**2)  # InfoNCE's of 8 pairs
-    monkeypatch.setattr(sys, "argv", ["loss_core", "--sizes", "8", "--dim", "8", "--temperatures", "cosine"])
+    monkeypatch.setattr(
+        sys, "argv", ["loss_core", "--sizes", "8", "--dim", "8", "--temperatures", "cosine"]
+    )
     loss_core.main()
     _, *rows = map(json.loads, capsys.readouterr().out.splitlines())
     found = [next(key for key in ("ms", "error", "skipped") if key in row) for row in rows]

@@ -244,14 +244,14 @@ def killed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for out in (whole, torn)
     ]
     scalers = [scaler_of(out) for out in (whole, torn)]
+    device = json.loads((torn / "run.json").read_text(encoding="utf-8"))["device"]
+    has_scale = device.endswith("fp16")
     same = {
         "killed": code == -signal.SIGKILL,
         "weights": sums[0] == sums[1],
         "log": log_of(whole) == log_of(torn),
-        "scaler": scalers[0] == scalers[1]
-        and (scalers[0] is None) == (options.precision != "fp16"),
+        "scaler": scalers[0] == scalers[1] and (scalers[0] is not None) == has_scale,
     }
-    device = json.loads((torn / "run.json").read_text(encoding="utf-8"))["device"]
     return {**same, "device": device, "scale": scalers[1], "right": all(same.values())}
 
 
