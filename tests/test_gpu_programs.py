@@ -28,7 +28,11 @@ def test_every_row_runs_small_on_the_cpu(tmp_path):
     ended = subprocess.run([GPU / "lease.sh"], env={**env, "PYTHON": sys.executable}, check=False)
     rows = lines_of(tmp_path)
     assert [(row["row"], row["rc"]) for row in rows] == [(name, 0) for name in ROWS], rows
-    assert all(row["results"] for row in rows)
+    results = {row["row"]: row["results"] for row in rows}
+    assert all(results.values())
+    assert len(results["objectives-text"]) == len(results["objectives-images"]) == 3  # with the sum
+    assert results["killed-fp16"][-1]["weights"]
+    assert results["step"][0]["ms"] > 0
     assert ended.returncode == 0
 
 
