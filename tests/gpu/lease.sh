@@ -23,7 +23,7 @@ corpus=${CORPUS:-$scratch/sentences.txt}
 lines=36000
 patience=1
 if [[ -n ${SMALL:-} ]]; then
-    lines=600
+    lines=200
     patience=3 # cores may be busy, and a CPU has no lease
 fi
 [[ -e $corpus ]] || "$python" tests/gpu/sentences.py "$corpus" "$lines" || exit 1
