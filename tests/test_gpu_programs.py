@@ -1,44 +1,90 @@
-"""The programs for a machine with a GPU run small on the CPU."""
+"""The programs for a machine with a GPU, on the CPU."""
 
 import json
-import runpy
-import shlex
+import os
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = "--steps 2 --batch 6"
-CHECKS, SPEED = (
-    "tests/gpu/checks.py --corpus {corpus}",
-    "tests/benchmarks/training_speed.py --corpus {corpus}",
+GPU = ROOT / "tests" / "gpu"
+ROWS = [
+    "environment", "smoke", "step", "equal", "equal-cls", "killed-fp16", "dropout", "objectives-text", "speed", "loss",
+    "killed-text", "killed-images", "objectives-images",
+]  # fmt: skip
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow(300)
+def test_every_row_runs_small_on_the_cpu(tmp_path):
+    env = {**os.environ, "SMALL": "1", "OUT": str(tmp_path), "SECONDS_LEFT": "880"}
+    ended = subprocess.run([GPU / "lease.sh"], env={**env, "PYTHON": sys.executable}, check=False)
+    rows = lines_of(tmp_path)
+    assert [(row["row"], row["rc"]) for row in rows] == [(name, 0) for name in ROWS], rows
+    results = {row["row"]: row["results"] for row in rows}
+    assert all(results.values())
+    assert len(results["objectives-text"]) == len(results["objectives-images"]) == 3  # with the sum
+    assert results["killed-fp16"][-1]["weights"]
+    assert results["step"][0]["ms"] > 0
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("time.sleep(99)", 124), ("os.kill(os.getpid(), 9)", -9)]
 )
-COMMANDS = {
-    "dropout": f"{CHECKS} dropout --batch 4",
-    "equal": f"{CHECKS} equal {SMALL}",
-    "text": f"{CHECKS} objectives text {SMALL} --only macl",
-    "images": f"{CHECKS} objectives images {SMALL} --only dino",
-    "killed": f"{CHECKS} killed text --steps 8 --batch 6",
-    "speed": f"{SPEED} {SMALL} --repeats 1 --layers 1 --width 32 --vocabulary 9000",
-    "loss": "tests/benchmarks/loss_core.py --sizes 8 --dim 8 --repeats 1 --objectives NT-Xent --temperatures cosine",
-}
+def test_a_row_that_is_ended_leaves_its_line_with_what_it_had(ending, code, tmp_path):
+    program = (
+        f"import os, time; print('{{\"ms\": 3}}', flush=True); print('{{\"m', flush=True); {ending}"
+    )
+    command = [sys.executable, GPU / "row.py", "one", "2", tmp_path, sys.executable, "-c", program]
+    assert subprocess.run(command, check=False).returncode in (124, 137)
+    (row,) = lines_of(tmp_path)
+    assert (row["row"], row["rc"], row["results"]) == ("one", code, [{"ms": 3}])
+    assert row["last"][-1] == '{"m'
 
 
-@pytest.mark.slow(20)
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_program_runs_small_on_the_cpu(name, text_file, monkeypatch, capsys):
-    """In this process, which has the imports behind it."""
-    program, *words = shlex.split(COMMANDS[name].format(corpus=text_file))
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.syspath_prepend((ROOT / program).parent)
-    monkeypatch.setattr(sys, "argv", [program, *words])
-    code = None
-    try:
-        runpy.run_path(program, run_name="__main__")
-    except SystemExit as end:
-        code = end.code
-    assert not code, capsys.readouterr()
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert name != "killed" or result["weights"]
+def test_a_form_that_fails_or_does_not_fit_loses_no_row_of_the_loss(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "tests" / "benchmarks")
+    import loss_core
+
+    def pseudocode(*_):
+        def fail(*_):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+
+        return fail
+
+    monkeypatch.setattr(loss_core, "pseudocode", pseudocode)
+    monkeypatch.setattr(loss_core, "peak_alone", lambda *_: 1)
+    monkeypatch.setattr(loss_core, "memory", lambda: 6 * 4 * 8**2)  # InfoNCE's of 8 pairs
+    monkeypatch.setattr(
+        sys, "argv", ["loss_core", "--sizes", "8", "--dim", "8", "--temperatures", "cosine"]
+    )
+    loss_core.main()
+    _, *rows = map(json.loads, capsys.readouterr().out.splitlines())
+    found = [next(key for key in ("ms", "error", "skipped") if key in row) for row in rows]
+    assert found == ["ms", "ms", "error", "skipped", "ms", "skipped"]
+
+
+def test_the_busy_share_counts_a_moment_once_and_no_annotation(monkeypatch):
+    """Of two kernels that overlap, in five steps of 0.01 ms."""
+    monkeypatch.syspath_prepend(GPU)
+    import step
+
+    def event(start, end, device="CUDA", annotation=False):
+        return SimpleNamespace(
+            device_type=SimpleNamespace(name=device), is_user_annotation=annotation, name="k",
+            time_range=SimpleNamespace(start=start, end=end),
+        )  # fmt: skip
+
+    events = [event(10, 30), event(0, 20), event(0, 90, annotation=True), event(0, 90, "CPU")]
+    row = step.summary_of(events, ms=0.01)
+    assert row["busy_share"] == pytest.approx(30 / 50)
+    assert row["kernels"] == 2 / 5
+    assert row["longest"] == {"k": {"calls": 2 / 5, "ms": pytest.approx(0.008)}}

@@ -7,6 +7,7 @@ that must be moved. All steps count the same.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -162,6 +163,7 @@ def audit(
     encoder = SentenceTransformer(model_path(model)) if isinstance(model, str) else model
     if len(sentences) < batch_size:
         raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")
+    objective = copy.deepcopy(objective).to(encoder.device)  # the caller's stays where it is
     sums = []
     compared = []
     with left_as_they_were(), torch.no_grad(), ExitStack() as after:

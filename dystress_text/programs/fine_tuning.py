@@ -40,6 +40,7 @@ from dystress_text.training.accelerator import (
     describe,
     gather_of,
     keep_few_kernels,
+    keep_fp32,
     make_accelerator,
     on_main_process,
 )
@@ -113,6 +114,7 @@ def fine_tune(
         check_push(settings.text.push_to_hub)
     with left_as_they_were(), quiet():
         keep_few_kernels()
+        keep_fp32()
         accelerator = make_accelerator(settings.engine)
         with open_run(accelerator, settings.engine, settings.asked()) as (folder, finished):
             if finished is not None:

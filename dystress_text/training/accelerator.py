@@ -122,7 +122,6 @@ def set_kernels(deterministic: bool) -> None:
     leaves cuDNN alone. The fastest kernel of a convolution, found by timing, is not always the same
     one.
     """
-    keep_fp32()
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = not deterministic
     if deterministic:

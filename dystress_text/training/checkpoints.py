@@ -155,8 +155,13 @@ class Checkpoints:
             self.accelerator.load_state(str(folder))
             self.task.load_state_dict(load_file(folder / _TASK))
             stored = load(folder / f"random_states_{self.accelerator.process_index}.pkl")
+            pairs = [(stored["torch_manual_seed"], torch.get_rng_state())]
+            device = self.accelerator.device
+            if device.type == "cuda":
+                of_devices = stored["torch_cuda_manual_seed"]
+                pairs.append((of_devices[device.index or 0], torch.cuda.get_rng_state(device)))
             # accelerate only logs it
-            if not torch.equal(stored["torch_manual_seed"], torch.get_rng_state()):
+            if not all(torch.equal(*pair) for pair in pairs):
                 raise ValueError("the random state was not loaded")
         except Exception as error:  # the libraries raise many kinds
             raise _unreadable(folder, error) from error

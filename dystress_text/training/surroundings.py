@@ -35,8 +35,10 @@ def left_as_they_were() -> Iterator[None]:
     log = logging.getLogger("accelerate.utils.other")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
+    # torch takes all of them by itself, but warns where there are several
+    devices = range(torch.cuda.device_count()) or None
     try:
-        with torch.random.fork_rng(), freed_memory_kept():
+        with torch.random.fork_rng(devices), freed_memory_kept():
             yield
     finally:
         random.setstate(python)

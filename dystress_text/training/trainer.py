@@ -386,7 +386,8 @@ def spread_of(vectors: Tensor) -> float:
     apart = torch.pdist(unit_vectors(vectors).float()).square() / 2
     if len(apart) == 0:
         return 0.0
-    return float(apart.kthvalue(1 + int(0.4 * (len(apart) - 1))).values)
+    # before torch 2.10, kthvalue has no deterministic form on a GPU
+    return float(apart.sort().values[int(0.4 * (len(apart) - 1))])
 
 
 def _optimizer_of(run: Run, settings: EngineSettings) -> torch.optim.Optimizer:

@@ -3,23 +3,29 @@ memory.
 
     python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads 1]
 
-Runs on a CUDA device when there is one. Prints a Markdown table and, on the last line, a JSON
-record. Each contestant's peak memory is that of a process of its own (resident memory, or the CUDA
-allocator's, at its peak less before the loss); for the times, medians of forward and backward
-together, all contestants take turns.
+Runs on a CUDA device when there is one. Prints a line of JSON about the machine and one for each
+contestant of a size when the size is measured; one that fails has its error there, and the others
+go on. Times are medians of forward and backward together, for which all contestants take turns.
+Peak memory is what a step takes beyond what was there before: by CUDA's allocator, or of resident
+memory in a process of its own. Forms that hold the matrix of similarities are skipped where it does
+not fit.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +39,12 @@ TEMPERATURES: dict[str, core.Temperature] = {
     "constant": core.ConstantTemperature(0.1),
     "cosine": core.CosineTemperature(0.1, 0.2),
 }
+FORMS = ("plain", "blockwise", "pseudocode")
+# what a form without blocks holds at its peak, in matrices of all similarities in fp32: up to 6.2
+# on a CPU with the cosine, 4 to 5 by a count for a GPU
+MATRICES = 6
 Loss = Callable[[Tensor, Tensor], Tensor]
+Row = dict[str, Any]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -109,8 +120,65 @@ def peak(loss: Loss, size: int, dim: int) -> int:
     return status_bytes("VmHWM") - before
 
 
+def peak_alone(objective: str, temperature: str, form: str, size: int, dim: int) -> int:
+    """As :func:`peak`; on a CPU in a process of its own, which has freed nothing before."""
+    if DEVICE.type == "cuda":
+        return peak(make_loss(objective, temperature, form), size, dim)
+    command = [sys.executable, __file__, "--sizes", str(size), "--dim", str(dim)]
+    command += ["--threads", str(torch.get_num_threads())]
+    command += ["--peak", objective, temperature, form]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def memory() -> int:
+    """Bytes of the device's memory, all in all."""
+    if DEVICE.type == "cuda":
+        return torch.cuda.mem_get_info()[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(
+    objective: str, temperatures: list[str], size: int, dim: int, repeats: int
+) -> list[Row]:
+    """The rows of all contestants of an objective and a size."""
+    entries = (2 * size) ** 2 if objective == "NT-Xent" else size**2
+    rows: dict[tuple[str, str], Row] = {}
+    losses: dict[tuple[str, str], Loss] = {}
+    for temperature, form in itertools.product(temperatures, FORMS):
+        row = {"objective": objective, "size": size, "temperature": temperature, "form": form}
+        rows[temperature, form] = row
+        needed = MATRICES * 4 * entries
+        if form != "blockwise" and needed > memory():
+            row["skipped"] = f"needs {needed / 1e9:.0f} GB of {memory() / 1e9:.0f}"
+        else:
+            losses[temperature, form] = make_loss(objective, temperature, form)
+    views = make_views(size, dim)
+    seconds: dict[tuple[str, str], list[float]] = {who: [] for who in losses}
+    for _ in range(repeats + 1):  # the first turn warms up
+        for who in [who for who in losses if "error" not in rows[who]]:
+            with failure_in(rows[who]):
+                seconds[who].append(step(losses[who], views))
+    for who in losses:
+        if "error" not in rows[who]:
+            rows[who]["ms"] = 1000 * statistics.median(seconds[who][1:])
+            with failure_in(rows[who]):
+                rows[who]["peak"] = peak_alone(objective, *who, size, dim)
+    return list(rows.values())
+
+
+@contextmanager
+def failure_in(row: Row) -> Iterator[None]:
+    """Note an error in a row, and free what it held."""
+    try:
+        yield
+    except (RuntimeError, MemoryError, subprocess.CalledProcessError) as error:
+        row["error"] = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if "error" in row and DEVICE.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def main() -> None:
-    """Measure and print the table and the record."""
+    """Measure, and print a line for each row."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -138,51 +206,11 @@ def main() -> None:
         "dim": options.dim,
         "torch": torch.__version__,
     }
-    print(
-        f"{about}; fp32, forward + backward\n\n| objective | pairs | temperature | form | ms | of plain | peak MB |"
-    )
-    print(f"|{'---|' * 7}")
-    record = []
-    for objective in options.objectives:
-        forms = ("plain", "blockwise", "pseudocode")
-        contestants = {
-            (n, form): make_loss(objective, n, form) for n in options.temperatures for form in forms
-        }
-        for size in options.sizes:
-            views = make_views(size, options.dim)
-            seconds: dict[tuple[str, str], list[float]] = {who: [] for who in contestants}
-            for _ in range(options.repeats + 1):  # the first turn warms up
-                for who, loss in contestants.items():
-                    seconds[who].append(step(loss, views))
-            for who in contestants:
-                ms, plain = (
-                    1000 * statistics.median(seconds[each][1:]) for each in (who, (who[0], "plain"))
-                )
-                arguments = [
-                    "--sizes",
-                    str(size),
-                    "--dim",
-                    str(options.dim),
-                    "--threads",
-                    str(options.threads),
-                ]
-                command = [sys.executable, __file__, *arguments, "--peak", objective, *who]
-                bytes_ = int(
-                    subprocess.run(command, capture_output=True, text=True, check=True).stdout
-                )
-                print(
-                    f"| {objective} | {size:,} | {' | '.join(who)} | {ms:.1f} | {ms / plain:.2f} | {bytes_ / 1e6:.1f} |"
-                )
-                record.append(
-                    {
-                        "objective": objective,
-                        "size": size,
-                        "contestant": who,
-                        "ms": ms,
-                        "peak": bytes_,
-                    }
-                )
-    print(json.dumps({**about, "rows": record}))
+    print(json.dumps(about), flush=True)
+    for size in options.sizes:
+        for objective in options.objectives:
+            for row in measure(objective, options.temperatures, size, options.dim, options.repeats):
+                print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

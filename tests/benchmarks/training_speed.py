@@ -46,7 +46,7 @@ from dystress_text import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.initial_model import load_initial_model
+from dystress_text.simcse.initial_model import InitialModel, load_initial_model
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import plain_text
@@ -78,6 +78,19 @@ def random_bert(
     return str(folder)
 
 
+def engine(
+    initial: InitialModel, text: Path, settings: EngineSettings
+) -> tuple[Trainer, SimcseTask]:
+    """This package's trainer with the paper's loss on a file of sentences, and its task."""
+    cache = Path(settings.output_dir) / "cache"
+    corpus = load_corpus(plain_text(text), initial.tokenizer, LENGTH, cache_dir=cache)
+    loss = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
+    task = SimcseTask(initial, corpus, loss)
+    task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
+    run = Run(task=task, samples=len(corpus))
+    return Trainer(run, settings, make_accelerator(settings)), task
+
+
 def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
     """Seconds of the engine, tokenisation included."""
     initial = load_initial_model(TextSettings(model, pooler_type="cls"))
@@ -88,14 +101,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
             output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision
         )
         start = time.perf_counter()
-        corpus = load_corpus(
-            plain_text(text), initial.tokenizer, LENGTH, cache_dir=Path(folder) / "cache"
-        )
-        loss = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
-        task = SimcseTask(initial, corpus, loss)
-        task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
-        trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))
-        trainer.fit()
+        engine(initial, text, settings)[0].fit()
         return time.perf_counter() - start
 
 

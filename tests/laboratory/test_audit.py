@@ -2,12 +2,14 @@
 and bad input.
 """
 
+import copy
 import json
 
 import numpy as np
 import pytest
 from conftest import make_sentences
 from matplotlib.figure import Figure
+from meta_cases import leave_autocast_out
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Pooling, Transformer
 from sweep_runs import error_of, record_of
@@ -72,6 +74,22 @@ def test_the_audit_of_a_model_is_that_of_a_run_that_learns_nothing(
     assert window.moved == pytest.approx(record["moved"], abs=0.01)
     assert window.pull == pytest.approx(record["pull"], abs=0.05)
     assert window.negative == pytest.approx(record["windows"]["all"]["negative"], abs=0.02)
+
+
+@pytest.mark.parametrize("loss", ["infonce(learned(0.05))", "siglip()"])
+def test_what_a_loss_learns_is_moved_to_the_device_of_the_model(loss, model, monkeypatch):
+    """For want of a GPU on the meta device, which cannot be read at the end."""
+    leave_autocast_out(monkeypatch)
+    monkeypatch.setattr(
+        "transformers.masking_utils._ignore_bidirectional_mask_sdpa",
+        lambda *_: False,
+        raising=False,
+    )
+    objective = dystress_text.loss(loss)
+    on_meta = copy.deepcopy(model).to("meta")
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        dystress_text.audit(on_meta, make_sentences(8), objective, batch_size=4)
+    assert next(objective.parameters()).device.type == "cpu"  # the caller's
 
 
 def test_what_a_model_cannot_be_audited_on_names_the_parameter(model):

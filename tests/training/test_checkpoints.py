@@ -4,14 +4,18 @@ import json
 import pickle
 import random
 import shutil
+from contextlib import nullcontext
+from unittest.mock import Mock
 
 import pytest
 import torch
 from fuzz_cases import Harm
+from safetensors.torch import save_file
 from trainer_cases import equal, interrupt, log_of, make_task, run, weights
 
-from dystress_text.errors import TrainingError
+from dystress_text.errors import ParameterError, TrainingError
 from dystress_text.programs.train import main
+from dystress_text.training.checkpoints import Checkpoints
 from dystress_text.training.run_folder import STAGING, checkpoint_folders
 
 
@@ -156,6 +160,21 @@ def test_a_random_state_that_was_not_loaded_is_noticed(copied, monkeypatch, caps
     """accelerate only logs it."""
     monkeypatch.setattr("accelerate.checkpointing.torch.set_rng_state", lambda state: None)
     assert "the random state was not loaded" in refused(copied[1], capsys)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_the_random_state_of_the_own_gpu_is_looked_at(loaded, tmp_path, monkeypatch):
+    """Of the second of two; a machine may show fewer GPUs than before."""
+    states = [torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8)]
+    stored = {"torch_manual_seed": torch.get_rng_state(), "torch_cuda_manual_seed": states}
+    torch.save(stored, tmp_path / "random_states_1.pkl")
+    save_file({}, tmp_path / "task.safetensors")
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[loaded].clone())
+    accelerator = Mock(process_index=1, device=torch.device("cuda", 1))
+    run = Mock(options={}, task=Mock(state=torch.nn.Module()))
+    checkpoints = Checkpoints(run, Mock(), accelerator, tmp_path)
+    with nullcontext() if loaded else pytest.raises(ParameterError, match="was not loaded"):
+        checkpoints.load(tmp_path)
 
 
 def test_a_learned_temperature_is_part_of_it(tiny_run, tmp_path):

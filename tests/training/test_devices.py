@@ -11,7 +11,7 @@ import torch
 from dystress_text.evaluation.classifier import initial_layer
 from dystress_text.programs.train import main
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.training.accelerator import keep_few_kernels, keep_fp32, make_accelerator
+from dystress_text.training.accelerator import keep_few_kernels, make_accelerator
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.surroundings import left_as_they_were
 
@@ -48,21 +48,43 @@ def test_draws_of_an_evaluation_do_not_reseed_a_gpu(monkeypatch):
 
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_kernels(deterministic, tmp_path):
-    torch.backends.cudnn.allow_tf32 = True  # as torch has it
+    torch.backends.cudnn.allow_tf32 = True
     make_accelerator(EngineSettings(output_dir=str(tmp_path), deterministic=deterministic))
     assert not torch.backends.cuda.cudnn_sdp_enabled()  # it rounds the dropout rate
-    assert not torch.backends.cudnn.allow_tf32  # fp32 is fp32
+    assert torch.backends.cudnn.allow_tf32  # torch's default, which the authors of images have
     assert torch.get_float32_matmul_precision() == "highest"
     assert torch.backends.cudnn.benchmark == (not deterministic)
     assert torch.are_deterministic_algorithms_enabled() == deterministic
 
 
-def test_python_has_its_own_precision_of_fp32_again():
+def test_text_is_trained_in_fp32_and_python_has_its_own_precision_again(
+    tiny_run, tmp_path, monkeypatch
+):
     torch.backends.cudnn.allow_tf32 = True
-    with left_as_they_were():
-        keep_fp32()
-        assert not torch.backends.cudnn.allow_tf32
+    embed, allowed = SimcseTask.embed, set()
+
+    def watched(self, model, batch):
+        allowed.add(torch.backends.cudnn.allow_tf32)
+        return embed(self, model, batch)
+
+    monkeypatch.setattr(SimcseTask, "embed", watched)
+    assert main([*tiny_run, f"--output_dir={tmp_path}", "--max_steps=1", "--eval_steps=0"]) == 0
+    assert allowed == {False}
     assert torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_random_numbers_of_every_gpu_are_put_back_without_a_warning(monkeypatch):
+    states = [torch.tensor(0), torch.tensor(1)]
+    monkeypatch.setattr(torch.random, "_fork_rng_warned_already", False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[device])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: states.__setitem__(device, state)
+    )
+    with left_as_they_were():
+        states[:] = [torch.tensor(7)] * 2
+    assert states == [0, 1]
 
 
 FAILED = getattr(torch, "AcceleratorError", RuntimeError)  # before 2.8

@@ -284,7 +284,9 @@ def test_a_collapse_ends_the_run_and_what_was_saved_before_stays(tiny_run, tmp_p
     SentenceTransformer(str(tmp_path / "stsb_dev"))
 
 
-def test_vectors_that_are_one_or_one_of_two_have_no_spread():
+def test_vectors_that_are_one_or_one_of_two_have_no_spread(monkeypatch):
+    # as on a GPU with --deterministic, before torch 2.10
+    monkeypatch.setattr(torch.Tensor, "kthvalue", None)
     rows = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
     cosines = np.corrcoef(np.hstack([rows, -rows]))[
         np.triu_indices(40, 1)
