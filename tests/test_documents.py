@@ -195,8 +195,6 @@ def write_inputs(folder):
     firsts, seconds = list(dict.fromkeys(row[5] for row in rows)), [row[6] for row in rows]
     (folder / "my_loss.py").write_text(OWN_CLASS)
     (folder / "mine.txt").write_text("\n".join(dict.fromkeys([*firsts, *seconds])))
-    tickets = [f'"{a}","{b}"' for a, b in zip(firsts, seconds, strict=False)]
-    (folder / "tickets-1.csv").write_text("\n".join(["subject,body", *tickets]) + "\n")
     (folder / "sentences.txt").write_text("\n".join(firsts[:40]))
     triplets = [
         f'"{a}","{b}","{c}"' for a, b, c in zip(firsts[:40], seconds, firsts[40:80], strict=False)

@@ -119,7 +119,7 @@ def sets_of(options: Any) -> Sets:
     chosen = [task for group in groups.values() for task in group]
     folder = suite_folder(options.suite, options.data_dir)
     for file in (folder / name for task in chosen for name in task.files):
-        if not file.is_file():
+        if not file.is_file() and not options.dry_run:
             reason = f"no {file}; dystress prepare senteval gets it; --suite mini and --pairs "
             raise ParameterError("data_dir", f"{reason}need none")
     pairs = [read_scored_pairs(source, "pairs") for source in options.pairs]

@@ -208,7 +208,7 @@ def test_matryoshka_in_sentence_transformers_trainer():
 @pytest.mark.slow(20)
 def test_a_temperature_of_ones_own():
     Path("my_loss.py").write_text(OWN_CLASS)
-    (command,) = commands("losses.md", "my_loss.")
+    *_, command = commands("losses.md", "my_loss.")
     run(command, *SHORT, "--max_steps=2", "--eval_set=none", "--train_file=mine.txt")
     record = json.loads(Path("out_quadratic/run.json").read_text())
     anchors, positives = normalize(torch.randn(2, 8, 4), dim=2)
