@@ -132,7 +132,8 @@ class Trainer:
         """
         self.model = self.task.model
         self.accelerator.free_memory()
-        gc.collect()
+        if self.accelerator.num_processes > 1:
+            gc.collect()
         self.accelerator.end_training()
 
     def _fit(self) -> TrainingState:
