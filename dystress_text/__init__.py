@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
-    from dystress_text.core import *  # noqa: F403
-    from dystress_text.core import __all__ as _core
-    from dystress_text.laboratory.audit import audit
+    from dystress_text.analysis.audit import audit
+    from dystress_text.losses import *  # noqa: F403
+    from dystress_text.losses import __all__ as _losses
     from dystress_text.programs.senteval import evaluate
     from dystress_text.programs.train import train
     from dystress_text.sentence_transformers_loss import DySTreSSLoss
 
-    __all__ = [*_core, "DySTreSSLoss", "audit", "evaluate", "train"]
+    __all__ = [*_losses, "DySTreSSLoss", "audit", "evaluate", "train"]
 else:  # a type checker would take any name for a good one
     _ELSEWHERE = {
-        "audit": "dystress_text.laboratory.audit",
+        "audit": "dystress_text.analysis.audit",
         "DySTreSSLoss": "dystress_text.sentence_transformers_loss",
         "evaluate": "dystress_text.programs.senteval",
         "train": "dystress_text.programs.train",
@@ -31,10 +31,10 @@ else:  # a type checker would take any name for a good one
         if name in _ELSEWHERE:  # the rest of the package needs torch alone
             return getattr(importlib.import_module(_ELSEWHERE[name]), name)
         if not name.startswith("__") or name == "__all__":
-            import dystress_text.core as core
+            losses = importlib.import_module("dystress_text.losses")
 
             if name == "__all__":
-                return [*core.__all__, *_ELSEWHERE]
-            if name in core.__all__:
-                return getattr(core, name)
+                return [*losses.__all__, *_ELSEWHERE]
+            if name in losses.__all__:
+                return getattr(losses, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

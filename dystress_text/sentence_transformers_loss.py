@@ -12,13 +12,13 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from dystress_text.core.gather import LocalGather, ProcessGather
-from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
-from dystress_text.core.other_losses import QueueInfoNCELoss
-from dystress_text.core.registry import LossPart
-from dystress_text.core.rules import Rule
-from dystress_text.core.temperature import ShiftedCosineTemperature, Temperature
 from dystress_text.export.citation import CITATION
+from dystress_text.losses.gather import LocalGather, ProcessGather
+from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
+from dystress_text.losses.other_losses import QueueInfoNCELoss
+from dystress_text.losses.registry import LossPart
+from dystress_text.losses.reweighting import Rule
+from dystress_text.losses.temperature import ShiftedCosineTemperature, Temperature
 
 try:
     from sentence_transformers.base.losses.merged_forward import embed_columns as _embed_columns
@@ -72,7 +72,7 @@ class DySTreSSLoss(_Cached, nn.Module):
     Examples:
         >>> from datasets import Dataset
         >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
-        >>> from dystress_text.files.places import model_path
+        >>> from dystress_text.io.paths import model_path
         >>> model = SentenceTransformer(model_path("bert-mini-wiki"), device="cpu")  # or any other
         >>> loss = DySTreSSLoss(model)
         >>> anchors = ["It rains.", "We are late."]

@@ -23,8 +23,8 @@ from hypothesis import settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.texts import plain_text
+from dystress_text.data.corpus import load_corpus
+from dystress_text.data.texts import plain_text
 
 # The background jobs of a script ignore Ctrl-C, and every program that they start does.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -202,7 +202,7 @@ def galleries(tmp_path_factory):
     """A cache of the tests' own; and pages without their pictures, which take longer than the
     tests' runs.
     """
-    from dystress_text.report import page_drawings
+    from dystress_text.analysis import page_drawings
 
     whole = page_drawings.galleries
     with pytest.MonkeyPatch.context() as patch:
@@ -214,13 +214,13 @@ def galleries(tmp_path_factory):
 @pytest.fixture
 def with_pictures(galleries, monkeypatch):
     """The pages of a test have their pictures."""
-    monkeypatch.setattr("dystress_text.report.page_drawings.galleries", galleries)
+    monkeypatch.setattr("dystress_text.analysis.page_drawings.galleries", galleries)
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Of a few rows, in the blockwise form of losses."""
-    monkeypatch.setattr("dystress_text.core.blockwise.CPU_BLOCK", 4)
+    monkeypatch.setattr("dystress_text.losses.blockwise.CPU_BLOCK", 4)
 
 
 @pytest.fixture(scope="session")

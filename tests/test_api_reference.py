@@ -12,7 +12,7 @@ import torch
 from conftest import reset_accelerator
 
 import dystress_text
-from dystress_text.core.registry import PARTS
+from dystress_text.losses.registry import PARTS
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "api.md").read_text()
 ENTRIES = re.findall(

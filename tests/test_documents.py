@@ -22,10 +22,10 @@ from conftest import reset_accelerator
 
 from dystress_text import __main__ as dystress
 from dystress_text import loss
-from dystress_text.core.registry import PARTS, parameters
-from dystress_text.files.places import EMBEDDED
+from dystress_text.config.arguments import parse
+from dystress_text.io.paths import EMBEDDED
+from dystress_text.losses.registry import PARTS, parameters
 from dystress_text.programs import sweep
-from dystress_text.simcse.arguments import parse
 from vision import evaluate
 from vision import export as export_images
 from vision import prepare as prepare_images

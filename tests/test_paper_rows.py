@@ -5,9 +5,9 @@ ours in reports.
 import re
 import warnings
 
+from dystress_text.config import arguments as text_arguments
+from dystress_text.config import paper as text_paper
 from dystress_text.evaluation.catalogue import TASKS
-from dystress_text.simcse import arguments as text_arguments
-from dystress_text.simcse import paper as text_paper
 from vision import train
 from vision.evaluation import paper
 from vision.evaluation.fine_tuning import BATCH_SIZE, NAMED_WEIGHTS, rate_of

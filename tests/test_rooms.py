@@ -38,8 +38,8 @@ def test_nothing_asks_for_code_or_a_pickle():
 
 def test_a_wrong_import_is_found():
     for module, source in (
-        ("dystress_text.core.objectives", "import scipy"),
-        ("dystress_text.files.hub", "if TYPE_CHECKING:\n    import dystress_text.training.trainer"),
+        ("dystress_text.losses.objectives", "import scipy"),
+        ("dystress_text.io.hub", "if TYPE_CHECKING:\n    import dystress_text.training.trainer"),
         ("dystress_text.training.trainer", "make = 'dystress_text.evaluation.transfer:evaluator'"),
         (
             "vision.train",

@@ -20,19 +20,19 @@ from sentence_transformers.losses import (
 )
 from sentence_transformers.models import StaticEmbedding
 
-from dystress_text import DySTreSSLoss, core
+from dystress_text import DySTreSSLoss, losses
 
-SHIFTED = core.ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
+SHIFTED = losses.ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
 OBJECTIVES = {
-    "InfoNCE": lambda: core.InfoNCELoss(SHIFTED, hard_negative_weight=2.0),
-    "InfoNCE, blockwise": lambda: core.InfoNCELoss(
-        core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), blockwise=True
+    "InfoNCE": lambda: losses.InfoNCELoss(SHIFTED, hard_negative_weight=2.0),
+    "InfoNCE, blockwise": lambda: losses.InfoNCELoss(
+        losses.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), blockwise=True
     ),
-    "NT-Xent": lambda: core.NTXentLoss(
-        core.CosineTemperature(0.03, 0.05), detach_temperature=False
+    "NT-Xent": lambda: losses.NTXentLoss(
+        losses.CosineTemperature(0.03, 0.05), detach_temperature=False
     ),
-    "DCLW": lambda: core.DCLWLoss(0.1, sigma=0.3),
-    "MACL": lambda: core.MACLLoss(0.1, 0.5, 0.8),
+    "DCLW": lambda: losses.DCLWLoss(0.1, sigma=0.3),
+    "MACL": lambda: losses.MACLLoss(0.1, 0.5, 0.8),
 }
 ROWS = 7
 CACHED = hasattr(DySTreSSLoss, "forward_cached")
@@ -95,7 +95,7 @@ def test_constant_temperature_is_multiple_negatives_ranking(tiny_bert, columns, 
         (1e-6, 1e-5) if dtype == torch.float32 else (1e-9, 1e-9)
     )  # the roundings of fp32, divided by tau
     assert_equal(run(model, DySTreSSLoss(model, tau, **size), batch), expected, *tolerances)
-    flat = DySTreSSLoss(model, core.CosineTemperature(tau, tau), **size)
+    flat = DySTreSSLoss(model, losses.CosineTemperature(tau, tau), **size)
     assert_equal(run(model, flat, batch), expected, *tolerances)
 
 
@@ -109,7 +109,7 @@ def test_what_their_losses_have_beside_forward(tiny_bert, capsys):
     )
     assert loss.temperature == getattr(theirs, "temperature", 0.2) == 0.2
     assert DySTreSSLoss(model, SHIFTED).temperature is SHIFTED
-    assert DySTreSSLoss(model).objective == core.InfoNCELoss(SHIFTED)
+    assert DySTreSSLoss(model).objective == losses.InfoNCELoss(SHIFTED)
     if not CACHED:
         return
     loss = DySTreSSLoss(model, SHIFTED, **BY_TOKENS, show_progress_bar=True)
@@ -159,7 +159,7 @@ def test_the_cache_replays_dropout(tiny_bert):
     """Beside a plain pass over the same mini-batches with the same random numbers."""
     model = build_model(tiny_bert, dropout=0.3)
     batch = batch_of(model, 3)
-    loss = DySTreSSLoss(model, core.CosineTemperature(0.05, 0.1), mini_batch_size=3)
+    loss = DySTreSSLoss(model, losses.CosineTemperature(0.05, 0.1), mini_batch_size=3)
     value, gradient = run(
         model, lambda *inputs: 8 * loss(*inputs), batch
     )  # as accumulation and fp16 scale it
@@ -170,7 +170,7 @@ def test_the_cache_replays_dropout(tiny_bert):
     ]
     assert_equal(
         (value / 8, gradient / 8),
-        gradient_of(model, core.InfoNCELoss(core.CosineTemperature(0.05, 0.1))(*embeddings)),
+        gradient_of(model, losses.InfoNCELoss(losses.CosineTemperature(0.05, 0.1))(*embeddings)),
     )
 
 
@@ -252,7 +252,7 @@ def test_a_run_and_its_card(tiny_bert, tmp_path):
     before = model.encode("the cat")
     loss = DySTreSSLoss(
         model,
-        objective=core.DCLWLoss(core.CosineTemperature(0.03, 0.05), 0.3),
+        objective=losses.DCLWLoss(losses.CosineTemperature(0.03, 0.05), 0.3),
         **(BY_ROWS if CACHED else {}),
     )
     make_trainer(model, loss, tmp_path / "run").train()
@@ -287,7 +287,9 @@ def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
     def train(**more):
         told.clear()
         model = build_model(tiny_bert).float()
-        loss = DySTreSSLoss(model, core.ScheduledTemperature(0.05, 0.2, half_period=1, unit="run"))
+        loss = DySTreSSLoss(
+            model, losses.ScheduledTemperature(0.05, 0.2, half_period=1, unit="run")
+        )
         make_trainer(model, loss, tmp_path, callbacks=[loss.callback()], **options).train(**more)
         return (
             told.copy(),
@@ -305,7 +307,7 @@ def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
 
 def test_a_schedule_that_nobody_advances_is_refused_and_so_is_a_lone_column(tiny_bert, tmp_path):
     model = build_model(tiny_bert).float()
-    loss = DySTreSSLoss(model, core.ScheduledTemperature(0.1, 1.0))
+    loss = DySTreSSLoss(model, losses.ScheduledTemperature(0.1, 1.0))
     with pytest.raises(
         ValueError, match=r"ScheduledTemperature follows the run.*callbacks=\[loss.callback\(\)\]"
     ):
@@ -333,9 +335,9 @@ def test_a_lone_pair_counts_as_nothing(tiny_bert):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"temperature": 0.05, "objective": core.NTXentLoss(0.1)}, "either temperature or objective"),
-     ({"objective": core.QueueInfoNCELoss(0.1, 8, 16)}, "momentum encoder"),
-     ({"objective": core.InfoNCELoss(0.1, gather=core.ProcessGather(0, 2))}, "gather_across_devices=True"),
+    [({"temperature": 0.05, "objective": losses.NTXentLoss(0.1)}, "either temperature or objective"),
+     ({"objective": losses.QueueInfoNCELoss(0.1, 8, 16)}, "momentum encoder"),
+     ({"objective": losses.InfoNCELoss(0.1, gather=losses.ProcessGather(0, 2))}, "gather_across_devices=True"),
      ({"mini_batch_size": 2.5}, "mini_batch_size must be a whole number of at least 1, got 2.5"),
      ({"mini_batch_num_tokens": -1}, "mini_batch_num_tokens must be a whole number of at least 1, got -1")],
 )  # fmt: skip

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.files.whole import replaced_files
+from dystress_text.io.atomic import replaced_files
 
 _BASIC = {"layer_type": "basic", "hidden_sizes": (64, 128, 256, 512)}
 ARCHITECTURES: dict[str, dict[str, Any]] = {  # as ResNetConfig takes them

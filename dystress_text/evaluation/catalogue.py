@@ -27,9 +27,9 @@ from dystress_text.evaluation.readers import (
     read_trec,
     read_two_classes,
 )
-from dystress_text.files.hub import published_file
-from dystress_text.files.places import EMBEDDED, cache_root, data_root
-from dystress_text.files.whole import write_bytes
+from dystress_text.io.atomic import write_bytes
+from dystress_text.io.hub import published_file
+from dystress_text.io.paths import EMBEDDED, cache_root, data_root
 
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 

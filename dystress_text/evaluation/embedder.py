@@ -16,9 +16,9 @@ from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Dense
 from torch import Tensor, nn
 
-from dystress_text.core.vectors import positive_similarity, unit_vectors
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.places import model_path
+from dystress_text.io.paths import model_path
+from dystress_text.losses.vectors import positive_similarity, unit_vectors
 from dystress_text.models.embedder import Role, encode, without_normalization
 from dystress_text.models.loading import (
     PretrainedEncoder,

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError
-from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
-from dystress_text.files.text_lines import UNSPACED
+from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
+from dystress_text.io.text_lines import UNSPACED
 from dystress_text.training.run_record import RunRecord
 
 if TYPE_CHECKING:
@@ -134,6 +134,6 @@ def not_beaten(record: RunRecord) -> list[str]:
     """Return a line for each set on which the trained model is not above the lexical baseline."""
     return [
         f"not above the lexical baseline: {name} {record.trained[name]:.1f}, "
-        f"{LABEL} {record.words[name]:.1f}"
+        f"{LABEL} {record.lexical[name]:.1f}"
         for name in record.not_above_baseline
     ]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.files.text_lines import is_blank
+from dystress_text.io.text_lines import is_blank
 
 POSITIVE_SCORE = 4.0  # as is usual for SimCSE, alignment is that of the pairs scored above it
 BINARY = ("0", "1")
@@ -235,7 +235,7 @@ def name_of(source: str) -> str:
 
 def _file_and_split(source: str) -> tuple[str, str]:
     """Return a file and "", or the name of a data set on the hub and its split."""
-    from dystress_text.files.tables import is_hub_name  # pyarrow is slow to import
+    from dystress_text.io.tables import is_hub_name  # pyarrow is slow to import
 
     name, _, split = source.partition(":")
     if is_hub_name(name):
@@ -245,7 +245,7 @@ def _file_and_split(source: str) -> tuple[str, str]:
 
 def _rows_of_table(source: str) -> Iterator[Row]:
     """Yield the place of each row for errors, its two texts and its score."""
-    from dystress_text.files.tables import READERS, is_table, open_table  # slow to import
+    from dystress_text.io.tables import READERS, is_table, open_table  # slow to import
 
     name, split = _file_and_split(source)
     if not is_table(name) or not (split or Path(name).is_file()):

@@ -18,8 +18,8 @@ from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.retrieval import GRADED, METRICS
-from dystress_text.files.lock import LOCK, locked
-from dystress_text.files.whole import to_json, versions
+from dystress_text.io.atomic import to_json, versions
+from dystress_text.io.lock import LOCK, locked
 from dystress_text.training.run_folder import RECORD
 
 RESULTS = "results.jsonl"

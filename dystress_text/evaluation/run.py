@@ -43,9 +43,9 @@ from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import evaluate_pairs, evaluate_sts_task, score_vectors
 from dystress_text.evaluation.transfer import evaluate_transfer
-from dystress_text.files.places import model_path
-from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.whole import sha256_of
+from dystress_text.io.atomic import sha256_of
+from dystress_text.io.paths import model_path
+from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
 
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label

@@ -16,7 +16,7 @@ from dystress_text.evaluation.catalogue import (
     choose,
 )
 from dystress_text.evaluation.lexical import LEXICAL
-from dystress_text.files.places import model_name, refuse_folder
+from dystress_text.io.paths import model_name, refuse_folder
 
 _OLD_NAME = "words"  # of the lexical baseline, in 0.2
 

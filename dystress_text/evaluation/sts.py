@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from dystress_text.core.diagnosis import BINS
-from dystress_text.core.geometry import alignment, uniformity
-from dystress_text.core.vectors import positive_similarity, unit_vectors
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import StsTask
 from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.readers import StsPairs, joined
+from dystress_text.losses.diagnosis import BINS
+from dystress_text.losses.geometry import alignment, uniformity
+from dystress_text.losses.vectors import positive_similarity, unit_vectors
 
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 

@@ -18,19 +18,19 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.core.temperature import DYSTRESS
+from dystress_text.config.presets import PRESETS
+from dystress_text.data.texts import DOCUMENTATION, WIKI1M
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
-from dystress_text.files.hub import hub_reachable
-from dystress_text.files.whole import write_text
+from dystress_text.finetuning import holdout
+from dystress_text.io.atomic import write_text
+from dystress_text.io.hub import hub_reachable
+from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid import WEIGHT, hybrid_part, may_have_graph
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
 from dystress_text.models.static import NEW
-from dystress_text.simcse import halves
-from dystress_text.simcse.presets import PRESETS
-from dystress_text.simcse.texts import DOCUMENTATION, WIKI1M
 from dystress_text.training.run_record import BASE, BaseModel, RunRecord
 
 CARD = "README.md"
@@ -63,7 +63,7 @@ def write_card(
     hybrid = hybrid_part(model)
     base, reader, dense_dim = record.base_model, model, None
     if hybrid is not None:
-        base = record.beside or BaseModel()
+        base = record.hybrid or BaseModel()
         reader = hybrid.model
         dense_dim = reader.get_embedding_dimension()
     limit = reader.max_seq_length
@@ -103,7 +103,7 @@ def write_card(
         data=data,
         plain=_plain,
         listed=_listed,
-        titles=halves.TITLES,
+        titles=holdout.TITLES,
         results=_results(record),
         chosen=_plain(record.step_chosen_by or ""),
         eval_variant=_plain(record.data_variants.get("eval_set") or ""),
@@ -234,8 +234,8 @@ def _results(record: RunRecord) -> str | None:
         name if name == BASE else f"untrained, {name}": figures
         for name, figures in record.untrained_best_and_own.items()
     }
-    if record.words:
-        columns = {"TF-IDF/BM25": record.words, **columns}
+    if record.lexical:
+        columns = {"TF-IDF/BM25": record.lexical, **columns}
     columns[f"this model, {record.pooler}"] = record.trained
     rows = [
         [metric, *(_number(metric, figures.get(metric)) for figures in columns.values())]

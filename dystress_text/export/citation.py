@@ -2,7 +2,7 @@
 
 import re
 
-from dystress_text.core.registry import PARTS
+from dystress_text.losses.registry import PARTS
 from dystress_text.models.static import NEW
 from dystress_text.training.run_record import RunRecord
 

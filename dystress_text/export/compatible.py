@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding, Transformer
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-from dystress_text.files.whole import write_json, write_text
+from dystress_text.io.atomic import write_json, write_text
 from dystress_text.models.loading import MODULES, reset_tokenizer, save_model, transformer_of
 from dystress_text.models.static import save_static
 from dystress_text.training.run_folder import read_json

@@ -28,9 +28,9 @@ from dystress_text.export.card import CARD, HERE, describe_base, read_card, writ
 from dystress_text.export.compatible import write_compatible, write_config, write_tokenizer
 from dystress_text.export.graph import graph_vectors, int8_loss, quantize, write_graph
 from dystress_text.export.results import carry_results
-from dystress_text.files.hub import hub_reachable
-from dystress_text.files.places import EMBEDDED_MODEL, model_name, model_path
-from dystress_text.files.whole import whole_folder, write_text
+from dystress_text.io.atomic import whole_folder, write_text
+from dystress_text.io.hub import hub_reachable
+from dystress_text.io.paths import EMBEDDED_MODEL, model_name, model_path
 from dystress_text.models.embedder import encode, prompt_of, tokenize
 from dystress_text.models.hybrid import hybrid_part, onnx_files, save_hybrid
 from dystress_text.models.loading import (

@@ -18,7 +18,7 @@ from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, TRANSFER_TAS
 from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import OWN_SETTINGS, Result, newest, results_in
 from dystress_text.export.card import CARD, plain_table, read_card
-from dystress_text.files.whole import write_text
+from dystress_text.io.atomic import write_text
 
 _SOURCE = "dystress-text"  # marks our entries: this package measured them
 # the hub requires an address; this one lists the models with our tag

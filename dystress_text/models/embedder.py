@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
-from dystress_text.files.whole import replaced_files
+from dystress_text.io.atomic import replaced_files
 from dystress_text.models.loading import (
     prompts_of,
     quiet,

@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.whole import replaced_files, write_json
+from dystress_text.io.atomic import replaced_files, write_json
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid_module import HybridEmbedding, joined
 from dystress_text.models.loading import (
@@ -114,7 +114,7 @@ def load_dense(name_or_path: str) -> SentenceTransformer:
             if embeddings.ndim != 2 or not embeddings.isfinite().all():
                 raise UserError(f"{name_or_path!r} does not give one vector of numbers a text")
     except UserError as error:
-        raise ParameterError("beside", str(error)) from error
+        raise ParameterError("hybrid", str(error)) from error
     return model
 
 

@@ -2,7 +2,7 @@
 each of unit length.
 
 This file lies in the folder of such a model, and needs nothing but sentence-transformers, which
-loads it if asked to trust the folder's code. ``dystress train --beside`` of dystress-text wrote
+loads it if asked to trust the folder's code. ``dystress train --hybrid`` of dystress-text wrote
 both.
 """
 

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedToken
 from transformers.utils import logging
 
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.files.hub import hub_reachable, model_file
+from dystress_text.io.hub import hub_reachable, model_file
 from dystress_text.models.hybrid_module import SETTINGS as HYBRID_SETTINGS
 
 MODULES = "modules.json"

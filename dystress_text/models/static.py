@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dystress_text.errors import ParameterError
-from dystress_text.files.places import EMBEDDED, EMBEDDED_MODEL
-from dystress_text.files.whole import write_json
+from dystress_text.io.atomic import write_json
+from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.models.loading import CONFIG, save_model
 
 NEW = "static"  # in place of a model's name: a new static model

@@ -17,7 +17,7 @@ from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.cli.extras import require
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.files.whole import write_json
+from dystress_text.io.atomic import write_json
 from dystress_text.training import run_folder
 
 
@@ -33,8 +33,8 @@ def make_parser() -> OneLineParser:
 
 def _draw(texts: list[str], file: Path) -> None:
     require("plots", "a figure")
-    from dystress_text.core.objectives import loss
-    from dystress_text.report.plots import draw_losses, style
+    from dystress_text.analysis.plots import draw_losses, style
+    from dystress_text.losses.objectives import loss
 
     losses = {text: loss(text, own_classes=True) for text in texts}
     with style():
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
         raise ParameterError("figure", "draws several; an audit is of one run")
     folder = Path(options.runs[0])
     # here, so that help does without torch
-    from dystress_text.laboratory.audit import Audit, in_words, record_of, table, windows_of
+    from dystress_text.analysis.audit import Audit, in_words, record_of, table, windows_of
 
     if run_folder.read_record(folder).get("program") not in run_folder.PROGRAMS:
         raise UserError(f"no run in {str(folder)!r}; --figure draws a loss")

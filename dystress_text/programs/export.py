@@ -54,9 +54,9 @@ def make_parser() -> OneLineParser:
 def _texts(options: Namespace) -> list[str]:
     """Return texts to compare a copy in int8 on: the user's, or those of the model's run."""
     from dystress_text.cli.options import check_names
+    from dystress_text.config.settings import TextSettings
+    from dystress_text.data.texts import training_text
     from dystress_text.errors import ParameterError
-    from dystress_text.simcse.settings import TextSettings
-    from dystress_text.simcse.texts import training_text
     from dystress_text.training.run_folder import RECORD, read_run
 
     check_names("quantize", [options.quantize], ["int8"])
@@ -80,9 +80,9 @@ def _texts(options: Namespace) -> list[str]:
 
 
 @program("dystress export")
-def main(words: list[str]) -> None:
+def main(argv: list[str]) -> None:
     """The program."""
-    options = make_parser().parse_args(words)
+    options = make_parser().parse_args(argv)
     # here, so that help and wrong options come at once
     from dystress_text.export.card import HERE
     from dystress_text.export.copies import PROBES, check_push, export, push

@@ -15,26 +15,26 @@ from accelerate.utils import set_seed
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
+from dystress_text.analysis.outcome import outcome
+from dystress_text.analysis.page import results
+from dystress_text.analysis.runs import FinishedRun
+from dystress_text.analysis.text_page import leave_text_report
 from dystress_text.cli.text_table import lay_out
-from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.config.settings import PROGRAM, RunSettings
+from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import Evaluation, build_evaluation
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export, push
-from dystress_text.files.places import model_path
-from dystress_text.files.whole import MODEL_STAGING, versions
+from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
+from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
+from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
+from dystress_text.io.atomic import MODEL_STAGING, versions
+from dystress_text.io.paths import model_path
+from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.loading import load_sentence_transformer, quiet
 from dystress_text.models.masked_lm import TokenMasking
-from dystress_text.report.outcome import outcome
-from dystress_text.report.page import results
-from dystress_text.report.runs import FinishedRun
-from dystress_text.report.text_page import leave_text_report
-from dystress_text.simcse.initial_model import InitialModel, check_saving, load_initial_model
-from dystress_text.simcse.measures import RunMeasures, description, variants_of_data
-from dystress_text.simcse.settings import PROGRAM, RunSettings
-from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import TrainingText, training_text
-from dystress_text.simcse.training_data import TrainingData, fit_settings, prepare_data
 from dystress_text.training.accelerator import (
     StopSignals,
     describe,
@@ -44,12 +44,12 @@ from dystress_text.training.accelerator import (
     make_accelerator,
     on_main_process,
 )
+from dystress_text.training.global_state import left_as_they_were
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import TEXT_PROGRAM, write_record
 from dystress_text.training.run_record import RunRecord
-from dystress_text.training.settings import EngineSettings
-from dystress_text.training.surroundings import left_as_they_were
+from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
@@ -109,14 +109,14 @@ def fine_tune(
         UserError: an option or the data are wrong, or the run cannot go on.
         Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
     """
-    output = Path(settings.engine.output_dir)
+    output = Path(settings.training.output_dir)
     if settings.text.push_to_hub is not None:
         check_push(settings.text.push_to_hub)
     with left_as_they_were(), quiet():
         keep_few_kernels()
         keep_fp32()
-        accelerator = make_accelerator(settings.engine)
-        with open_run(accelerator, settings.engine, settings.asked()) as (folder, finished):
+        accelerator = make_accelerator(settings.training)
+        with open_run(accelerator, settings.training, settings.asked()) as (folder, finished):
             if finished is not None:
                 _say_not_uploaded(settings, accelerator)
                 return FinishedTraining(output, finished)
@@ -126,10 +126,10 @@ def fine_tune(
                 evaluation = build_evaluation(
                     settings.evaluation, settings.text.data_dir, evaluator
                 )
-                set_seed(settings.engine.seed)
+                set_seed(settings.training.seed)
                 initial = load_initial_model(settings.text, settings.given, text)
                 initial.to(accelerator.device)
-                metric = _choose_metric(evaluation, settings.engine, initial, accelerator)
+                metric = _choose_metric(evaluation, settings.training, initial, accelerator)
                 data = prepare_data(text, initial, settings, accelerator)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
@@ -178,7 +178,7 @@ def _loss_on_device(
 
 def _choose_metric(
     evaluation: Evaluation,
-    training: EngineSettings,
+    training: TrainingSettings,
     initial: InitialModel,
     accelerator: Accelerator,
 ) -> str | None:
@@ -205,7 +205,7 @@ def _make_task(
     options = settings.text
     masking = None
     if options.do_mlm:
-        masking = TokenMasking(initial.tokenizer, options.mlm_probability, settings.engine.seed)
+        masking = TokenMasking(initial.tokenizer, options.mlm_probability, settings.training.seed)
     return SimcseTask(
         initial, data.corpus, loss, evaluation, masking=masking, mlm_weight=options.mlm_weight
     )
@@ -213,7 +213,7 @@ def _make_task(
 
 def _new_record(
     settings: RunSettings,
-    training: EngineSettings,
+    training: TrainingSettings,
     task: SimcseTask,
     data: TrainingData,
     metric: str | None,
@@ -250,7 +250,7 @@ def _data_id(settings: RunSettings, data: TrainingData, evaluation: Evaluation) 
 
 def _begin(
     settings: RunSettings,
-    training: EngineSettings,
+    training: TrainingSettings,
     trainer: Trainer,
     measures: RunMeasures,
     folder: Path,
@@ -267,7 +267,7 @@ def _begin(
 
 def _publish(
     settings: RunSettings,
-    training: EngineSettings,
+    training: TrainingSettings,
     trainer: Trainer,
     measures: RunMeasures,
     folder: Path,
@@ -283,8 +283,8 @@ def _publish(
     print(*measures.result_lines(), sep="\n", flush=True)
     record["base_model"] = describe_base(model_path(settings.text.model_name_or_path))
     trust = ""
-    if settings.text.beside is not None:
-        record["beside"] |= describe_base(settings.text.beside)
+    if settings.text.hybrid is not None:
+        record["hybrid"] |= describe_base(settings.text.hybrid)
         trust = " with trust_remote_code"
     write_card(output, RunRecord.from_json(record), model)
     write_record(output, record)  # the run is finished; its page can be made again
@@ -300,7 +300,7 @@ def _publish(
 def _say_not_uploaded(settings: RunSettings, accelerator: Accelerator) -> None:
     repository = settings.text.push_to_hub
     if repository is not None and accelerator.is_main_process:
-        output = settings.engine.output_dir
+        output = settings.training.output_dir
         print(
             "The run had already finished and was not uploaded. To upload it, run dystress export "
             f"{output} --to native --push_to_hub {repository}"

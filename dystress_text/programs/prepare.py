@@ -16,9 +16,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
-from dystress_text.files.prepared_data import Manifest
-from dystress_text.preparation import command
-from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
+from dystress_text.datasets import command
+from dystress_text.datasets.data_sets import CATALOG, DataSet, Request
+from dystress_text.io.prepared_data import Manifest
 
 
 def make_parser() -> OneLineParser:
@@ -27,12 +27,12 @@ def make_parser() -> OneLineParser:
 
 
 @program("dystress prepare")
-def main(words: list[str]) -> bool:
+def main(argv: list[str]) -> bool:
     """The program; whether everything that was asked for is as it should be."""
-    return command.run("dystress prepare", make_parser().parse_args(words), CATALOG, _build)
+    return command.run("dystress prepare", make_parser().parse_args(argv), CATALOG, _build)
 
 
 def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
-    from dystress_text.preparation.texts import build  # here: help and the list come at once
+    from dystress_text.datasets.texts import build  # here: help and the list come at once
 
     return build(entry, request, staging)

@@ -46,13 +46,13 @@ def make_parser() -> OneLineParser:
 
 
 @program("dystress report")
-def main(words: list[str]) -> None:
+def main(argv: list[str]) -> None:
     """The program."""
-    options = make_parser().parse_args(words)
+    options = make_parser().parse_args(argv)
     # here, so that help and wrong options come at once
-    from dystress_text.report.tables import Comparisons, render
-    from dystress_text.report.text_page import text_page
-    from dystress_text.report.text_runs import read_text_runs
+    from dystress_text.analysis.tables import Comparisons, render
+    from dystress_text.analysis.text_page import text_page
+    from dystress_text.analysis.text_runs import read_text_runs
 
     compared = Comparisons(*read_text_runs(options.folders), options.baseline)
     if options.format == "jsonl":

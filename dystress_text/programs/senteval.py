@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import program
 from dystress_text.cli.options import SettingsParser, check_names, converted
+from dystress_text.config.arguments import SIMCSE
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import SentEvalSettings
-from dystress_text.simcse.arguments import SIMCSE
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -128,11 +128,11 @@ def _evaluated(
 ) -> list[Evaluation]:
     """The results of an evaluation, which are on the pages and cards of the models too."""
     # here, so that help and errors of the command line come at once
+    from dystress_text.analysis.text_page import leave_text_report
+    from dystress_text.config.paper import PUBLISHED
     from dystress_text.evaluation.run import run
     from dystress_text.export.results import renew_results
     from dystress_text.models.loading import quiet
-    from dystress_text.report.text_page import leave_text_report
-    from dystress_text.simcse.paper import PUBLISHED
     from dystress_text.training.run_folder import REPORT
 
     with quiet():

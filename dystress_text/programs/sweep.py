@@ -21,7 +21,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
-from dystress_text.simcse.presets import TABLES
+from dystress_text.config.presets import TABLES
 
 
 def make_parser() -> OneLineParser:
@@ -88,11 +88,11 @@ def make_parser() -> OneLineParser:
 
 
 @program("dystress sweep")
-def main(words: list[str]) -> bool:
+def main(argv: list[str]) -> bool:
     """The program; whether every run is done."""
-    cut = words.index("--") if "--" in words else len(words)
-    options = make_parser().parse_args(words[:cut])
+    cut = argv.index("--") if "--" in argv else len(argv)
+    options = make_parser().parse_args(argv[:cut])
     # here, so that help and wrong options come at once
-    from dystress_text.laboratory.sweep import sweep
+    from dystress_text.analysis.sweep import sweep
 
-    return sweep(options, words[cut + 1 :])
+    return sweep(options, argv[cut + 1 :])

@@ -18,14 +18,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import program
-from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.settings import RunSettings
+from dystress_text.config.arguments import parse
+from dystress_text.config.settings import RunSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers.base.evaluation import SentenceEvaluator
 
-    from dystress_text.core.objectives import ContrastiveLoss
+    from dystress_text.losses.objectives import ContrastiveLoss
     from dystress_text.programs.fine_tuning import FinishedTraining
 
 
@@ -75,7 +75,7 @@ def train(
 
     if texts is None:
         return fine_tune(settings, None, evaluator)
-    from dystress_text.simcse.texts import with_texts
+    from dystress_text.data.texts import with_texts
 
     settings, training_text = with_texts(settings, texts)
     return fine_tune(settings, training_text, evaluator)

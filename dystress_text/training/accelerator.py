@@ -26,10 +26,10 @@ from accelerate.utils import (
     parse_flag_from_env,
 )
 
-from dystress_text.core.gather import Gather, LocalGather, ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
+from dystress_text.losses.gather import Gather, LocalGather, ProcessGather
 from dystress_text.training.run_folder import TRACKER_FOLDER
-from dystress_text.training.settings import AUTO_FP16, EngineSettings
+from dystress_text.training.settings import AUTO_FP16, TrainingSettings
 
 T = TypeVar("T")
 # seconds; launchers pass a Ctrl-C on that the terminal has already sent to this process
@@ -40,7 +40,7 @@ _ASK = 1.0  # seconds between two times that the processes ask each other for si
 _PATIENCE = timedelta(hours=12)
 
 
-def make_accelerator(settings: EngineSettings) -> Accelerator:
+def make_accelerator(settings: TrainingSettings) -> Accelerator:
     """The accelerator for these settings; what is not available here is refused."""
     try:
         accelerator = Accelerator(
@@ -60,7 +60,7 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
     return accelerator
 
 
-def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
+def _check_launch(accelerator: Accelerator, settings: TrainingSettings) -> None:
     """Refuse what the launcher asks for and the trainer does not do, and say what the launcher has
     not done.
     """

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dystress_text.errors import ParameterError
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 
 Batch = dict[str, Any]  # tensors, and numbers that stay on the CPU
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class BatchOrder:
         return np.ascontiguousarray(by_rank[:, self.rank])
 
 
-def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
+def count_steps(batches: int, settings: TrainingSettings) -> tuple[int, int]:
     """Optimiser steps per epoch, and of the whole run."""
     accumulation = settings.gradient_accumulation_steps
     per_epoch = batches // accumulation

@@ -20,7 +20,7 @@ from accelerate.utils import load
 from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.files.whole import disk_errors
+from dystress_text.io.atomic import disk_errors
 from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.run_folder import (
     STAGING,
@@ -29,7 +29,7 @@ from dystress_text.training.run_folder import (
     write_record,
 )
 from dystress_text.training.run_record import INTERRUPTED, NEW
-from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
+from dystress_text.training.settings import FREE_OPTIONS, TrainingSettings
 from dystress_text.training.task import Run
 
 _STATE = "training_state.json"
@@ -83,7 +83,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self, run: Run, settings: EngineSettings, accelerator: Accelerator, folder: Path
+        self, run: Run, settings: TrainingSettings, accelerator: Accelerator, folder: Path
     ) -> None:
         self.accelerator = accelerator
         self.task = run.task.state

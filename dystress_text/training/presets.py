@@ -19,7 +19,7 @@ from dystress_text.training.run_record import PaperRow
 from dystress_text.training.settings import FREE_OPTIONS
 
 if TYPE_CHECKING:
-    from dystress_text.core.objectives import Objective
+    from dystress_text.losses.objectives import Objective
 
 PAPER = "paper"  # the entry of the record
 _LENGTH = {"max_steps", "num_train_epochs"}
@@ -101,8 +101,8 @@ class Program:
 
 def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
     """Return the loss of a run; ``temp`` replaces the preset's temperature, if no loss is named."""
-    from dystress_text.core.objectives import Objective, loss
-    from dystress_text.core.registry import LossError, parameters
+    from dystress_text.losses.objectives import Objective, loss
+    from dystress_text.losses.registry import LossError, parameters
 
     objective = wanted
     if isinstance(wanted, str):

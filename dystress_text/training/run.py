@@ -13,7 +13,7 @@ from accelerate import Accelerator
 
 from dystress_text import __version__
 from dystress_text.errors import TrainingError
-from dystress_text.files.places import revision
+from dystress_text.io.paths import revision
 from dystress_text.training.accelerator import (
     describe,
     failure_of,
@@ -30,13 +30,13 @@ from dystress_text.training.run_state import (
     prepare_folder,
     take_place,
 )
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.trainer import Trainer
 
 
 @contextmanager
 def open_run(
-    accelerator: Accelerator, settings: EngineSettings, asked: Mapping[str, Any]
+    accelerator: Accelerator, settings: TrainingSettings, asked: Mapping[str, Any]
 ) -> Iterator[tuple[Path, dict[str, Any] | None]]:
     """Lock the folder of a run, on all processes.
 
@@ -82,7 +82,7 @@ def before_first_step(accelerator: Accelerator) -> Iterator[None]:
 
 
 def begin_record(
-    trainer: Trainer, settings: EngineSettings, folder: Path, record: dict[str, Any]
+    trainer: Trainer, settings: TrainingSettings, folder: Path, record: dict[str, Any]
 ) -> None:
     """Write the record of a run that begins or goes on; on the main process."""
     record.update(
@@ -101,7 +101,7 @@ def begin_record(
 
 
 def end_record(
-    trainer: Trainer, settings: EngineSettings, folder: Path, record: dict[str, Any]
+    trainer: Trainer, settings: TrainingSettings, folder: Path, record: dict[str, Any]
 ) -> None:
     """Put the trained run in its place, and what the loop tells into its record; on the main
     process.

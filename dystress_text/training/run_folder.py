@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.whole import to_json, write_json, write_text
+from dystress_text.io.atomic import to_json, write_json, write_text
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS
 

@@ -74,7 +74,7 @@ class RunRecord:
     settings: Mapping[str, Any] = field(default_factory=dict)
     loss: str = ""
     base_model: BaseModel = BaseModel()
-    beside: DenseModel | None = None  # the dense model of a hybrid
+    hybrid: DenseModel | None = None  # the dense model of a hybrid
     head: Mapping[str, Any] | None = None
     parameters: Mapping[str, int] = field(default_factory=dict)  # under LoRA
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
@@ -84,9 +84,9 @@ class RunRecord:
     eval_sha256: Mapping[str, str] = field(default_factory=dict)  # of evaluation sets
     paper: PaperRow = PaperRow()
     untrained: Mapping[str, Figures] = field(default_factory=dict)  # by pooler; of images by ""
-    words: Figures = field(default_factory=dict)  # of the lexical baseline
+    lexical: Figures = field(default_factory=dict)  # of the lexical baseline
     trained: Figures = field(default_factory=dict)
-    halves: HeldOut | None = None
+    held_out: HeldOut | None = None
     similarities: Mapping[str, Any] = field(default_factory=dict)  # histograms of scored pairs
     random_pairs: Mapping[str, Any] | None = None
     learned_temperature: Mapping[str, float] = field(default_factory=dict)
@@ -102,6 +102,8 @@ class RunRecord:
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
         """Return the record that the content of ``run.json`` holds, of 0.2 too."""
         names = {entry.name for entry in fields(cls)} - {"content"}
+        content = values
+        values = {_OLD_KEYS.get(name, name): value for name, value in values.items()}
         given = {name: values[name] for name in names if values.get(name) is not None}
         for name, kind in _NESTED.items():
             if name in given:
@@ -110,7 +112,7 @@ class RunRecord:
         untrained = given.get("untrained", {})
         if not all(isinstance(figures, Mapping) for figures in untrained.values()):
             given["untrained"] = {"": untrained}
-        return cls(**{**given, "state": state_of(values), "content": values})
+        return cls(**{**given, "state": state_of(values), "content": content})
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``run.json`` that the record was read from."""
@@ -137,7 +139,7 @@ class RunRecord:
     def not_above_baseline(self) -> list[str]:
         """The metrics of pairs and collections on which the model does not beat the lexical one."""
         names = []
-        for name, figure in self.words.items():
+        for name, figure in self.lexical.items():
             compared = name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"
             if compared and name in self.trained and self.trained[name] <= figure:
                 names.append(name)
@@ -154,4 +156,5 @@ class RunRecord:
         return metric
 
 
-_NESTED = {"base_model": BaseModel, "beside": DenseModel, "paper": PaperRow, "halves": HeldOut}
+_OLD_KEYS = {"words": "lexical", "beside": "hybrid", "halves": "held_out"}  # of 0.2
+_NESTED = {"base_model": BaseModel, "hybrid": DenseModel, "paper": PaperRow, "held_out": HeldOut}

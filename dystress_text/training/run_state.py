@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import ParameterError
-from dystress_text.files.lock import LOCK, locked
-from dystress_text.files.whole import MODEL_STAGING, move_files
+from dystress_text.io.atomic import MODEL_STAGING, move_files
+from dystress_text.io.lock import LOCK, locked
 from dystress_text.training import run_folder
 from dystress_text.training.run_folder import RECORD, checkpoint_folders, read_record, write_record
 from dystress_text.training.run_record import FINISHED, INTERRUPTED, NEW, state_of
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 
 REPLACING = ".replacing"  # where a run lives that replaces another one
 TRAINED = ".replacing-trained"  # the same folder once its files take the old run's place
@@ -40,7 +40,7 @@ def locked_folder(output: Path) -> Iterator[None]:
 
 
 def choose_folder(
-    output: Path, settings: EngineSettings, asked: Mapping[str, Any]
+    output: Path, settings: TrainingSettings, asked: Mapping[str, Any]
 ) -> tuple[Path, dict[str, Any] | None]:
     """Return where a run lives, and its record if it is to be resumed and has finished.
 
@@ -94,7 +94,7 @@ def _would_lose_model(output: Path) -> bool:
     return any(any(output.glob(pattern)) for pattern in run_folder.MODEL_FILES)
 
 
-def prepare_folder(folder: Path, settings: EngineSettings, record: dict[str, Any]) -> None:
+def prepare_folder(folder: Path, settings: TrainingSettings, record: dict[str, Any]) -> None:
     """Create the folder of a run and write its record; a run without a checkpoint starts anew."""
     try:
         if folder.name == REPLACING and not settings.resumes:

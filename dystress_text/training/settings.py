@@ -37,7 +37,7 @@ CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - DATA_OPTIONS
 
 
 @dataclass(frozen=True)
-class EngineSettings:
+class TrainingSettings:
     """The training loop. It is the same for text and vision."""
 
     title: ClassVar[str] = "the training loop"

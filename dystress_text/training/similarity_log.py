@@ -4,7 +4,7 @@
 One line per step, over all processes; docs/compare.md says what its figures are. The last line
 before each log line of the run also holds ``histograms`` over the steps since the log line before:
 the numbers of positives and of negatives and the negatives' gradient by similarity, in equal bins
-over [-1, 1]. And it holds ``comparison`` (:mod:`dystress_text.core.diagnosis`), the mean over the
+over [-1, 1]. And it holds ``comparison`` (:mod:`dystress_text.losses.diagnosis`), the mean over the
 ``batches`` of the same steps:
 
 - ``tau``: the constants that the rule is compared with; ``moved``: the share of the negatives'
@@ -23,8 +23,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from dystress_text.core.diagnosis import Comparison, PairSums, compare, constants, pair_sums
-from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.losses.diagnosis import Comparison, PairSums, compare, constants, pair_sums
+from dystress_text.losses.objectives import ContrastiveLoss
 
 HIGH_SIMILARITY = 0.4  # above it the high-similarity region begins
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dystress_text.core.objectives import Objective
+from dystress_text.losses.objectives import Objective
 from dystress_text.training.batches import Batch
 
 PROBE = 64  # samples whose vectors are looked at in every run

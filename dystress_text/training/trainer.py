@@ -28,10 +28,10 @@ from tqdm import tqdm
 from transformers import get_scheduler
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.temperature import TemperatureError
-from dystress_text.core.vectors import unit_vectors
 from dystress_text.errors import DataError, Interrupted, TrainingError
+from dystress_text.losses.objectives import ContrastiveLoss
+from dystress_text.losses.temperature import TemperatureError
+from dystress_text.losses.vectors import unit_vectors
 from dystress_text.training.accelerator import StopSignals, failure_of, on_main_process
 from dystress_text.training.batches import (
     Batch,
@@ -42,7 +42,7 @@ from dystress_text.training.batches import (
 )
 from dystress_text.training.checkpoints import Checkpoints, TrainingState
 from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, shorten_logs
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
@@ -61,7 +61,7 @@ class Trainer:
     def __init__(
         self,
         run: Run,
-        settings: EngineSettings,
+        settings: TrainingSettings,
         accelerator: Accelerator,
         folder: Path | None = None,
     ) -> None:
@@ -391,7 +391,7 @@ def spread_of(vectors: Tensor) -> float:
     return float(apart.sort().values[int(0.4 * (len(apart) - 1))])
 
 
-def _optimizer_of(run: Run, settings: EngineSettings) -> torch.optim.Optimizer:
+def _optimizer_of(run: Run, settings: TrainingSettings) -> torch.optim.Optimizer:
     """Return the optimizer of the network and of what the loss learns, without weight decay."""
     if run.make_optimizer is not None:
         optimizer = run.make_optimizer(run.task.model)

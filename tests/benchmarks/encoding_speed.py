@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from sentence_transformers import SentenceTransformer
 
 from dystress_text.evaluation.embedder import with_pooler
-from dystress_text.files.places import model_path
-from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
+from dystress_text.io.paths import model_path
+from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.models.embedder import encode
 from dystress_text.models.loading import load_encoder
 

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 
-from dystress_text.simcse.crops import too_short
-from dystress_text.simcse.halves import halves_of
+from dystress_text.data.crops import too_short
+from dystress_text.finetuning.holdout import halves_of
 
 ROWS = Path(__file__).resolve().parents[2] / "docs" / "study" / "halves.jsonl"
 COLLECTIONS = ("cisi", "cacm")
@@ -218,7 +218,7 @@ def _bert() -> Score:
     from torch.nn.functional import normalize
 
     from dystress_text.evaluation.embedder import with_pooler
-    from dystress_text.files.places import EMBEDDED
+    from dystress_text.io.paths import EMBEDDED
     from dystress_text.models.embedder import encode
     from dystress_text.models.loading import load_encoder
 
@@ -230,7 +230,7 @@ def _tfidf(text: Path) -> Score:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from tokenizers import Tokenizer
 
-    from dystress_text.files.places import EMBEDDED
+    from dystress_text.io.paths import EMBEDDED
 
     tokenizer = Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json"))
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from dystress_text.analysis.tables import Comparisons
+from dystress_text.analysis.text_runs import TRAINING, TextRun, read_text_runs
 from dystress_text.evaluation.statistics import Difference, holm, paired, spread
-from dystress_text.report.tables import Comparisons
-from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
 MARGIN, LEVEL = 0.25, 0.05  # points, equivalent within them; of each test

@@ -68,7 +68,7 @@ def by_table(first: Sequence[str], second: Sequence[str], train: Sequence[str], 
 
 def measure(file: Path) -> dict[str, Any]:
     """The line of a language."""
-    from dystress_text.simcse.halves import halves_of
+    from dystress_text.finetuning.holdout import halves_of
 
     texts = list(dict.fromkeys(file.read_text(encoding="utf-8").splitlines()))
     step = max(5, -(-len(texts) // 500))

@@ -32,12 +32,12 @@ import torch.nn.functional as F
 from devices import device_name, wait
 from torch import Tensor
 
-from dystress_text import core
+from dystress_text import losses
 
-OBJECTIVES = {"InfoNCE": core.InfoNCELoss, "NT-Xent": core.NTXentLoss}
-TEMPERATURES: dict[str, core.Temperature] = {
-    "constant": core.ConstantTemperature(0.1),
-    "cosine": core.CosineTemperature(0.1, 0.2),
+OBJECTIVES = {"InfoNCE": losses.InfoNCELoss, "NT-Xent": losses.NTXentLoss}
+TEMPERATURES: dict[str, losses.Temperature] = {
+    "constant": losses.ConstantTemperature(0.1),
+    "cosine": losses.CosineTemperature(0.1, 0.2),
 }
 FORMS = ("plain", "blockwise", "pseudocode")
 # what a form without blocks holds at its peak, in matrices of all similarities in fp32: up to 6.2

@@ -42,7 +42,7 @@ MODELS: dict[str, Mapping[str, Any] | None] = {  # the options of each; None is 
     "own-text, untrained": {"learning_rate": 1e-12, "max_steps": 1},
     "own-text": {},
     "all-MiniLM-L6-v2": None,
-    "own-text beside all-MiniLM-L6-v2": {"beside": MINILM},
+    "own-text beside all-MiniLM-L6-v2": {"hybrid": MINILM},
 }
 RECIPE = {  # the columns of docs/recipe.md: the text that was trained on, and the sets whose mean stands there
     "CISI": ("CISI", ["CISI"]),
@@ -82,7 +82,7 @@ def train(text: str, seed: int, options: Mapping[str, Any], data: Path, place: P
         file.write_text(
             "".join(f"{' '.join(document.split())}\n" for document in documents), encoding="utf-8"
         )
-    options = {**options, **({"beside": minilm()} if options.get("beside") == MINILM else {})}
+    options = {**options, **({"hybrid": minilm()} if options.get("hybrid") == MINILM else {})}
     run = train(
         "own-text",
         train_file=file,

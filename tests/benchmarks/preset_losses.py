@@ -32,7 +32,7 @@ IMAGES = {
     "knn_k": 0, "train_batch_size": 64, "eval_steps": 0, "mixed_precision": "no", "max_train_samples": 512,
 }  # fmt: skip
 PROGRAMS = {  # the program (dystress_text/train.py before 0.2), where its presets are, what every run is given
-    "text": ("dystress_text.programs.train", "dystress_text.simcse.presets", TEXT),
+    "text": ("dystress_text.programs.train", "dystress_text.config.presets", TEXT),
     "images": ("vision.train", "vision.pretraining.presets", IMAGES),
 }
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dystress_text.evaluation.statistics import paired, spread
-from dystress_text.files.lock import locked
+from dystress_text.io.lock import locked
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
 BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50"
@@ -260,11 +260,11 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     """A run's line with figures of all the sets; what is not there yet is trained and evaluated."""
     import torch
 
+    from dystress_text.config.arguments import parse
     from dystress_text.evaluation.embedder import TextEncoder
+    from dystress_text.finetuning.initial_model import load_initial_model
     from dystress_text.models.loading import load_sentence_transformer
     from dystress_text.programs.fine_tuning import fine_tune
-    from dystress_text.simcse.arguments import parse
-    from dystress_text.simcse.initial_model import load_initial_model
 
     if key["arm"] in LEXICAL:
         return {**key, "figures": {name: lexical(key["arm"], name, data) for name in COLLECTIONS}}

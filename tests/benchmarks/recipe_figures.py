@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from recipe import read
 from torch import Tensor
 
+from dystress_text.analysis.plots import GREY, STYLES, style
 from dystress_text.evaluation.catalogue import TRANSFER_TASKS
 from dystress_text.evaluation.embedder import TextEncoder, with_pooler
 from dystress_text.evaluation.retrieval import Collection, read_collection
 from dystress_text.evaluation.sts import Embed
-from dystress_text.files.places import EMBEDDED
+from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.loading import load_encoder, load_sentence_transformer
-from dystress_text.report.plots import GREY, STYLES, style
 
 WIDTH = 12 / 2.54  # inches
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"

@@ -31,13 +31,17 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from dystress_text import loss as loss_of
-from dystress_text.core.vectors import positive_similarity, unit_vectors
+from dystress_text.config.settings import RunSettings
+from dystress_text.data.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
+from dystress_text.data.crops import Crops
+from dystress_text.data.texts import training_text
 from dystress_text.evaluation.catalogue import STS_SETS
 from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.retrieval import Collection, read_collection
 from dystress_text.evaluation.statistics import Difference, holm, paired
 from dystress_text.evaluation.sts import spearman
+from dystress_text.losses.vectors import positive_similarity, unit_vectors
 from dystress_text.models.embedder import encode
 from dystress_text.models.static import (
     embedded_tokenizer,
@@ -47,10 +51,6 @@ from dystress_text.models.static import (
     table_of,
     tokenizer_of,
 )
-from dystress_text.simcse.corpus import TokenCroppedCorpus, TokenizedCorpus, load_corpus
-from dystress_text.simcse.crops import Crops
-from dystress_text.simcse.settings import RunSettings
-from dystress_text.simcse.texts import training_text
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.trainer import LEARNED_RATE
 
@@ -175,12 +175,12 @@ class Laboratory:
         """Make the start and the batches of a seed; only tokens of the text move, so that the
         others are left out.
         """
-        text, engine = self.settings.text, self.settings.engine
+        text, training = self.settings.text, self.settings.training
         initialize_by_idf(self.model, self.texts_with, len(self.read.offsets) - 1, seed)
         self.started = table_of(self.model).detach()[self.used]  # (used, dim), a copy
         crops = Crops(seed, text.crop_min, text.crop_max, text.max_seq_length)
         corpus = TokenCroppedCorpus(**vars(self.read), crops=crops).distinct()
-        order = BatchOrder(len(corpus), engine.train_batch_size, seed)
+        order = BatchOrder(len(corpus), training.train_batch_size, seed)
         samples = [rows for epoch in range(PASSES) for rows in order.epoch(epoch)]
         batches = [corpus.batch(rows, step) for step, rows in enumerate(samples)]
         self.batches = [
@@ -191,7 +191,7 @@ class Laboratory:
         """A table trained with a loss from the start of the seed."""
         table = torch.nn.Parameter(self.started.clone())
         objective = loss_of(written)
-        groups = [{"params": [table], "lr": self.settings.engine.learning_rate}]
+        groups = [{"params": [table], "lr": self.settings.training.learning_rate}]
         if learned := list(objective.parameters()):
             groups.append({"params": learned, "lr": LEARNED_RATE})
         optimizer = torch.optim.AdamW(groups, weight_decay=0.0, fused=True)

@@ -52,8 +52,8 @@ def theirs(file: Path, place: str) -> float:
     from sentence_transformers.losses import MultipleNegativesRankingLoss  # type: ignore[import-not-found]
     from tokenizers import Tokenizer
 
-    from dystress_text.files.places import EMBEDDED
-    from dystress_text.simcse.crops import Crops
+    from dystress_text.data.crops import Crops
+    from dystress_text.io.paths import EMBEDDED
 
     texts, crops = file.read_text(encoding="utf-8").splitlines(), Crops(0)
     pairs = [crops.views(texts[i % len(texts)], i // len(texts), i) for i in range(STEPS * BATCH)]

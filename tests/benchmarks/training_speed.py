@@ -43,17 +43,17 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from dystress_text import InfoNCELoss, ShiftedCosineTemperature
-from dystress_text.files.places import EMBEDDED
-from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
-from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.initial_model import InitialModel, load_initial_model
-from dystress_text.simcse.settings import TextSettings
-from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import plain_text
+from dystress_text.config.settings import TextSettings
+from dystress_text.data.corpus import load_corpus
+from dystress_text.data.texts import plain_text
+from dystress_text.finetuning.initial_model import InitialModel, load_initial_model
+from dystress_text.finetuning.task import SimcseTask
+from dystress_text.io.paths import EMBEDDED
+from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.allocator import freed_memory_kept
 from dystress_text.training.batches import BatchOrder
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer, parameter_groups
 
@@ -80,7 +80,7 @@ def random_bert(
 
 
 def engine(
-    initial: InitialModel, text: Path, settings: EngineSettings
+    initial: InitialModel, text: Path, settings: TrainingSettings
 ) -> tuple[Trainer, SimcseTask]:
     """This package's trainer with the paper's loss on a file of sentences, and its task."""
     cache = Path(settings.output_dir) / "cache"
@@ -98,7 +98,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "sentences.txt"
         text.write_text("\n".join(sentences) + "\n", encoding="utf-8")
-        settings = EngineSettings(
+        settings = TrainingSettings(
             output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision
         )
         start = time.perf_counter()

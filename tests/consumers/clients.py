@@ -47,7 +47,7 @@ def save(folder: Path, only: Sequence[str] = ()) -> None:
     from dystress_text.evaluation.catalogue import eval_pairs
     from dystress_text.evaluation.embedder import with_pooler
     from dystress_text.export.copies import PROBES, export
-    from dystress_text.files.places import EMBEDDED
+    from dystress_text.io.paths import EMBEDDED
     from dystress_text.models.loading import load_encoder, save_model
     from dystress_text.models.static import (
         embedded_tokenizer,
@@ -172,7 +172,7 @@ def infinity(model: str, texts: list[str]) -> Any:
     from infinity_emb import EngineArgs, SyncEngineArray
 
     engines = SyncEngineArray.from_args(
-        [EngineArgs(model_name_or_path=model, device="cpu", engine="torch", dtype="float32")]
+        [EngineArgs(model_name_or_path=model, device="cpu", training="torch", dtype="float32")]
     )
     try:
         return engines.embed(model=model, sentences=texts).result()[0]

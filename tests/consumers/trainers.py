@@ -57,8 +57,8 @@ def save(folder: Path) -> None:
     common = ["--preset=own-text", f"--train_file={lines}", "--max_steps=4", "--eval_set=none"]
     for name, more in (
         ("table", ["--dim=12"]),
-        ("hybrid", ["--dim=24", f"--beside={folder / 'base'}"]),
-        ("hybrid-static", ["--dim=24", f"--beside={folder / 'table'}"]),
+        ("hybrid", ["--dim=24", f"--hybrid={folder / 'base'}"]),
+        ("hybrid-static", ["--dim=24", f"--hybrid={folder / 'table'}"]),
     ):
         assert train([*common, *more, f"--output_dir={folder / name}"]) == 0
     for name in ("table", "hybrid"):

@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import TextEncoder, load_model
-from dystress_text.files.places import EMBEDDED
+from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.embedder import Embedder
 from dystress_text.models.loading import load_encoder, save_model
 from dystress_text.training.accelerator import device_alone

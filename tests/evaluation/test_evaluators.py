@@ -69,8 +69,8 @@ def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsy
     flags = [*flags, "--pooler_type=avg"]  # the first token's vectors all but agree in this encoder
     alone, _ = run(flags, tmp_path / "alone")
     more = ["--eval_set=stsb_dev mini_sts", "--eval_transfer", "MiniQuestions", "MiniParaphrase"]
-    beside, log = run(flags, tmp_path / "beside", "--eval_file", str(own), *more)
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("alone", "beside"))
+    beside, log = run(flags, tmp_path / "hybrid", "--eval_file", str(own), *more)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("alone", "hybrid"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert beside["best_step"] == alone["best_step"]
     assert beside["trained"].items() >= alone["trained"].items()
@@ -88,7 +88,7 @@ def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsy
     mean = sum(beside["trained"][f"{s}_spearman"] for s in sets) / 3
     assert beside["trained"]["avg_spearman"] == pytest.approx(mean)
     assert f"avg_spearman{'':29} {mean:8.2f}" in capsys.readouterr().out
-    page = (tmp_path / "beside" / "report.html").read_text()
+    page = (tmp_path / "hybrid" / "report.html").read_text()
     assert all(
         f">{title}: Spearman x 100" in page for title in ("STS-B dev", "mini-STS", "my pairs")
     )

@@ -28,7 +28,7 @@ from dystress_text.evaluation.lexical import (
 from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.retrieval import read_collection
 from dystress_text.evaluation.sts import evaluate_sts_task
-from dystress_text.files.places import EMBEDDED
+from dystress_text.io.paths import EMBEDDED
 from dystress_text.programs.senteval import evaluate, main
 from dystress_text.programs.train import main as train
 from dystress_text.training.run_record import RunRecord
@@ -220,7 +220,7 @@ def test_a_run_says_where_the_baseline_is_better(flags, tmp_path, capsys):
     ]
     assert train([*flags, *more]) == 0
     record, out = json.loads((tmp_path / "out" / "run.json").read_text()), capsys.readouterr().out
-    lexical, page = record["words"], (tmp_path / "out" / "report.html").read_text()
+    lexical, page = record["lexical"], (tmp_path / "out" / "report.html").read_text()
     names = [
         "sts_b_dev_spearman",
         "mini_sts_spearman",

@@ -17,17 +17,17 @@ from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Router, StaticEmbedding
 from trainer_cases import interrupt
 
+from dystress_text.analysis.text_runs import read_text_runs
 from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.embedder import TextEncoder, load_model, with_pooler
 from dystress_text.evaluation.evaluators import build_evaluation
 from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.retrieval import read_collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.files.places import EMBEDDED
+from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.loading import load_encoder, save_model
 from dystress_text.programs.senteval import main
 from dystress_text.programs.train import main as train
-from dystress_text.report.text_runs import read_text_runs
 
 
 def embed(sentences):

@@ -20,17 +20,17 @@ from sentence_transformers.models import Pooling, Transformer
 from sweep_runs import a_run
 
 import dystress_text as dt
+from dystress_text.analysis.text_page import leave_text_report
 from dystress_text.errors import UserError
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
 from dystress_text.evaluation.readers import COLUMNS
 from dystress_text.evaluation.results import read_results, results_in
 from dystress_text.export.card import write_card
-from dystress_text.files.places import EMBEDDED
+from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.loading import save_model
 from dystress_text.programs.senteval import main
 from dystress_text.programs.train import main as train
-from dystress_text.report.text_page import leave_text_report
 from dystress_text.training.run_record import RunRecord
 
 MINI = ("MiniSTS", "MiniQuestions")

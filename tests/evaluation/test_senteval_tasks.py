@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 
+from dystress_text.config.paper import PUBLISHED
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, average, choose
 from dystress_text.evaluation.classifier import RECIPES
@@ -11,7 +12,6 @@ from dystress_text.evaluation.embedder import DTYPES, OWN_POOLER
 from dystress_text.evaluation.readers import read_mrpc, read_trec, read_two_classes
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.models.poolers import POOLERS
-from dystress_text.simcse.paper import PUBLISHED
 
 TASKS = {
     task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks

@@ -20,7 +20,7 @@ from dystress_text.evaluation.sts import (
     score_vectors,
     spearman,
 )
-from dystress_text.files.places import EMBEDDED
+from dystress_text.io.paths import EMBEDDED
 
 
 def arbitrary_vectors(sentences):

@@ -18,7 +18,7 @@ from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit
 from dystress_text.evaluation.evaluators import transfer_evaluator
 from dystress_text.evaluation.readers import Labelled
 from dystress_text.evaluation.transfer import dev_accuracy, evaluate_transfer, features
-from dystress_text.files.places import EMBEDDED
+from dystress_text.io.paths import EMBEDDED
 
 MINI = EMBEDDED / "senteval"
 TASKS = {task.name: task for task in (*TRANSFER_TASKS, *MINI_TRANSFER_TASKS)}

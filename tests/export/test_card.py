@@ -7,10 +7,10 @@ from huggingface_hub import ModelCard
 from model_cases import build_model, build_static
 from sweep_runs import record_of
 
+from dystress_text.config.arguments import parse
+from dystress_text.config.presets import PRESETS
 from dystress_text.export.card import CARD, describe_base, write_card
 from dystress_text.export.citation import credits_of
-from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.presets import PRESETS
 from dystress_text.training.run_record import RunRecord
 
 MODEL = build_model("bert", "avg")

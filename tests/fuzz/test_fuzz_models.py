@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_cases import build_model
 
+from dystress_text.config.settings import TextSettings
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import load_model
+from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.models.loading import load_encoder, load_sentence_transformer, save_model
-from dystress_text.simcse.initial_model import load_initial_model
-from dystress_text.simcse.settings import TextSettings
 
 # numbers of a size that an honest machine can be asked for
 ODD = tuple(

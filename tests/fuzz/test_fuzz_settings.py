@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dystress_text import loss
 from dystress_text.cli.command_line import exit_code
+from dystress_text.config.arguments import parse
 from dystress_text.programs import train
-from dystress_text.simcse.arguments import parse
 from vision.train import parse as parse_vision
 
 LIKELY = (

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from accelerate.state import AcceleratorState, GradientState
 from safetensors.torch import load_file
 
-from dystress_text.simcse.paper import BEST
+from dystress_text.config.paper import BEST
 from dystress_text.training.accelerator import set_kernels
 
 ROOT = Path(__file__).resolve().parents[2]

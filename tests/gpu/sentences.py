@@ -10,7 +10,7 @@ import random
 import sys
 from pathlib import Path
 
-from dystress_text.files.places import EMBEDDED
+from dystress_text.io.paths import EMBEDDED
 
 
 def main() -> None:

@@ -28,9 +28,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from devices import wait
 from training_speed import RATE, engine, random_bert
 
-from dystress_text.simcse.initial_model import load_initial_model
-from dystress_text.simcse.settings import TextSettings
-from dystress_text.training.settings import EngineSettings
+from dystress_text.config.settings import TextSettings
+from dystress_text.finetuning.initial_model import load_initial_model
+from dystress_text.training.settings import TrainingSettings
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -48,7 +48,7 @@ def measure(
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     with tempfile.TemporaryDirectory() as folder:
-        settings = EngineSettings(
+        settings = TrainingSettings(
             output_dir=folder, train_batch_size=batch, learning_rate=RATE,
             mixed_precision=precision, max_steps=10**6, num_train_epochs=10**6,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """The jobs that people come with, by the documents' own commands, on real texts.
 
 Each ends with a truth that is not this package's: sentence-transformers' evaluators, ONNX Runtime,
-SimCSE's scripts, formulas by hand. tests/laboratory has the comparison of three temperatures.
+SimCSE's scripts, formulas by hand. tests/analysis has the comparison of three temperatures.
 """
 
 import csv
@@ -34,8 +34,8 @@ from trainer_cases import logged, outcome
 
 import dystress_text
 from dystress_text import __main__ as dystress
-from dystress_text.files.places import model_path
-from dystress_text.simcse.arguments import parse
+from dystress_text.config.arguments import parse
+from dystress_text.io.paths import model_path
 
 SHORT = ("--train_batch_size=16", "--mixed_precision=no")
 ENCODER = model_path("bert-mini-wiki")
@@ -116,7 +116,7 @@ def test_a_hybrid_searches_better_than_its_dense_model(cisi):
     rows, evaluate = cisi
     Path("mine.txt").write_text("\n".join(" ".join(row) for row in rows), encoding="utf-8")
     load(ENCODER).save("dense")
-    command, loading = commands("search.md", "--beside ")[0], blocks("search.md", "--beside ")[1]
+    command, loading = commands("search.md", "--hybrid ")[0], blocks("search.md", "--hybrid ")[1]
     run(command, "--max_steps=40", **{"all-MiniLM-L6-v2": "dense"})
     names = {"SentenceTransformer": load}
     run_snippet(loading.text, names)

@@ -17,7 +17,9 @@ from model_cases import (
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BertModel
 
+from dystress_text.config.settings import TextSettings
 from dystress_text.errors import ParameterError, UserError
+from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.models.embedder import Embedder, can_pack, check_views, encode
 from dystress_text.models.loading import load_encoder, position_limit, save_model
 from dystress_text.models.poolers import (
@@ -27,8 +29,6 @@ from dystress_text.models.poolers import (
     pooler_of,
     pooling_modules,
 )
-from dystress_text.simcse.initial_model import load_initial_model
-from dystress_text.simcse.settings import TextSettings
 
 FAMILIES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")
 

@@ -13,12 +13,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from transformers import AutoModel, AutoTokenizer
 
+from dystress_text.config.settings import TextSettings
 from dystress_text.errors import UserError
+from dystress_text.finetuning.initial_model import check_saving, load_initial_model
 from dystress_text.models.embedder import Embedder, encode
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.programs.export import main as export
-from dystress_text.simcse.initial_model import check_saving, load_initial_model
-from dystress_text.simcse.settings import TextSettings
 
 
 def by_hand(model):

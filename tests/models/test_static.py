@@ -17,7 +17,12 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from tokenizers import Tokenizer, models
 
 import dystress_text as dt
-from dystress_text.files.places import EMBEDDED
+from dystress_text.config.settings import TextSettings
+from dystress_text.data.corpus import TokenCroppedCorpus, load_corpus
+from dystress_text.data.crops import Crops
+from dystress_text.data.texts import plain_text
+from dystress_text.finetuning.initial_model import load_initial_model
+from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.embedder import Embedder, encode
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.models.static import (
@@ -36,11 +41,6 @@ from dystress_text.models.static import (
 )
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
-from dystress_text.simcse.corpus import TokenCroppedCorpus, load_corpus
-from dystress_text.simcse.crops import Crops
-from dystress_text.simcse.initial_model import load_initial_model
-from dystress_text.simcse.settings import TextSettings
-from dystress_text.simcse.texts import plain_text
 
 TEXTS = [
     "The cat sits on the warm stone.",

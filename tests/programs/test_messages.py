@@ -10,8 +10,8 @@ from transformers import BertConfig, BertModel
 
 from dystress_text import __main__ as dystress
 from dystress_text.cli import extras
+from dystress_text.config.arguments import SIMCSE, parse
 from dystress_text.errors import OTHER_NAMES, UserError
-from dystress_text.simcse.arguments import SIMCSE, parse
 
 NO_MODEL = (
     "no folder 'nope' here, and the hub, which is out of reach, has left no model of this name "

@@ -20,8 +20,8 @@ from conftest import make_sentences
 from trainer_cases import outcome
 
 import dystress_text
-from dystress_text.core import InfoNCELoss
 from dystress_text.errors import Interrupted, UserError
+from dystress_text.losses import InfoNCELoss
 from dystress_text.programs.fine_tuning import FinishedTraining
 from dystress_text.programs.train import main
 from dystress_text.programs.train import train as train_function

@@ -10,43 +10,43 @@ import torch
 from spec_formulas import Row
 from torch import Tensor
 
-from dystress_text import core
+from dystress_text import losses
 
 PROFILES = [  # all that take tau_min and tau_max
-    core.CosineTemperature,
-    partial(core.ShiftedCosineTemperature, shift=-0.4),
-    partial(core.OneSidedCosineTemperature, shift=0.2),
-    core.LinearTemperature,
-    core.ExponentialTemperature,
-    core.MonotonicCosineTemperature,
-    core.EvenODETemperature,
+    losses.CosineTemperature,
+    partial(losses.ShiftedCosineTemperature, shift=-0.4),
+    partial(losses.OneSidedCosineTemperature, shift=0.2),
+    losses.LinearTemperature,
+    losses.ExponentialTemperature,
+    losses.MonotonicCosineTemperature,
+    losses.EvenODETemperature,
 ]
 TEMPERATURES = {  # built once: none of them has state
-    "constant": (core.ConstantTemperature(0.1), lambda s: 0.1 + 0 * s),
-    "cosine": (core.CosineTemperature(0.07, 0.2), lambda s: spec.cosine_tau(s, 0.07, 0.2)),
+    "constant": (losses.ConstantTemperature(0.1), lambda s: 0.1 + 0 * s),
+    "cosine": (losses.CosineTemperature(0.07, 0.2), lambda s: spec.cosine_tau(s, 0.07, 0.2)),
     "shifted": (
-        core.ShiftedCosineTemperature(0.1, 0.14, -0.4),
+        losses.ShiftedCosineTemperature(0.1, 0.14, -0.4),
         lambda s: spec.shifted_tau(s, 0.1, 0.14, -0.4, 0.7),
     ),
     "other side": (
-        core.ShiftedCosineTemperature(0.1, 0.15, 0.2),
+        losses.ShiftedCosineTemperature(0.1, 0.15, 0.2),
         lambda s: spec.shifted_tau(s, 0.1, 0.15, 0.2, 0.6),
     ),
     "one side": (
-        core.OneSidedCosineTemperature(0.1, 0.14, 0.2),
+        losses.OneSidedCosineTemperature(0.1, 0.14, 0.2),
         lambda s: spec.one_sided_tau(s, 0.1, 0.14, -0.2),
     ),
-    "linear": (core.LinearTemperature(0.1, 0.3), lambda s: spec.linear_tau(s, 0.1, 0.3)),
+    "linear": (losses.LinearTemperature(0.1, 0.3), lambda s: spec.linear_tau(s, 0.1, 0.3)),
     "exponential": (
-        core.ExponentialTemperature(0.1, 0.3),
+        losses.ExponentialTemperature(0.1, 0.3),
         lambda s: spec.exponential_tau(s, 0.1, 0.3, 3.5),
     ),
     "monotonic": (
-        core.MonotonicCosineTemperature(0.1, 0.3),
+        losses.MonotonicCosineTemperature(0.1, 0.3),
         lambda s: spec.monotonic_tau(s, 0.1, 0.3),
     ),
-    "even ODE": (core.EvenODETemperature(0.1, 0.3), lambda s: spec.even_ode_tau(s, 0.1, 0.3)),
-    "TeMo": (core.TeMoTemperature(0.1, 0.2), lambda s: spec.temo_tau(s, 0.1, 0.2)),
+    "even ODE": (losses.EvenODETemperature(0.1, 0.3), lambda s: spec.even_ode_tau(s, 0.1, 0.3)),
+    "TeMo": (losses.TeMoTemperature(0.1, 0.2), lambda s: spec.temo_tau(s, 0.1, 0.2)),
 }
 
 
@@ -92,7 +92,7 @@ def per_view(rows, logits, of_rows):
 
 @dataclass(frozen=True)
 class Objective:
-    build: Callable[..., core.ContrastiveLoss]  # from a temperature and options
+    build: Callable[..., losses.ContrastiveLoss]  # from a temperature and options
     rows_of: Callable[[Tensor, Tensor], list[Row]] = (
         spec.simcse_rows
     )  # similarities of each anchor's pairs
@@ -125,24 +125,25 @@ class Objective:
 
 
 def macl(both_views):
-    return lambda tau, **options: core.MACLLoss(temperature=tau, both_views=both_views, **options)
+    return lambda tau, **options: losses.MACLLoss(temperature=tau, both_views=both_views, **options)
 
 
 OBJECTIVES = {
-    "InfoNCE": Objective(core.InfoNCELoss),
+    "InfoNCE": Objective(losses.InfoNCELoss),
     "InfoNCE, both directions": Objective(
-        lambda tau, **options: core.InfoNCELoss(tau, bidirectional=True, **options), both_directions
+        lambda tau, **options: losses.InfoNCELoss(tau, bidirectional=True, **options),
+        both_directions,
     ),
-    "NT-Xent": Objective(core.NTXentLoss, spec.simclr_rows),
-    "DCL": Objective(core.DCLLoss, spec.simclr_rows, each(spec.decoupled)),
-    "DCLW": Objective(core.DCLWLoss, spec.simclr_rows, dclw),
+    "NT-Xent": Objective(losses.NTXentLoss, spec.simclr_rows),
+    "DCL": Objective(losses.DCLLoss, spec.simclr_rows, each(spec.decoupled)),
+    "DCLW": Objective(losses.DCLWLoss, spec.simclr_rows, dclw),
     "DCL, per view": Objective(
-        partial(core.DCLLoss, per_view=True),
+        partial(losses.DCLLoss, per_view=True),
         spec.simclr_rows,
         partial(per_view, of_rows=each(spec.decoupled)),
     ),
     "DCLW, per view": Objective(
-        partial(core.DCLWLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=dclw)
+        partial(losses.DCLWLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=dclw)
     ),
     "MACL": Objective(macl(False), losses=each(spec.macl)),
     "MACL, both views": Objective(macl(True), spec.simclr_rows, each(spec.macl)),

@@ -183,7 +183,7 @@ def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
     import huggingface_hub.hf_api
     import transformers.utils.hub
 
-    from dystress_text.files.hub import hub_reachable
+    from dystress_text.io.hub import hub_reachable
 
     read = (huggingface_hub.constants, datasets.config)
     before = [dict(vars(module)) for module in read]

@@ -6,9 +6,9 @@ import json
 import re
 
 from dystress_text import __version__
+from dystress_text.config.arguments import parse
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
-from dystress_text.simcse.arguments import parse
 
 PRESET = "sts-shifted-0.4-0.05-0.07"
 HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20

@@ -8,12 +8,12 @@ import torch
 from conftest import set_dropout
 from model_cases import build_model
 
-from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
+from dystress_text.finetuning.initial_model import InitialModel, new_head
+from dystress_text.finetuning.task import SimcseTask
+from dystress_text.losses import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.models.embedder import Embedder
-from dystress_text.simcse.initial_model import InitialModel, new_head
-from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
@@ -59,7 +59,7 @@ def run(task, corpus, folder, scaler=None, **options):
         "max_steps": 6,
         "eval_steps": 0,
     }
-    settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
+    settings = TrainingSettings(output_dir=str(folder), **{**defaults, **options})
     accelerator = make_accelerator(settings)
     if scaler is not None:
         accelerator.native_amp, accelerator.state._mixed_precision, accelerator.scaler = (

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from dystress_text.evaluation.classifier import initial_layer
+from dystress_text.finetuning.task import SimcseTask
 from dystress_text.programs.train import main
-from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import keep_few_kernels, make_accelerator
-from dystress_text.training.settings import EngineSettings
-from dystress_text.training.surroundings import left_as_they_were
+from dystress_text.training.global_state import left_as_they_were
+from dystress_text.training.settings import TrainingSettings
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_draws_of_an_evaluation_do_not_reseed_a_gpu(monkeypatch):
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_kernels(deterministic, tmp_path):
     torch.backends.cudnn.allow_tf32 = True
-    make_accelerator(EngineSettings(output_dir=str(tmp_path), deterministic=deterministic))
+    make_accelerator(TrainingSettings(output_dir=str(tmp_path), deterministic=deterministic))
     assert not torch.backends.cuda.cudnn_sdp_enabled()  # it rounds the dropout rate
     assert torch.backends.cudnn.allow_tf32  # torch's default, which the authors of images have
     assert torch.get_float32_matmul_precision() == "highest"

@@ -1,4 +1,4 @@
-"""Several processes against one, through the real engine: the same batches, losses and weights."""
+"""Several processes against one, through the real training: the same batches, losses and weights."""
 
 import gc
 import json
@@ -20,11 +20,11 @@ from processes import spawn
 from torch.distributed import distributed_c10d
 from trainer_cases import SHIFTED, log_of, make_task, run
 
-from dystress_text import core
+from dystress_text import losses
+from dystress_text.data.corpus import load_corpus
+from dystress_text.data.crops import Crops
+from dystress_text.data.texts import plain_text
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.crops import Crops
-from dystress_text.simcse.texts import plain_text
 from dystress_text.training.accelerator import (
     StopSignals,
     _check_launch,
@@ -32,7 +32,7 @@ from dystress_text.training.accelerator import (
     on_main_process,
 )
 from dystress_text.training.run import before_first_step
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 
 STEPS, BATCH, SENTENCES = (
     20,
@@ -41,16 +41,18 @@ STEPS, BATCH, SENTENCES = (
 )  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
 
 OBJECTIVES = {
-    "InfoNCE, shifted cosine": lambda gather: core.InfoNCELoss(SHIFTED, gather=gather),
-    "NT-Xent, cosine in the gradient": lambda gather: core.NTXentLoss(
-        core.CosineTemperature(0.05, 0.1), detach_temperature=False, gather=gather
+    "InfoNCE, shifted cosine": lambda gather: losses.InfoNCELoss(SHIFTED, gather=gather),
+    "NT-Xent, cosine in the gradient": lambda gather: losses.NTXentLoss(
+        losses.CosineTemperature(0.05, 0.1), detach_temperature=False, gather=gather
     ),
-    "MACL": lambda gather: core.MACLLoss(0.1, alpha=0.5, a_0=0.8, gather=gather),
-    "learned temperature": lambda gather: core.InfoNCELoss(
-        core.LearnableTemperature(core.CosineTemperature(0.05, 0.1), learning_rate=0.05).double(),
+    "MACL": lambda gather: losses.MACLLoss(0.1, alpha=0.5, a_0=0.8, gather=gather),
+    "learned temperature": lambda gather: losses.InfoNCELoss(
+        losses.LearnableTemperature(
+            losses.CosineTemperature(0.05, 0.1), learning_rate=0.05
+        ).double(),
         gather=gather,
     ),
-    "DCL-W": lambda gather: core.DCLWLoss(0.1, gather=gather),
+    "DCL-W": lambda gather: losses.DCLWLoss(0.1, gather=gather),
 }
 CASES = {name: (name, {}) for name in OBJECTIVES}
 CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_steps": 2})
@@ -69,7 +71,7 @@ def train(folder, text, case, **options):
     }
     defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    gather = core.ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
+    gather = losses.ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
     corpus = load_corpus(
         plain_text(text),
         build_tokenizer(),
@@ -161,7 +163,7 @@ def test_several_processes_equal_one(alone, tmp_path, text_file):
 def wait_for_an_evaluation():
     """With torch's default, which is here two seconds, the main process is gone too long."""
     distributed_c10d._get_default_timeout = lambda backend: timedelta(seconds=2)
-    on_main_process(make_accelerator(EngineSettings()), lambda: time.sleep(5))
+    on_main_process(make_accelerator(TrainingSettings()), lambda: time.sleep(5))
 
 
 def test_an_evaluation_may_take_longer_than_the_default_timeout():
@@ -176,7 +178,7 @@ def build_alone(accelerator):
 
 
 def end_early(folder):
-    accelerator = make_accelerator(EngineSettings(output_dir=str(folder)))
+    accelerator = make_accelerator(TrainingSettings(output_dir=str(folder)))
     with pytest.raises(UserError) as caught, before_first_step(accelerator):
         build_alone(accelerator)
     said = (
@@ -193,7 +195,7 @@ def test_an_error_of_one_process_before_the_first_step_is_a_line_of_the_others(t
 
 def stop_one(folder):
     """1,000 steps, of 2 and 4 ms; the second process is told to stop after 300 of them."""
-    accelerator = make_accelerator(EngineSettings())
+    accelerator = make_accelerator(TrainingSettings())
     rank, asked, real = accelerator.process_index, [], dist.all_reduce
     dist.all_reduce = lambda *arguments: asked.append(1) or real(*arguments)
     with StopSignals(accelerator) as stop:
@@ -259,7 +261,7 @@ def test_what_a_launcher_asks_for_and_the_loop_does_not_do_is_told(variables, me
         patch.dict(os.environ, variables),  # accelerate 1.10 sets more
         pytest.raises((UserError, UserWarning), match=message),
     ):
-        make_accelerator(EngineSettings())
+        make_accelerator(TrainingSettings())
 
 
 def test_shards_are_refused():
@@ -267,4 +269,4 @@ def test_shards_are_refused():
         distributed_type=DistributedType.FSDP, num_processes=2, device=torch.device("cpu")
     )
     with pytest.raises(UserError, match="FSDP is not supported"):
-        _check_launch(accelerator, EngineSettings())
+        _check_launch(accelerator, TrainingSettings())

@@ -4,10 +4,10 @@ import pytest
 import torch
 from trainer_cases import log_of, make_task, run, weights
 
-from dystress_text.core import MACLLoss, NTXentLoss
+from dystress_text.losses import MACLLoss, NTXentLoss
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import Embeddings, backward_in_chunks
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 
 
 def train(corpus, folder, chunk, dropout=0.0, objective=None, **options):
@@ -56,7 +56,7 @@ def test_dropout_is_replayed(tmp_path, corpus):
     }
     task.model.zero_grad()
 
-    accelerator = make_accelerator(EngineSettings(output_dir=str(tmp_path), mixed_precision="no"))
+    accelerator = make_accelerator(TrainingSettings(output_dir=str(tmp_path), mixed_precision="no"))
     torch.manual_seed(5)
     cached = backward_in_chunks(task.embed, task.loss, task.model, chunks, accelerator)
     after = torch.get_rng_state()

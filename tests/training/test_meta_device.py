@@ -4,12 +4,12 @@ import pytest
 import torch
 from meta_cases import META, leave_autocast_out, step, to_meta
 
+from dystress_text.config.arguments import parse
+from dystress_text.data.texts import training_text
+from dystress_text.finetuning.initial_model import load_initial_model
+from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.masked_lm import TokenMasking
-from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.initial_model import load_initial_model
-from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import training_text
-from dystress_text.simcse.training_data import prepare_data
 from dystress_text.training.accelerator import make_accelerator
 
 WITH_MASK = "--model_name_or_path=bert-mini-wiki"  # a tokenizer with a mask token
@@ -35,24 +35,24 @@ def meta_run(tiny_run, folder, *more):
         (folder / "pairs.csv").write_text(SUPERVISED)
         flags.append(f"--train_file={folder / 'pairs.csv'}")
     settings = parse(flags)
-    accelerator = make_accelerator(settings.engine)
+    accelerator = make_accelerator(settings.training)
     text = training_text(settings.text)
     initial = load_initial_model(settings.text, settings.given, text)
     data = prepare_data(text, initial, settings, accelerator)
     masking = TokenMasking(initial.tokenizer) if settings.text.do_mlm else None
     task = SimcseTask(initial, data.corpus, settings.loss, masking=masking)
     to_meta(task)
-    return task, settings.engine
+    return task, settings.training
 
 
 def take_step(run):
-    task, engine = run
+    task, training = run
     learned = [*task.objective.parameters()]
 
     def adamw(network):
         return torch.optim.AdamW([*(p for p in network.parameters() if p.requires_grad), *learned])
 
-    return step(task, 8, adamw, engine.log_similarity, engine.grad_cache_chunk)
+    return step(task, 8, adamw, training.log_similarity, training.grad_cache_chunk)
 
 
 @pytest.mark.parametrize(

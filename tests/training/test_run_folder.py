@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from trainer_cases import logged
 
 from dystress_text.errors import UserError
-from dystress_text.files.lock import LOCK, locked
+from dystress_text.io.lock import LOCK, locked
 from dystress_text.programs.prepare import main as prepare
 from dystress_text.programs.sweep import main as sweep
 from dystress_text.programs.train import main
@@ -252,7 +252,7 @@ def test_two_processes_in_one_folder(flags, tmp_path, capsys):
 
 
 def test_without_evaluation_the_model_is_written_once(tiny_run, tmp_path, monkeypatch):
-    from dystress_text.simcse.task import SimcseTask
+    from dystress_text.finetuning.task import SimcseTask
 
     saved, save = [], SimcseTask.save
     monkeypatch.setattr(

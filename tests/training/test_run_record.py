@@ -37,7 +37,7 @@ TEXT = {  # as 0.2.0 wrote it, shortened
     "peak_memory_gb": 0.5,
     "device": "1 x cpu",
     "processes": 1,
-    "beside": {
+    "hybrid": {
         "dim": 8,
         "weight": 0.7,
         "gives": "both",
@@ -78,14 +78,14 @@ def test_what_readers_ask_of_a_record():
     assert list(record.untrained_best_and_own) == ["last", "avg"]
     assert record.not_above_baseline == ["mini_sts_spearman"]
     assert record.step_chosen_by == "mini_sts_spearman"
-    assert (record.beside.name, record.halves.texts, record.paper.rows) == ("m", 70, ["row"])
+    assert (record.hybrid.name, record.held_out.texts, record.paper.rows) == ("m", 70, ["row"])
     assert RunRecord.from_json(IMAGES).untrained == {"": {"knn20": 1.0}}
 
 
 def test_an_interrupted_run_has_defaults():
     begun = {name: TEXT[name] for name in ("program", "version", "settings", "loss")}
     record = RunRecord.from_json(begun)
-    assert (record.state, record.trained, record.halves, record.steps) == (
+    assert (record.state, record.trained, record.held_out, record.steps) == (
         INTERRUPTED,
         {},
         None,

@@ -13,27 +13,27 @@ from conftest import reset_accelerator
 from torch.nn.utils import parameters_to_vector
 from trainer_cases import SHIFTED, equal, log_of, make_task, run, weights
 
-from dystress_text.core import (
+from dystress_text.analysis.runs import FinishedRun
+from dystress_text.errors import TrainingError, UserError
+from dystress_text.losses import (
     CosineTemperature,
     HardNegativeRule,
     InfoNCELoss,
     LearnableTemperature,
     ScheduledTemperature,
 )
-from dystress_text.errors import TrainingError, UserError
 from dystress_text.programs.train import main
-from dystress_text.report.runs import FinishedRun
 from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.run_folder import checkpoint_folders
 from dystress_text.training.run_record import RunRecord
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 
 
 def test_impossible_batches_name_the_option(tmp_path, corpus):
     with pytest.raises(UserError, match=r"^train_batch_size: must lie in \[2, inf"):
-        EngineSettings(train_batch_size=1)
+        TrainingSettings(train_batch_size=1)
     with pytest.raises(UserError, match="gradient_accumulation_steps: 26 batches"):
         run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)
 

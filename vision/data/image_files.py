@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dystress_text.errors import DataError, reason_of
-from dystress_text.files.places import cache_root
+from dystress_text.io.paths import cache_root
 
 _IMAGE_COLUMNS = ("img", "image")
 _LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too

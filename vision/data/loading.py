@@ -52,7 +52,7 @@ def load_images(
             ``train`` and ``test`` (or ``val``) or not; or a folder of parquet files in the hub's
             layout.
         split: ``train`` or ``test``.
-        data_dir: folder of prepared data; see :func:`dystress_text.files.places.data_root`.
+        data_dir: folder of prepared data; see :func:`dystress_text.io.paths.data_root`.
         size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every
             picture once.

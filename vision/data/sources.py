@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError, reason_of
-from dystress_text.files.places import data_root
-from dystress_text.files.prepared_data import (
+from dystress_text.io.paths import data_root
+from dystress_text.io.prepared_data import (
     CLASSES,
     folder_names,
     image_and_other_names,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dystress_text.core.vectors import unit_vectors
+from dystress_text.losses.vectors import unit_vectors
 from vision.data.images import ImageSet
 from vision.evaluation.features import image_features
 from vision.resnet import ImageEncoder, ImageInput

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dystress_text.core.geometry import (
+from dystress_text.losses.geometry import (
     alignment,
     interclass_uniformity,
     similarity_histograms,
@@ -143,7 +143,7 @@ def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) 
     """Geometry of n images, of whose features and two views are given, (n, dim) each, and labels
     (n,).
 
-    Definitions are in :mod:`dystress_text.core.geometry`. What they do not define is left out.
+    Definitions are in :mod:`dystress_text.losses.geometry`. What they do not define is left out.
     """
     of_class = torch.bincount(labels)
     found = {"alignment": alignment(view1, view2)}

@@ -18,7 +18,7 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.core.vectors import unit_vectors
+from dystress_text.losses.vectors import unit_vectors
 from vision.data.views import RandomViews
 from vision.evaluation.features import evaluating
 from vision.resnet import ImageEncoder

@@ -14,7 +14,7 @@ import torch
 
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
-from dystress_text.files.whole import to_json, versions
+from dystress_text.io.atomic import to_json, versions
 from dystress_text.training.accelerator import device_alone, keep_fp32
 from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
 from dystress_text.training.run_record import RunRecord

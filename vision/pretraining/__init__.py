@@ -2,5 +2,5 @@
 options, presets.
 
 May import vision.evaluation, vision.data, vision.resnet, what these may import, and the page of
-dystress_text.report.
+dystress_text.analysis.
 """

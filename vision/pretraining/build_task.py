@@ -11,11 +11,11 @@ from accelerate import Accelerator
 from pytorch_optimizer import LARS
 from torch import nn
 
-from dystress_text.core.objectives import Objective
-from dystress_text.core.other_losses import QueueInfoNCELoss
 from dystress_text.errors import ParameterError
+from dystress_text.losses.objectives import Objective
+from dystress_text.losses.other_losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import gather_of
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
@@ -82,7 +82,7 @@ def task_of(
         "one_pass": vision.one_pass,
         "online": online,
         "card": f"Pre-trained on {views.images.name} with {settings.loss}.",
-        "batch_size": settings.engine.train_batch_size // accelerator.num_processes,
+        "batch_size": settings.training.train_batch_size // accelerator.num_processes,
     }
     if not isinstance(objective, WITH_FOLLOWER):
         return PretrainTask(**common)
@@ -99,7 +99,7 @@ def task_of(
 
 
 def make_optimizer(
-    network: nn.Module, engine: EngineSettings, vision: VisionSettings, batch_size: int
+    network: nn.Module, training: TrainingSettings, vision: VisionSettings, batch_size: int
 ) -> torch.optim.Optimizer:
     """The optimiser that the settings name.
 
@@ -107,13 +107,13 @@ def make_optimizer(
     normalisation layers, and LARS adapts the rate of matrices and kernels only (You et al., 2017).
     """
     scales = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}
-    rate = engine.learning_rate * scales[vision.lr_scaling]
+    rate = training.learning_rate * scales[vision.lr_scaling]
     if vision.optimizer == "sgd":
         trainable = [p for p in network.parameters() if p.requires_grad]
         return torch.optim.SGD(
-            trainable, lr=rate, momentum=0.9, weight_decay=engine.weight_decay, fused=True
+            trainable, lr=rate, momentum=0.9, weight_decay=training.weight_decay, fused=True
         )
-    groups = parameter_groups(network, engine.weight_decay)
+    groups = parameter_groups(network, training.weight_decay)
     if vision.optimizer == "lars":
         groups[1]["lr"] = rate * vision.bias_lr_ratio
         return LARS(groups, lr=rate, momentum=0.9, trust_coefficient=vision.trust_coefficient)

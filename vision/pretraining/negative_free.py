@@ -4,8 +4,8 @@ Each takes unnormalised embeddings (batch, dim), the i-th rows of image i, and c
 (fp64 for fp64 embeddings), under autocast too. Statistics of the batch keep the embeddings apart;
 in BYOL and DINO, a teacher that follows the student slowly does.
 
-On several processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. Statistics are then
-those of the global batch. The mean of the losses over the processes, and after
+On several processes, pass a :class:`~dystress_text.losses.gather.ProcessGather`. Statistics are
+then those of the global batch. The mean of the losses over the processes, and after
 DistributedDataParallel's averaging every gradient, equals that of one process with the global
 batch.
 """
@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dystress_text.core.gather import Gather
-from dystress_text.core.objectives import Objective
-from dystress_text.core.registry import check_count, check_number, register
-from dystress_text.core.vectors import at_least_fp32
+from dystress_text.losses.gather import Gather
+from dystress_text.losses.objectives import Objective
+from dystress_text.losses.registry import check_count, check_number, register
+from dystress_text.losses.vectors import at_least_fp32
 
 PROTOTYPES = 4096  # solo-learn's for CIFAR and ImageNet100; DINO's paper has 65,536
 _VARIANCE = 1e-5  # added to variances, as batch normalisation does

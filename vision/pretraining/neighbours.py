@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
-from dystress_text.core.vectors import unit_vectors
-from dystress_text.report.page import Pictures, raster
+from dystress_text.analysis.page import Pictures, raster
+from dystress_text.losses.vectors import unit_vectors
 from vision.data.images import ImageSet
 from vision.evaluation.features import image_features
 from vision.evaluation.knn import OnlineKnn

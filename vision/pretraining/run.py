@@ -12,11 +12,11 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.core.other_losses import QueueInfoNCELoss
+from dystress_text.analysis.page import leave_report, render_page
+from dystress_text.analysis.runs import read_finished
 from dystress_text.errors import ParameterError
-from dystress_text.files.whole import versions
-from dystress_text.report.page import leave_report, render_page
-from dystress_text.report.runs import read_finished
+from dystress_text.io.atomic import versions
+from dystress_text.losses.other_losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import (
     StopSignals,
     describe,
@@ -51,9 +51,9 @@ CPU_QUERIES = 3_000
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     """Pre-train with settings, on all processes of a launch; return what ``run.json`` holds."""
-    engine = settings.engine
-    accelerator = make_accelerator(engine)
-    run_opened = open_run(accelerator, engine, settings.options())
+    training = settings.training
+    accelerator = make_accelerator(training)
+    run_opened = open_run(accelerator, training, settings.options())
     with freed_memory_kept(), run_opened as (folder, finished):
         if finished is not None:
             return finished
@@ -62,9 +62,9 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
             record = _new_record(settings, task)
             optimizer = partial(
                 make_optimizer,
-                engine=engine,
+                training=training,
                 vision=settings.vision,
-                batch_size=engine.train_batch_size,
+                batch_size=training.train_batch_size,
             )
             run = Run(
                 task=task,
@@ -73,9 +73,9 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
                 data_id=record["data"]["id"],
                 record=record,
                 make_optimizer=optimizer,
-                best_metric=engine.metric_for_best_model,
+                best_metric=training.metric_for_best_model,
             )
-            trainer = Trainer(run, engine, accelerator, folder)
+            trainer = Trainer(run, training, accelerator, folder)
         try:
             begin = partial(_begin, settings, trainer, task, record, measured, folder)
             on_main_process(accelerator, begin)
@@ -91,9 +91,9 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[PretrainTask, str]:
     """Load images and network; return the task, and what is measured while it trains."""
     vision = settings.vision
-    engine = settings.engine
-    check_batch(settings, engine.train_batch_size, accelerator.num_processes)
-    set_seed(engine.seed)
+    training = settings.training
+    check_batch(settings, training.train_batch_size, accelerator.num_processes)
+    set_seed(training.seed)
     encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
     prepared(encoder, vision, accelerator)
     objective = objective_of(settings, accelerator)
@@ -109,7 +109,7 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
     )
     crop = crop_of(images.size, vision.image_size)
     encoder.input = ImageInput(vision.image_size, crop, *mean_std(images))
-    images = images.sample(vision.max_train_samples, engine.seed)
+    images = images.sample(vision.max_train_samples, training.seed)
     knn: OnlineKnn | None = None
     try:
         knn = _online_knn(settings, images, encoder.input, accelerator)
@@ -119,7 +119,7 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
         )
     except NoAccuracyError as error:
         measured = f"no accuracy while training ({error})"
-    metric = engine.metric_for_best_model
+    metric = training.metric_for_best_model
     if metric not in (None, f"knn{vision.knn_k}" if knn else None):
         reason = f"{metric!r} is not measured; {measured}"
         raise ParameterError("metric_for_best_model", reason)
@@ -164,7 +164,7 @@ def _begin(
     place = "cropped from the whole picture"
     if isinstance(images, DecodedImages):
         place = f"at {images.size} x {images.size}"
-    batch_size = settings.engine.train_batch_size
+    batch_size = settings.training.train_batch_size
     print(
         f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}",
         measured,
@@ -173,12 +173,12 @@ def _begin(
         sep="\n",
         flush=True,
     )
-    before = read_record(folder) if settings.engine.resumes else {}
+    before = read_record(folder) if settings.training.resumes else {}
     record["untrained"] = before.get("untrained") or dict(task.evaluate())
     if task.online is not None:
         then = before.get("neighbours")
         record["neighbours"] = then or {"before": nearest(task.encoder, task.online)}
-    begin_record(trainer, settings.engine, folder, record)
+    begin_record(trainer, settings.training, folder, record)
 
 
 def _publish(
@@ -189,9 +189,9 @@ def _publish(
     folder: Path,
 ) -> None:
     """Find the neighbours of the trained network, and write record and page."""
-    output = Path(settings.engine.output_dir)
+    output = Path(settings.training.output_dir)
     knn = task.online
-    end_record(trainer, settings.engine, folder, record)
+    end_record(trainer, settings.training, folder, record)
     if knn is not None:
         saved = load_encoder(output).to(trainer.accelerator.device)
         record["neighbours"]["after"] = nearest(saved, knn)
@@ -223,10 +223,10 @@ def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
     Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
     keeps its id.
     """
-    output = Path(settings.engine.output_dir)
+    output = Path(settings.training.output_dir)
     files = images.files_id
     then = (read_record(output / REPLACING) or read_record(output)).get("data", {})
-    if settings.vision.skip_corrupt and settings.engine.resumes and then.get("files") == files:
+    if settings.vision.skip_corrupt and settings.training.resumes and then.get("files") == files:
         return {name: then[name] for name in ("files", "id")}
     content = images.checksum() if isinstance(images, DecodedImages) else files
     return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
@@ -237,7 +237,7 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
     vision = settings.vision
     crop = RandomCrop(vision.image_size, vision.min_scale)
     augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
-    views = RandomViews(images, augment, 2, settings.engine.seed)
+    views = RandomViews(images, augment, 2, settings.training.seed)
     if not vision.small_crops:
         return views
     # coloured as the others, with areas up to where the large ones begin
@@ -254,12 +254,12 @@ def _online_knn(
         raise NoAccuracyError("knn_k", "0")
     queries = load_test(images, vision.dataset, vision.data_dir, vision.skip_corrupt)
     if accelerator.device.type == "cpu":
-        images = images.sample(CPU_BANK, settings.engine.seed)
-        queries = queries.sample(CPU_QUERIES, settings.engine.seed)
+        images = images.sample(CPU_BANK, settings.training.seed)
+        queries = queries.sample(CPU_QUERIES, settings.training.seed)
     if vision.knn_k > len(images):
         reason = f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         raise ParameterError("knn_k", reason)
-    batch_size = settings.engine.train_batch_size // accelerator.num_processes
+    batch_size = settings.training.train_batch_size // accelerator.num_processes
     return OnlineKnn(images, queries, image_input, vision.knn_k, batch_size)
 
 

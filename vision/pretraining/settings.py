@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option, reworded
-from dystress_text.core.objectives import ContrastiveLoss, Objective
-from dystress_text.core.other_losses import QueueInfoNCELoss
-from dystress_text.core.registry import name_of
 from dystress_text.errors import ParameterError
+from dystress_text.losses.objectives import ContrastiveLoss, Objective
+from dystress_text.losses.other_losses import QueueInfoNCELoss
+from dystress_text.losses.registry import name_of
 from dystress_text.training.presets import Program
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 from vision.data import SET_NAMES
 from vision.data.crops import STRONGEST_JITTER
 from vision.pretraining.negative_free import BYOLLoss, DINOLoss
@@ -128,20 +128,20 @@ class VisionSettings:
 
 
 @dataclass(frozen=True)
-class VisionEngineSettings(EngineSettings):
+class VisionEngineSettings(TrainingSettings):
     """The training loop."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
     learning_rate: float = reworded(
-        EngineSettings, "learning_rate", "Peak learning rate, before --lr_scaling."
+        TrainingSettings, "learning_rate", "Peak learning rate, before --lr_scaling."
     )
     weight_decay: float = reworded(
-        EngineSettings,
+        TrainingSettings,
         "weight_decay",
         "Of sgd on all weights; of lars and adamw not on biases and normalisation layers.",
     )
     # networks with batch normalisation are refused with it
-    grad_cache_chunk: int | None = reworded(EngineSettings, "grad_cache_chunk", argparse.SUPPRESS)
+    grad_cache_chunk: int | None = reworded(TrainingSettings, "grad_cache_chunk", argparse.SUPPRESS)
 
 
 PROGRAM = Program(
@@ -159,15 +159,15 @@ class PretrainSettings:
     """All settings of a run."""
 
     vision: VisionSettings
-    engine: EngineSettings
+    training: TrainingSettings
     loss: Objective
     preset: str
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PretrainSettings:
         """The settings that options by name make on top of a preset, which may be one of them."""
-        (vision, engine), loss, preset = PROGRAM.settings(given)
-        return cls(vision, engine, loss, preset)
+        (vision, training), loss, preset = PROGRAM.settings(given)
+        return cls(vision, training, loss, preset)
 
     def __post_init__(self) -> None:
         for unused, owners in _LOSSES_WITH.items():
@@ -175,16 +175,16 @@ class PretrainSettings:
             if given and not isinstance(self.loss, owners):
                 names = ", ".join(map(name_of, owners))
                 raise ParameterError(unused, f"the loss {self.loss} has none; it is for {names}")
-        if self.engine.grad_cache_chunk is not None:
+        if self.training.grad_cache_chunk is not None:
             reason = (
                 "batch normalisation uses the statistics of its batch, which a chunk does not "
                 "have; leave the option out"
             )
             raise ParameterError("grad_cache_chunk", reason)
-        if self.engine.log_similarity and not isinstance(self.loss, ContrastiveLoss):
+        if self.training.log_similarity and not isinstance(self.loss, ContrastiveLoss):
             reason = f"the loss {self.loss} has no negatives to look at"
             raise ParameterError("log_similarity", reason)
 
     def options(self) -> dict[str, Any]:
         """Every option by its name."""
-        return {"preset": self.preset, **vars(self.vision), **vars(self.engine)}
+        return {"preset": self.preset, **vars(self.vision), **vars(self.training)}

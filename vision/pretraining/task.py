@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dystress_text.core.objectives import ContrastiveLoss, Objective
-from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError, reason_of
+from dystress_text.losses.objectives import ContrastiveLoss, Objective
+from dystress_text.losses.vectors import at_least_fp32
 from dystress_text.training.batches import Batch, Embeddings
 from dystress_text.training.task import PROBE
 from vision.data.augment import evaluation_transform

@@ -15,7 +15,7 @@ from PIL import Image
 from vision_cases import write_folder, write_parquet
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.files.prepared_data import Manifest, write_manifest
+from dystress_text.io.prepared_data import Manifest, write_manifest
 from vision.data.images import KNOWN_MEAN_STD, DecodedImages, NoAccuracyError, mean_std
 from vision.data.loading import load_images, load_test
 from vision.data.long_tail import long_tail_counts, long_tail_indices

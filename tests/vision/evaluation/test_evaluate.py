@@ -10,8 +10,8 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 from vision_cases import HALF, as_float, colour_images, tiny_encoder
 
-from dystress_text.core import geometry
-from dystress_text.core.vectors import unit_vectors
+from dystress_text.losses import geometry
+from dystress_text.losses.vectors import unit_vectors
 from vision.data import loading
 from vision.data.images import mean_std
 from vision.evaluate import main

@@ -14,7 +14,7 @@ from vision_cases import ONE_PROCESS
 
 from dystress_text.errors import ParameterError
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.run import check_batch, make_task
@@ -28,10 +28,10 @@ def test_options_exist_and_fit_each_other():
             warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
             settings = parse(["--preset", name])
         assert set(preset.settings) <= set(settings.options()), name
-        assert (settings.preset, settings.engine.output_dir) == (name, "out_vision")
+        assert (settings.preset, settings.training.output_dir) == (name, "out_vision")
         assert str(settings.loss) == preset.settings.get("loss", settings.vision.loss)
         objective_of(settings, ONE_PROCESS)
-        check_batch(settings, settings.engine.train_batch_size, 1)
+        check_batch(settings, settings.training.train_batch_size, 1)
 
 
 @pytest.mark.parametrize("flags", [["--loss=queue(0.2)"], ["--preset=cifar10"]])
@@ -66,7 +66,7 @@ def test_macl_on_images_is_the_loop_over_nt_xents_rows():
 @pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("sqrt", 8), ("linear", 0.25)])
 def test_the_rate_is_scaled_to_the_batch(scaling, factor):
     vision = VisionSettings(lr_scaling=scaling)
-    optimizer = make_optimizer(nn.Linear(2, 2), EngineSettings(learning_rate=0.075), vision, 64)
+    optimizer = make_optimizer(nn.Linear(2, 2), TrainingSettings(learning_rate=0.075), vision, 64)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.075 * factor)
 
 
@@ -78,10 +78,10 @@ def test_lars_against_its_formula(eta, ratio):
     net = nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2)
     ).double()
-    engine = EngineSettings(learning_rate=0.5, weight_decay=0.1)
+    training = TrainingSettings(learning_rate=0.5, weight_decay=0.1)
     optimizer = make_optimizer(
         net,
-        engine,
+        training,
         VisionSettings(optimizer="lars", trust_coefficient=eta, bias_lr_ratio=ratio),
         batch_size=64,
     )
@@ -130,7 +130,7 @@ def test_a_step(loss, tmp_path, monkeypatch):
     """
     leave_autocast_out(monkeypatch)
     settings = parse([*SHORT, f"--loss={loss}", f"--output_dir={tmp_path / 'out'}", "--blur=true"])
-    task, _ = make_task(settings, make_accelerator(settings.engine))
+    task, _ = make_task(settings, make_accelerator(settings.training))
     to_meta(task)
     # torch's fused optimisers do not know the meta device
     assert (

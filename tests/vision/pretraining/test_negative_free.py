@@ -13,7 +13,7 @@ from processes import in_threads
 from scipy.linalg import sqrtm
 from scipy.special import log_softmax, softmax
 
-from dystress_text.core.registry import PARTS
+from dystress_text.losses.registry import PARTS
 from vision.pretraining import negative_free as objectives
 from vision.pretraining.negative_free import DINOLoss
 

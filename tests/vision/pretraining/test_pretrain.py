@@ -1,4 +1,4 @@
-"""Pre-training through the engine: tasks, the program, resuming, clear errors, and what it
+"""Pre-training through the training: tasks, the program, resuming, clear errors, and what it
 gains.
 """
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from vision_cases import as_float, colour_images, tiny_encoder
 
-from dystress_text.core import NTXentLoss, QueueInfoNCELoss
+from dystress_text.losses import NTXentLoss, QueueInfoNCELoss
 from vision.data.views import RandomViews
 from vision.pretraining.negative_free import BYOLLoss, DINOLoss
 from vision.pretraining.task import PretrainTask, Prototypes, QueueTask, TeacherTask

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from torch import nn
 from vision_cases import colour_images, tiny_encoder
 
-from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
+from dystress_text.losses import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.views import RandomViews
@@ -46,7 +46,7 @@ def each_image_alone(module):
 
 
 def train(folder, kind):
-    settings = EngineSettings(
+    settings = TrainingSettings(
         output_dir=str(folder),
         mixed_precision="no",
         max_steps=STEPS,

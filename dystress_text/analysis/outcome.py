@@ -1,0 +1,105 @@
+"""The first lines of a run's page: what was trained, its figures, and which step was kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from dystress_text.analysis.runs import FinishedRun
+from dystress_text.evaluation.lexical import not_beaten
+from dystress_text.finetuning import holdout
+from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.training.run_record import RunRecord
+
+MEASURES = {  # by the end of a metric's name
+    "spearman": "Spearman x 100, higher is better",
+    "alignment": "alignment, lower is better",
+    "uniformity": "uniformity, lower is better",
+    "accuracy": "accuracy x 100, higher is better",
+    "ndcg@10": "nDCG@10 x 100, higher is better",
+    "mrr@10": "MRR@10 x 100, higher is better",
+    "recall@100": "recall@100 x 100, higher is better",
+    "ndcg@10_graded": "nDCG@10 of graded judgements x 100, higher is better",
+}
+_WHOLE = {
+    "loss": ("training loss", "lower is better"),
+    holdout.METRIC: ("half-document retrieval", "recall@1 x 100, higher is better"),
+    holdout.OF_PAIRS: ("held-out pairs", "recall@1 x 100, higher is better"),
+    "avg_spearman": ("mean of the sets", MEASURES["spearman"]),
+    "avg_transfer_dev": ("mean of the transfer tasks", MEASURES["accuracy"]),
+}
+_SETS = {
+    "sts_b_dev": "STS-B dev",
+    "sts_b_test": "STS-B test",
+    "sick_r_dev": "SICK-R dev",
+    "sick_r_test": "SICK-R test",
+    "mini_sts": "mini-STS",
+}
+
+
+def metric_title(metric: str) -> tuple[str, str]:
+    """Return the set of a metric and its measure; of an unknown one the name and ""."""
+    if metric in _WHOLE:
+        return _WHOLE[metric]
+    neighbours = re.fullmatch(r"knn(\d+)", metric)
+    if neighbours:
+        return f"{neighbours[1]} nearest neighbours", MEASURES["accuracy"]
+    for kind, measure in MEASURES.items():
+        name = metric.removesuffix(f"_{kind}")
+        if name != metric:
+            return _SETS.get(name, name.replace("_", " ")), measure
+    return metric, ""
+
+
+def title(runs: Sequence[FinishedRun]) -> str:
+    """Return what was trained on what."""
+    trained = "; ".join(dict.fromkeys(_trained(run.record) for run in runs))
+    return trained if len(runs) == 1 else f"{len(runs)} runs: {trained}"
+
+
+def _trained(record: RunRecord) -> str:
+    settings = record.settings
+    if record.program != TEXT_PROGRAM:
+        data = record.data.get("name") or settings.get("dataset")
+        images = record.data.get("images")
+        if images is not None:
+            data = f"{images:,} images of {data}"
+        return f"{settings.get('architecture', 'image encoder')} on {data}"
+    texts = record.corpus["sentences"]
+    if record.held_out is not None and record.held_out.metric == holdout.METRIC:
+        texts -= record.held_out.texts
+    files = ", ".join(Path(file).name for file in record.train_files) or "Wiki1M"
+    return f"{Path(settings['model_name_or_path']).name} on {texts:,} texts of {files}"
+
+
+def outcome(record: RunRecord) -> list[str]:
+    """Return the run's figures, the sets where the lexical baseline is better, the kept step."""
+    return [*_figures(record), *not_beaten(record), _kept(record)]
+
+
+def _figures(record: RunRecord) -> list[str]:
+    """Return the line of the metric that chose the step, that of held-out texts, or the first."""
+    wanted = (record.settings.get("metric_for_best_model"), *record.trained)
+    metric = next((metric for metric in wanted if metric in record.trained), None)
+    if metric is None:
+        return ["No metric was measured"]
+    if record.held_out is not None and metric == record.held_out.metric:
+        return holdout.outcome(record)
+    figures = {}
+    best = next(iter(record.untrained_best_and_own), None)
+    if best is not None:
+        figures[f"untrained {best}".strip()] = record.untrained[best].get(metric)
+    figures["trained"] = record.trained[metric]
+    figures["TF-IDF/BM25"] = record.lexical.get(metric)
+    known = [f"{label} {figure:.2f}" for label, figure in figures.items() if figure is not None]
+    name, measure = metric_title(metric)
+    return [f"{name} ({measure or metric}): {', '.join(known)}; 1 seed"]
+
+
+def _kept(record: RunRecord) -> str:
+    chose = record.step_chosen_by
+    if chose is None or record.best_step is None:
+        return f"Kept: the last step, {record.steps:,}"
+    step = f"step {record.best_step:,} of {record.steps:,}"
+    return f"Kept: {step}, chosen by {chose} (not a test score)"

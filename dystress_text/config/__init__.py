@@ -1,0 +1,1 @@
+"""Settings of text runs, their presets, and the command line that sets them."""

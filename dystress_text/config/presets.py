@@ -1,0 +1,180 @@
+"""The presets of text runs: the paper's rows, controls, SimCSE's models, and small runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dystress_text.config.paper import BEST, ROWS
+from dystress_text.io.paths import EMBEDDED_MODEL
+from dystress_text.training.presets import Preset
+from dystress_text.training.settings import AUTO_FP16
+
+_SMALL: dict[str, Any] = {
+    "model_name_or_path": EMBEDDED_MODEL,
+    "pooler_type": "avg",
+    "mlp_head": True,
+    "learning_rate": 1e-4,
+    "drop_duplicates": True,
+    "loss": BEST.loss,
+    "num_train_epochs": 10,
+}
+
+# What SimCSE's scripts set. Kept otherwise: the precision of a CPU, where those scripts do not run
+# (bf16: 61.39 on STS-B dev at a small scale, fp32: 61.41), torch's AdamW (transformers' of then:
+# 61.39 too), no smaller last batch of an epoch (64 of Wiki1M's sentences in batches of 512), an
+# evaluation after the last step. docs/from-simcse.md has all.
+_PAPER: dict[str, Any] = {
+    "model_name_or_path": "bert-base-uncased",
+    "pooler_type": "cls",
+    "max_seq_length": 32,
+    "eval_set": "stsb_dev",
+    "loss": BEST.loss,
+    "train_batch_size": 64,
+    "learning_rate": 3e-5,
+    "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.0,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "num_train_epochs": 1,
+    "eval_steps": 125,
+    "mixed_precision": AUTO_FP16,
+}
+
+
+def _with_loss(about: str, loss: str) -> Preset:
+    """Return the paper's settings with a loss that is not of its table."""
+    return Preset(f"{about}; not a row of the paper", {**_PAPER, "loss": loss})
+
+
+# above s = -shift a shifted profile is the constant tau_max, so that constant is its control
+CONTROLS = {
+    f"sts-constant-{tau}": _with_loss("a constant temperature as a control", f"infonce({tau})")
+    for tau in (0.03, 0.04, 0.06, 0.07)
+}
+
+# other papers' rules at their published settings; those of images where none are published for text
+RULE_PRESETS = {
+    "rule-debiased": _with_loss(
+        "Chuang et al. 2020, images' setting", "infonce(debiased(0.5, tau_plus=0.1))"
+    ),
+    "rule-hcl": _with_loss(
+        "Robinson et al. 2021, images' setting", "infonce(hcl(0.5, beta=1, tau_plus=0.1))"
+    ),
+    "rule-focal": _with_loss("Hou and Li 2023, Focal-InfoNCE", "infonce(focal(0.05, margin=0.3))"),
+    "rule-adnce": _with_loss(
+        "Wu et al. 2023, ADNCE's form for sentences",
+        "infonce(adnce(0.07, mu=0.4, sigma=1, weigh_positive=True))",
+    ),
+    "rule-hardness": _with_loss(
+        "sentence-transformers' hardness weights with LLaVE's strength",
+        "infonce(hardness(0.05, hardness_strength=9))",
+    ),
+    "rule-rince": _with_loss(
+        "Chuang et al. 2022, images' q and lam", "rince(0.05, q=0.1, lam=0.01)"
+    ),
+    "rule-siglip": _with_loss("Zhai et al. 2023", "siglip(logit_scale=10, logit_bias=-10)"),
+    "rule-temo": _with_loss(
+        "TeMo, setting of images with texts",
+        "infonce(temo(0.01, alpha=0.04), detach_temperature=False)",
+    ),
+}
+
+# SimCSE's released models: encoder, batch, peak learning rate and the published average over the
+# seven STS sets (Gao et al., EMNLP 2021, and the model list of its repository)
+SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
+    "unsupervised-bert-base": ("bert-base-uncased", 64, 3e-5, 76.25),
+    "unsupervised-bert-large": ("bert-large-uncased", 64, 1e-5, 78.41),
+    "unsupervised-roberta-base": ("roberta-base", 512, 1e-5, 76.57),
+    "unsupervised-roberta-large": ("roberta-large", 512, 3e-5, 78.90),
+    "supervised-bert-base": ("bert-base-uncased", 512, 5e-5, 81.57),
+    "supervised-bert-large": ("bert-large-uncased", 512, 1e-5, 82.21),
+    "supervised-roberta-base": ("roberta-base", 512, 5e-5, 82.52),
+    "supervised-roberta-large": ("roberta-large", 512, 1e-5, 83.76),
+}
+
+
+def _simcse(name: str) -> Preset:
+    """Return the recipe of one of SimCSE's models: the paper's with a constant temperature."""
+    encoder, batch, rate, average = SIMCSE_MODELS[name]
+    settings = {
+        **_PAPER,
+        "loss": "infonce(0.05)",
+        "model_name_or_path": encoder,
+        "train_batch_size": batch,
+        "learning_rate": rate,
+    }
+    data = "Wiki1M"
+    if name.startswith("supervised"):
+        # SimCSE's script has four processes: the mean of what they send is a quarter of the
+        # gradient, clipped at 1
+        settings |= {"supervised": True, "num_train_epochs": 3, "max_grad_norm": 4.0}
+        data = "three epochs of NLI, --train_file nli_for_simcse.csv, clipped as by four processes"
+    return Preset(f"SimCSE's {name} on {data}; published STS average {average:.2f}", settings)
+
+
+# what a sweep runs together
+TABLES: dict[str, tuple[str, ...]] = {
+    "sts": tuple(row.preset for row in ROWS),
+    "controls": tuple(CONTROLS),
+    "rules": tuple(RULE_PRESETS),
+}
+
+# the list begins with what a newcomer needs
+PRESETS: dict[str, Preset] = {
+    "own-text": Preset(
+        "word vectors for your own text in seconds, no network and no GPU, docs/recipe.md; "
+        "not a row of the paper",
+        {
+            "model_name_or_path": "static",
+            "dim": 1024,
+            "pooler_type": "avg",
+            "views": "crop",
+            "loss": "dcl(0.1)",
+            "eval_set": "none",
+            "drop_duplicates": True,
+            "max_seq_length": 2048,
+            "train_batch_size": 256,
+            "learning_rate": 3e-3,
+            "num_train_epochs": 40,
+            "max_steps": 1000,
+            "max_grad_norm": 0.0,
+            "mixed_precision": "no",
+            "eval_steps": 0,
+        },
+    ),
+    "quickstart": Preset(
+        "without network and GPU: an embedded encoder on Python's documentation; "
+        "not a row of the paper",
+        {
+            **_SMALL,
+            "train_file": "python-documentation",
+            "eval_set": "mini_sts",
+            "max_steps": 150,
+            "eval_steps": 50,
+        },
+    ),
+    "small": Preset(
+        "a small encoder with only masked-language-model training, for two CPU cores; "
+        "not a row of the paper",
+        {**_SMALL, "max_steps": 1000},
+    ),
+    "paper": Preset(
+        f"BERT-base on Wiki1M as in the paper, the default: {BEST.about()}", _PAPER, (BEST.title,)
+    ),
+    **{row.preset: Preset(row.about(), {**_PAPER, "loss": row.loss}, (row.title,)) for row in ROWS},
+    **CONTROLS,
+    **RULE_PRESETS,
+    **{name: _simcse(name) for name in SIMCSE_MODELS},
+    "own-text-encoder": Preset(
+        "a small transformer for your own text, two crops of each sample; not a row of the paper",
+        {
+            **_SMALL,
+            "loss": "dcl(0.03)",
+            "pooler_type": "avg_first_last",
+            "views": "crop",
+            "eval_set": "none",
+            "max_steps": 400,
+            "learning_rate": 4e-4,
+        },
+    ),
+}

@@ -1,0 +1,1 @@
+"""Training texts: their sources, the tokenised corpus, and crops."""

@@ -1,0 +1,88 @@
+"""The quickstart's corpus: English sentences from the interpreter's own documentation, no network
+needed.
+
+The sentences, about 15,000, come from the docstrings of the standard library's source files, which
+are parsed and never imported, and from the topics of the language reference in ``pydoc_data``. They
+differ between versions of Python, so a run records the file's hash.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from dystress_text.io.atomic import write_text
+from dystress_text.io.paths import cache_error, cache_root
+
+FORMAT = 1  # version of the cached file; raise it when the definition of a sentence changes
+
+_LEFT_OUT = {
+    "test",
+    "tests",
+    "idle_test",
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+    "lib2to3",
+}
+_SENTENCE_END = re.compile(r"(?<=[a-z0-9)'\"`][.!?])\s+(?=[A-Z])")
+_MARKUP = re.compile(r"[`*|]+")
+_WORD = re.compile(r"[A-Za-z][a-z']*[,.;:!?]*")
+
+
+def documentation_sentences() -> list[str]:
+    """Return distinct English sentences of 4 to 60 words, in the order of the files' names."""
+    library = Path(sysconfig.get_path("stdlib"))
+    sentences: dict[str, None] = {}
+    for file in sorted(library.rglob("*.py")):
+        if not _LEFT_OUT.isdisjoint(file.relative_to(library).parts):
+            continue
+        for text in _documentation_of(file):
+            for paragraph in re.split(r"\n\s*\n", text):
+                sentences |= dict.fromkeys(split_sentences(paragraph))
+    return list(sentences)
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Return the English sentences of a paragraph without light markup, white space collapsed."""
+    text = " ".join(_MARKUP.sub("", paragraph).split())
+    return [sentence for sentence in _SENTENCE_END.split(text) if _is_english(sentence)]
+
+
+def write_documentation_corpus() -> Path:
+    """Return the cache's file of the sentences, one a line; write it if it is not there."""
+    version = sysconfig.get_config_var("py_version")
+    path = cache_root() / "quickstart" / f"python-{version}-format-{FORMAT}.txt"
+    try:
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, "".join(f"{sentence}\n" for sentence in documentation_sentences()))
+    except OSError as error:
+        raise cache_error(path.parent, error) from error
+    return path
+
+
+def _documentation_of(file: Path) -> Iterator[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about invalid escapes in the parsed files
+            tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):  # some libraries contain samples of broken source
+        return
+    if file.name == "topics.py":  # pydoc_data: a dictionary of long texts
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield ast.get_docstring(node) or ""
+
+
+def _is_english(sentence: str) -> bool:
+    words = sentence.split()
+    shaped = 4 <= len(words) <= 60 and sentence[0].isupper() and sentence[-1] in ".!?"
+    return shaped and sum(bool(_WORD.fullmatch(word)) for word in words) >= 0.7 * len(words)

@@ -1,0 +1,272 @@
+"""Training text: lines of files, columns of tables, or texts from Python.
+
+A column is the one that is named, or the only one, or the one called text or sentence; several that
+are named are one text, with a space between them. With supervision the columns are those that are
+named, or anchor, positive and negatives by these names, or all in order. A run prints the first
+samples as it has read them, by column.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from glob import glob, has_magic
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from dystress_text.config.settings import RunSettings, TextSettings
+from dystress_text.data.quickstart import write_documentation_corpus
+from dystress_text.errors import ParameterError
+from dystress_text.io.hub import published_file
+from dystress_text.io.paths import data_root
+from dystress_text.io.tables import READERS, Table, is_table, open_table, python_table
+from dystress_text.io.text_lines import (
+    MAX_LINE_BYTES,
+    UNPACK_ERRORS,
+    CorpusReport,
+    bounded_lines,
+    ending_of,
+    is_blank,
+    joined_lines,
+    open_text,
+    read_sentences,
+)
+
+WIKI1M = "wiki1m_for_simcse.txt"
+DOCUMENTATION = "python-documentation"
+TEXT_COLUMNS = "text", "sentence"
+FORMATS = f".txt (UTF-8, one sentence a line), {', '.join(READERS)}, or OWNER/NAME on the hub"
+SHOWN = 3  # samples that a run prints
+SHOWN_LENGTH = 100  # characters of each text
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """A source of samples.
+
+    Attributes:
+        name: for messages.
+        unit: what a sample is: a sentence on a line, a document between blank lines, or a row.
+        column_names: of the sentences of a sample; none where it is a line.
+        lines: yields the sentences in UTF-8, sample after sample, a line each.
+        parameter: for errors.
+    """
+
+    name: str
+    unit: str
+    column_names: tuple[str, ...]
+    lines: Callable[[], Iterator[bytes]]
+    parameter: str = "train_file"
+
+    @property
+    def columns(self) -> int:
+        """Sentences of a sample."""
+        return max(1, len(self.column_names))
+
+    def checksum(self) -> str:
+        """Return the SHA-256 of the lines."""
+        digest = hashlib.sha256()
+        for line in self.lines():
+            digest.update(line.removesuffix(b"\n") + b"\n")
+        return digest.hexdigest()
+
+    def report(self, checksum: str = "") -> CorpusReport:
+        """Return a report that has counted nothing yet."""
+        return CorpusReport(checksum, self.unit, self.columns)
+
+    def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
+        """Yield at most ``most`` sentences, sample after sample; count them in ``report``."""
+        return read_sentences(self.lines(), report, most)
+
+
+def plain_text(path: Path, documents: bool = False) -> TrainingText:
+    """Return the text of a file with one sample a line, or as a document between blank lines."""
+
+    def lines() -> Iterator[bytes]:
+        split = joined_lines if documents else bounded_lines
+        try:
+            with open_text(path) as stream:
+                yield from split(stream)
+        except (OSError, *UNPACK_ERRORS) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ParameterError("train_file", f"cannot read {str(path)!r}: {reason}") from error
+
+    return TrainingText(str(path), "document" if documents else "sentence", (), lines)
+
+
+def _several(texts: Sequence[TrainingText]) -> TrainingText:
+    """Return texts with the same columns as one."""
+    first = texts[0]
+    for text in texts:
+        if text.column_names != first.column_names:
+            columns = [", ".join(each.column_names) or "no columns" for each in (first, text)]
+            found = f"{first.name!r} has {columns[0]}; {text.name!r} has {columns[1]}"
+            raise ParameterError("train_file", f"expected files with the same columns; {found}")
+    name = f"{first.name} to {texts[-1].name}, {len(texts)} files"
+    return replace(first, name=name, lines=lambda: chain(*(text.lines() for text in texts)))
+
+
+def _rows(
+    table: Table, columns: Sequence[str], supervised: bool, parameter: str
+) -> Iterator[bytes]:
+    """Yield the cells of these columns, row after row; without supervision joined by spaces.
+
+    Line breaks within a cell become spaces. An empty row is left out later, but with supervision an
+    empty cell is refused: one sentence less would shift all others.
+    """
+    for index, row in enumerate(table.rows(columns)):
+        cells = []
+        for name, cell in zip(columns, row, strict=True):
+            try:
+                cells.append(_line(cell, supervised))
+            except ValueError as error:  # UnicodeEncodeError too: half a surrogate pair
+                place = f"row {index + 1} of {table.source!r}, column {name!r}"
+                if parameter == "texts":
+                    place = f"item {index}, {name}"
+                raise ParameterError(parameter, f"{place}: {error}") from error
+        if not supervised:
+            cells = [b" ".join(filter(None, cells))]
+        yield from cells
+
+
+def _line(cell: Any, in_row: bool) -> bytes:
+    """Return a cell as a line, or say without its content what is wrong with it."""
+    text = "" if cell is None else cell
+    if not isinstance(text, str):
+        raise ValueError(f"expected a text, got a value of type {type(text).__name__}")
+    line = re.sub(r"\r\n?|\n", " ", text).encode()
+    if in_row and (is_blank(text) or len(line) > MAX_LINE_BYTES or b"\0" in line):
+        raise ValueError(f"it is empty, has a NUL byte, or more than {MAX_LINE_BYTES:,} bytes")
+    return line
+
+
+def reading_lines(text: TrainingText, counts: CorpusReport, dropped: bool) -> list[str]:
+    """Return lines for the user: what a text has, and its first samples, read again.
+
+    Of ``dropped`` duplicates another line says how many.
+    """
+    lines = [f"{counts.summary(dropped)} ({text.name})"]
+    most = min(SHOWN * text.columns, counts.sentences)
+    for i, sentence in enumerate(text.sentences(text.report(), most)):
+        row, column = divmod(i, text.columns)
+        place = f"sample {row + 1}"
+        if text.column_names:
+            place += f", {text.column_names[column]}"
+        lines.append(f"{place}: {shortened(sentence)}")
+    return lines
+
+
+def shortened(text: str) -> str:
+    """Return a text in quotes on one line that standard output can show, cut where it is long."""
+    shown = repr(text[:SHOWN_LENGTH])
+    if len(text) > SHOWN_LENGTH:
+        shown += "..."
+    encoding = sys.stdout.encoding or "utf-8"
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def training_text(text: TextSettings) -> TrainingText:
+    """Return the training text that the settings name."""
+    names = text.train_file
+    if names is None or names == [DOCUMENTATION]:
+        if text.supervised:
+            raise ParameterError("supervised", f"needs rows of texts as --train_file: {FORMATS}")
+        path = wiki1m(text.data_dir) if names is None else write_documentation_corpus()
+        return plain_text(path, text.sample == "document")
+    files = [file for name in names for file in _files_of(name)]
+    parts = [_text_of(file, text) for file in dict.fromkeys(files)]
+    return parts[0] if len(parts) == 1 else _several(parts)
+
+
+def _files_of(name: str) -> list[str]:
+    """Return the files of a pattern, by name; a name alone where it is that of a file."""
+    if Path(name).exists() or not has_magic(name):
+        return [name]
+    files = sorted(file for file in glob(name, recursive=True) if Path(file).is_file())
+    if not files:
+        raise ParameterError("train_file", f"no file matches the pattern {name!r}")
+    return files
+
+
+def _text_of(name: str, text: TextSettings) -> TrainingText:
+    path = Path(name)
+    if is_table(name):
+        if not path.suffix or path.is_file():
+            return table_text(open_table(name), text)
+    elif path.is_file():
+        if ending_of(name) not in ("", ".txt"):
+            raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
+        if text.supervised:
+            reason = f"needs a table as --train_file: {', '.join(READERS)}"
+            raise ParameterError("supervised", reason)
+        if text.text_columns is not None:
+            raise ParameterError("text_columns", f"{name!r} is a text file without columns")
+        return plain_text(path, text.sample == "document")
+    problem = "is no file"
+    if path.is_dir():
+        problem = "is a folder; name a file in it"
+    raise ParameterError("train_file", f"{name!r} {problem}")
+
+
+def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, TrainingText]:
+    """Return texts from Python, and the settings with their name and checksum as ``train_file``.
+
+    Pairs and triplets of a list are training with supervision; columns of a data set are so where
+    ``supervised`` says it.
+    """
+    if "train_file" in settings.given:
+        raise ParameterError("texts", "give texts or train_file, not both")
+    table = python_table(texts)
+    in_rows = not hasattr(texts, "column_names") and len(table.columns) > 1
+    text = replace(settings.text, supervised=settings.text.supervised or in_rows)
+    read = table_text(table, text, "texts")
+    name = f"{read.name}, sha256 {read.checksum()[:16]}"  # by which a finished run is known again
+    return replace(settings, text=replace(text, train_file=[name])), read
+
+
+def table_text(table: Table, settings: TextSettings, parameter: str = "train_file") -> TrainingText:
+    """Return the columns of a table that the settings name, or the usual ones."""
+    if settings.sample == "document":
+        reason = "a cell of a table is a sample; documents are those of text files"
+        raise ParameterError("sample", reason)
+    known = f"{table.source!r} has the columns {', '.join(table.columns)}"
+    names = settings.text_columns or usual_columns(table.columns, settings.supervised)
+    if not names or not set(names) <= set(table.columns):
+        more = "" if settings.supervised else ", several to join them, or give supervised"
+        raise ParameterError("text_columns", f"{known}; name the one to train on{more}")
+    if settings.supervised and (len(names) < 2 or len(set(names)) < len(names)):
+        expected = "an anchor, a positive and any number of hard negatives, a column each"
+        raise ParameterError("supervised", f"expected {expected}; {known}")
+    lines = partial(_rows, table, names, settings.supervised, parameter)
+    labels = names if settings.supervised else [" + ".join(names)]
+    return TrainingText(table.source, "row", tuple(labels), lines, parameter)
+
+
+def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
+    """Return the columns to read where none is named; [] if that is not clear."""
+    if not supervised:
+        if len(columns) == 1:
+            return list(columns)
+        return [name for name in TEXT_COLUMNS if name in columns][:1]
+    if not {"anchor", "positive"} <= set(columns):
+        return list(columns)
+    negatives = [name for name in columns if re.fullmatch(r"negative(_\d+)?", name)]
+    return ["anchor", "positive", *negatives]
+
+
+def wiki1m(data_dir: str | Path | None = None) -> Path:
+    """Return SimCSE's text, a million Wikipedia sentences: the prepared file, else the hub's."""
+    prepared = data_root(data_dir) / "wiki1m" / WIKI1M
+    if prepared.is_file():
+        return prepared
+    otherwise = (
+        f"no training text: {prepared} does not exist. Three ways on: prepare the data (dystress "
+        "prepare wiki1m); --train_file FILE with one sentence per line; or --preset quickstart, "
+        "which needs no network"
+    )
+    return published_file(WIKI1M, Path, otherwise)

@@ -1,0 +1,93 @@
+"""What the programs that prepare data sets share: options, the list, a set after the other."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from dystress_text.cli.command_line import OneLineParser
+from dystress_text.datasets.data_sets import DataSet, Request
+from dystress_text.errors import DataError, UserError
+from dystress_text.io.paths import data_root
+from dystress_text.io.prepared_data import Manifest, read_manifest
+
+Entry = TypeVar("Entry", bound=DataSet)
+
+
+def make_parser(
+    program: str, description: str | None, known: Mapping[str, DataSet]
+) -> OneLineParser:
+    """Return the options of a program that prepares the known sets."""
+    parser = OneLineParser(program, description)
+    add = parser.add_argument
+    add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(known)}), or list")
+    add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")
+    add(
+        "--variant",
+        help="what the data are, if they are knowingly not the published ones; every result then "
+        "says so",
+    )
+    add("--again", action="store_true", help="prepare what is ready once more")
+    add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else see above")
+    return parser
+
+
+def run(
+    program: str,
+    options: Namespace,
+    known: Mapping[str, Entry],
+    build: Callable[[Entry, Request, Path], Manifest],
+) -> bool:
+    """Prepare what the options name, or list the sets; return whether all can be had."""
+    if threading.current_thread() is threading.main_thread():
+        # an orderly end, which leaves nothing half-ready
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    given = vars(options)
+    root = data_root(given.pop("data_dir"))
+    names = given.pop("what")
+    if names == ["list"]:
+        for entry in known.values():
+            state = _state(read_manifest(root / entry.name))
+            print(f"{entry.name:15} {entry.about}\n{'':15} {state}")
+        return True
+    for name in names:
+        if name not in known:
+            listed = ", ".join(known)
+            raise UserError(f"no data set {name!r}; known are {listed}; list alone shows them")
+    request = Request(root, **given)
+    done = [_prepare(program, known[name], request, build) for name in names]
+    return all(done)
+
+
+def _prepare(
+    program: str,
+    entry: Entry,
+    request: Request,
+    build: Callable[[Entry, Request, Path], Manifest],
+) -> bool:
+    from dystress_text.datasets.prepare import prepare  # here: help and the list come at once
+
+    try:
+        manifest = prepare(entry.name, request, lambda staging: build(entry, request, staging))
+    except DataError as error:
+        print(f"{program}: error: {error}", file=sys.stderr, flush=True)
+        return False
+    print(f"{entry.name}: {_state(manifest)}, in {request.root / entry.name}")
+    print(f"  terms: {entry.terms}", flush=True)
+    return True
+
+
+def _state(manifest: Manifest | None) -> str:
+    if manifest is None:
+        return "not prepared"
+    counts = ", ".join(f"{split} {count:,}" for split, count in manifest.counts.items())
+    state = f"ready ({counts})" if counts else "ready"
+    if manifest.not_ready:
+        missing = (f"{part} ({reason})" for part, reason in manifest.not_ready.items())
+        state += f" but for {'; '.join(missing)}"
+    return f"{state}; variant: {manifest.variant}" if manifest.variant else state

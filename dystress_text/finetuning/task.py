@@ -1,0 +1,127 @@
+"""SimCSE as a task for the trainer, with any objective and temperature.
+
+Without supervision, the views of a sample are two dropout views of one sentence, or two crops of a
+text. With supervision, they are the sentences of a row: anchor, positive and hard negatives, each
+encoded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dystress_text.data.corpus import Corpus
+from dystress_text.evaluation.evaluators import Evaluation
+from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.losses.objectives import ContrastiveLoss
+from dystress_text.models.embedder import Embedder, can_pack
+from dystress_text.models.loading import training_mode
+from dystress_text.models.masked_lm import TokenMasking
+from dystress_text.training.batches import Batch, Embeddings
+from dystress_text.training.task import PROBE
+
+
+@dataclass(eq=False)
+class SimcseTask:
+    """Implements :class:`dystress_text.training.task.Task` for sentences.
+
+    Attributes:
+        initial: the model, as what is trained, evaluated and saved.
+        corpus: the training samples, each a sentence or, with supervision, a row of sentences.
+        objective: the loss.
+        evaluation: of the model; None for no evaluation.
+        packed: leave out padding, where the model allows that (BERT, RoBERTa and their kin).
+        masking: hides tokens for an additional masked-language-model loss, whose head the embedder
+            must have.
+        mlm_weight: of that loss.
+    """
+
+    initial: InitialModel
+    corpus: Corpus
+    objective: ContrastiveLoss
+    evaluation: Evaluation | None = None
+    packed: bool = True
+    masking: TokenMasking | None = None
+    mlm_weight: float = 0.1
+    positions: int = field(default=0, init=False)  # so far, padding included
+    tokens: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.packed = self.packed and can_pack(self.model.model)
+
+    @property
+    def model(self) -> Embedder:
+        return self.initial.embedder
+
+    @property
+    def state(self) -> nn.Module:
+        return self.objective
+
+    @property
+    def padding_share(self) -> float:
+        """The share of positions so far that were padding."""
+        return 1 - self.tokens / max(self.positions, 1)
+
+    def load(self, indices: NDArray[np.int64], step: int) -> Batch:
+        batch = self.corpus.batch(indices, step)
+        if self.masking is not None:
+            batch |= self.masking(batch, indices)
+        self.positions += len(batch["lengths"]) * batch["longest"]
+        self.tokens += len(batch["token_ids"])
+        return batch
+
+    def begin_step(self, epoch: float, run_fraction: float) -> None:
+        self.objective.temperature.advance(epoch, run_fraction)
+
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
+        # all views in one call of the prepared model, whose forward handles precision and gradient
+        # averaging
+        ids = batch["token_ids"]  # (tokens,)
+        lengths = batch["lengths"]  # (rows * n,)
+        longest = batch["longest"]
+        masked: tuple[Tensor, ...] = ()
+        if self.masking is not None:
+            hidden = (batch["masked_places"], batch["masked_tokens"])
+            losses = model(batch["masked_ids"], lengths, longest, self.packed, hidden)  # (1,)
+            masked = (losses, batch["masked_count"])
+        rows = self.corpus.rows
+        if rows == 1:  # two dropout views of each sentence
+            rows = 2
+            ids = ids.repeat(2)
+            lengths = lengths.repeat(2)
+        embeddings: Tensor = model(ids, lengths, longest, self.packed)
+        return Embeddings(embeddings.chunk(rows), masked)
+
+    def loss(self, embeddings: Embeddings) -> Tensor:
+        loss: Tensor = self.objective(*embeddings.views)
+        if self.masking is not None:
+            losses, counts = embeddings.others  # one entry per chunk
+            gather = self.objective.gather
+            of_all = gather(counts.sum().unsqueeze(0)).sum()
+            loss = loss + self.mlm_weight * gather.world_size * losses.sum() / of_all.clamp(min=1)
+        return loss
+
+    @torch.no_grad()
+    def probe(self) -> Tensor:
+        count = min(PROBE, len(self.corpus))
+        samples = np.linspace(0, len(self.corpus) - 1, count).astype(np.int64)
+        batch = self.corpus.batch(samples)
+        device = self.model.model.device
+        ids = batch["token_ids"].to(device)
+        lengths = batch["lengths"].to(device)
+        with training_mode(self.model, False):
+            embeddings: Tensor = self.model(ids, lengths, batch["longest"], self.packed)
+        return embeddings
+
+    def evaluate(self) -> dict[str, float]:
+        if self.evaluation is None:
+            return {}
+        return self.evaluation(self.initial.model)
+
+    def save(self, folder: Path) -> None:
+        self.initial.save(folder)

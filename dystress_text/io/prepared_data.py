@@ -1,0 +1,108 @@
+"""Folders of prepared data: the record of their source, content and ready parts, and how images lie
+in them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from dystress_text.errors import DataError
+from dystress_text.io.atomic import write_json
+
+MANIFEST = "prepared.json"
+CLASSES = "classes.txt"  # of a choice of classes: folder names, one a line
+# of file browsers, network disks and archives, beside all names that begin with a point
+_OF_SYSTEMS = {
+    "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler",
+    "lost+found", "system volume information", "@eadir", "@tmp", "#recycle", "#snapshot",
+    "@recycle", "@recently-snapshot", "~snapshot", "__pycache__", "network trash folder",
+    "temporary items", "thevolumesettingsfolder", "recycled", "recycle.bin", "found.000",
+    "ehthumbs_vista.db", "@__thumb", "@transcode", "@synoresource", "@synoeastream",
+    "@sharesnap", "@sharebin",
+}  # fmt: skip
+_IMAGES = {
+    ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What was prepared.
+
+    Attributes:
+        name: of the data set.
+        source: where it came from: a hub repository, or the name of the local file or folder.
+        variant: how it differs from the published data set; None for the published one.
+        files: SHA-256 by path within the folder.
+        not_ready: parts that are missing or damaged, with the reason.
+        counts: of rows or images, by split.
+        folder: where the images lie, if they stay where the user has them.
+    """
+
+    name: str
+    source: str
+    variant: str | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    not_ready: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    folder: str | None = None
+
+
+def variant_of(path: Path) -> str | None:
+    """The variant of a file or folder of prepared data; None for published data and for a user's
+    files.
+    """
+    for folder in (path, *path.parents[:3]):  # senteval/STS/STSBenchmark/sts-dev.csv is the deepest
+        manifest = read_manifest(folder)
+        if manifest is not None:
+            return manifest.variant
+    return None
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the record of the data in ``folder``."""
+    write_json(folder / MANIFEST, asdict(manifest))
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The record of the data in ``folder``; None if it has none, as when a user has put the data
+    there.
+    """
+    try:
+        return Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        reason = f"is damaged ({error}); prepare the data again"
+        raise DataError(f"{folder / MANIFEST} {reason}") from error
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is none of the user's."""
+    return name.startswith(".") or name.casefold() in _OF_SYSTEMS
+
+
+def folder_names(folder: Path) -> list[str]:
+    """Names of the folders in one that are the user's, such as classes, sorted."""
+    return sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name)
+    )
+
+
+def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the images in a class's folder, and of the user's other files, sorted.
+
+    An image's index in its data set depends on this order.
+    """
+    images = []
+    others = []
+    for path in folder.iterdir():
+        if is_hidden(path.name):
+            continue
+        if path.suffix.lower() in _IMAGES:
+            images.append(path.name)
+        elif not path.is_dir():
+            others.append(path.name)
+    return sorted(images), sorted(others)

@@ -1,0 +1,242 @@
+"""Tables as rows under named columns: files, data sets of ``datasets``, and lists from Python.
+
+The ending of a file decides how it is read, and nothing is inferred from its content. All files
+are in UTF-8.
+
+- ``.csv``: commas, and quotation marks around cells that need them (RFC 4180).
+- ``.tsv``: tabs; a quotation mark is a character like others, as in GLUE's files.
+- ``.jsonl``: an object a line; the first one names the columns.
+- ``.parquet``.
+
+``datasets`` reads none of these files here: it infers the types of cells, takes names of files as
+patterns, and knows its copies by name and time.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+from pyarrow import ArrowException
+
+from dystress_text.errors import DataError, ParameterError, reason_of
+from dystress_text.io.hub import hub_reachable
+from dystress_text.io.text_lines import UNPACK_ERRORS, ending_of, open_text
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+MAX_CELL = 1 << 26  # characters; an unpaired quotation mark makes one cell of all that follows
+BATCH = 1000  # rows; many times faster than row after row
+DIALECTS: dict[str, dict[str, Any]] = {
+    ".csv": {"strict": True},
+    ".tsv": {"strict": True, "delimiter": "\t", "quoting": csv.QUOTE_NONE},
+}
+
+_UNREADABLE = (OSError, ValueError, RecursionError, csv.Error, ArrowException, *UNPACK_ERRORS)
+
+Record = dict[str, Any]  # a row: cells by column
+Columns = Sequence[str] | None  # those to read; None for all
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns, which can be read again and again."""
+
+    source: str  # for messages: a file, a data set, a list
+    columns: tuple[str, ...]
+    read: Callable[[Columns], Iterator[Record]]  # may yield further columns too
+
+    def rows(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Yield the cells of these columns, row after row; None where a row lacks one."""
+        with _readable(self.source):
+            for record in self.read(columns):
+                yield tuple(map(record.get, columns))
+
+
+def is_table(source: str) -> bool:
+    """Return whether a source is a table, by its ending, or names a data set on the hub."""
+    return ending_of(source) in READERS or is_hub_name(source)
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether a name has the form ``owner/name``, has no ending, and is no file here."""
+    parts = name.split("/")
+    if len(parts) != 2 or not all(parts) or name.startswith((".", "~")):
+        return False
+    return not Path(name).suffix and not Path(name).exists()
+
+
+def open_table(source: str, split: str = "train") -> Table:
+    """Open a file with an ending in :data:`READERS`, or ``split`` of a data set on the hub."""
+    if is_hub_name(source):
+        return dataset_table(_from_hub(source, split), source)
+    read = partial(READERS[ending_of(source)], Path(source))
+    with _readable(source):
+        first = next(read(None), None)
+        if first is None:
+            raise ValueError("it has no rows")
+    return Table(source, tuple(first), read)
+
+
+def dataset_table(data: Dataset, source: str) -> Table:
+    """Return the table of a data set."""
+    plain = data.with_format(None)
+
+    def read(columns: Columns) -> Iterator[Record]:
+        for batch in plain.select_columns(list(columns or plain.column_names)).iter(BATCH):
+            yield from _records(batch)
+
+    return Table(source, tuple(data.column_names), read)
+
+
+def python_table(texts: object) -> Table:
+    """Return the table of a list of strings, pairs or triplets, or of a ``datasets.Dataset``.
+
+    A list may be a tuple, a pandas Series or an array. Its columns are ``text``, or ``anchor``,
+    ``positive``, ``negative``, ``negative_2`` and so on. Errors name the place and the type, and
+    never the data.
+    """
+    listed = getattr(texts, "tolist", lambda: texts)()
+    if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
+        return _list_table(listed)
+    from datasets import Dataset  # slow to import
+
+    if not isinstance(texts, Dataset):
+        expected = "a list or Series of strings, pairs or triplets, or a datasets.Dataset"
+        raise ParameterError("texts", f"expected {expected}, got {type(texts).__name__}")
+    return dataset_table(texts, f"data set of {len(texts):,} rows")
+
+
+def _list_table(texts: Sequence[Any]) -> Table:
+    if not texts:
+        raise ParameterError("texts", "the list is empty")
+    single = isinstance(texts[0], str)
+    columns = ("text",) if single else _columns_of(texts[0])
+    rows = []
+    for index, item in enumerate(texts):
+        row = (item,) if single else item
+        if not isinstance(row, list | tuple) or len(row) != len(columns):
+            expected = f"{len(columns)} strings, as a list or tuple"
+            raise ParameterError("texts", f"item {index}: expected {expected}, got {_kind(row)}")
+        for name, cell in zip(columns, row, strict=True):
+            if not isinstance(cell, str):
+                reason = f"expected a string, got {_kind(cell)}"
+                raise ParameterError("texts", f"item {index}, {name}: {reason}")
+        rows.append(tuple(row))
+
+    def read(_: Columns) -> Iterator[Record]:
+        return (dict(zip(columns, row, strict=True)) for row in rows)
+
+    return Table(f"list of {len(rows):,} {'texts' if single else 'rows of texts'}", columns, read)
+
+
+def _columns_of(row: Any) -> tuple[str, ...]:
+    """Return the names of the columns of a list whose first item is ``row``."""
+    if not isinstance(row, list | tuple) or len(row) < 2:
+        expected = "a string, or a list or tuple of strings"
+        raise ParameterError("texts", f"item 0: expected {expected}, got {_kind(row)}")
+    more = (f"negative_{number}" for number in range(2, len(row) - 1))
+    return ("anchor", "positive", "negative", *more)[: len(row)]
+
+
+def _kind(value: object) -> str:
+    """Return what a value is, without its content."""
+    kind = type(value).__name__
+    return f"a {kind} of {len(value)}" if isinstance(value, list | tuple) else kind
+
+
+def _from_hub(name: str, split: str) -> Dataset:
+    import datasets  # slow to import
+
+    if not hub_reachable():
+        raise DataError(f"no file {name!r}, and no hub to look for a data set of that name")
+    datasets.disable_progress_bars()
+    try:
+        return datasets.load_dataset(name, split=split)
+    except Exception as error:  # the library has many kinds
+        reason = reason_of(error.__cause__ or error)
+        raise DataError(f"cannot read {name!r}: {reason}") from error
+
+
+@contextmanager
+def _readable(source: str) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        found = f"{error.object[error.start]:#04x}"
+        raise DataError(f"cannot read {source!r}: expected UTF-8, got a byte {found}") from error
+    except _UNREADABLE as error:
+        raise DataError(f"cannot read {source!r}: {reason_of(error)}") from error
+
+
+def _lines(path: Path, newline: str) -> Iterator[str]:
+    """Yield lines with their ends; a line longer than a cell may be comes in pieces."""
+    with io.TextIOWrapper(open_text(path), encoding="utf-8-sig", newline=newline) as text:
+        yield from iter(partial(text.readline, MAX_CELL), "")
+
+
+def _delimited(path: Path, _: Columns) -> Iterator[Record]:
+    """Yield the rows of a .csv or .tsv file that are not blank; all cells are strings."""
+    limit = csv.field_size_limit(MAX_CELL)  # of the whole process
+    reader = csv.DictReader(_lines(path, ""), **DIALECTS[ending_of(path)])
+    try:
+        _check_names(reader.fieldnames or ())
+        for row in reader:
+            if None in row or None in row.values():  # more or fewer cells
+                width = len(reader.fieldnames or ())
+                raise ValueError(f"line {reader.line_num} does not have the header's {width} cells")
+            yield row
+    except csv.Error as error:
+        reason = f"{error}; expected quotation marks in pairs"
+        raise ValueError(f"after line {reader.line_num}: {reason}") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _objects(path: Path, _: Columns) -> Iterator[Record]:
+    """Yield the objects of a .jsonl file."""
+    for number, line in enumerate(_lines(path, "\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise ValueError(f"line {number} is not a JSON object")
+        yield row
+
+
+def _parquet(path: Path, columns: Columns) -> Iterator[Record]:
+    with open_text(path) as file:
+        table = pq.ParquetFile(file)
+        _check_names(table.schema_arrow.names)
+        for batch in table.iter_batches(BATCH, columns=columns and list(columns)):
+            yield from _records(batch.to_pydict())
+
+
+def _records(batch: Mapping[str, list[Any]]) -> Iterator[Record]:
+    for row in zip(*batch.values(), strict=True):
+        yield dict(zip(batch, row, strict=True))
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise ValueError(f"its header names a column twice: {', '.join(names)}")
+
+
+READERS: dict[str, Callable[[Path, Columns], Iterator[Record]]] = {
+    ".csv": _delimited,
+    ".tsv": _delimited,
+    ".jsonl": _objects,
+    ".parquet": _parquet,
+}

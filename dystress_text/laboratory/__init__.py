@@ -1,1 +1,0 @@
-"""Experiments with temperatures: sweeps over losses and seeds, and what a rule amounts to."""

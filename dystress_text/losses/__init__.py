@@ -1,0 +1,91 @@
+"""The loss core that text and vision share: temperatures, objectives, gathering, geometry. Needs
+torch alone.
+"""
+
+from dystress_text.losses.gather import Gather, LocalGather, ProcessGather
+from dystress_text.losses.geometry import alignment, interclass_uniformity, tolerance, uniformity
+from dystress_text.losses.objectives import (
+    ContrastiveLoss,
+    DCLLoss,
+    DCLWLoss,
+    InfoNCELoss,
+    MACLLoss,
+    NTXentLoss,
+    Objective,
+    loss,
+)
+from dystress_text.losses.other_losses import QueueInfoNCELoss, RINCELoss, SigLIPLoss
+from dystress_text.losses.registry import LossError, register
+from dystress_text.losses.reweighting import (
+    ADNCERule,
+    DebiasedRule,
+    FocalRule,
+    HardNegativeRule,
+    HardnessRule,
+    Rule,
+)
+from dystress_text.losses.run_temperatures import (
+    AlignmentAdaptiveTemperature,
+    LearnableTemperature,
+    ScheduledTemperature,
+)
+from dystress_text.losses.temperature import (
+    ConstantTemperature,
+    CosineTemperature,
+    EvenODETemperature,
+    ExponentialTemperature,
+    LinearTemperature,
+    MonotonicCosineTemperature,
+    OneSidedCosineTemperature,
+    ProfileTemperature,
+    ShiftedCosineTemperature,
+    TeMoTemperature,
+    Temperature,
+    TemperatureError,
+    ode_temperature,
+)
+
+__all__ = [
+    "ADNCERule",
+    "AlignmentAdaptiveTemperature",
+    "ConstantTemperature",
+    "ContrastiveLoss",
+    "CosineTemperature",
+    "DCLLoss",
+    "DCLWLoss",
+    "DebiasedRule",
+    "EvenODETemperature",
+    "ExponentialTemperature",
+    "FocalRule",
+    "Gather",
+    "HardNegativeRule",
+    "HardnessRule",
+    "InfoNCELoss",
+    "LearnableTemperature",
+    "LinearTemperature",
+    "LocalGather",
+    "LossError",
+    "MACLLoss",
+    "MonotonicCosineTemperature",
+    "NTXentLoss",
+    "Objective",
+    "OneSidedCosineTemperature",
+    "ProcessGather",
+    "ProfileTemperature",
+    "QueueInfoNCELoss",
+    "RINCELoss",
+    "Rule",
+    "ScheduledTemperature",
+    "ShiftedCosineTemperature",
+    "SigLIPLoss",
+    "TeMoTemperature",
+    "Temperature",
+    "TemperatureError",
+    "alignment",
+    "interclass_uniformity",
+    "loss",
+    "ode_temperature",
+    "register",
+    "tolerance",
+    "uniformity",
+]

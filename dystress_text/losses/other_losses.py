@@ -1,0 +1,230 @@
+"""Objectives beside the paper's: MoCo's queue; RINCE, a function of InfoNCE's rows; SigLIP, a loss
+of single pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
+from dystress_text.losses.pairs import Pairs
+from dystress_text.losses.registry import check_count, check_number, register
+from dystress_text.losses.reweighting import Rule
+from dystress_text.losses.temperature import Temperature
+from dystress_text.losses.vectors import unit_vectors
+
+_LINEAR = 40  # above it, softplus is the identity in fp64 too
+
+
+@register("queue")
+class QueueInfoNCELoss(ContrastiveLoss):
+    """InfoNCE against a queue of past keys (MoCo, He et al., CVPR 2020): find each query's key
+    among key and queue.
+
+    The keys come from a momentum encoder and carry no gradient. In training mode the batch's keys
+    of all processes enter the queue after the loss and push out the oldest keys. A batch of 1 is
+    valid.
+
+    Args:
+        temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
+        queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
+        dim: dimension of the embeddings; None if :meth:`start` is told it.
+
+    Examples:
+        >>> queue = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
+        >>> queries, keys = torch.randn(8, 16), torch.randn(8, 16)
+        >>> queue(queries, keys).shape
+        torch.Size([])
+    """
+
+    source = "MoCo (He et al., CVPR 2020)"
+
+    negatives_from_batch = False
+    positive_in_denominator = True
+    queue: Tensor  # (queue_size, dim), the oldest key first
+
+    def __init__(
+        self,
+        temperature: Rule | Temperature | float,
+        queue_size: int = 4096,
+        dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(temperature, **options)
+        check_count("queue_size", queue_size, "[1, 16777216]")
+        self.queue_size = queue_size
+        self.dim = dim
+        if dim is not None:
+            self.start(dim)
+
+    def start(self, dim: int) -> None:
+        """Fill the queue with random keys of this dimension, the same ones in every process."""
+        check_count("dim", dim, "[1, 65536]")
+        generator = torch.Generator().manual_seed(0)
+        keys = torch.randn(self.queue_size, dim, generator=generator)
+        self.register_buffer("queue", unit_vectors(keys))
+
+    # the queue has the negatives
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]
+        """Mean loss over the queries; both (batch, dim), key i belongs to query i."""
+        keys = keys.detach()
+        loss = super().forward(queries, keys)
+        if self.training:
+            new = unit_vectors(self.gather(keys)).to(self.queue.dtype)
+            self.queue = torch.cat([self.queue, new])[-len(self.queue) :]
+        return loss
+
+    def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
+        query, key = z
+        dim = self.queue.shape[1]
+        if query.shape[1] != dim:
+            raise ValueError(f"dim of the queue's keys is {dim}, got {query.shape[1]}")
+        nothing = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
+        return [Pairs(query, key, self.queue.to(query.dtype), nothing)]
+
+
+@register("rince")
+class RINCELoss(InfoNCELoss):
+    """RINCE (Chuang et al., CVPR 2022): robust to views that do not belong together.
+
+    ``-exp(q l_p) / q + (lam (exp(l_p) + sum exp(l)))^q / q`` with the logits l; nothing but the
+    temperature is detached. For q towards 0 it is InfoNCE and a constant. Published for images: q
+    0.1 (SimCLR) or 0.6 (MoCo v3), lam 0.01. With q 0.6 and the temperature 0.05 a row of a positive
+    of 0.9 weighs 5e4.
+
+    Args:
+        temperature: as for :class:`InfoNCELoss`, like the options that are not named here.
+        q: from InfoNCE, towards 0, to a symmetric loss, 1; in (0, 1].
+        lam: weight of the denominator; positive.
+
+    Examples:
+        >>> str(RINCELoss(0.05, q=0.1, lam=0.01))
+        'rince(0.05, q=0.1, lam=0.01)'
+        >>> RINCELoss(0.5, q=1, lam=0.5)(torch.eye(2), torch.eye(2))  # (1 + exp(2)) / 2 - exp(2)
+        tensor(-3.1945)
+    """
+
+    source = "RINCE (Chuang et al., CVPR 2022)"
+
+    def __init__(
+        self,
+        temperature: Rule | Temperature | float,
+        q: float = 0.1,
+        lam: float = 0.01,
+        **options: Any,
+    ) -> None:
+        super().__init__(temperature, **options)
+        check_number("q", q, "(0, 1]")
+        check_number("lam", lam, "(0, inf)")
+        self.q = q
+        self.lam = lam
+
+    def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        return self.weighted_row_loss(positive, negatives, similarity, torch.zeros_like(positive))
+
+    def weighted_row_loss(
+        self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
+    ) -> Tensor:
+        everything = torch.logaddexp(positive + log_weight, negatives) + math.log(self.lam)
+        return ((self.q * everything).exp() - (self.q * positive).exp()) / self.q
+
+
+class InverseScale(Temperature):
+    """SigLIP's temperature, 1 over a learned scale; the parameter is the scale's logarithm."""
+
+    def __init__(self, logit_scale: float) -> None:
+        super().__init__()
+        check_number("logit_scale", logit_scale, "(0, inf)")
+        self.logit_scale = logit_scale
+        self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        return (-self.log_scale.to(similarity.dtype)).exp().expand_as(similarity)
+
+
+class SigmoidRule(Rule):
+    """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts
+    ``softplus`` of its logit.
+    """
+
+    temperature: InverseScale
+
+    def __init__(self, logit_scale: float, logit_bias: float) -> None:
+        super().__init__(InverseScale(logit_scale))
+        check_number("logit_bias", logit_bias, "(-inf, inf)")
+        self.logit_scale = logit_scale
+        self.logit_bias = logit_bias
+        self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
+
+    def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
+        scale = self.temperature.log_scale.to(similarity.dtype).exp()
+        return scale * similarity + self.bias.to(similarity.dtype)
+
+    def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
+        """Their exponential is the softplus, so that its sum over the negatives is that of a
+        softmax.
+        """
+        x = self.positive_logit(similarity, tau)
+        costs = F.softplus(x, threshold=_LINEAR)
+        nothing = costs < torch.finfo(x.dtype).tiny  # log(softplus(x)) is x where that underflows
+        return (torch.where(nothing, x, torch.where(nothing, torch.ones_like(x), costs).log()),)
+
+
+@register("siglip")
+class SigLIPLoss(ContrastiveLoss):
+    """SigLIP's sigmoid loss (Zhai et al., ICCV 2023, Alg. 1): each pair is a positive or a negative
+    by itself.
+
+    ``mean over anchors of softplus(-(t p + b)) + sum softplus(t s + b)`` over the anchor's
+    negatives; t = exp(t') and b are learned: give them to the optimiser without weight decay. The
+    paper begins with t = 10 and b = -10.
+
+    Args:
+        logit_scale: t at the start; positive.
+        logit_bias: b at the start.
+        learning_rate: peak learning rate of both.
+        options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no
+            softmax.
+
+    Examples:
+        >>> siglip = SigLIPLoss(logit_scale=10, logit_bias=-10)
+        >>> siglip(torch.eye(2), torch.eye(2))  # softplus(0) + softplus(-10)
+        tensor(0.6932, grad_fn=<MeanBackward0>)
+        >>> siglip.learned()
+        {'logit_scale': 10.0, 'logit_bias': -10.0}
+    """
+
+    source = "SigLIP (Zhai et al., ICCV 2023, Alg. 1)"
+
+    rule: SigmoidRule
+
+    def __init__(
+        self,
+        logit_scale: float = 10.0,
+        logit_bias: float = -10.0,
+        *,
+        learning_rate: float = 1e-3,
+        **options: Any,
+    ) -> None:
+        super().__init__(SigmoidRule(logit_scale, logit_bias), **options)
+        check_number("learning_rate", learning_rate, "(0, inf)")
+        if self.hard_negative_weight != 0:
+            reason = "SigLIP has no softmax whose logits it could be added to"
+            raise ValueError(f"hard_negative_weight must be 0: {reason}")
+        self.logit_scale = logit_scale
+        self.logit_bias = logit_bias
+        self.learning_rate = learning_rate
+
+    def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        return F.softplus(-positive) + negatives.exp()
+
+    def learned(self) -> dict[str, float]:
+        scale = float(self.rule.temperature.log_scale.detach().exp())
+        bias = float(self.rule.bias.detach())
+        return {"logit_scale": round(scale, 6), "logit_bias": round(bias, 6)}

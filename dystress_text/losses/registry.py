@@ -1,0 +1,335 @@
+"""The parts of a loss by name, and a loss as text: ``infonce(shifted_cosine(0.05, 0.07,
+shift=-0.4))``.
+
+A part is an objective, a rule or a temperature. Its text is a call of its registered name with
+literals and other parts, a number standing for a constant temperature. The text is read, never
+evaluated as code.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import keyword
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self, TypeVar
+
+from torch import nn
+
+from dystress_text.errors import lies_in, meant
+
+PARTS: dict[str, type[LossPart]] = {}  # the registry
+LONGEST = 1_000  # characters of a text
+# arguments that stand by position
+_TEMPERATURES = ("temperature", "tau", "tau_0", "tau_min", "tau_max")
+
+P = TypeVar("P", bound="LossPart")
+
+
+class LossError(ValueError):
+    """The text of a loss is wrong; the message begins with the place.
+
+    Examples:
+        >>> loss("infonce(cosin(0.1, 0.2))")
+        Traceback (most recent call last):
+            ...
+        dystress_text.losses.registry.LossError: cosin: unknown (did you mean cosine?); known ...
+    """
+
+
+class LossPart(nn.Module):
+    """A part of a loss, which is a value: equal to another of its class with the same arguments.
+
+    A constructor keeps each argument as it is under its own name, as scikit-learn's estimators do.
+    Those before the ``*`` of its signature are always written, those behind it where they differ
+    from their defaults; ``gather`` is no part of the value.
+    """
+
+    source: ClassVar[str] = ""  # the paper, as a card cites it
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that are written, by name."""
+        given = {}
+        for name, parameter in parameters(type(self)).items():
+            value = self.argument(name)
+            if isinstance(value, LossPart):
+                value = value.as_argument()
+            always = parameter.kind is not parameter.KEYWORD_ONLY
+            if value is not None and (always or value != parameter.default):
+                given[name] = value
+        return given
+
+    def argument(self, name: str) -> Any:
+        """An argument of the constructor."""
+        if not hasattr(self, name):
+            cls = type(self).__name__
+            raise LossError(f"the constructor of {cls} must keep {name} as self.{name}")
+        return getattr(self, name)
+
+    def as_argument(self) -> LossPart | float:
+        """Return what stands for this part in the text of another; a number for a constant one."""
+        return self
+
+    def learned(self) -> dict[str, float]:
+        """What training has made of the arguments, by name; {} where nothing is learned."""
+        return {}
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other) or not isinstance(other, LossPart):
+            return False
+        return self.arguments() == other.arguments()
+
+    # by identity: torch keeps modules in sets, where two equal ones are two
+    __hash__ = nn.Module.__hash__
+
+    def __str__(self) -> str:
+        return self._written(name_of(type(self)), str)
+
+    def __repr__(self) -> str:
+        return self._written(type(self).__name__, repr)
+
+    def replace(self, **changes: Any) -> Self:
+        """One with some other arguments."""
+        return type(self)(**{**self.arguments(), **changes})
+
+    def _written(self, name: str, write: Callable[[Any], str]) -> str:
+        arguments = self.arguments()
+        tokens = []
+        by_position = True
+        for argument, parameter in parameters(type(self)).items():
+            by_position &= argument in arguments and argument in _TEMPERATURES
+            by_position &= parameter.kind is not parameter.KEYWORD_ONLY
+            if argument in arguments:
+                value = arguments[argument]
+                text = write(value) if isinstance(value, LossPart) else _literal(value)
+                tokens.append(text if by_position else f"{argument}={text}")
+        return f"{name}({', '.join(tokens)})"
+
+
+def _literal(value: object) -> str:
+    if not isinstance(value, float):
+        return repr(value)
+    if value.is_integer() and abs(value) < 1e15:
+        return repr(int(value))
+    return repr(float(value))  # NumPy's scalars are floats with another repr
+
+
+def register(name: str) -> Callable[[type[P]], type[P]]:
+    """Class decorator that makes a temperature, rule or objective known by ``name`` in the text of
+    a loss.
+
+    Examples:
+        >>> @register("quadratic")
+        ... class Quadratic(ProfileTemperature):
+        ...     def shape(self, similarity):
+        ...         return similarity.square()
+        >>> loss("infonce(quadratic(0.05, 0.07))")
+        InfoNCELoss(Quadratic(0.05, 0.07))
+    """
+    valid = isinstance(name, str) and name.isascii() and name.isidentifier()
+    if not valid or keyword.iskeyword(name):
+        raise ValueError(f"a part needs a name, as in @register('square'), got {name!r}")
+
+    def decorate(cls: type[P]) -> type[P]:
+        _check_class(cls)
+        known = PARTS.get(name, cls)  # a class defined again, as in a notebook, takes its own place
+        ours = known.__module__.startswith(f"{__package__}.") and known.__module__ != cls.__module__
+        if ours or known.__qualname__ != cls.__qualname__:
+            raise ValueError(f"{name!r} is {known.__name__} already: register another name")
+        PARTS[name] = cls
+        return cls
+
+    return decorate
+
+
+def name_of(cls: type[LossPart]) -> str:
+    """The name under which a class is registered; else module and class, which a command line may
+    name too.
+    """
+    for name, known in PARTS.items():
+        if known is cls:
+            return name
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _check_class(cls: object) -> None:
+    if not (isinstance(cls, type) and issubclass(cls, LossPart)):
+        raise TypeError("neither a temperature nor a rule nor an objective")
+    parameters(cls)
+
+
+def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
+    """The parameters of a constructor that a text can give; ``**options`` are those behind the base
+    class's ``*``.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    positional = True  # those of the nearest constructor count
+    for base in cls.__mro__[: cls.__mro__.index(nn.Module)]:
+        if "__init__" not in vars(base):
+            continue
+        taken = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
+        for each in taken:
+            if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
+                raise TypeError(f"the constructor of {base.__name__} takes {each} without a name")
+            by_position = positional and each.kind is each.POSITIONAL_OR_KEYWORD
+            if by_position or each.kind is each.KEYWORD_ONLY:
+                found.setdefault(each.name, each)
+        if not any(each.kind is each.VAR_KEYWORD for each in taken):
+            break
+        positional = False
+    found.pop("gather", None)
+    return found
+
+
+def check_number(name: str, value: float, interval: str) -> None:
+    """Refuse a parameter outside an interval such as ``[0, 1)``, and NaN; True was probably meant
+    for another one.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    if not lies_in(value, interval):
+        raise ValueError(f"{name} must lie in {interval}, got {value}")
+
+
+def check_count(name: str, value: int, interval: str) -> None:
+    """As :func:`check_number`, for whole numbers."""
+    check_number(name, value, interval)
+    if not isinstance(value, int):
+        raise ValueError(f"{name} must be a whole number, got {value}")
+
+
+def check_flag(name: str, value: bool) -> None:
+    """Refuse what is neither true nor false: a number was probably meant for another parameter."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def parse(text: str, own_classes: bool = False) -> LossPart:
+    """The part that a text describes.
+
+    Args:
+        text: a name with its arguments, such as ``cosine(0.1, 0.2)``.
+        own_classes: whether a dotted name may load a module, as on a command line; never for a
+            record.
+
+    Raises:
+        LossError: something in it is unknown, missing or does not fit.
+    """
+    try:
+        if len(text) > LONGEST:
+            raise LossError(f"{_short(text)}: longer than {LONGEST} characters")
+        node = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(node, ast.Call):
+            needed = "a name with its arguments is needed, such as infonce(0.05)"
+            raise LossError(f"{_short(text)}: {needed}")
+        return _part(node, own_classes)
+    except LossError:
+        raise
+    except (SyntaxError, ValueError) as error:  # the latter for characters that no source holds
+        raise LossError(f"{_short(text)}: {getattr(error, 'msg', error)}") from None
+    except (RecursionError, MemoryError):
+        raise LossError(f"{_short(text)}: nested too deeply") from None
+
+
+def _short(place: str | ast.expr) -> str:
+    text = (place if isinstance(place, str) else ast.unparse(place)).strip()
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _part(node: ast.Call, own_classes: bool) -> LossPart:
+    cls = _class(node.func, own_classes)
+    stars = [each for each in node.args if isinstance(each, ast.Starred)]
+    if stars or None in [each.arg for each in node.keywords]:
+        raise LossError(f"{_short(node)}: no stars")
+    positional = [_value(each, own_classes) for each in node.args]
+    named = [(str(each.arg), _value(each.value, own_classes)) for each in node.keywords]
+    with _located(node):
+        taken = parameters(cls)
+        takes = f"it takes {', '.join(taken) or 'none'}"
+        by_position = [name for name, each in taken.items() if each.kind is not each.KEYWORD_ONLY]
+        if not taken and positional:
+            raise ValueError("it takes no arguments")
+        if len(positional) > len(by_position):
+            raise ValueError(f"at most {len(by_position)} arguments without a name; {takes}")
+        given = dict(zip(by_position, positional, strict=False))
+        for name, value in named:
+            if name not in taken:
+                raise ValueError(f"no parameter {name}{meant(name, taken)}; {takes}")
+            if name in given:
+                raise ValueError(f"{name} is given twice")
+            given[name] = value
+        needed = [name for name, each in taken.items() if each.default is each.empty]
+        missing = [name for name in needed if name not in given]
+        if missing:
+            raise ValueError(f"{' and '.join(missing)} must be given; {takes}")
+        part = cls(**given)
+        ours = __name__.partition(".")[0] == cls.__module__.partition(".")[0]
+        if not ours and part != part.replace():
+            reason = "must keep its arguments as they are"
+            raise ValueError(f"the constructor of {cls.__name__} {reason}")
+        return part
+
+
+@contextmanager
+def _located(node: ast.expr) -> Iterator[None]:
+    """Name the place of an error."""
+    try:
+        yield
+    except Exception as error:  # a constructor may be the user's
+        kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
+        raise LossError(f"{_short(node)}: {kind}{' '.join(str(error).split())}") from error
+
+
+def _value(node: ast.expr, own_classes: bool) -> object:
+    if isinstance(node, ast.Call):
+        return _part(node, own_classes)
+    if isinstance(node, ast.Name):
+        raise LossError(f"{_short(node)}: a name needs its arguments")
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        value = ...
+    if value is None or type(value) in (bool, str):
+        return value
+    if type(value) not in (int, float):
+        raise LossError(f"{_short(node)}: not a number, text or part")
+    if not abs(value) <= sys.float_info.max:
+        raise LossError(f"{_short(node)}: too large a number")
+    return value
+
+
+def _class(node: ast.expr, own_classes: bool) -> type[LossPart]:
+    name = ast.unparse(node)
+    if name in PARTS:
+        return PARTS[name]
+    module, _, inner = name.rpartition(".")
+    if not all(word.isidentifier() for word in name.split(".")):
+        raise LossError(f"{name}: not a name")
+    if not module:
+        raise LossError(
+            f"{name}: unknown{meant(name, PARTS)}; known are {', '.join(sorted(PARTS))}"
+        )
+    if not own_classes:
+        raise LossError(
+            f"{name}: a class of your own is not loaded here; import its module and register it"
+        )
+    with _located(node), _here_first():
+        try:
+            cls = getattr(importlib.import_module(module), inner)
+        except Exception as error:  # the module is the user's
+            raise ValueError(f"cannot be loaded: {type(error).__name__}: {error}") from error
+        _check_class(cls)
+        return PARTS.setdefault(name_of(cls), cls)  # so that what the run writes can be read
+
+
+@contextmanager
+def _here_first() -> Iterator[None]:
+    """Modules of the working directory can be loaded, as with ``python -m``."""
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        sys.path.remove("")

@@ -1,0 +1,193 @@
+"""Temperatures that change during a run: with its progress, with the mean similarity of its
+positives, by training.
+
+What changes is a buffer or parameter, so that checkpoints save it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from dystress_text.losses.registry import check_number, register
+from dystress_text.losses.temperature import (
+    ConstantTemperature,
+    ProfileTemperature,
+    Temperature,
+    TemperatureError,
+    as_temperature,
+    check_range,
+)
+
+
+@register("scheduled")
+class ScheduledTemperature(Temperature):
+    """A temperature that swings between two values over the run, the same for all pairs (Kukleva et
+    al., ICLR 2023).
+
+    ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``: ``tau_max`` at
+    the start, ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
+
+    The ``unit`` of the half period is an epoch, or the run (as a one-epoch text run needs).
+
+    Examples:
+        >>> tau = ScheduledTemperature(0.1, 1.0, half_period=200)
+        >>> tau.advance(epoch=100, run_fraction=0.25)  # the training loop does this
+        >>> tau(torch.zeros(2))
+        tensor([0.5500, 0.5500])
+    """
+
+    source = "Temperature schedule (Kukleva et al., ICLR 2023)"
+
+    time: Tensor
+
+    def __init__(
+        self, tau_min: float, tau_max: float, half_period: float = 200, unit: str = "epoch"
+    ) -> None:
+        super().__init__()
+        check_range(tau_min, tau_max)
+        check_number("half_period", half_period, "(0, inf)")
+        if unit not in ("epoch", "run"):
+            raise ValueError(f"unit must be 'epoch' or 'run', got {unit!r}")
+        self.tau_min = tau_min
+        self.tau_max = tau_max
+        self.half_period = half_period
+        self.unit = unit
+        self.register_buffer("time", torch.zeros((), dtype=torch.float64))
+
+    def advance(self, epoch: float, run_fraction: float) -> None:
+        self.time.fill_(epoch if self.unit == "epoch" else run_fraction)
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        swing = 0.5 * (1 + torch.cos(math.pi / self.half_period * self.time))
+        tau = self.tau_min + (self.tau_max - self.tau_min) * swing
+        return tau.to(similarity).expand_as(similarity)
+
+
+@register("alignment_adaptive")
+class AlignmentAdaptiveTemperature(Temperature):
+    """MACL's temperature (Huang et al., ICML 2023): ``tau_0 (1 + alpha (A - a_0))``, in text with
+    0.05, 2, 0.8.
+
+    A is the mean positive similarity of the global batch, without a gradient; before the first
+    batch it is ``a_0``. A batch with A <= a_0 - 1/alpha would make the temperature zero or negative
+    and raises a TemperatureError.
+
+    Examples:
+        >>> tau = AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8)
+        >>> tau.observe(torch.tensor(0.9))  # the loss does this
+        >>> tau(torch.zeros(2))  # 0.05 (1 + 2 (0.9 - 0.8))
+        tensor([0.0600, 0.0600])
+    """
+
+    source = "MACL's temperature (Huang et al., ICML 2023)"
+
+    mean_positive: Tensor
+
+    def __init__(self, tau_0: float, alpha: float, a_0: float) -> None:
+        super().__init__()
+        check_number("tau_0", tau_0, "(0, inf)")
+        check_number("alpha", alpha, "[0, inf)")
+        check_number("a_0", a_0, "[-1, 1]")
+        self.tau_0 = tau_0
+        self.alpha = alpha
+        self.a_0 = a_0
+        self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
+
+    def observe(self, mean_positive: Tensor) -> None:
+        # reads from the device: the check must precede the loss
+        aligned = float(mean_positive.detach())
+        tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
+        if not tau > 0:
+            bound = self.a_0 - 1 / self.alpha if self.alpha > 0 else -math.inf
+            raise TemperatureError(
+                f"the alignment-adaptive temperature reached {tau:.4g} and must stay positive: the "
+                f"mean positive similarity A = {aligned:.4f} is not above a_0 - 1/alpha = "
+                f"{bound:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); "
+                "lower alpha or a_0"
+            )
+        self.mean_positive.fill_(aligned)
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        tau = self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0))
+        return tau.to(similarity).expand_as(similarity)
+
+
+@register("learned")
+class LearnableTemperature(Temperature):
+    """A constant, or a profile's two end points, as parameters that stay within bounds.
+
+    With a logistic function l and free numbers a and b, ``tau_min = low + (high - low) l(a)`` and
+    ``tau_max = tau_min + (high - tau_min) l(b)``, so that ``low < tau_min < tau_max < high``; a
+    constant has only the first. The gradient is that of the objective, also with
+    ``detach_temperature``, which detaches the similarities but not the parameters. The shape is the
+    start's: that of the even ODE keeps the ``tau_min`` it began with.
+
+    Nothing in a contrastive loss stops the fall of a temperature: a lower one lowers the loss of
+    all pairs in order.
+
+    Args:
+        temperature: the start, a number or a profile with ``tau_min < tau_max``; strictly between
+            the bounds.
+        low: the lower bound.
+        high: the upper bound.
+        learning_rate: peak learning rate of what is learned.
+
+    Examples:
+        >>> tau = LearnableTemperature(CosineTemperature(0.05, 0.07))
+        >>> tau.learned()  # before training: the start
+        {'tau_min': 0.05, 'tau_max': 0.07}
+        >>> [parameter.shape for parameter in tau.parameters()]
+        [torch.Size([2])]
+    """
+
+    def __init__(
+        self,
+        temperature: Temperature | float,
+        low: float = 0.01,
+        high: float = 1.0,
+        *,
+        learning_rate: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        start = as_temperature(temperature)
+        if not isinstance(start, (ConstantTemperature, ProfileTemperature)):
+            raise ValueError(f"temperature {start} has nothing to learn; a constant or profile has")
+        for name, value in {"low": low, "high": high, "learning_rate": learning_rate}.items():
+            check_number(name, value, "(0, inf)")
+        self.ends = [name for name in ("tau", "tau_min", "tau_max") if hasattr(start, name)]
+        starts: list[float] = [getattr(start, name) for name in self.ends]
+        floors = [low, *starts[:-1]]
+        if not all(a < b < high for a, b in zip(floors, starts, strict=True)):
+            order = " < ".join(["low", *map(str, starts), "high"])
+            bounds = f"the bounds, 0 < low < high, got {low} and {high}"
+            raise ValueError(f"{order} must hold for {bounds}")
+        self.temperature = start
+        self.low = low
+        self.high = high
+        self.learning_rate = learning_rate
+        free = [
+            math.log((start - floor) / (high - start))
+            for start, floor in zip(starts, floors, strict=True)
+        ]
+        self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        low, *highest = self._end_points(self.free.to(similarity.dtype))
+        if not isinstance(self.temperature, ProfileTemperature):
+            return low.expand_as(similarity)
+        return low + (highest[0] - low) * self.temperature.shape(similarity)
+
+    def _end_points(self, free: Tensor) -> list[Tensor]:
+        ends = [self.low + (self.high - self.low) * torch.sigmoid(free[0])]
+        return ends + [ends[0] + (self.high - ends[0]) * torch.sigmoid(share) for share in free[1:]]
+
+    def learned(self) -> dict[str, float]:
+        ends = [round(float(end), 6) for end in self._end_points(self.free.detach().double())]
+        return dict(zip(self.ends, ends, strict=True))
+
+    def fixed(self, **learned: float) -> Temperature:
+        """The temperature with end points that do not change, as :meth:`learned` gives them."""
+        return self.temperature.replace(**learned)

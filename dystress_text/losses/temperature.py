@@ -1,0 +1,359 @@
+"""Temperatures: tau as a function of the cosine similarity of a pair.
+
+A *profile* maps a similarity in [-1, 1] to a temperature through a dimensionless shape in [0, 1]:
+``tau(s) = tau_min + (tau_max - tau_min) * shape(s)``. Each profile is one small class with its
+shape.
+
+Source of all formulas: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive
+Learning" (DySTreSS), unless a docstring names another one.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from dystress_text.losses.registry import LossPart, check_number, register
+
+DYSTRESS = "DySTreSS, the temperature (Manna et al., 2023)"
+_GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
+
+
+class Temperature(LossPart, ABC):
+    """Base of all temperatures, which map similarities; its other methods are for what changes
+    during the run.
+
+    Examples:
+        >>> class Step(Temperature):
+        ...     def forward(self, similarity):
+        ...         return torch.where(similarity > 0.5, 0.07, 0.05).to(similarity)
+        >>> Step()(torch.tensor([0.0, 1.0]))
+        tensor([0.0500, 0.0700])
+    """
+
+    @abstractmethod
+    def forward(self, similarity: Tensor) -> Tensor:
+        """Temperature of each pair; the result has the shape, dtype and device of ``similarity``.
+
+        Must be elementwise and deterministic: a large batch is computed block by block, and again
+        in the backward.
+        """
+
+    def observe(self, mean_positive: Tensor) -> None:
+        """Receive the mean positive similarity of the global batch (a scalar). Losses call this
+        every step.
+        """
+
+    def advance(self, epoch: float, run_fraction: float) -> None:
+        """Receive the progress: epochs done, and the fraction of the run in [0, 1]. The training
+        loop calls this.
+        """
+
+    @property
+    def needs_mean_positive(self) -> bool:
+        return type(self).observe is not Temperature.observe
+
+    @property
+    def needs_progress(self) -> bool:
+        return type(self).advance is not Temperature.advance
+
+
+class TemperatureError(ValueError):
+    """A temperature cannot go on with a batch of the run; the message gives the values and what can
+    mend it.
+
+    Examples:
+        >>> MACLLoss(0.05, alpha=2, a_0=0.8)(torch.eye(2), -torch.eye(2))  # positives far apart
+        Traceback (most recent call last):
+            ...
+        dystress_text.losses.temperature.TemperatureError: the alignment-adaptive temperature ...
+    """
+
+
+def check_range(tau_min: float, tau_max: float) -> None:
+    """Refuse a range that is empty or not positive."""
+    check_number("tau_min", tau_min, "(0, inf)")
+    check_number("tau_max", tau_max, "(0, inf)")
+    if tau_min > tau_max:
+        got = f"tau_min={tau_min} > tau_max={tau_max}"
+        raise ValueError(f"tau_min must not exceed tau_max, got {got}")
+
+
+@register("constant")
+class ConstantTemperature(Temperature):
+    """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05).
+
+    Examples:
+        >>> ConstantTemperature(0.05)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.0500, 0.0500, 0.0500])
+    """
+
+    def __init__(self, tau: float) -> None:
+        super().__init__()
+        check_number("tau", tau, "(0, inf)")
+        self.tau = tau
+
+    def as_argument(self) -> Temperature | float:
+        return float(self.tau) if type(self) is ConstantTemperature else self
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        return similarity.new_full((), self.tau).expand_as(similarity)
+
+
+def as_temperature(temperature: Temperature | float) -> Temperature:
+    """A temperature as it is, a number as a constant one."""
+    if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
+        return ConstantTemperature(float(temperature))
+    if not isinstance(temperature, Temperature):
+        raise TypeError(f"temperature must be a temperature or a number, got {temperature!r}")
+    return temperature
+
+
+class ProfileTemperature(Temperature):
+    """A similarity-dependent temperature: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
+
+    The base of the named profiles, and of your own, which sets what its shape needs before it calls
+    the constructor here. The temperature must be positive. If the logit ``s / tau(s)`` falls
+    somewhere while the similarity rises, a warning says so: a pair that gets closer is then treated
+    as if it moved apart.
+
+    Examples:
+        >>> class Quadratic(ProfileTemperature):
+        ...     def shape(self, similarity):
+        ...         return similarity.square()
+        >>> Quadratic(0.05, 0.07)(torch.tensor([-1.0, 0.0, 0.5]))
+        tensor([0.0700, 0.0500, 0.0550])
+    """
+
+    source = DYSTRESS
+
+    def __init__(self, tau_min: float, tau_max: float) -> None:
+        super().__init__()
+        check_range(tau_min, tau_max)
+        self.tau_min = tau_min
+        self.tau_max = tau_max
+        if not bool((self(_GRID) > 0).all()):
+            raise ValueError(f"shape of {self!r} gives temperatures that are not positive")
+        self._warn_where_the_logit_falls()
+
+    @abstractmethod
+    def shape(self, similarity: Tensor) -> Tensor:
+        """Elementwise; 0 where the temperature is tau_min, 1 where it is tau_max."""
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
+
+    def _warn_where_the_logit_falls(self) -> None:
+        """The logit s / tau rises where tau - s tau' > 0, which is D (s g' - g) < tau_min for tau =
+        tau_min + D g(s).
+
+        So the largest ratio tau_max / tau_min for which it rises everywhere is 1 + 1 / max(s g' -
+        g).
+        """
+        # kinks average their two sides
+        slope = (self.shape(_GRID + 1e-6) - self.shape(_GRID - 1e-6)) / 2e-6
+        steepness = _GRID * slope - self.shape(_GRID)  # (4001,), s g' - g
+        falling = _GRID[(self.tau_max - self.tau_min) * steepness > self.tau_min * (1 + 1e-9)]
+        if len(falling) > 0:
+            warnings.warn(
+                f"{self!r}: the logit s / tau(s) falls as s rises, between s = "
+                f"{float(falling[0]):.2f} and {float(falling[-1]):.2f}; for this profile it rises "
+                f"everywhere while tau_max / tau_min < {1 + 1 / float(steepness.max()):.3f} "
+                f"(here {self.tau_max / self.tau_min:.3f})",
+                stacklevel=4,
+            )
+
+
+@register("cosine")
+class CosineTemperature(ProfileTemperature):
+    """The vanilla DySTreSS temperature (Alg. 1): lowest at s = 0, ``tau_max`` at s = -1 and s = +1.
+
+    ``tau(s) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi (1 + s)))``. The paper uses 0.07/0.2
+    on CIFAR, 0.1/0.2 on ImageNet and 0.03/0.05 on text. ``tau_min == tau_max`` is the constant
+    temperature.
+
+    Examples:
+        >>> CosineTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.2000, 0.1000, 0.2000])
+    """
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        return 0.5 * (1 - torch.cos(math.pi * similarity))
+
+
+@register("shifted_cosine")
+class ShiftedCosineTemperature(ProfileTemperature):
+    """The shifted DySTreSS temperature (Alg. 2), the default for text: 0.05/0.07 with shift -0.4.
+
+    For ``shift <= 0`` a cosine dip on ``s <= -shift`` and the constant ``tau_max`` above it; for
+    ``shift > 0`` the mirror image. The minimum lies at ``-shift - scale`` (``shift <= 0``) or
+    ``-shift + scale``. The paper's rows "+", "*" and "**" are ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and
+    ``(-0.6, 0.8)``; ``shift=-1, scale=1`` is the vanilla cosine.
+
+    Args:
+        shift: minus the plateau's edge; in [-1, 1].
+        scale: half the width of the dip (the paper's k). Default ``(1 + |shift|) / 2``, which puts
+            ``tau_max`` at s = -1 and s = +1.
+
+    Examples:
+        >>> tau = ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
+        >>> tau(torch.tensor([-1.0, -0.3, 0.4, 1.0]))
+        tensor([0.0700, 0.0500, 0.0700, 0.0700])
+    """
+
+    def __init__(
+        self, tau_min: float, tau_max: float, shift: float, scale: float | None = None
+    ) -> None:
+        check_number("shift", shift, "[-1, 1]")
+        self.shift = shift
+        self.scale = scale
+        self.half_width = (1 + abs(shift)) / 2 if scale is None else scale
+        check_number("scale", self.half_width, "(0, inf)")
+        super().__init__(tau_min, tau_max)
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        offset = similarity + self.shift
+        # 0 on the plateau
+        offset = offset.clamp(max=0) if self.shift <= 0 else offset.clamp(min=0)
+        return 0.5 * (1 + torch.cos(math.pi / self.half_width * offset))
+
+
+@register("one_sided_cosine")
+class OneSidedCosineTemperature(ProfileTemperature):
+    """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above:
+    "version 3" of the shifts.
+
+    It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and
+    from -0.4 on. The shift lies in [-1, 1).
+
+    Examples:
+        >>> OneSidedCosineTemperature(0.05, 0.07, shift=-0.4)(torch.tensor([-1.0, 0.4, 1.0]))
+        tensor([0.0500, 0.0700, 0.0700])
+    """
+
+    def __init__(self, tau_min: float, tau_max: float, shift: float) -> None:
+        check_number("shift", shift, "[-1, 1)")
+        self.shift = shift
+        super().__init__(tau_min, tau_max)
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        return 0.5 * (1 - torch.cos(math.pi * ((similarity + 1) / (1 - self.shift)).clamp(max=1)))
+
+
+@register("linear")
+class LinearTemperature(ProfileTemperature):
+    """``tau_min + (tau_max - tau_min) |s|`` (the "linear" row of Table abltempfunc).
+
+    Examples:
+        >>> LinearTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 0.5]))
+        tensor([0.2000, 0.1000, 0.1500])
+    """
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        return similarity.abs()
+
+
+@register("exponential")
+class ExponentialTemperature(ProfileTemperature):
+    """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of
+    Table abltempfunc).
+
+    The larger the sharpness c, the narrower the dip at s = 0.
+
+    Examples:
+        >>> ExponentialTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 0.5]))
+        tensor([0.2000, 0.1000, 0.1852])
+    """
+
+    def __init__(self, tau_min: float, tau_max: float, sharpness: float = 3.5) -> None:
+        check_number("sharpness", sharpness, "(0, inf)")
+        self.sharpness = sharpness
+        super().__init__(tau_min, tau_max)
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        return torch.expm1(-self.sharpness * similarity.abs()) / math.expm1(-self.sharpness)
+
+
+@register("monotonic_cosine")
+class MonotonicCosineTemperature(ProfileTemperature):
+    """``tau_min`` at s = -1 rising to ``tau_max`` at s = +1 along a half cosine (Table monotony).
+
+    Examples:
+        >>> MonotonicCosineTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.1000, 0.1500, 0.2000])
+    """
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        return 0.5 * (1 + torch.sin(0.5 * math.pi * similarity))
+
+
+@register("even_ode")
+class EvenODETemperature(ProfileTemperature):
+    """A profile shaped like the solutions of the paper's ODE (Eq. tauij) that meets ``tau_min`` and
+    ``tau_max``.
+
+    No solution of the ODE itself has ``tau_max`` at both ends and ``tau_min`` at 0; this one
+    mirrors the branch through ``tau(0) = tau_min``, ``g(s) = |s| / log(1 + |s| / tau_min)``, and
+    stretches it to ``tau_max``. It is an addition of this package.
+
+    Examples:
+        >>> EvenODETemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 1.0]))
+        tensor([0.2000, 0.1000, 0.2000])
+    """
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        ratio = similarity.abs() / self.tau_min
+        near_zero = ratio < 1e-3  # g / tau_min - 1 cancels there: use its Taylor series instead
+        safe = torch.where(near_zero, torch.ones_like(ratio), ratio)
+        series = ratio * (1 / 2 - ratio * (1 / 12 - ratio * (1 / 24 - ratio * (19 / 720))))
+        # g(|s|) / tau_min - 1
+        excess = torch.where(near_zero, series, safe / torch.log1p(safe) - 1)
+        return excess / (1 / (self.tau_min * math.log1p(1 / self.tau_min)) - 1)
+
+
+@register("temo")
+class TeMoTemperature(ProfileTemperature):
+    """TeMo's ``tau_0 + alpha sqrt((1 + s) / 2)`` ("Temperature Modulation", submission 9080 to ICLR
+    2026).
+
+    It rises from ``tau_0`` at s = -1 to ``tau_0 + alpha`` at s = 1, for positives too. Published
+    for images with texts: 0.01 and 0.04, with ``detach_temperature=False``.
+
+    Examples:
+        >>> TeMoTemperature(0.01, alpha=0.04)(torch.tensor([-1.0, -0.5, 1.0]))
+        tensor([0.0100, 0.0300, 0.0500])
+    """
+
+    source = 'TeMo ("Temperature Modulation", submission 9080 to ICLR 2026)'
+
+    def __init__(self, tau_0: float, alpha: float) -> None:
+        check_number("tau_0", tau_0, "(0, inf)")
+        check_number("alpha", alpha, "[0, inf)")
+        self.tau_0 = tau_0
+        self.alpha = alpha
+        super().__init__(tau_0, tau_0 + alpha)
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        return (0.5 * (1 + similarity)).clamp(min=1e-12).sqrt()  # where rounding takes s below -1
+
+
+def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
+    """The ODE family of the paper (Eq. tauij), ``s / log(delta K s - c)``, for plots; NaN where it
+    is not positive.
+
+    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels), with
+    the product ``delta_k`` of the gradient bound and the sum over the other pairs, and the
+    integration constant ``c``.
+
+    Examples:
+        >>> # 0.5 / log(4) and 1 / log(9)
+        >>> ode_temperature(torch.tensor([0.0, 0.5, 1.0]), delta_k=10.0, c=1.0)
+        tensor([   nan, 0.3607, 0.4551])
+    """
+    argument = delta_k * similarity - c
+    tau = similarity / torch.log(argument.clamp(min=torch.finfo(similarity.dtype).tiny))
+    return torch.where((argument > 0) & (tau > 0) & torch.isfinite(tau), tau, torch.nan)

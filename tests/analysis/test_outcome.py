@@ -1,0 +1,73 @@
+"""The first lines of a page: figures, the interval of the gain, the step that was kept."""
+
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+from sweep_runs import record_of
+
+from dystress_text.analysis.outcome import metric_title, outcome
+from dystress_text.config.arguments import parse
+from dystress_text.finetuning.holdout import METRIC
+from dystress_text.training.run_record import RunRecord
+
+
+def record(*options, **more):
+    found = {**record_of(parse([f"--{option}" for option in options])), "best_step": 20, **more}
+    found["settings"]["metric_for_best_model"] = more.get("chose")
+    return RunRecord.from_json(found)
+
+
+def numbers(line):
+    """The signed numbers of a line, those inside a word such as recall@1 left out."""
+    return [float(x) for x in re.findall(r"(?<![\w@.-])[+-]?\d+(?:\.\d+)?(?![\w.@])", line)]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_gain_on_held_out_texts_has_the_interval_of_a_t_test(seed):
+    shares = [[0.1, 0.5, 0.4], [0.3, 0.4, 0.3]][seed]
+    gains = 100 * np.random.default_rng(seed).choice([-1.0, 0.0, 1.0], 80, p=shares)
+    held = {"gain": gains.mean(), "error": stats.sem(gains), "texts": 80, "neighbours": []}
+    found = record(
+        untrained={"cls": {METRIC: 20.0}},
+        trained={METRIC: 20 + gains.mean()},
+        halves=held,
+        words={METRIC: 61.04},
+    )
+    wanted = stats.ttest_1samp(gains, 0)
+    low, high = wanted.confidence_interval(0.95)
+    line, *_, kept = outcome(found)
+    expected = [20.0, 20 + gains.mean(), 61.0, gains.mean(), 95, low, high, 80, wanted.pvalue]
+    assert numbers(line.partition("untrained")[2]) == pytest.approx(expected, abs=0.06)
+    assert ("not significant" in line) == (low < 0 < high) == bool(seed)
+    assert numbers(kept) == [20]
+
+
+def test_a_set_has_the_best_untrained_pooler_and_the_lexical_baseline():
+    untrained = {"avg": {"mini_sts_spearman": 38.7}, "cls": {"mini_sts_spearman": 30.0}}
+    trained = {"mini_sts_spearman": 41.0, "x_ndcg@10": 5.0}
+    words = {"mini_sts_spearman": 36.8, "x_ndcg@10": 6.0}
+    measured = {"untrained": untrained, "trained": trained, "words": words}
+    chosen = record(**measured, best_step=10, chose="mini_sts_spearman")
+    figures, behind, kept = outcome(chosen)
+    assert numbers(figures.partition("untrained avg")[2]) == [38.7, 41.0, 36.8, 1]
+    assert "x_ndcg@10" in behind
+    assert numbers(behind) == [5.0, 6.0]
+    assert numbers(kept) == [10, 20]
+    assert "mini_sts_spearman" in kept
+    assert len(outcome(record(trained={}))) == 2
+    for every in (0, 20, 125):  # the last step alone is measured
+        last = record(f"eval_steps={every}", trained=trained, chose="mini_sts_spearman")
+        assert numbers(outcome(last)[-1]) == [20]
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [("mr_dev_accuracy", "mr dev"), ("cisi_ndcg@10", "cisi"), ("cisi_ndcg@10_graded", "cisi"),
+     ("loss", "training loss"), ("knn200", "200 nearest neighbours"), ("STS12", "STS12"), ("my_own", "my_own"),
+     ("sts_b_dev_alignment", "STS-B dev")],
+)  # fmt: skip
+def test_known_metrics_have_a_set_and_a_direction(metric, name):
+    assert metric_title(metric)[0] == name
+    assert ("is better" in metric_title(metric)[1]) == (metric not in ("STS12", "my_own"))

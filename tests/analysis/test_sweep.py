@@ -1,0 +1,409 @@
+"""Sweeps: which runs are planned, refused, run, left alone, resumed and evaluated."""
+
+import csv
+import html
+import json
+import lzma
+import os
+import random
+import re
+import shlex
+import signal
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from processes import finish, start
+from scipy.stats import spearmanr
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sweep_runs import record_of, write_results
+from trainer_cases import outcome
+from transformers import AutoTokenizer
+
+from dystress_text.analysis import sweep as program
+from dystress_text.analysis.sweep import Measured, PlannedRun, plan
+from dystress_text.config.presets import TABLES
+from dystress_text.errors import UserError
+from dystress_text.evaluation.catalogue import SUITES, TASKS
+from dystress_text.evaluation.results import results_in
+from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
+from dystress_text.programs.sweep import main, make_parser
+from dystress_text.programs.train import main as train
+
+# stands for train.py: fails for seed 9, is interrupted where a file says so, else trains in no time
+TRAINER = """
+    import json, os, signal, sys, time
+    from pathlib import Path
+    given = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
+    out, records = Path(given["output_dir"]), Path(os.environ["RECORDS"])
+    if given["seed"] == "8":
+        sys.exit("train.py: error: no such text" + chr(10))
+    assert given["resume_from_checkpoint"] == "auto"
+    resumed = out.exists()
+    out.mkdir(exist_ok=True)
+    record = json.loads(records.read_text())[out.name] | {"resumed": resumed}
+    (out / "run.json").write_text(json.dumps(record))
+    if given["seed"] == "9":
+        sys.exit("train.py: error: seed 9 is not liked")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("train.py: stopped by SIGTERM"))
+    (out / "up").touch()
+    time.sleep(60 if records.with_name("wait").exists() else 0.2)
+    print("at once", len(list(out.parent.glob("*/up"))))
+    (out / "up").unlink()
+    (out / "run.json").write_text(json.dumps(record | {"trained": {"sts_b_dev_spearman": 1.0}}))
+"""
+EVALUATOR = """
+    import json, sys
+    from pathlib import Path
+    words = sys.argv[1:]
+    model, suite = (words[words.index(name) + 1] for name in ("--model", "--suite"))
+    name = model
+    if "--output" in words:
+        model = str(Path(words[words.index("--output") + 1]).parent)
+        Path(model).mkdir(exist_ok=True)
+    tasks, kinds = words[words.index("--tasks") + 1:], {"spearman": "sts", "accuracy": "transfer"}
+    with (Path(model) / "calls.jsonl").open("a") as file:
+        file.write(json.dumps(tasks) + chr(10))
+    with (Path(model) / "results.jsonl").open("a") as file:
+        for task in tasks:
+            metric = "spearman" if task.startswith(("STS", "SICK")) else "accuracy"
+            line = {"model": name, "weights": "w", "group": f"{suite}/{kinds[metric]}", "task": task, "data": "d",
+                    "figures": {metric: 70.0 + 2 * ("paper" in model)},
+                    "lexical": {metric: 69.0} if metric == "spearman" else {},
+                    "settings": {"mode": "test", "dtype": "fp32", "pooler_type": None}}
+            file.write(json.dumps(line) + chr(10))
+"""
+CONSTANT = "sts-constant-0.05"
+
+
+@pytest.fixture(autouse=True)
+def prepared(tmp_path_factory, monkeypatch):
+    """Empty files in the place of SentEval's."""
+    folder = tmp_path_factory.mktemp("senteval")
+    for tasks in SUITES["senteval"].values():
+        for file in (folder / name for task in tasks for name in task.files):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
+    real = program.suite_folder
+    monkeypatch.setattr(
+        program, "suite_folder", lambda suite, at: real(suite, at) if suite == "mini" else folder
+    )
+    return folder
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+    """Programs that stand for the real ones, and a sweep of four runs as a function of more
+    options.
+    """
+    for name, source in (("train", TRAINER), ("senteval", EVALUATOR)):
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+    monkeypatch.setattr(
+        program, "_program", lambda name: [sys.executable, "-B", str(tmp_path / f"{name}.py"), name]
+    )
+    monkeypatch.setenv("RECORDS", str(tmp_path / "records.json"))
+    monkeypatch.setattr(
+        program, "save_untrained", lambda settings, folder: folder.mkdir(exist_ok=True)
+    )
+    monkeypatch.setattr(program, "load_model", lambda folder, pooler: (None, {"weights": "w"}))
+
+    def run(*more, seeds=(0, 1)):
+        argv = [
+            "--presets",
+            CONSTANT,
+            "paper",
+            "--seeds",
+            *map(str, seeds),
+            f"--output_dir={run.folder}",
+            *more,
+        ]
+        runs = plan(make_parser().parse_args(argv), ["--max_steps=3"])
+        records = {each.folder.name: record_of(program.parse(each.options)) for each in runs}
+        (tmp_path / "records.json").write_text(json.dumps(records))
+        return main([*argv, "--", "--max_steps=3"])
+
+    run.folder = tmp_path / "sweep"
+    return run
+
+
+def read(folder, name):
+    return {file.parent.name: json.loads(file.read_text()) for file in folder.glob(f"*/{name}")}
+
+
+def test_a_sweep_trains_and_evaluates_each_run_once_and_says_which_is_higher(stage, capsys):
+    sts = [list(TASKS["sts"])]
+    both = [*sts, list(TASKS["transfer"])]
+    for options, calls in (
+        ("--jobs=2", sts),
+        ("--jobs=1", sts),
+        ("--tasks=transfer", both),
+        ("--tasks=all", both),
+    ):
+        assert stage(options) == 0
+        found = {
+            file.parent.name: [json.loads(line) for line in file.read_text().splitlines()]
+            for file in stage.folder.glob("*/calls.jsonl")
+        }
+        of_runs = {f"{name}-seed-{seed}": calls for seed in (0, 1) for name in (CONSTANT, "paper")}
+        assert found == of_runs | {"untrained": calls}
+        printed = capsys.readouterr().out
+        assert "4 done" in printed
+        answer = "paper scores highest on avg (STS, Spearman x 100): 72.00; paper - "
+        difference = re.escape(f"\n{answer}{CONSTANT} = +2.00 (95 % CI ")
+        others = r"\. untrained scores 70\.00\. TF-IDF/BM25 scores 69\.00\."
+        assert re.search(difference + r".*; 2 seeds; p = .*\): not significant" + others, printed)
+    logs = "".join(log.read_text() for log in (stage.folder / "logs").iterdir())
+    assert set(re.findall(r"at once (\d)", logs)) <= {"1", "2"}
+
+
+def test_a_failed_run_is_named_the_others_go_on_and_a_dry_run_says_what_is_left(stage, capsys):
+    assert stage("--tasks=none", seeds=(9, 0)) == 1
+    printed = capsys.readouterr()
+    log = stage.folder / "logs" / "paper-seed-9.log"
+    said = f"failed: paper-seed-9: train.py: error: seed 9 is not liked; log: {log}\n"
+    assert printed.err.count(said) == 1
+    assert "2 done, 2 failed" in printed.out
+    trained = {
+        name for name, record in read(stage.folder, "run.json").items() if "trained" in record
+    }
+    assert trained == {f"{CONSTANT}-seed-0", "paper-seed-0"}
+    assert stage("--dry_run", seeds=(0, 1)) == 0
+    evaluated, _, trained, _ = map(shlex.split, capsys.readouterr().out.splitlines())
+    assert evaluated[0] == f"{CONSTANT}-seed-0:"
+    assert evaluated[5:7] == ["--model", str(stage.folder / f"{CONSTANT}-seed-0")]
+    assert f"--output_dir={stage.folder / f'{CONSTANT}-seed-1'}" in trained
+    assert stage("--tasks=none", "--dry_run", seeds=(0,)) == 0
+    assert capsys.readouterr().out == f"{CONSTANT}-seed-0: done\npaper-seed-0: done\n"
+    assert not (stage.folder / "paper-seed-1").exists()
+
+
+def test_where_the_first_run_fails_before_it_begins_no_other_is_started(stage, capsys):
+    assert stage("--tasks=none", seeds=(8, 0)) == 2
+    log = stage.folder / "logs" / f"{CONSTANT}-seed-8.log"
+    failed, last = capsys.readouterr().err.splitlines()
+    assert failed == f"failed: {CONSTANT}-seed-8: train.py: error: no such text; log: {log}"
+    assert last.startswith(f"dystress sweep: error: {CONSTANT}-seed-8 failed")
+    assert stage("--tasks=none", seeds=(0,)) == 0
+    assert stage("--tasks=none", seeds=(8, 0)) == 1  # what has been measured stays
+    assert "2 done, 2 failed" in capsys.readouterr().out
+
+
+def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
+    (tmp_path / "wait").touch()
+
+    def stop():
+        while not list(stage.folder.glob("*/up")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with ThreadPoolExecutor() as threads:
+        threads.submit(stop)
+        assert stage("--tasks=none") == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM; the same line goes on from there" in capsys.readouterr().err
+    (tmp_path / "wait").unlink()
+    assert stage("--tasks=none") == 0
+    assert (
+        "dystress senteval --model FOLDER" in capsys.readouterr().out
+    )  # the dev set judges nothing
+    resumed = [name for name, record in read(stage.folder, "run.json").items() if record["resumed"]]
+    assert resumed == [f"{CONSTANT}-seed-0"]
+
+
+def planned(words):
+    """The options of each run by name."""
+    runs = plan(make_parser().parse_args(words), ())
+    return {run.folder.name: program.parse(run.options).options() for run in runs}
+
+
+def test_a_table_has_every_row_with_every_seed():
+    names = [*planned(["--table", "sts", "--seeds", "0", "1", "2", "1"])]
+    assert names == [
+        f"{row}-seed-{seed}" for seed in (0, 1, 2) for row in TABLES["sts"]
+    ]  # a whole table, then another
+
+
+def test_losses_are_on_top_of_the_preset_that_is_named_and_folders_have_their_names():
+    losses = [
+        "infonce(0.05)",
+        "infonce(shifted_cosine(0.05,0.07,-0.4))",
+        "infonce(shifted_cosine(0.05,0.07,0.4))",
+    ]
+    runs = planned(["--presets", "small", "--loss", *losses, "--seeds", "5"])
+    names = (
+        "infonce-0.05",
+        *(f"infonce-shifted_cosine-0.05-0.07-shift={shift}" for shift in ("-0.4", "0.4")),
+    )
+    assert [*runs] == [f"{name}-seed-5" for name in names]
+    first, second, third = runs.values()
+    assert (first["loss"], third["loss"]) == (
+        losses[0],
+        "infonce(shifted_cosine(0.05, 0.07, shift=0.4))",
+    )
+    assert {name for name in first if first[name] != second[name]} == {"loss"}
+    assert (first["preset"], first["pooler_type"]) == ("small", "avg")
+    assert (
+        len(planned(["--presets", "small", "paper", "--seeds", "0", "--different_settings"])) == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [("", "nothing to run: name a --table, --presets, or a --loss"),
+     ("--table sts --jobs 0", "--jobs: must be at least 1, got 0"),
+     ("--table sts -- --seed=3", "--seed=3: not behind --, each run has its own"),
+     ("--table sts -- --max_stepps=3", "unknown option --max_stepps (did you mean --max_steps?)"),
+     ("--loss infonce(cosine(0.03))", "--loss: cosine(0.03): tau_max must be given"),
+     ("--presets small paper --loss dcl(0.1)", "losses go on top of one preset, and 2 are named: small, paper"),
+     ("--presets small paper", "small, paper differ in more than the loss (model_name_or_path, "),
+     ("--presets own-text --pairs none.csv", "--pairs: "),
+     ("--presets own-text --retrieval nowhere", "--retrieval: no folder 'nowhere'"),
+     ("--presets own-text --loss dcl(0.1) --baseline dcl(9)", "--baseline: no 'dcl(9)'"),
+     ("--presets own-text --output_dir . -- --train_file none.txt", "--train_file: 'none.txt' is no file"),
+     ("--presets own-text --tasks MR", "--data_dir: no ")],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_before_anything_runs(
+    words, message, tmp_path, monkeypatch, capsys, prepared
+):
+    monkeypatch.chdir(tmp_path)
+    (prepared / "MR" / "rt-polarity.neg").unlink()
+    assert main(words.split()) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"dystress sweep: error: {message}")
+    assert not [name for name in os.listdir(tmp_path) if name not in (".lock", "logs")]
+    assert not list(tmp_path.glob("logs/*"))
+
+
+def test_a_real_run_is_known_by_its_settings(flags, tmp_path):
+    options = tuple(flag for flag in flags if not flag.startswith("--output_dir"))
+    sets = {("tasks", "MiniSTS", None): "MiniSTS"}
+    run = PlannedRun(tmp_path / "out", "out", (), sets, options=options)
+    assert not run.is_trained()
+    assert train(flags) == 0
+    assert run.is_trained()
+    (command,) = run.commands()
+    assert command[-2:] == ["--tasks", "MiniSTS"]
+    for pooler, left in (("avg", 1), (None, 0)):  # with another pooler it is not the run's
+        sts = {"MiniSTS": {"spearman": 1.0}}
+        write_results(tmp_path / "out", sts, "mini/sts", pooler_type=pooler)
+        assert len(list(run.commands())) == left
+    assert replace(run, options=(*options, "--logging_steps=7")).is_trained()
+    changed = replace(run, options=(*options, "--seed=1"))
+    with pytest.raises(
+        UserError,
+        match=r"finished run with other settings \(seed was 42, is 1\); name another folder",
+    ):
+        changed.is_trained()
+
+
+def run_sweep(arguments, errors):
+    """In a new process: a sweep with its output in a file."""
+    sys.stdout = sys.stderr = Path(errors).open("a", buffering=1)  # noqa: SIM115  # for the life of the process
+    sys.exit(main(arguments))
+
+
+@pytest.mark.slow(90)
+def test_a_sweep_that_is_killed_ends_as_if_nothing_had_happened(tiny_run, data_dir, tmp_path):
+    """At random moments of training and of evaluating; the runs that it leaves behind are waited
+    for.
+    """
+    given = [flag for flag in tiny_run if not flag.startswith("--data_dir")]
+    errors, chance = tmp_path / "errors", random.Random(11)
+
+    def words(folder):
+        own = [
+            "--presets",
+            CONSTANT,
+            "--seeds",
+            "1",
+            "2",
+            "--suite=mini",
+            "--tasks",
+            "MiniSTS",
+            "MiniSentiment",
+        ]
+        return [
+            *own,
+            f"--data_dir={data_dir}",
+            f"--output_dir={folder}",
+            "--",
+            *given,
+            "--save_steps=2",
+        ]
+
+    begun = time.monotonic()
+    assert finish(start(words(tmp_path / "whole"), errors, run_sweep), 600) == 0, errors.read_text()
+    seconds = time.monotonic() - begun
+    for _ in range(int(os.environ.get("DYSTRESS_KILLS", "2"))):
+        process = start(words(tmp_path / "killed"), errors, run_sweep)
+        process.join(seconds * chance.random())
+        process.kill()
+        process.join()
+    assert finish(start(words(tmp_path / "killed"), errors, run_sweep), 600) == 0, (
+        errors.read_text()
+    )
+    for name in (f"{CONSTANT}-seed-1", f"{CONSTANT}-seed-2"):
+        whole, killed = (tmp_path / each / name for each in ("whole", "killed"))
+        assert outcome(whole) == outcome(killed)
+        tasks, others = (
+            {(each.task, tuple(each.figures.items())) for each in results_in(folder)}
+            for folder in (whole, killed)
+        )
+        assert tasks == others
+        assert not list(killed.glob(".*"))
+
+
+@pytest.mark.slow(120)
+def test_three_temperatures_are_compared_on_own_pairs_and_the_page_begins_with_the_answer(
+    shared, tmp_path, monkeypatch, capsys
+):
+    """The lexical baseline is scikit-learn's, and the figures are those of the runs."""
+    monkeypatch.chdir(tmp_path)
+    data = shared / "data"
+    with lzma.open(data / "wiki_paragraphs.txt.xz", "rt", encoding="utf-8") as lines:
+        texts = [line for line in islice(lines, 500) if line.strip()]
+    Path("mine.txt").write_text("".join(texts), encoding="utf-8")
+    stsb = (data / "senteval/STS/STSBenchmark/sts-dev.csv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in stsb.splitlines()[:500]]
+    with Path("pairs.csv").open("w", newline="", encoding="utf-8") as file:
+        table = [(row[5], row[6], row[4]) for row in rows]
+        csv.writer(file).writerows([("sentence1", "sentence2", "score"), *table])
+    losses = "dcl(0.05)", "dcl(0.1)", "dcl(0.2)"
+    argv = ["--presets", "own-text", "--loss", *losses, "--pairs", "pairs.csv", "--seeds", "0"]
+    argv += ["--output_dir", "compared", "--", "--train_file", "mine.txt", "--max_steps", "3"]
+    assert main(argv) == 0
+    printed = capsys.readouterr().out
+    figures = {}
+    for name in ("untrained", *(f"dcl-{tau}-seed-0" for tau in (0.05, 0.1, 0.2))):
+        (result,) = results_in(Path("compared") / name)
+        assert (result.group, result.details["count"]) == ("pairs", 500)
+        figures[name] = result.figures["spearman"]
+        figures["lexical"] = result.lexical["spearman"]
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED / EMBEDDED_MODEL)
+    tf_idf = TfidfVectorizer(analyzer=tokenizer.tokenize, sublinear_tf=True)
+    first, second = ([row[column] for row in rows] for column in (5, 6))
+    tf_idf.fit(dict.fromkeys([*first, *second]))
+    cosines = tf_idf.transform(first).multiply(tf_idf.transform(second)).sum(axis=1).A1
+    wanted = 100 * spearmanr(cosines.round(12), [float(row[4]) for row in rows]).statistic
+    assert figures["lexical"] == pytest.approx(wanted, abs=0.1)
+    best = max(losses, key=lambda loss: figures[f"{loss.replace('(', '-').strip(')')}-seed-0"])
+    page = html.unescape(Path("compared/report.html").read_text())
+    (answer,) = re.findall(r"</h1>\n<p>(.*?)</p>", page)
+    assert answer in printed
+    assert answer.startswith(f"{best} scores highest on pairs (Own pairs, Spearman x 100): ")
+    assert "1 seed, no interval" in answer
+    assert f"TF-IDF/BM25 scores {figures['lexical']:.2f}." in answer
+    assert f"untrained scores {figures['untrained']:.2f}." in answer
+    assert main(argv) == 0  # nothing is left to do
+    assert "senteval\n" not in capsys.readouterr().out
+    del figures["lexical"]
+    for name in figures:  # other pairs of the same name are measured
+        sets = {("pairs", "pairs", sha): "pairs.csv" for sha in (result.data, "other")}
+        measured = Measured(Path("compared") / name, name, (), sets)
+        assert [command[-2:] for command in measured.commands()] == [["--pairs", "pairs.csv"]]
+        known = {key: source for key, source in sets.items() if key[2] == result.data}
+        assert list(replace(measured, sets=known).commands()) == []

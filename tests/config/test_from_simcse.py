@@ -1,0 +1,118 @@
+"""Every option of SimCSE's programs is on the page about it, and exists here or not as it says."""
+
+import re
+from pathlib import Path
+
+import pytest
+from sentence_transformers import SentenceTransformer
+from simcse_cases import SENTENCES, by_hand, close, simcse_folder
+
+from dystress_text.config.arguments import parse
+from dystress_text.errors import UserError
+from dystress_text.programs.senteval import main as senteval
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "from-simcse.md").read_text(encoding="utf-8")
+
+# of SimCSE's train.py and of TrainingArguments in transformers 4.2.1: those that exist here under
+# the same name, with a value that both take, and the others
+SAME = {
+    "model_name_or_path": "bert-base-uncased",
+    "temp": "0.05",
+    "pooler_type": "cls",
+    "do_mlm": "",
+    "mlm_weight": "0.1",
+    "mlp_only_train": "",
+    "train_file": "a.txt",
+    "max_seq_length": "32",
+    "mlm_probability": "0.15",
+    "output_dir": "out",
+    "overwrite_output_dir": "",
+    "gradient_accumulation_steps": "2",
+    "learning_rate": "3e-5",
+    "weight_decay": "0.0",
+    "max_grad_norm": "1.0",
+    "num_train_epochs": "1",
+    "max_steps": "-1",
+    "lr_scheduler_type": "linear",
+    "logging_steps": "500",
+    "save_steps": "500",
+    "seed": "42",
+    "eval_steps": "125",
+    "metric_for_best_model": "stsb_spearman",
+    "local_rank": "-1",
+}
+OTHERS = [
+    "model_type", "config_name", "tokenizer_name", "no_use_fast_tokenizer", "cache_dir",
+    "overwrite_cache", "model_revision", "use_auth_token", "hard_negative_weight",
+    "dataset_name", "dataset_config_name", "warmup_steps", "per_device_train_batch_size",
+    "per_gpu_train_batch_size", "validation_split_percentage", "do_predict", "logging_dir",
+    "logging_first_step", "run_name", "disable_tqdm", "debug", "no_cuda", "tpu_num_cores",
+    "tpu_metrics_debug", "sharded_ddp", "deepspeed", "adam_beta1", "adam_beta2", "adam_epsilon",
+    "adafactor", "fp16_opt_level", "fp16_backend", "save_total_limit", "greater_is_better",
+    "per_device_eval_batch_size", "per_gpu_eval_batch_size", "eval_accumulation_steps",
+    "prediction_loss_only", "pad_to_max_length", "preprocessing_num_workers",
+    "dataloader_drop_last", "dataloader_num_workers", "ignore_data_skip", "past_index",
+    "no_remove_unused_columns", "label_names", "label_smoothing_factor", "do_train", "do_eval",
+    "evaluation_strategy", "load_best_model_at_end", "fp16",
+]  # fmt: skip
+
+
+def section(title):
+    """The rows of the tables below a heading."""
+    text = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return [line for line in text.splitlines() if line.startswith("| `")]
+
+
+def test_each_option_of_training_is_in_the_table():
+    named = {
+        name
+        for row in section("train.py")
+        for name in re.findall(r"`--(\w+)`", row.split(" | ")[0])
+    }
+    assert named == {*SAME, *OTHERS, "eval_transfer"}
+
+
+def test_options_of_the_same_name_are_taken_and_others_name_the_page(capsys):
+    for option, value in SAME.items():
+        parse([f"--{option}", *([value] if value else [])])
+    for option in OTHERS:
+        with pytest.raises(UserError, match=rf"^unknown option --{option} .*docs/from-simcse\.md"):
+            parse([f"--{option}", "1"])
+    assert senteval(["--model", "x", "--task_set", "sts"]) == 2
+    assert "docs/from-simcse.md" in capsys.readouterr().err
+
+
+def test_the_table_of_defaults_is_the_programs():
+    rows = {
+        line.split("`")[1].removeprefix("--"): line.strip("| ").split(" | ")[2]
+        for line in section("Defaults")
+    }
+    settings = parse([]).options()
+    assert settings["output_dir"] == rows["output_dir"].strip("`")
+    for name in (
+        "num_train_epochs",
+        "learning_rate",
+        "train_batch_size",
+        "eval_steps",
+        "logging_steps",
+        "save_steps",
+    ):
+        assert settings[name] == float(re.match(r"[\de.-]+", rows[name])[0]), name
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_the_pages_code_makes_both_models_of_a_checkpoint(raw, tmp_path, monkeypatch):
+    transformer, mlp = simcse_folder(tmp_path / "checkpoint", raw=raw)
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(
+        code.replace("princeton-nlp/sup-simcse-bert-base-uncased", str(tmp_path / "checkpoint")), {}
+    )
+    for folder, expected in (
+        ("out", by_hand(transformer, mlp)),
+        ("out-unsup", by_hand(transformer)),
+    ):
+        close(
+            SentenceTransformer(folder, device="cpu").encode(SENTENCES, convert_to_tensor=True),
+            expected,
+        )

@@ -1,0 +1,292 @@
+"""Reading, reporting, tokenising and caching of training sentences."""
+
+import codecs
+import gzip
+import io
+import lzma
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from conftest import WORDS, build_tokenizer, make_sentences
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from dystress_text.config.settings import TextSettings
+from dystress_text.data.corpus import load_corpus
+from dystress_text.data.crops import Crops
+from dystress_text.data.texts import TrainingText, plain_text, training_text
+from dystress_text.errors import UserError
+from dystress_text.io.text_lines import (
+    MAX_LINE_BYTES,
+    CorpusReport,
+    bounded_lines,
+    read_sentences,
+)
+
+
+def read(data: bytes, limit: int | None = None) -> tuple[list[str], CorpusReport]:
+    report = CorpusReport()
+    return list(read_sentences(io.BytesIO(data), report, limit)), report
+
+
+def load(file, tokenizer, folder, limit=None, length=9):
+    return load_corpus(plain_text(file), tokenizer, length, limit, cache_dir=folder)
+
+
+def rows_of(file, columns=None):
+    return training_text(
+        TextSettings(train_file=[str(file)], supervised=True, text_columns=columns)
+    )
+
+
+def test_every_finding_is_counted():
+    long = b"x" * (MAX_LINE_BYTES + 10)
+    data = (
+        b"one\n\n  \ntwo\r\n"
+        + long
+        + b"\nna\xc3\xafve\nbad \xff\nnul \0 here\none\nlast \x0b\x85 end"
+    )
+    lines = bounded_lines(io.BytesIO(codecs.BOM_UTF8 + data))
+    sentences = list(read_sentences(lines, report := CorpusReport()))
+    assert sentences == ["one", "two", "na\u00efve", "one"]  # 0x85 alone is not UTF-8
+    assert (report.lines, report.sentences, report.empty, report.over_long) == (10, 4, 2, 1)
+    assert (report.invalid_utf8, report.nul, report.duplicates) == (2, 1, 1)
+    for part in ("4 sentences in 10 lines", "2 empty (left out)", "1 duplicates (kept)"):
+        assert part in report.summary()
+    assert read(b"a\n\nb\na\nd\n", limit=3)[0] == ["a", "b", "a"]
+
+
+@given(st.lists(st.binary(max_size=30), max_size=8))
+def test_any_bytes_are_accounted_for(lines):
+    data = b"\n".join(lines)
+    sentences, report = read(data)
+    assert report.lines == data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
+    assert (
+        report.lines
+        == report.sentences + report.empty + report.over_long + report.invalid_utf8 + report.nul
+    )
+    assert all(s.strip() and "\0" not in s and "\n" not in s for s in sentences)
+    assert report.duplicates == len(sentences) - len(set(sentences))
+
+
+def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr("dystress_text.data.corpus.CHUNK", 5000)  # several chunks
+    packed = tmp_path / "text.gz"
+    packed.write_bytes(gzip.compress(text_file.read_bytes()))
+    corpus = load(packed, tokenizer, tmp_path)
+    lines = text_file.read_text().splitlines()
+    assert len(corpus) == len(lines)
+    rows = np.array([5, 0, 199, 5])
+    batch = corpus.batch(rows)
+    expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9)["input_ids"]
+    assert [ids.tolist() for ids in batch["token_ids"].split(batch["lengths"].tolist())] == expected
+    assert batch["longest"] == batch["lengths"].max()
+    cut = [len(ids) > 9 for ids in tokenizer(lines)["input_ids"]]
+    assert corpus.report.truncated == sum(cut)
+
+
+@pytest.mark.parametrize("crops", [None, Crops(0)])
+def test_a_text_without_tokens_is_one_of_padding(crops, tmp_path):
+    """A tokenizer that adds none and drops some characters; crops of the third line have none at
+    times.
+    """
+    tokenizer, file = build_tokenizer("$A"), tmp_path / "text.txt"
+    lines = [
+        "\ufffd \ufffd",
+        "a cat",
+        " ".join(["\ufffd"] * 4 + ["a"] + ["\ufffd"] * 6),
+        *make_sentences(20),
+    ]
+    file.write_text("".join(f"{line}\n" for line in lines))
+    corpus = load_corpus(plain_text(file), tokenizer, 9, cache_dir=tmp_path, crops=crops)
+    seen = set()
+    for step in range(20):
+        batch = corpus.batch(np.arange(3), step)
+        assert batch["lengths"].min() == 1
+        rows = batch["token_ids"].split(batch["lengths"].tolist())
+        assert rows[0].tolist() == [tokenizer.pad_token_id]
+        seen.add(tuple(rows[2].tolist()))
+    assert seen == ({(4,)} if crops is None else {(4,), (tokenizer.pad_token_id,)})
+
+
+def test_of_samples_with_the_same_tokens_the_first_is_kept(tokenizer, tmp_path):
+    lines = ["the cat", "the dog", "The   cat", "cat the", "the dog"] + [
+        "the cat sat on the mat and ran"
+    ] * 2
+    file, table = tmp_path / "text.txt", tmp_path / "rows.csv"
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.warns(UserWarning, match=r"14.29 % of the texts equal to others"):  # 1 of 7
+        corpus = load(file, tokenizer, tmp_path)
+    assert corpus.distinct().chosen.tolist() == [0, 1, 3, 5]
+    rows = np.array([2, 3])
+    batch, expected = corpus.distinct().batch(rows), corpus.batch(np.array([3, 5]))
+    assert all(torch.equal(batch[name], expected[name]) for name in ("token_ids", "lengths"))
+    table.write_text("a,b\nthe cat,the dog\nthe cat,cat the\nthe cat,the dog\nthe,cat the dog\n")
+    of_rows = load_corpus(rows_of(table), tokenizer, 9, cache_dir=tmp_path)
+    assert of_rows.distinct().chosen.tolist() == [0, 1, 3]
+
+
+def byte_level():
+    """GPT-2's kind: it knows all bytes, and names its end token, which it adds, for the unknown."""
+    end = "<|endoftext|>"
+    alphabet = {
+        letter: i for i, letter in enumerate([end, *sorted(pre_tokenizers.ByteLevel.alphabet())])
+    }
+    backend = Tokenizer(models.BPE(alphabet, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"$A {end}", special_tokens=[(end, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=end, eos_token=end)
+
+
+def pieces(kind):
+    """Return a tokenizer of these words: Unigram, or BPE that leaves out what it does not know."""
+    letters = sorted(set("".join(WORDS)))
+    if kind == "unigram":
+        table = [("<unk>", 0.0), ("\u2581", -2.0), *((letter, -3.0) for letter in letters)]
+        backend = Tokenizer(models.Unigram(table, unk_id=0))
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE({x: i for i, x in enumerate(letters)}, []))
+    )
+
+
+THAI, EMOJI = (
+    ["".join(chr(0x0E01 + i * k % 40) for k in range(8)) for i in range(1, 39)],
+    "\U0001f600",
+)
+ENGLISH = make_sentences(100, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "outcome"),
+    [
+        ("words", THAI, "refused"),
+        ("words", ENGLISH + THAI, "warned"),
+        ("words", [*ENGLISH, f"the cat {EMOJI}", f"the dog {EMOJI}"], "said"),
+        ("words", ENGLISH, "said"),
+        ("words", [case for line in ENGLISH for case in (line, line.upper())], "refused"),
+        ("words", ["the cat sat on the mat and ran to " + line for line in ENGLISH], "refused"),
+        ("unigram", THAI, "refused"),
+        ("unigram", ENGLISH, "said"),
+        ("leaves out", THAI, "refused"),
+        ("bytes", THAI, "said"),
+    ],
+)
+def test_a_text_that_the_tokenizer_cannot_read_is_counted(
+    tmp_path, tokenizer, kind, lines, outcome, recwarn
+):
+    chosen = {"words": tokenizer, "bytes": byte_level()}.get(kind) or pieces(kind)
+    length, before = 9 if kind == "words" else 100, {}
+    ids = [tuple(row) for row in chosen(lines, truncation=True, max_length=length)["input_ids"]]
+    added = len(chosen("")["input_ids"])
+    plain = [
+        chosen(line, add_special_tokens=False)["input_ids"][: length - added] for line in lines
+    ]
+    tokens = [token for row in plain for token in row]
+    unknown = (
+        0.0 if kind in ("bytes", "leaves out") else tokens.count(chosen.unk_token_id) / len(tokens)
+    )
+    equal = sum(
+        before.setdefault(row, line) != line for row, line in zip(ids, lines, strict=True)
+    ) / len(lines)
+    (file := tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    warnings.simplefilter("always")
+    for _ in range(2):  # read, and from the cache
+        recwarn.clear()
+        try:
+            report = load(file, chosen, tmp_path, length=length).report
+        except UserError as error:
+            said, told = str(error), "refused"
+            assert said.startswith("model_name_or_path: its tokenizer loses much")
+        else:
+            assert (report.unknown / report.tokens, report.equal) == pytest.approx((unknown, equal))
+            said, told = report.summary(), "warned" if recwarn else "said"
+        assert told == outcome == ("said" if max(unknown, equal) < 0.05 else outcome)
+        assert (f"{100 * unknown:.2f} % unknown tokens" in said) == (unknown > 0)
+        assert (f"{100 * equal:.2f} % of the texts equal to others" in said) == (equal > 0)
+
+
+def test_white_space_alone_is_no_loss(tmp_path, tokenizer):
+    file = tmp_path / "text.txt"
+    file.write_text("".join(f"{line}{end}\n" for line in ENGLISH for end in ("", " ", " \t")))
+    corpus = load(file, tokenizer, tmp_path, length=100)
+    assert (corpus.report.equal, len(corpus.distinct())) == (0, len(set(ENGLISH)))
+
+
+def test_of_a_table_the_worst_column_counts(tmp_path, tokenizer):
+    file = tmp_path / "rows.csv"
+    rows = zip(ENGLISH, reversed(ENGLISH), THAI, strict=False)
+    file.write_text("one,two,three\n" + "".join(",".join(row) + "\n" for row in rows))
+    with pytest.raises(
+        UserError, match=r"; .* % unknown tokens, 97.37 % of the texts equal"
+    ):  # 37 of 38
+        load_corpus(rows_of(file), tokenizer, 16, cache_dir=tmp_path)
+    load_corpus(rows_of(file, ["two", "one"]), tokenizer, 16, cache_dir=tmp_path)
+
+
+def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer, monkeypatch):
+    other = tmp_path / "other.txt"
+    other.write_text(text_file.read_text() + "the cat sat on the mat\n")
+    variants = [(text_file, None, 9), (text_file, None, 10), (text_file, 50, 9), (other, None, 9)]
+    made = [load(file, tokenizer, tmp_path, limit, length) for file, limit, length in variants]
+    assert [len(corpus) for corpus in made] == [200, 200, 50, 201]
+    monkeypatch.setattr(TrainingText, "sentences", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(
+        "dystress_text.data.corpus._write", lambda *_: pytest.fail("tokenised again")
+    )
+    again = load(text_file, tokenizer, tmp_path)
+    assert isinstance(again.content, np.memmap)
+    assert np.array_equal(made[0].content, again.content)
+    assert made[0].report == again.report
+    assert np.array_equal(made[0].first, again.first)
+    lines = text_file.read_text().splitlines()
+    assert sorted(again.some) == sorted(lines)  # fewer than 2,000: all
+    with pytest.raises(UserError, match="DYSTRESS_CACHE"):
+        load(text_file, tokenizer, other)  # which is no folder
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("blank.txt", b"\n \n"),
+        ("binary.txt", b"\xff\xfe\0"),
+        ("most.txt", b"a sentence\n" + b"\xff\n" * 2),
+        ("fake.gz", b"\x1f\x8b\x08 no gzip"),
+        ("torn.xz", lzma.compress(b"x\n")[:-9]),
+        ("packed.txt", lzma.compress(b"x\n")),
+        ("none.txt", None),
+    ],
+)
+def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, name, content):
+    file = tmp_path / name
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"^train_file: .*{name}") as caught:
+        load(file, tokenizer, tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "cache" / "corpus").glob("*/")) == []
+
+
+@pytest.mark.parametrize("size", [-1, 1, 0])
+@pytest.mark.parametrize("name", ["tokens.bin", "rest.npz"])
+def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, size):
+    whole = load(text_file, tokenizer, tmp_path).batch(np.arange(200))
+    (file,) = (tmp_path / "corpus").glob(f"*/{name}")
+    content = file.read_bytes()
+    flipped = (
+        content[:150] + bytes([content[150] ^ 1]) + content[151:]
+    )  # a bit, a short file, an empty one
+    file.write_bytes(flipped if size < 0 else content[: len(content) // 2] if size else b"")
+    with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made again"):
+        again = load(text_file, tokenizer, tmp_path)
+    assert all(
+        torch.equal(again.batch(np.arange(200))[name], whole[name])
+        for name in ("token_ids", "lengths")
+    )

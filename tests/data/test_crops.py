@@ -1,0 +1,163 @@
+"""Crops of a sample: what is drawn, from which random numbers, and the batches of a text that is
+cropped.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from dystress_text.config.arguments import parse
+from dystress_text.data.corpus import load_corpus
+from dystress_text.data.crops import Crops, too_short
+from dystress_text.data.texts import plain_text
+from dystress_text.errors import UserError
+from dystress_text.io.text_lines import CorpusReport
+
+WORDS = [f"w{i}" for i in range(50)]
+TEXT = " ".join(WORDS)
+
+
+def test_a_crop_is_a_span_of_words_and_every_span_of_its_length_is_as_likely():
+    starts, lengths = [], []
+    for step in range(4000):
+        for crop in Crops(seed=3).views(TEXT, step, 7):
+            words = crop.split()
+            starts.append(WORDS.index(words[0]))
+            lengths.append(len(words))
+            assert words == WORDS[starts[-1] : starts[-1] + lengths[-1]]
+    inner = np.bincount(lengths, minlength=31)[11:30]  # of 10 and 30 words there are half as many
+    assert (min(lengths), max(lengths)) == (10, 30)
+    assert stats.chisquare(inner).pvalue > 1e-4
+    of_twenty = np.bincount(
+        [s for s, n in zip(starts, lengths, strict=True) if n == 20], minlength=31
+    )
+    assert len(of_twenty) == 31
+    assert stats.chisquare(of_twenty).pvalue > 1e-4
+    assert (
+        abs(stats.pearsonr(starts[::2], starts[1::2]).statistic) < 0.06
+    )  # of the two crops of a sample
+    assert abs(stats.pearsonr(lengths[::2], lengths[1::2]).statistic) < 0.06
+
+
+def test_a_crop_has_no_more_words_than_the_encoder_reads_and_every_place_is_as_likely():
+    found = [
+        crop.split() for step in range(4000) for crop in Crops(seed=3, most=15).views(TEXT, step, 7)
+    ]
+    starts = [WORDS.index(words[0]) for words in found if len(words) == 15]
+    assert (max(map(len, found)), max(starts)) == (15, 35)
+    assert stats.chisquare(np.bincount(starts)).pvalue > 1e-4
+
+
+def test_seed_step_and_sample_alone_decide():
+    crops = Crops(seed=1)
+    assert crops.views(TEXT, 5, 9) == Crops(seed=1).views(TEXT, 5, 9)
+    others = [Crops(seed=2).views(TEXT, 5, 9), crops.views(TEXT, 6, 9), crops.views(TEXT, 5, 10)]
+    assert all(crops.views(TEXT, 5, 9) != other for other in others)
+
+
+def test_a_script_without_spaces_is_cropped_between_characters():
+    text = "東京は日本の首都である。 人口は約1400万人で、世界最大の都市圏を成す。大阪は西にある。"
+    crops = {crop for step in range(100) for crop in Crops(0).views(text, step, 0)}
+    assert all(crop in text for crop in crops)
+    assert len(crops) > 100
+
+
+@given(
+    st.text(st.sampled_from(".\u3002 \n\u3000,a1東京あア국ก中話") | st.characters()),
+    st.integers(1, 40),
+    st.integers(0, 3),
+)
+@example("「東京。」「大阪\uff01\uff1f」彼は言った。」「そう。」", 32, 0)
+def test_every_text_is_cropped_to_parts_of_it(text, most, step):
+    views = Crops(1, 0.2, 0.6, most).views(text, step, 0)
+    if too_short(text):
+        assert views == [text, text]
+    else:
+        assert all(view and view in " ".join(text.split()) for view in views)
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("a b c d e f g", True),
+        ("a b c d e f g h", False),
+        ("ภาษาไทยง่าย", False),
+        ("日本語の文。", True),
+    ],
+)
+def test_what_is_shorter_than_two_crops_is_used_whole(text, short):
+    assert too_short(text) is short
+    assert (Crops(0).views(text, 0, 0) == [text, text]) is short
+
+
+def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
+    lines = ["the cat sat on the mat and the dog ran to the house", "the old dog ran"]
+    lines, file = [*lines, "a man and a cat ran to a river now"], tmp_path / "text.txt"
+    file.write_text("\n".join([*lines, lines[0]]) + "\n")
+    crops = Crops(seed=4)
+    corpus = load_corpus(plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=crops)
+    assert (len(corpus), corpus.report.short, corpus.report.truncated) == (4, 1, 0)
+    assert "1 shorter than two crops (used whole)" in corpus.report.summary()
+    for step in (0, 1):
+        drawn = [crops.views(lines[i], step, i) for i in (2, 1)]
+        views = [views[k] for k in (0, 1) for views in drawn]
+        expected = tokenizer(views, truncation=True, max_length=8)["input_ids"]
+        batch = corpus.batch(np.array([2, 1]), step)
+        assert [
+            ids.tolist() for ids in batch["token_ids"].split(batch["lengths"].tolist())
+        ] == expected
+        assert batch["longest"] == batch["lengths"].max()
+    assert corpus.distinct().chosen.tolist() == [0, 1, 2]
+    again = load_corpus(
+        plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5)
+    )  # from the cache
+    assert (again.crops.seed, again.report) == (5, corpus.report)
+
+
+def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
+    file = tmp_path / "text.txt"
+    file.write_text(
+        "\n\none two\nthree\n \n\nfour five\r\n" + "a lot of words\n" * 5000 + "\n\nsix"
+    )
+    documents = list(
+        plain_text(file, documents=True).sentences(report := CorpusReport(unit="document"), None)
+    )
+    assert (documents[0], documents[-1]) == ("one two three", "six")
+    assert (
+        " ".join(documents[1:-1]) == "four five" + " a lot of words" * 5000
+    )  # a long one is several
+    assert (len(documents), report.summary()) == (4, "4 documents")
+    file.write_text(
+        "one\n" + "x" * 65_536 + "\n" + "y" * 65_536 + " z\nthree\n"
+    )  # a blank is the last byte read
+    documents = list(
+        plain_text(file, documents=True).sentences(report := CorpusReport(unit="document"), None)
+    )
+    assert (documents, report.over_long) == (["one", "x" * 65_536, "three"], 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--crop_min", "0"], r"crop_min: must lie in \(0, 1\]"),
+        (["--crop_max", "1.1"], r"crop_max: must lie in"),
+        (["--crop_min", "0.7"], "crop_min: must not be above --crop_max"),
+        (["--supervised"], "views: with --supervised"),
+        (
+            ["--views", "dropout", "--crop_max", "0.5"],
+            "crop_max: has no effect without --views crop",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        parse(["--views", "crop", *options])
+
+
+def test_text_that_cannot_be_cropped_is_refused(tmp_path, tokenizer):
+    file = tmp_path / "text.txt"
+    file.write_text("the cat sat\n" * 20)
+    with pytest.raises(UserError, match=r"views: .*20 shorter than two crops"):
+        load_corpus(plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=0))

@@ -1,0 +1,215 @@
+"""Preparing data sets from a hub on loopback and from local copies: first time, again, broken in
+every way.
+"""
+
+import gzip
+import hashlib
+import tarfile
+from pathlib import Path
+
+import pytest
+from fuzz_cases import accepted, inputs, spoiled
+from hub_server import hub_server, tar_of, with_hub
+from hypothesis import given
+
+from dystress_text.data.texts import wiki1m
+from dystress_text.datasets.texts import unpack
+from dystress_text.errors import DataError
+from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.io.hub import HUB_REPOSITORY
+from dystress_text.io.prepared_data import MANIFEST, read_manifest, variant_of
+from dystress_text.programs.prepare import main
+
+ROOT = Path(__file__).resolve().parents[2]
+INSIDE = "SentEval/data/downstream/"
+TEXT = b"YMCA in South Australia\none line\nanother line\n"
+
+
+def stsb_files(prefix=""):
+    """STS-B's three files at their real sizes."""
+    sizes = {"train": 20, "dev": 1500, "test": 1379}
+    return {
+        f"{prefix}STS/STSBenchmark/sts-{split}.csv": "".join(
+            f"m\tf\t1\t{i}\t{i % 6}\tsentence {i} of {split}\tother {i * 7 % 11}\n"
+            for i in range(size)
+        ).encode()
+        for split, size in sizes.items()
+    }
+
+
+def write_files(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def state_of(folder):
+    return {
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "prepared"
+
+
+def left_behind(root):
+    """What lies in the root besides sets and locks."""
+    return [
+        path.name
+        for path in root.iterdir()
+        if path.name.startswith(".") and not path.name.endswith(".lock")
+    ]
+
+
+def test_a_variant_must_be_named_and_is_remembered_with_checksums_in_a_record(
+    tmp_path, root, capsys
+):
+    (tmp_path / "wiki1m_mine.txt").write_bytes(b"my line\n" * 5)
+    arguments = ["wiki1m", f"--from={tmp_path}", f"--data_dir={root}"]
+    assert main(arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "5 lines, the first b'my line'" in line
+    assert "--variant" in line
+    assert not (root / "wiki1m").exists()
+    assert main([*arguments, "--variant=my own sample"]) == 0
+    assert wiki1m(root).read_bytes() == b"my line\n" * 5
+    assert variant_of(wiki1m(root)) == "my own sample"
+    assert "variant: my own sample" in capsys.readouterr().out
+    assert left_behind(root) == []
+    sums = {"wiki1m_for_simcse.txt": hashlib.sha256(b"my line\n" * 5).hexdigest()}
+    assert read_manifest(root / "wiki1m").files == sums
+    (root / "wiki1m" / MANIFEST).write_text("{")
+    assert main(["list", f"--data_dir={root}"]) == 2
+    assert "is damaged" in capsys.readouterr().err
+
+
+def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
+    write_files(tmp_path / "one", stsb_files())
+    for words in (["senteval", f"--from={tmp_path / 'one'}"], ["list"]):
+        assert main([*words, f"--data_dir={root}"]) == 0
+        said = capsys.readouterr().out
+        assert "ready but for STS12 (" in said
+        assert said.count("STS13 (") == 1
+    manifest = read_manifest(root / "senteval")
+    assert "STS-B" not in manifest.not_ready
+    assert "STS13-en-test" in manifest.not_ready["STS13"]
+    assert len(eval_pairs("stsb_dev", root)) == 1500
+
+
+@pytest.mark.parametrize(
+    "content",
+    [tar_of(stsb_files(INSIDE))[:30_000], b"no archive at all", tar_of({"../../x": b"y"}), tar_of({"/tmp/a": b""}),
+     tar_of({"STS": b""}, kind=tarfile.SYMTYPE), tar_of({"STS": b""}, kind=tarfile.CHRTYPE), tar_of({"other": b""}),
+     gzip.compress(tar_of({"zeros": bytes(30 << 20)})), gzip.compress(tar_of(stsb_files(INSIDE)))[:-9]],
+    ids=["truncated", "no archive", "dots", "absolute", "link", "device", "no STS", "bomb", "compressed, truncated"],
+)  # fmt: skip
+def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root, content, capsys):
+    write_files(tmp_path / "good", stsb_files())
+    assert main(["senteval", f"--from={tmp_path / 'good'}", f"--data_dir={root}"]) == 0
+    capsys.readouterr()
+    before = state_of(tmp_path)
+    (tmp_path / "senteval.tar").write_bytes(content)
+    assert main(["senteval", f"--from={tmp_path / 'senteval.tar'}", f"--data_dir={root}"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    (tmp_path / "senteval.tar").unlink()
+    assert state_of(tmp_path) == before
+
+
+def test_an_archive_of_many_members_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dystress_text.datasets.texts.MOST_MEMBERS", 2)
+    (tmp_path / "a.tar").write_bytes(tar_of(stsb_files(INSIDE)))
+    with pytest.raises(DataError, match="more than 2 members"):
+        unpack(tmp_path / "a.tar", tmp_path / "out")
+
+
+@inputs(150)
+@given(spoiled(gzip.compress(tar_of({"set/a": b"a" * 700, "set/b": b"b"}), mtime=0)))
+def test_archives_that_nobody_thought_of(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("archive")
+    (folder / "a.tar").write_bytes(content)
+    accepted(unpack, folder / "a.tar", folder / "out")
+    inside = (folder / "out").resolve()
+    assert all(
+        path.resolve().is_relative_to(inside) for path in folder.rglob("*") if path.name != "a.tar"
+    )
+
+
+def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(
+    tmp_path, root, monkeypatch, capsys
+):
+    (tmp_path / "wiki1m.txt").write_bytes(TEXT)
+    arguments = ["wiki1m", f"--from={tmp_path / 'wiki1m.txt'}", "--variant=x", f"--data_dir={root}"]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dystress_text.datasets.prepare.write_manifest", interrupted)
+        assert main(arguments) == 130
+    assert left_behind(root) == []
+    assert not (root / "wiki1m").exists()
+    (root / ".wiki1m.1.writing").mkdir()  # what a SIGKILL leaves
+    (root / ".wiki1m.replaced").mkdir()
+    (root / ".wiki1m.replaced" / "old").write_text("old")
+    assert main(arguments) == 0
+    assert sorted(path.name for path in (root / "wiki1m").iterdir()) == [
+        MANIFEST,
+        "wiki1m_for_simcse.txt",
+    ]
+    assert left_behind(root) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [(["imagenet"], 2, "no data set 'imagenet'; known are wiki1m"), (["list", "wiki1m"], 2, "no data set 'list'"),
+     (["wiki1m", "--form", "x"], 2, "--form"), (["senteval", "--from=none"], 1, "not in 'none'")],
+)  # fmt: skip
+def test_wrong_commands_are_one_line(arguments, code, words, root, capsys):
+    assert main([*arguments, f"--data_dir={root}"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+@pytest.fixture
+def hub(tmp_path):
+    with hub_server() as server, with_hub(server[0], tmp_path / "hf"):
+        yield server
+
+
+def test_the_first_download_is_checked_and_not_made_twice(hub, root, capsys):
+    hub[1][HUB_REPOSITORY] = {
+        "senteval.tar": tar_of(stsb_files("./")),
+        "wiki1m_for_simcse.txt": TEXT,
+    }
+    arguments = ["senteval", "wiki1m", "--variant=short", f"--data_dir={root}"]
+    assert main(arguments) == 0
+    assert "terms: " in capsys.readouterr().out
+    assert len(eval_pairs("stsb_dev", root)) == 1500
+    downloads = len(hub[2]["starts"])
+    assert main(arguments) == 0
+    assert len(hub[2]["starts"]) == downloads
+
+
+def test_a_cut_connection_is_taken_up_again(hub, root):
+    hub[1][HUB_REPOSITORY] = {"wiki1m_for_simcse.txt": TEXT * 600_000}
+    hub[2]["cut"] = True
+    arguments = ["wiki1m", "--variant=long", f"--data_dir={root}"]
+    if main(arguments):  # where the library does not try again itself
+        assert main(arguments) == 0
+    assert wiki1m(root).read_bytes() == TEXT * 600_000
+    assert len(hub[2]["starts"]) > 1
+    assert hub[2]["starts"][-1] > 0
+
+
+def test_content_that_is_not_what_the_hub_says_is_refused_and_forgotten(hub, root, capsys):
+    hub[1][HUB_REPOSITORY] = {"wiki1m_for_simcse.txt": TEXT}
+    hub[2]["swap"] = True
+    arguments = ["wiki1m", "--variant=x", f"--data_dir={root}"]
+    assert main(arguments) == 1
+    line = capsys.readouterr().err.splitlines()[-1]  # behind a progress bar
+    assert "not what the hub says" in line
+    hub[2].pop("swap")
+    assert main(arguments) == 0
+    assert wiki1m(root).read_bytes() == TEXT

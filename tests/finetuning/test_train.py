@@ -1,0 +1,280 @@
+"""The training program: what it writes and prints, and its message for each kind of bad input."""
+
+import json
+import os
+import re
+import shutil
+import signal
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from conftest import build_tokenizer, build_transformer, make_sentences
+from hub_server import hub_server, with_hub
+from scipy import stats
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from trainer_cases import interrupt
+from transformers import ModernBertModel
+
+from dystress_text.evaluation.embedder import with_pooler
+from dystress_text.evaluation.readers import read_sts_benchmark
+from dystress_text.evaluation.sts import score_vectors
+from dystress_text.finetuning.measures import RunMeasures
+from dystress_text.losses.diagnosis import BINS
+from dystress_text.models.embedder import encode
+from dystress_text.models.loading import load_encoder
+from dystress_text.programs.train import main
+
+
+@pytest.mark.usefixtures("with_pictures")
+def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, capsys):
+    # the mean, as first tokens all but agree in this encoder: their cosines differ by less than
+    # fp32 rounds
+    assert main([*flags, "--pooler_type=avg"]) == 0
+    out = tmp_path / "out"
+    record = json.loads((out / "run.json").read_text())
+    printed = capsys.readouterr().out
+    assert (
+        record["steps"],
+        record["corpus"]["sentences"],
+        record["random_pairs"]["sentences"],
+    ) == (6, 200, 200)
+    assert set(record["untrained"]) == {
+        "cls",
+        "cls_before_pooler",
+        "avg",
+        "avg_top2",
+        "avg_first_last",
+        "last",
+    }
+    assert 0 < record["padding_share"] < 1 < record["sentences_per_second"]
+    assert (
+        record["settings"]["loss"]
+        == record["loss"]
+        == "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
+    )
+    for said in (
+        f"loss: {record['loss']}",
+        f"{record['trained']['sts_b_dev_spearman']:.2f}",
+        "similarity reached by",
+    ):
+        assert said in printed
+    assert [
+        json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()
+    ] == [3, 3, 6, 6]
+    assert "<h2>Similarities and temperature</h2>" in (out / "report.html").read_text()
+    card = (out / "README.md").read_text()
+    assert all(said in card for said in ("| steps | 6 |", "sentences.txt, the user's own"))
+    assert str(tmp_path) not in card
+    assert (
+        len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1
+    )  # others may read the model
+
+    pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
+    model = SentenceTransformer(str(out), device="cpu")
+    vectors = model.encode(pairs.sentences, convert_to_tensor=True)
+    first, second = (model.encode(list(texts)) for texts in (pairs.first, pairs.second))
+    cosines = (first.astype(np.float64) * second).sum(1)
+    spearman = 100 * stats.spearmanr(cosines, pairs.scores).statistic
+    assert spearman == pytest.approx(record["trained"]["sts_b_dev_spearman"], abs=0.1)
+    assert score_vectors(pairs, encode(model, pairs.sentences)).spearman == pytest.approx(
+        record["trained"]["sts_b_dev_spearman"], abs=1e-9
+    )
+    assert (record["similarities"]["set"], record["similarities"]["positive_above"]) == (
+        "STS-B dev",
+        4,
+    )
+    row = dict(zip(pairs.sentences, vectors.double(), strict=True))
+    scored = zip(pairs.first, pairs.second, pairs.scores, strict=True)
+    alike = [
+        torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4
+    ]
+    counts = np.histogram(alike, BINS, (-1, 1))[0]
+    assert (
+        np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2
+    )  # one may lie on an edge
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("xlm-roberta", ["--pooler_type=avg"]),
+        ("mpnet", []),
+        ("deberta-v2", ["--pooler_type=avg"]),
+        ("electra", []),
+        ("modernbert", ["--views=crop", "--dropout=0"]),
+        ("llama", ["--pooler_type=last"]),
+    ],
+)
+def test_encoders_of_many_kinds_train_and_are_read_by_sentence_transformers(
+    family, options, flags, tmp_path, data_dir
+):
+    folder = tmp_path / family
+    build_transformer(family).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    more = [
+        "--max_steps=5",
+        "--eval_steps=0",
+        f"--model_name_or_path={folder}",
+        "--learning_rate=1e-2",
+    ]
+    assert main([*flags, *more, *options]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    sentences = read_sts_benchmark(
+        data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv"
+    ).sentences
+    model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    encoder = load_encoder(str(tmp_path / "out"))
+    alone = with_pooler(encoder, record["settings"]["pooler_type"])
+    alone.append(Normalize())  # new models end with it
+    theirs = model.encode(sentences, convert_to_tensor=True)
+    torch.testing.assert_close(encode(alone, sentences), theirs, rtol=0, atol=1e-5)
+    assert (record["steps"], "cls" in record["untrained"]) == (
+        5,
+        family != "llama",
+    )  # whose first token sees no other
+    trained, before = model[0].model.state_dict(), build_transformer(family).state_dict()
+    moved = [name for name, weights in before.items() if not torch.equal(weights, trained[name])]
+    assert len(moved) >= 0.8 * sum("pooler" not in name for name in before)
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "left"),
+    [("", 0, ""), ("create", 401, "Nothing"), ("commit", 403, "The model")],
+)
+def test_the_model_is_uploaded_at_the_end_and_rights_are_asked_for_first(
+    step, status, left, flags, tmp_path, capsys
+):
+    out, push = tmp_path / "out", ["--eval_set=none", "--max_steps=1", "--push_to_hub=me/mine"]
+    with (
+        hub_server() as (address, files, known),
+        with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"),
+    ):
+        known[step] = status
+        assert main([*flags, *push]) == (2 if step else 0)
+    assert out.exists() == (step != "create")
+    reason = f"{status}: this token may not write there; .* {left} .*"
+    said = f"dystress train: error: --push_to_hub: {reason}\n"
+    assert re.fullmatch(said if step else "", capsys.readouterr().err)
+    if not step:
+        uploaded = files["models/me/mine"]
+        assert uploaded["model.safetensors"] == (out / "model.safetensors").read_bytes()
+        assert b'SentenceTransformer("me/mine")' in uploaded["README.md"]
+        assert not {"run.json", "metrics.jsonl", "report.html"} & uploaded.keys()
+
+
+def test_a_signal_after_the_last_step_waits_for_the_page(flags, tmp_path, monkeypatch):
+    def signalled(*arguments):
+        assert callable(signal.getsignal(signal.SIGTERM)), "it would end the tests"
+        os.kill(os.getpid(), signal.SIGTERM)
+        after_training(*arguments)
+
+    after_training = RunMeasures.after_training
+    monkeypatch.setattr(RunMeasures, "after_training", signalled)
+    assert main(flags) == 0
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_a_changed_text_or_tokenizer_is_another_run(flags, tmp_path, tiny_bert, text_file, capsys):
+    model = shutil.copytree(tiny_bert, tmp_path / "model")
+    mine = [
+        *(flag for flag in flags if "_file" not in flag),
+        f"--model_name_or_path={model}",
+        "--save_steps=4",
+    ]
+    resume = [*mine, "--resume_from_checkpoint"]
+    other, copy, file = tmp_path / "other.txt", tmp_path / "copy.txt", model / "tokenizer.json"
+    other.write_text(text_file.read_text() + "one more sentence\n")
+    copy.write_text(text_file.read_text())
+    assert main([*mine, f"--train_file={text_file}"]) == 0
+    interrupt(tmp_path / "out")
+    assert main([*resume, f"--train_file={other}"]) == 2
+    assert "training data was" in capsys.readouterr().err
+    assert main([*resume, f"--train_file={copy}"]) == 0
+    interrupt(tmp_path / "out")
+    file.write_text(file.read_text().replace('"lowercase": true', '"lowercase": false'))
+    assert main([*resume, f"--train_file={copy}"]) == 2
+    assert re.search(
+        r"training data was (\w+), tokenizer \w+, is \1, tokenizer", capsys.readouterr().err
+    )
+
+
+def test_an_encoder_without_dropout_is_refused_unless_given_some(flags, tmp_path, capsys):
+    config = build_transformer("modernbert").config
+    config.embedding_dropout = 0.0  # as published
+    ModernBertModel(config).save_pretrained(tmp_path / "modern")
+    build_tokenizer().save_pretrained(tmp_path / "modern")
+    modern = [*flags, f"--model_name_or_path={tmp_path / 'modern'}"]
+    assert main(modern) == 2
+    assert "--dropout" in capsys.readouterr().err
+    assert main([*modern, "--dropout=0.1"]) == 0
+
+
+BAD = [  # one of each kind
+    (["--loss=infonce(nope(1))"], ["--loss: nope: unknown", "shifted_cosine", "constant"]),
+    (["--train_file=/no/such.txt"], ["--train_file", "/no/such.txt"]),
+    (["--train_file=/"], ["is a folder; name a"]),
+    (["--model_name_or_path=/no/such"], ["/no/such"]),
+    (["--loss=dcl(cosine(0.1, 0.05))"], ["--loss: cosine(0.1, 0.05): ", "tau_min"]),
+    (["--train_batch_size=500"], ["--train_batch_size", "200 sentences in 200 lines"]),
+    (["--max_seq_length=41"], ["--max_seq_length", "at most 40 tokens"]),
+    (["--metric_for_best_model=accuracy"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
+    (["--resume_from_checkpoint"], ["--output_dir", "holds no run"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), BAD, ids=lambda x: " ".join(x) if x[0].startswith(("-", "/")) else ""
+)
+def test_bad_input_is_one_line_and_leaves_no_model(flags, wrong, words, tmp_path, capsys):
+    given = {flag.split("=")[0] for flag in wrong}
+    assert main([*wrong, *(flag for flag in flags if flag.split("=")[0] not in given)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dystress train: error: ")
+    assert all(word in line for word in words), line
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_what_cannot_be_kept_is_refused_before_the_first_step(flags, tmp_path, capsys):
+    """MarkupLM needs a file beside its tokenizer, which sentence-transformers asks for."""
+    build_transformer("markuplm").save_pretrained(tmp_path / "markup")
+    build_tokenizer().save_pretrained(tmp_path / "markup")
+    assert main([*flags, f"--model_name_or_path={tmp_path / 'markup'}"]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert line.startswith("dystress train: error: ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_decoder_trains_on_and_is_evaluated_with_texts_without_tokens(flags, tmp_path):
+    tokenizer = build_tokenizer("$A")
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
+    build_transformer("gpt2").save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    (tmp_path / "text.txt").write_text(
+        "\ufffd \ufffd\n" + "".join(f"{sentence}\n" for sentence in make_sentences(15))
+    )
+    rows = "".join(
+        f"{a}\t{b}\t{i % 5}\n"
+        for i, (a, b) in enumerate(pairwise(["\ufffd", *make_sentences(20), "\ufffd \ufffd"]))
+    )
+    (tmp_path / "pairs.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
+    more = [
+        f"--model_name_or_path={tmp_path / 'gpt2'}",
+        f"--train_file={tmp_path / 'text.txt'}",
+        "--pooler_type=last",
+    ]
+    assert (
+        main([*flags, *more, f"--eval_file={tmp_path / 'pairs.tsv'}", "--train_batch_size=16"]) == 0
+    )
+    log = (tmp_path / "out" / "metrics.jsonl").read_text()
+    assert "null" not in log
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_a_falling_logit_is_one_warning(flags):
+    with pytest.warns(UserWarning, match="logit s / tau") as caught:
+        assert main([*flags, "--loss=infonce(shifted_cosine(0.02, 0.05, shift=-0.4))"]) == 0
+    assert len([w for w in caught if "logit" in str(w.message)]) == 1

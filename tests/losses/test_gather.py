@@ -1,0 +1,48 @@
+"""Rows of all processes, with gradients that flow back to their owners."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from processes import in_threads
+
+from dystress_text.losses import LocalGather, ProcessGather
+
+
+def test_rows_come_in_the_order_of_the_ranks_and_their_gradients_are_summed(monkeypatch):
+    """Threads in place of processes: torch's two calls are replaced by ones that meet."""
+    world_size, meetings = 3, {}
+
+    def all_gather(parts, rows, group):
+        assert all(tensor.is_contiguous() for tensor in [*parts, rows])  # as NCCL demands
+        for part, of_rank in zip(parts, meetings[group](rows).chunk(world_size), strict=True):
+            part.copy_(of_rank)
+
+    def all_reduce(total, group):
+        assert total.is_contiguous()
+        total.copy_(torch.stack(meetings[group](total.clone()).chunk(world_size)).sum(0))
+
+    monkeypatch.setattr(dist, "all_gather", all_gather)
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+
+    def work(meet):
+        meetings[meet.rank] = meet  # the group says who is calling
+        rows = torch.full((3, 2), float(meet.rank + 1)).T.requires_grad_()  # not contiguous
+        everybody = ProcessGather(meet.rank, world_size, meet.rank)(rows)
+        weights = torch.arange(6.0).unsqueeze(1) * (meet.rank + 1)
+        return everybody.detach(), torch.autograd.grad((everybody * weights).sum(), rows)[0]
+
+    for rank, (everybody, gradient) in enumerate(in_threads(world_size, work)):
+        assert everybody.tolist() == [
+            [float(r + 1)] * 3 for r in range(world_size) for _ in range(2)
+        ]
+        # process r weighs row k by k (r + 1): the owner gets the sum over the processes, 6 k
+        assert gradient.tolist() == [[6.0 * (2 * rank + k)] * 3 for k in range(2)]
+
+
+def test_one_process_and_ranks_outside_the_group():
+    rows, gather = torch.randn(3, 2), LocalGather()
+    assert (gather.rank, gather.world_size) == (0, 1)
+    assert gather(rows) is rows
+    for rank, world_size in ((-1, 2), (2, 2), (0, 0)):
+        with pytest.raises(ValueError, match="rank"):
+            ProcessGather(rank, world_size)
