@@ -35,7 +35,7 @@ class Pairs(NamedTuple):
 
     def similarity(self) -> Tensor:
         """Return the cosines of anchors and candidates, (rows, columns)."""
-        if self.symmetric:
+        if self.symmetric and self.anchors.shape[1] >= _GRAM_DIM:
             return cast(Tensor, _GramMatrix.apply(self.anchors))  # type: ignore[no-untyped-call]
         return self.anchors @ self.candidates.T
 
@@ -65,6 +65,9 @@ class Pairs(NamedTuple):
         if with_bonus and self.own is not None:
             _add_at(logits, self.own - first_column, self.bonus)
         return logits
+
+
+_GRAM_DIM = 256  # below, adding a transpose costs more than the product that it saves
 
 
 class _GramMatrix(torch.autograd.Function):
