@@ -239,10 +239,10 @@ def test_their_trainer_on_two_processes_equals_one(tiny_bert, tmp_path):
     spawn(2, train_all, str(tmp_path), str(tiny_bert), 2)
     train_all(str(tmp_path), str(tiny_bert), 1)
     one, *two = (torch.load(tmp_path / name) for name in ("1-0", "2-0", "2-1"))
-    for case, (losses, moved) in one.items():
-        assert len(losses) == 2
+    for case, (mean_losses, moved) in one.items():
+        assert len(mean_losses) == 2
         for rank in two:
-            torch.testing.assert_close(rank[case][0].mean(), losses.mean(), rtol=1e-4, atol=0)
+            torch.testing.assert_close(rank[case][0].mean(), mean_losses.mean(), rtol=1e-4, atol=0)
             assert float((rank[case][1] - moved).norm() / moved.norm()) < 1e-9, case
 
 
