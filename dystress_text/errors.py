@@ -10,6 +10,7 @@ from collections.abc import Iterable
 OTHER_NAMES = {
     "base_model": "model_name_or_path",
     "batch_size": "train_batch_size",
+    "beside": "hybrid",  # of 0.2
     "bf16": "mixed_precision",
     "bs": "train_batch_size",
     "data": "train_file",

@@ -1,7 +1,7 @@
-"""The figures of the paper's text table, for presets, evaluation and reports.
+"""Results of the paper's text table, for presets, evaluation and reports.
 
-Table stsresall: BERT-base uncased, one epoch of Wiki1M, one run per row. vision/evaluation/paper.py
-has those of the image tables.
+Table stsresall: BERT-base uncased, one epoch of Wiki1M, one run per row. The image tables are in
+vision/evaluation/paper.py.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ TABLE = "stsresall"
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of the table with its upper (STS) and lower (transfer) half, which are of one model."""
+    """One model's row in the STS part and the transfer part of the table."""
 
     name: str  # as printed; ``+``, ``*`` and ``**`` are shifts of -0.2, -0.4 and -0.6
     preset: str  # sts-PROFILE-TAU_MIN-TAU_MAX; the profile's name includes the shift
     loss: str
-    sts: tuple[float, ...]  # the seven figures of the upper half
-    transfer: tuple[float, ...]  # of the lower half
-    # averages of both; three of the upper half differ from :func:`average`
+    sts: tuple[float, ...]  # seven tasks
+    transfer: tuple[float, ...]  # seven tasks
+    # both averages as printed; three of STS are wrong
     printed: tuple[float, float]
 
     def figures(self, group: str) -> Row:
-        """Return the figures by task of ``sts`` or ``transfer``."""
+        """Return the results of a group, ``sts`` or ``transfer``, by task."""
         figures = self.sts if group == "sts" else self.transfer
         return dict(zip(TASKS[group], figures, strict=True))
 
     @property
     def title(self) -> str:
-        """What records call the row."""
+        """The name of the row in records."""
         return f"Table {TABLE}, row {self.name}"
 
-    def about(self) -> str:
-        """Return table, row and averages, on one line."""
+    def summary(self) -> str:
+        """Return table, row and averages on one line."""
         sts = average(self.figures("sts"))
         transfer = average(self.figures("transfer"))
         printed = ""
@@ -119,9 +119,9 @@ ROWS = (
         (75.50, 85.61),
     ),
 )  # fmt: skip
-BEST = ROWS[7]  # of the STS sets, the default of text runs
+BEST = ROWS[7]  # highest STS average; the default of text runs
 
-SIMCSE = (68.40, 82.41, 74.38, 80.91, 78.56, 76.85, 72.23)  # as in SimCSE's own paper
+SIMCSE = (68.40, 82.41, 74.38, 80.91, 78.56, 76.85, 72.23)  # from SimCSE's paper
 PUBLISHED: dict[str, dict[str, Row]] = {
     group: {row.name.replace("(repro.)", "(paper's repro.)"): row.figures(group) for row in ROWS}
     for group in GROUPS

@@ -19,10 +19,9 @@ _SMALL: dict[str, Any] = {
     "num_train_epochs": 10,
 }
 
-# What SimCSE's scripts set. Kept otherwise: the precision of a CPU, where those scripts do not run
-# (bf16: 61.39 on STS-B dev at a small scale, fp32: 61.41), torch's AdamW (transformers' of then:
-# 61.39 too), no smaller last batch of an epoch (64 of Wiki1M's sentences in batches of 512), an
-# evaluation after the last step. docs/from-simcse.md has all.
+# The settings of SimCSE's scripts. Four differences remain: bf16 on a CPU (STS-B dev at a small
+# scale: 61.39, fp32 61.41); torch's AdamW (transformers': 61.39 too); no smaller last batch of an
+# epoch; an evaluation after the last step. docs/from-simcse.md lists all.
 _PAPER: dict[str, Any] = {
     "model_name_or_path": "bert-base-uncased",
     "pooler_type": "cls",
@@ -41,24 +40,24 @@ _PAPER: dict[str, Any] = {
 }
 
 
-def _with_loss(about: str, loss: str) -> Preset:
-    """Return the paper's settings with a loss that is not of its table."""
-    return Preset(f"{about}; not a row of the paper", {**_PAPER, "loss": loss})
+def _with_loss(description: str, loss: str) -> Preset:
+    """Return the paper's settings with a loss that is not in its table."""
+    return Preset(f"{description}; not a row of the paper", {**_PAPER, "loss": loss})
 
 
-# above s = -shift a shifted profile is the constant tau_max, so that constant is its control
+# controls of shifted profiles, which are the constant tau_max above s = -shift
 CONTROLS = {
     f"sts-constant-{tau}": _with_loss("a constant temperature as a control", f"infonce({tau})")
     for tau in (0.03, 0.04, 0.06, 0.07)
 }
 
-# other papers' rules at their published settings; those of images where none are published for text
+# reweightings of other papers at their published settings, for text where there are any
 RULE_PRESETS = {
     "rule-debiased": _with_loss(
-        "Chuang et al. 2020, images' setting", "infonce(debiased(0.5, tau_plus=0.1))"
+        "Chuang et al. 2020, setting for images", "infonce(debiased(0.5, tau_plus=0.1))"
     ),
     "rule-hcl": _with_loss(
-        "Robinson et al. 2021, images' setting", "infonce(hcl(0.5, beta=1, tau_plus=0.1))"
+        "Robinson et al. 2021, setting for images", "infonce(hcl(0.5, beta=1, tau_plus=0.1))"
     ),
     "rule-focal": _with_loss("Hou and Li 2023, Focal-InfoNCE", "infonce(focal(0.05, margin=0.3))"),
     "rule-adnce": _with_loss(
@@ -66,21 +65,21 @@ RULE_PRESETS = {
         "infonce(adnce(0.07, mu=0.4, sigma=1, weigh_positive=True))",
     ),
     "rule-hardness": _with_loss(
-        "sentence-transformers' hardness weights with LLaVE's strength",
+        "hardness weights of sentence-transformers with LLaVE's strength",
         "infonce(hardness(0.05, hardness_strength=9))",
     ),
     "rule-rince": _with_loss(
-        "Chuang et al. 2022, images' q and lam", "rince(0.05, q=0.1, lam=0.01)"
+        "Chuang et al. 2022, q and lam for images", "rince(0.05, q=0.1, lam=0.01)"
     ),
     "rule-siglip": _with_loss("Zhai et al. 2023", "siglip(logit_scale=10, logit_bias=-10)"),
     "rule-temo": _with_loss(
-        "TeMo, setting of images with texts",
+        "TeMo, setting for images with texts",
         "infonce(temo(0.01, alpha=0.04), detach_temperature=False)",
     ),
 }
 
-# SimCSE's released models: encoder, batch, peak learning rate and the published average over the
-# seven STS sets (Gao et al., EMNLP 2021, and the model list of its repository)
+# SimCSE's released models: encoder, batch size, peak learning rate, published average over seven
+# STS sets (Gao et al., EMNLP 2021, and the model list of its repository)
 SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
     "unsupervised-bert-base": ("bert-base-uncased", 64, 3e-5, 76.25),
     "unsupervised-bert-large": ("bert-large-uncased", 64, 1e-5, 78.41),
@@ -94,7 +93,7 @@ SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
 
 
 def _simcse(name: str) -> Preset:
-    """Return the recipe of one of SimCSE's models: the paper's with a constant temperature."""
+    """Return the recipe of one of SimCSE's released models."""
     encoder, batch, rate, average = SIMCSE_MODELS[name]
     settings = {
         **_PAPER,
@@ -105,21 +104,21 @@ def _simcse(name: str) -> Preset:
     }
     data = "Wiki1M"
     if name.startswith("supervised"):
-        # SimCSE's script has four processes: the mean of what they send is a quarter of the
-        # gradient, clipped at 1
+        # SimCSE's script averages over four processes, each with the loss of the global batch, so
+        # that it clips a quarter of the gradient at 1
         settings |= {"supervised": True, "num_train_epochs": 3, "max_grad_norm": 4.0}
         data = "three epochs of NLI, --train_file nli_for_simcse.csv, clipped as by four processes"
     return Preset(f"SimCSE's {name} on {data}; published STS average {average:.2f}", settings)
 
 
-# what a sweep runs together
+# groups of presets for sweeps
 TABLES: dict[str, tuple[str, ...]] = {
     "sts": tuple(row.preset for row in ROWS),
     "controls": tuple(CONTROLS),
     "rules": tuple(RULE_PRESETS),
 }
 
-# the list begins with what a newcomer needs
+# --list_presets shows them in this order: first what a newcomer needs
 PRESETS: dict[str, Preset] = {
     "own-text": Preset(
         "word vectors for your own text in seconds, no network and no GPU, docs/recipe.md; "
@@ -159,9 +158,14 @@ PRESETS: dict[str, Preset] = {
         {**_SMALL, "max_steps": 1000},
     ),
     "paper": Preset(
-        f"BERT-base on Wiki1M as in the paper, the default: {BEST.about()}", _PAPER, (BEST.title,)
+        f"BERT-base on Wiki1M as in the paper, the default: {BEST.summary()}",
+        _PAPER,
+        (BEST.title,),
     ),
-    **{row.preset: Preset(row.about(), {**_PAPER, "loss": row.loss}, (row.title,)) for row in ROWS},
+    **{
+        row.preset: Preset(row.summary(), {**_PAPER, "loss": row.loss}, (row.title,))
+        for row in ROWS
+    },
     **CONTROLS,
     **RULE_PRESETS,
     **{name: _simcse(name) for name in SIMCSE_MODELS},

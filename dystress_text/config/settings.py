@@ -25,31 +25,29 @@ class TextSettings:
 
     model_name_or_path: str = option(
         "bert-base-uncased",
-        "Folder or hub name of an encoder, of a SimCSE checkpoint, or of a sentence-transformers "
-        "model, whose pooling, head, normalisation and length limit are kept; static for a new "
-        "table of word vectors; bert-mini-wiki for the small encoder that comes with the package.",
+        "Folder or hub name of an encoder, a SimCSE checkpoint, or a sentence-transformers model, "
+        "which keeps its pooling, head, normalisation and length limit; static for a new table of "
+        "word vectors; bert-mini-wiki for the package's small encoder.",
     )
-    dim: int = option(512, "static: numbers of a word's vector.", interval="[1, 65536]")
+    dim: int = option(512, "static: dimensions of a word vector.", interval="[1, 65536]")
     vocabulary: str = option(
         "embedded",
-        "static: English word pieces that come with the package, or pieces learned from the text, "
-        "in any language.",
+        "static: the package's English word pieces, or pieces learned from text in any language.",
         choices=["embedded", "text"],
     )
     hybrid: str | None = option(
         None,
-        "static: sentence-transformers model, folder or hub name, that the words are for: the "
-        "saved model's vectors are that model's, whose weights stay as they are, with the words' "
-        "behind them. Without a --vocabulary a new table has that model's, so that one ONNX graph "
-        "can hold both.",
+        "static: a sentence-transformers model, folder or hub name. The saved model concatenates "
+        "its embedding, whose weights stay fixed, and the static one. Without --vocabulary a new "
+        "table takes its vocabulary, so that one ONNX graph can hold both.",
     )
     pooler_type: str = option(
         "cls",
-        "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (token: for decoders); a "
-        "sentence-transformers model keeps its own.",
+        "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (the last token, for "
+        "decoders); a sentence-transformers model keeps its own.",
     )
     dropout: float | None = option(
-        None, "Every dropout rate of the encoder; default its own.", interval="[0, 1)"
+        None, "All dropout rates of the encoder; default its own.", interval="[0, 1)"
     )
     mlp_head: bool | None = option(
         None, "Train a head, dense + tanh; default as in SimCSE: with cls only."
@@ -57,54 +55,49 @@ class TextSettings:
     mlp_only_train: bool | None = option(
         None,
         "Drop the head after training; no keeps it in the model. Default as in SimCSE: no with "
-        "--supervised and cls, else yes; a head that the loaded model has is kept.",
+        "--supervised and cls, else yes. The head of a loaded model is kept.",
         nargs="?",
         const=True,
     )
     normalize: bool | None = option(
         None,
-        "Vectors of the saved model have length 1, as stores expect; default yes, or a loaded "
-        "model's own.",
+        "The saved model's vectors have length 1; default yes, or as the loaded model.",
     )
     lora: int | None = option(
         None,
-        "Train only LoRA adapters of this rank, and the head; saving merges them.",
+        "Train only LoRA adapters of this rank, and the head; saving merges the adapters.",
         interval="[1, inf)",
     )
     train_file: list[str] | None = option(
         None,
-        "Sentences, one per line (.txt), a table (.csv, .tsv, .jsonl, .parquet), or the name of a "
-        "data set on the hub; the ending decides, and .gz, .xz or .bz2 may follow. Several of a "
-        "kind, or a quoted pattern such as 'tickets-*.csv', are one text. Default Wiki1M.",
+        "Sentences, one per line (.txt), a table (.csv, .tsv, .jsonl, .parquet), or a data set of "
+        "the hub by name; .gz, .xz or .bz2 may follow. Several files, or a quoted pattern such as "
+        "'tickets-*.csv', are concatenated. Default Wiki1M.",
     )
     text_columns: list[str] | None = option(
         None,
-        "Column of a table, or several, which are joined by a space; default its only one, or text "
-        "or sentence. With --supervised anchor first; default anchor, positive and negative by "
-        "these names, else all.",
+        "Columns of a table, joined by a space; default its only one, or text or sentence. With "
+        "--supervised: anchor, positive, negatives; default the columns of these names, else all.",
     )
     sample: str = option(
         "line",
-        "A sample of a text file is a line, or a document between blank lines.",
+        "A sample of a text file: a line, or a document, which ends at a blank line.",
         choices=["line", "document"],
     )
     views: str = option(
         "dropout",
-        "The two views of a sample: the sample twice, with other dropout, or two crops of it, "
-        "drawn anew each time. Crops need no dropout, and a sample may be a paragraph or a "
-        "document. With --supervised the texts of a row are its views.",
+        "The two views of a sample: two dropout masks, or two random crops, for which a sample may "
+        "be a paragraph or a document. With --supervised the texts of a row are its views.",
         choices=["dropout", "crop"],
     )
-    crop_min: float = option(
-        0.2, "crop: least share of the sample's words in a crop.", interval="(0, 1]"
-    )
+    crop_min: float = option(0.2, "crop: least share of a sample in a crop.", interval="(0, 1]")
     crop_max: float = option(
-        0.6, "crop: greatest share; it is drawn evenly between the two.", interval="(0, 1]"
+        0.6, "crop: greatest share; uniform between the two.", interval="(0, 1]"
     )
     held_out: int = option(
         500,
-        "crop or --supervised with --eval_set none: most texts or rows that are not trained on and "
-        "tell whether training helped; a tenth, at least 25 (docs/did-it-help.md).",
+        "crop or --supervised, with --eval_set none: hold out a tenth of the samples, at least 25 "
+        "and at most this many, to measure whether training helped (docs/did-it-help.md).",
         interval="[0, inf)",
     )
     supervised: bool = option(
@@ -112,12 +105,10 @@ class TextSettings:
     )
     loss: str = option(
         "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
-        "The loss: an objective of a temperature or of a rule with one (docs/losses.md), such as "
+        "The loss: an objective with a temperature or a reweighting (docs/losses.md), such as "
         "infonce(0.05).",
     )
-    drop_duplicates: bool = option(
-        False, "Train on the first alone of samples with the same tokens; says how many."
-    )
+    drop_duplicates: bool = option(False, "Drop samples that have the tokens of an earlier one.")
     do_mlm: bool = option(
         False, "Add a masked-language-model loss on the same sentences and encoder."
     )
@@ -128,25 +119,25 @@ class TextSettings:
         0.15, "do_mlm: share of masked tokens.", interval="(0, 1)", needs="do_mlm"
     )
     max_train_samples: int | None = option(
-        None, "Use only the first sentences or rows, so many.", interval="[2, inf)"
+        None, "Use only the first N sentences or rows.", interval="[2, inf)"
     )
     max_seq_length: int = option(
         32,
-        "Most tokens of a training sentence or view; evaluation uses the encoder's limit.",
+        "Truncate training sentences to this many tokens; evaluation uses the encoder's limit.",
         interval="[3, inf)",
     )
     data_dir: str | None = option(
-        None, "Folder of prepared data; default: where dystress prepare puts them."
+        None, "Folder of prepared data; default that of dystress prepare."
     )
     push_to_hub: str | None = option(
-        None, "Upload the model at the end to OWNER/NAME of the hub, which is made first."
+        None, "Upload the model at the end to OWNER/NAME on the hub, which is created first."
     )
 
     def __post_init__(self) -> None:
         check_options(self)
         for entry in fields(self):
-            of_crops = entry.name in ("crop_min", "crop_max")
-            if of_crops and self.views != "crop" and getattr(self, entry.name) != entry.default:
+            sets_crop = entry.name in ("crop_min", "crop_max")
+            if sets_crop and self.views != "crop" and getattr(self, entry.name) != entry.default:
                 raise ParameterError(entry.name, "has no effect without --views crop")
         if self.crop_min > self.crop_max:
             reason = f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}"
@@ -154,7 +145,7 @@ class TextSettings:
 
     @property
     def cropped(self) -> bool:
-        """Whether the views of a sample are two crops; those of a row are its texts."""
+        """Whether the views of a sample are two crops; a row's views are its texts."""
         return self.views == "crop" and not self.supervised
 
 
@@ -163,7 +154,7 @@ PROGRAM = Program((TextSettings, EvaluationSettings, TrainingSettings), PRESETS,
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All settings of a run; ``given`` are the options that a user has named."""
+    """All settings of a run; ``given`` holds the names of the options that the user has given."""
 
     text: TextSettings
     evaluation: EvaluationSettings
@@ -174,7 +165,7 @@ class RunSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> RunSettings:
-        """Return the settings that options make on top of a preset, which may be one of them."""
+        """Return the settings of options on top of a preset, which ``preset`` names."""
         (text, evaluation, training), loss, preset = PROGRAM.settings(given)
         from dystress_text.losses.objectives import ContrastiveLoss
 
@@ -186,14 +177,14 @@ class RunSettings:
         if text.held_out and "held_out" in given:
             sets = " ".join(set(evaluation.eval_set) - {"none"})
             if sets:
-                reason = f"has no effect beside --eval_set {sets}, which tells more; leave one out"
+                reason = f"has no effect with --eval_set {sets}; leave one out"
                 raise ParameterError("held_out", reason)
             if text.views != "crop" and not text.supervised:
                 raise ParameterError("held_out", "requires --views crop or --supervised")
         return cls(text, evaluation, training, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:
-        """Return every option by its name; one file alone is a text, as in earlier records."""
+        """Return every option by name, in the form of ``run.json``: one file as a string."""
         options = vars(self.text) | vars(self.evaluation) | vars(self.training)
         files = self.text.train_file
         if files is not None and len(files) == 1:
@@ -201,9 +192,9 @@ class RunSettings:
         return {"preset": self.preset, **options, "eval_set": " ".join(self.evaluation.eval_set)}
 
     def asked(self) -> dict[str, Any]:
-        """Return the options that a finished run must have had to be this one.
+        """Return the options by which a finished run is recognised as this one.
 
-        The others follow from encoder, text and evaluation.
+        The others are derived from encoder, text and evaluation.
         """
         follow = {"pooler_type", "train_batch_size", "learning_rate"} - self.given
         follow.add("metric_for_best_model")

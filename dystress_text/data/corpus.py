@@ -1,12 +1,10 @@
-"""Training samples: tokenised once and memory-mapped, or kept as text of which each batch takes two
-crops.
+"""Training samples: tokenised once and memory-mapped, or kept as text for crops.
 
-The tokens stay in the cache, by the content of the text, the tokenizer and the length; for crops,
-which are tokenised later, the text itself. A :class:`CorpusReport` counts what is left out or
-noteworthy.
+The cache key is the content of the text, the tokenizer and the length; for crops, which are
+tokenised per batch, the text alone. A :class:`CorpusReport` counts what is skipped or noteworthy.
 
 ``datasets.map`` is not used: its batches take three times as long, it trains on a damaged cache,
-and report and equal samples would need files beside it (docs/performance.md).
+and report and duplicates would need files of their own (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -41,11 +39,11 @@ from dystress_text.io.text_lines import CorpusReport
 from dystress_text.models.static import unknown_token
 from dystress_text.training.batches import Batch
 
-FORMAT = 13  # version of the cache; raise it with the layout of the files or the reading of a text
+FORMAT = 14  # version of the cache; raise it when the files or the reading of a text change
 TOKENS = "tokens.bin"  # memory-mapped
-REST = "rest.npz"  # all else; the format has checksums of its own
-CHUNK = 256  # sentences that are tokenised at a time
-# shares of unknown tokens, or of sentences that the tokenizer makes equal
+REST = "rest.npz"  # the other arrays; the format has checksums
+CHUNK = 256  # sentences tokenised at a time
+# shares of unknown tokens, or of different sentences with equal tokens
 WARNED = 0.05
 REFUSED = 0.5
 
@@ -55,14 +53,14 @@ class Corpus:
     """Training samples in a memory-mapped file, one after another.
 
     Attributes:
-        content: (total,) of all sentences: token ids, or bytes of UTF-8.
-        offsets: (samples * columns + 1,) where each sentence begins.
-        first: (distinct samples,) numbers of the samples that equal no earlier one.
-        some: distinct sentences from the whole text, each a sample's first; the same for all seeds.
-        report: what was read, and what is noteworthy.
+        content: token ids or UTF-8 bytes of all sentences, (total,).
+        offsets: start of each sentence, (samples * columns + 1,).
+        first: indices of the samples that equal no earlier one, (distinct samples,).
+        some: distinct first sentences of random samples; the same for all seeds.
+        report: counts of what was read.
         identity: checksums of the text and of the tokenizer.
-        columns: sentences of a sample.
-        chosen: numbers of the samples that count, renumbered from 0; None for all.
+        columns: number of sentences in a sample.
+        chosen: indices of the samples to use; None for all.
     """
 
     content: NDArray[np.integer]
@@ -81,32 +79,32 @@ class Corpus:
 
     @property
     def rows(self) -> int:
-        """Rows of a batch for each sample; of one row the encoder makes two dropout views."""
+        """Rows of a batch per sample; one row is encoded twice, under two dropout masks."""
         return 2
 
     def numbers(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers that samples (n,) have in the text."""
+        """Return the indices of samples (n,) in the whole text, (n,)."""
         if self.chosen is None:
             return samples
         return self.chosen[samples]
 
     def distinct(self) -> Self:
-        """Return the corpus with the first alone of samples with the same tokens."""
+        """Return the corpus without samples that have the tokens of an earlier one."""
         return replace(self, chosen=self.first)
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        """Return the rows of samples (n,): the first row of all samples, then the second and so on.
+        """Return the rows of samples (n,): first rows of all samples, then second rows and so on.
 
         Returns:
-            ``token_ids`` (tokens,), row after row; ``lengths`` (n * rows,) of the rows;
-            ``longest``, the greatest of them, as a number.
+            ``token_ids`` (tokens,), the rows concatenated; ``lengths`` (n * rows,); ``longest``,
+            the greatest length.
         """
         raise NotImplementedError
 
 
 @dataclass(eq=False)
 class TokenizedCorpus(Corpus):
-    """Samples of one or several sentences as token ids, special tokens included."""
+    """Samples as token ids, special tokens included."""
 
     @property
     def rows(self) -> int:
@@ -119,7 +117,7 @@ class TokenizedCorpus(Corpus):
         return self._spans(starts, self.offsets[sentences + 1] - starts)
 
     def _spans(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Batch:
-        """Return a batch of spans of tokens that begin at ``starts`` (n,), of ``lengths`` (n,)."""
+        """Return a batch of spans of tokens with ``starts`` (n,) and ``lengths`` (n,)."""
         shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)  # (tokens,)
         indices = shifts + np.arange(lengths.sum())
         return {
@@ -128,21 +126,21 @@ class TokenizedCorpus(Corpus):
             "longest": int(lengths.max()),
         }
 
-    def texts_with(self, vocabulary: int) -> Tensor:
-        """Return the number of sentences that have each token, (vocabulary,)."""
+    def document_frequencies(self, vocabulary: int) -> Tensor:
+        """Return the document frequency of each token, (vocabulary,)."""
         counts = np.zeros(vocabulary, np.int64)
         for start in range(0, len(self.offsets) - 1, 10_000):
             ends = self.offsets[start : start + 10_001]
             sentence = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
             tokens = self.content[ends[0] : ends[-1]]
-            pairs = np.unique(sentence * vocabulary + tokens)  # of sentence and token
+            pairs = np.unique(sentence * vocabulary + tokens)  # (sentence, token) as one number
             counts += np.bincount(pairs % vocabulary, minlength=vocabulary)
         return torch.from_numpy(counts)
 
 
 @dataclass(eq=False, kw_only=True)
 class TokenCroppedCorpus(TokenizedCorpus):
-    """Token ids of which each batch takes two crops, for a static model, which knows no context."""
+    """Token ids cropped for each batch; for static models, which see no context."""
 
     crops: Crops
 
@@ -160,12 +158,12 @@ class TokenCroppedCorpus(TokenizedCorpus):
 
 @dataclass(eq=False, kw_only=True)
 class TextCroppedCorpus(Corpus):
-    """Text of which each batch takes two crops; they are tokenised while earlier batches train.
+    """Text whose crops are tokenised for each batch.
 
     Attributes:
-        crops: draws them.
-        backend: the tokenizer, which cuts at the training length.
-        padding: the token that stands for a crop without one.
+        crops: draws the crops.
+        backend: the tokenizer, truncating at the training length.
+        padding: id of the token for a crop without tokens.
     """
 
     crops: Crops
@@ -198,15 +196,18 @@ def load_corpus(
     cache_dir: str | Path | None = None,
     crops: Crops | None = None,
 ) -> Corpus:
-    """Return the samples of a training text, from the cache if it has them.
+    """Read and tokenise a training text, or load it from the cache.
 
     Args:
         text: the source.
-        tokenizer: of the model.
-        max_seq_length: special tokens included.
-        max_samples: only the first ones, so many.
-        cache_dir: in place of the user's cache.
-        crops: each batch has two crops of each sample in its place.
+        tokenizer: the model's tokenizer.
+        max_seq_length: greatest length in tokens, special tokens included.
+        max_samples: number of samples to read; None for all.
+        cache_dir: cache folder; default :func:`cache_root`.
+        crops: settings of the crops; None for whole samples.
+
+    Raises:
+        ParameterError: the text cannot be used, or the tokenizer cannot read it.
     """
     if not tokenizer.is_fast:
         reason = f"{type(tokenizer).__name__} has no fast (tokenizers) form"
@@ -226,7 +227,7 @@ def load_corpus(
     key = f"{FORMAT} {most} {text.columns} {text.unit} {content}"
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
     try:
-        # another run may be reading the same text
+        # another run may be reading the same text now
         with locked(folder.with_name(f".{folder.name}{LOCK}"), wait=True):
             corpus = _open_cached(folder, identity, text.columns)
             if corpus is None:
@@ -250,7 +251,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-Row = tuple[str, NDArray[np.integer]]  # a sentence, and what is kept of it
+Row = tuple[str, NDArray[np.integer]]  # a sentence, and its tokens or bytes
 Encode = Callable[[Iterable[str], CorpusReport], Iterator[Row]]
 
 
@@ -260,20 +261,20 @@ def _encoded(
     sentences: Iterable[str],
     report: CorpusReport,
 ) -> Iterator[Row]:
-    """Yield sentences as token ids, one of padding if there is none; count what is lost."""
+    """Yield sentences with their token ids, and count truncated ones and unknown tokens."""
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
     special = backend.num_special_tokens_to_add(False)
-    # the backend's own: GPT-2's tokenizer names its end token, and yet knows all bytes
+    # not the tokenizer's: GPT-2's names its end token, but has no unknown bytes
     token = unknown_token(backend)
     unknown: Any = None if token is None else backend.token_to_id(token)
     remaining = iter(sentences)
     number = 0
-    cut = -1  # the last sample that was
+    cut = -1  # the last truncated sample
     while chunk := list(islice(remaining, CHUNK)):
         try:
             encodings = backend.encode_batch_fast(chunk)
-        except Exception as error:  # the library has no other kind
-            # such as a model without a token for the unknown
+        except Exception as error:  # tokenizers raises no subclass
+            # such as a model without an unknown token
             reason = f"its tokenizer cannot read the text: {error}"
             raise ParameterError("model_name_or_path", reason) from error
         for sentence, encoding in zip(chunk, encodings, strict=True):
@@ -297,7 +298,7 @@ def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[Row]:
 def _write(
     text: TrainingText, most: int | None, encode: Encode, folder: Path, report: CorpusReport
 ) -> None:
-    """Write the files of the cache, and complete the report."""
+    """Write the files of the cache and fill in the report."""
     offsets = array("q", [0])
     hashes = array("q")
     dtype = ""
@@ -320,7 +321,7 @@ def _write(
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns, 2)
     report.equal = _equal_share(by_sample)
     _, first = np.unique(by_sample[:, :, 1], axis=0, return_index=True)
-    about = {
+    metadata = {
         "dtype": dtype,
         "sha256": sha256_of(folder / TOKENS),
         "report": asdict(report),
@@ -330,19 +331,19 @@ def _write(
         folder / REST,
         offsets=offsets,
         first=np.sort(first),
-        about=np.frombuffer(json.dumps(about).encode(), np.uint8),
+        metadata=np.frombuffer(json.dumps(metadata).encode(), np.uint8),
     )
 
 
 def _hashes(sentence: str, kept: NDArray[np.integer]) -> tuple[int, int]:
-    """Return hashes of a sentence, white space aside, and of what is kept of it."""
+    """Return hashes of a sentence, ignoring white space, and of its tokens or bytes."""
     return hash(" ".join(sentence.split())), hash(kept.tobytes())
 
 
 def _equal_share(hashes: NDArray[np.int64]) -> float:
-    """Return the share of sentences of which the same is kept as of an earlier one that differs.
+    """Return the share of sentences with the tokens of an earlier, different sentence.
 
-    It is that of the column that has most; ``hashes`` are (samples, columns, 2).
+    ``hashes`` are (samples, columns, 2); the result is the maximum over columns.
     """
     shares = []
     for sentences, kept in hashes.transpose(1, 2, 0):  # (samples,) each
@@ -359,12 +360,12 @@ def _some_sentences(text: TrainingText, sentences: int) -> list[str]:
 
 
 def _open_cached(folder: Path, identity: str, columns: int) -> Corpus | None:
-    """Return a corpus of the cache; None if it is not there or damaged."""
+    """Return a cached corpus; None if there is none, or a damaged one."""
     if not folder.is_dir():
         return None
     try:
         return _open(folder, identity, columns)
-    except Exception as error:  # zip, numpy and JSON have many kinds
+    except Exception as error:  # zip, NumPy and JSON raise many types
         warnings.warn(
             f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=3
         )
@@ -375,16 +376,16 @@ def _open(folder: Path, identity: str, columns: int) -> Corpus:
     with np.load(folder / REST, allow_pickle=False) as rest:
         offsets = rest["offsets"]
         first = rest["first"]
-        about = json.loads(rest["about"].tobytes())
-    if sha256_of(folder / TOKENS) != about["sha256"]:
+        metadata = json.loads(rest["metadata"].tobytes())
+    if sha256_of(folder / TOKENS) != metadata["sha256"]:
         raise ValueError("the tokens are not what was written")
-    tokens = np.memmap(folder / TOKENS, about["dtype"], "r")
-    report = CorpusReport(**about["report"])
-    return Corpus(tokens, offsets, first, about["some"], report, identity, columns)
+    tokens = np.memmap(folder / TOKENS, metadata["dtype"], "r")
+    report = CorpusReport(**metadata["report"])
+    return Corpus(tokens, offsets, first, metadata["some"], report, identity, columns)
 
 
 def _report_of_crops(corpus: TextCroppedCorpus, encode: Encode) -> CorpusReport:
-    """Return the report with what the tokenizer loses in crops of some sentences."""
+    """Return the report with the tokenizer's losses estimated on crops of some sentences."""
     crops = replace(corpus.crops, seed=0)
     views: list[str] = []
     for i, text in enumerate(corpus.some):
@@ -398,15 +399,12 @@ def _report_of_crops(corpus: TextCroppedCorpus, encode: Encode) -> CorpusReport:
 
 
 def _check(report: CorpusReport, name: str) -> None:
-    """Refuse a text that cannot be cropped, or of which the tokenizer loses most.
-
-    Warn where it loses much.
-    """
+    """Refuse a text without crops or one that the tokenizer cannot read; warn if it loses much."""
     lost = max(report.unknown / max(1, report.tokens), report.equal)
     problem = (
         f"its tokenizer loses much of {name!r} ({report.summary()}): name an encoder whose "
-        "vocabulary has the script of the text (static with --vocabulary text has any), and its "
-        "case where only case differs, or raise max_seq_length if sentences begin alike"
+        "vocabulary has the script and the case of the text (static with --vocabulary text has), "
+        "or raise max_seq_length if sentences begin alike"
     )
     if lost >= REFUSED:
         raise ParameterError("model_name_or_path", problem)

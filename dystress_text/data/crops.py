@@ -1,8 +1,6 @@
-"""Two crops of a sample as its views: spans of its words, drawn anew each time that the sample
-comes.
+"""Draw two crops of a sample as its views: random spans of its words or tokens.
 
-Source: "Cropping outperforms dropout" (arXiv 2508.03453, TMLR 2026). Dropout stays as the encoder
-    has it.
+Source: "Cropping outperforms dropout" (arXiv 2508.03453, TMLR 2026). Dropout stays on.
 """
 
 from __future__ import annotations
@@ -15,21 +13,21 @@ from numpy.typing import NDArray
 
 from dystress_text.io.text_lines import UNSPACED
 
-# each character of a script without spaces is a word
+# in scripts without spaces each character counts as a word
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
-LEAST = 4  # words of a crop
-LEAST_TOKENS = 3  # of a crop of tokens
+LEAST = 4  # least words of a crop
+LEAST_TOKENS = 3  # least tokens of a crop of tokens
 
 
 @dataclass(frozen=True)
 class Crops:
-    """How a sample is cropped.
+    """Settings of the crops; seed, step and sample determine both crops.
 
     Attributes:
-        seed: of the run; with the step and the sample it decides both crops.
-        low: least share of the sample's words.
-        high: greatest share; the share is drawn evenly between the two.
-        most: words of a crop, cut before its place is drawn: the encoder would not read the others.
+        seed: seed of the run.
+        low: least share of a sample in a crop.
+        high: greatest share; the share is uniform between the two.
+        most: greatest length of a crop, in words or tokens: the encoder reads no more.
     """
 
     seed: int
@@ -38,7 +36,7 @@ class Crops:
     most: int = 32
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
-        """Return two crops, independent of each other; they may overlap."""
+        """Return two independent crops, which may overlap; a short text twice as it is."""
         words = [word.span() for word in WORD.finditer(text)]
         if len(words) < 2 * LEAST:
             return [text, text]
@@ -56,19 +54,26 @@ class Crops:
         samples: NDArray[np.int64],
         least: int = LEAST_TOKENS,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where both crops of samples (n,) begin, and their lengths, both (2, n)."""
-        # the draws of default_rng([seed, step, sample]).random((2, 2)), in half of the time
+        """Return the starts and lengths of both crops of each sample, both (2, n).
+
+        Args:
+            lengths: lengths of the samples, (n,), in words or tokens.
+            step: the training step.
+            samples: indices of the samples, (n,).
+            least: least length of a crop.
+        """
+        # equal to default_rng([seed, step, sample]).random((2, 2)), in half the time
         entropy = np.empty((len(samples), 3), np.uint32)
         entropy[:] = np.stack(np.broadcast_arrays(self.seed, step, samples), axis=1)
         bits = np.array([np.random.PCG64(each).random_raw(4) for each in entropy])  # (n, 4)
-        draws = (bits >> np.uint64(11)) * 2.0**-53  # evenly from [0, 1)
-        shares, places = draws.reshape(-1, 2, 2).T  # (2, n) each
+        draws = (bits >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1)
+        shares, positions = draws.reshape(-1, 2, 2).T  # (2, n) each
         counts = np.rint((self.low + shares * (self.high - self.low)) * lengths)
         counts = np.clip(counts, min(least, self.most), np.minimum(lengths, self.most))
-        firsts = np.floor(places * (lengths - counts + 1))
+        firsts = np.floor(positions * (lengths - counts + 1))
         return firsts.astype(np.int64), counts.astype(np.int64)
 
 
 def too_short(text: str) -> bool:
-    """Return whether a sample is shorter than two crops, so that it is used whole."""
+    """Return whether a text is shorter than two crops; it is then used whole."""
     return len(WORD.findall(text)) < 2 * LEAST

@@ -1,9 +1,7 @@
-"""The quickstart's corpus: English sentences from the interpreter's own documentation, no network
-needed.
+"""Collect the quickstart's corpus: about 15,000 English sentences from Python's own documentation.
 
-The sentences, about 15,000, come from the docstrings of the standard library's source files, which
-are parsed and never imported, and from the topics of the language reference in ``pydoc_data``. They
-differ between versions of Python, so a run records the file's hash.
+They come from docstrings of the standard library, which is parsed and never imported, and from the
+language reference in ``pydoc_data``. They differ between versions of Python.
 """
 
 from __future__ import annotations
@@ -20,26 +18,18 @@ from dystress_text.io.paths import cache_error, cache_root
 
 FORMAT = 1  # version of the cached file; raise it when the definition of a sentence changes
 
-_LEFT_OUT = {
-    "test",
-    "tests",
-    "idle_test",
-    "site-packages",
-    "dist-packages",
-    "__pycache__",
-    "lib2to3",
-}
+_EXCLUDED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3"}
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9)'\"`][.!?])\s+(?=[A-Z])")
 _MARKUP = re.compile(r"[`*|]+")
 _WORD = re.compile(r"[A-Za-z][a-z']*[,.;:!?]*")
 
 
 def documentation_sentences() -> list[str]:
-    """Return distinct English sentences of 4 to 60 words, in the order of the files' names."""
+    """Return distinct English sentences of 4 to 60 words, ordered by file name."""
     library = Path(sysconfig.get_path("stdlib"))
     sentences: dict[str, None] = {}
     for file in sorted(library.rglob("*.py")):
-        if not _LEFT_OUT.isdisjoint(file.relative_to(library).parts):
+        if not _EXCLUDED.isdisjoint(file.relative_to(library).parts):
             continue
         for text in _documentation_of(file):
             for paragraph in re.split(r"\n\s*\n", text):
@@ -48,13 +38,13 @@ def documentation_sentences() -> list[str]:
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Return the English sentences of a paragraph without light markup, white space collapsed."""
+    """Return the English sentences of a paragraph, without markup and repeated white space."""
     text = " ".join(_MARKUP.sub("", paragraph).split())
     return [sentence for sentence in _SENTENCE_END.split(text) if _is_english(sentence)]
 
 
 def write_documentation_corpus() -> Path:
-    """Return the cache's file of the sentences, one a line; write it if it is not there."""
+    """Return the cached file of the sentences, one per line; write it if there is none."""
     version = sysconfig.get_config_var("py_version")
     path = cache_root() / "quickstart" / f"python-{version}-format-{FORMAT}.txt"
     try:
@@ -69,11 +59,11 @@ def write_documentation_corpus() -> Path:
 def _documentation_of(file: Path) -> Iterator[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about invalid escapes in the parsed files
+            warnings.simplefilter("ignore")  # invalid escapes in the parsed files
             tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError, OSError):  # some libraries contain samples of broken source
+    except (SyntaxError, ValueError, OSError):  # the library has samples of broken source
         return
-    if file.name == "topics.py":  # pydoc_data: a dictionary of long texts
+    if file.name == "topics.py":  # pydoc_data: a dictionary of texts
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value

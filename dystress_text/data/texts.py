@@ -1,9 +1,8 @@
-"""Training text: lines of files, columns of tables, or texts from Python.
+"""Read training text from lines of files, columns of tables, or lists in Python.
 
-A column is the one that is named, or the only one, or the one called text or sentence; several that
-are named are one text, with a space between them. With supervision the columns are those that are
-named, or anchor, positive and negatives by these names, or all in order. A run prints the first
-samples as it has read them, by column.
+Without supervision the column is the named one, the only one, or the one called text or sentence;
+several named columns are joined by spaces. With supervision the columns are the named ones, or
+anchor, positive and negative by these names, or all in order.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ WIKI1M = "wiki1m_for_simcse.txt"
 DOCUMENTATION = "python-documentation"
 TEXT_COLUMNS = "text", "sentence"
 FORMATS = f".txt (UTF-8, one sentence a line), {', '.join(READERS)}, or OWNER/NAME on the hub"
-SHOWN = 3  # samples that a run prints
+SHOWN = 3  # samples printed by a run
 SHOWN_LENGTH = 100  # characters of each text
 
 
@@ -50,11 +49,11 @@ class TrainingText:
     """A source of samples.
 
     Attributes:
-        name: for messages.
-        unit: what a sample is: a sentence on a line, a document between blank lines, or a row.
-        column_names: of the sentences of a sample; none where it is a line.
-        lines: yields the sentences in UTF-8, sample after sample, a line each.
-        parameter: for errors.
+        name: name for messages.
+        unit: kind of sample: ``sentence`` (a line), ``document`` (up to a blank line), or ``row``.
+        column_names: names of the sentences of a row; empty for lines and documents.
+        lines: yields the sentences as lines of UTF-8, sample after sample.
+        parameter: the parameter that errors name.
     """
 
     name: str
@@ -65,7 +64,7 @@ class TrainingText:
 
     @property
     def columns(self) -> int:
-        """Sentences of a sample."""
+        """Number of sentences in a sample."""
         return max(1, len(self.column_names))
 
     def checksum(self) -> str:
@@ -76,16 +75,16 @@ class TrainingText:
         return digest.hexdigest()
 
     def report(self, checksum: str = "") -> CorpusReport:
-        """Return a report that has counted nothing yet."""
+        """Return an empty report."""
         return CorpusReport(checksum, self.unit, self.columns)
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
-        """Yield at most ``most`` sentences, sample after sample; count them in ``report``."""
+        """Yield at most ``most`` sentences and count them in ``report``."""
         return read_sentences(self.lines(), report, most)
 
 
 def plain_text(path: Path, documents: bool = False) -> TrainingText:
-    """Return the text of a file with one sample a line, or as a document between blank lines."""
+    """Return the text of a file of lines, or of documents separated by blank lines."""
 
     def lines() -> Iterator[bytes]:
         split = joined_lines if documents else bounded_lines
@@ -100,7 +99,7 @@ def plain_text(path: Path, documents: bool = False) -> TrainingText:
 
 
 def _several(texts: Sequence[TrainingText]) -> TrainingText:
-    """Return texts with the same columns as one."""
+    """Concatenate texts with the same columns."""
     first = texts[0]
     for text in texts:
         if text.column_names != first.column_names:
@@ -114,28 +113,27 @@ def _several(texts: Sequence[TrainingText]) -> TrainingText:
 def _rows(
     table: Table, columns: Sequence[str], supervised: bool, parameter: str
 ) -> Iterator[bytes]:
-    """Yield the cells of these columns, row after row; without supervision joined by spaces.
+    """Yield the cells of columns as lines, row after row; without supervision joined by spaces.
 
-    Line breaks within a cell become spaces. An empty row is left out later, but with supervision an
-    empty cell is refused: one sentence less would shift all others.
+    With supervision an empty cell is an error: skipping it would shift all later cells.
     """
     for index, row in enumerate(table.rows(columns)):
         cells = []
         for name, cell in zip(columns, row, strict=True):
             try:
                 cells.append(_line(cell, supervised))
-            except ValueError as error:  # UnicodeEncodeError too: half a surrogate pair
-                place = f"row {index + 1} of {table.source!r}, column {name!r}"
+            except ValueError as error:  # also UnicodeEncodeError: half a surrogate pair
+                position = f"row {index + 1} of {table.source!r}, column {name!r}"
                 if parameter == "texts":
-                    place = f"item {index}, {name}"
-                raise ParameterError(parameter, f"{place}: {error}") from error
+                    position = f"item {index}, {name}"
+                raise ParameterError(parameter, f"{position}: {error}") from error
         if not supervised:
             cells = [b" ".join(filter(None, cells))]
         yield from cells
 
 
 def _line(cell: Any, in_row: bool) -> bytes:
-    """Return a cell as a line, or say without its content what is wrong with it."""
+    """Return a cell as one line; the error does not quote its content."""
     text = "" if cell is None else cell
     if not isinstance(text, str):
         raise ValueError(f"expected a text, got a value of type {type(text).__name__}")
@@ -146,23 +144,26 @@ def _line(cell: Any, in_row: bool) -> bytes:
 
 
 def reading_lines(text: TrainingText, counts: CorpusReport, dropped: bool) -> list[str]:
-    """Return lines for the user: what a text has, and its first samples, read again.
+    """Return lines for the user: the counts of a text, and its first samples.
 
-    Of ``dropped`` duplicates another line says how many.
+    Args:
+        text: the source, whose first samples are read again.
+        counts: the report of the whole text.
+        dropped: whether duplicates are dropped, which another line reports.
     """
     lines = [f"{counts.summary(dropped)} ({text.name})"]
     most = min(SHOWN * text.columns, counts.sentences)
     for i, sentence in enumerate(text.sentences(text.report(), most)):
         row, column = divmod(i, text.columns)
-        place = f"sample {row + 1}"
+        position = f"sample {row + 1}"
         if text.column_names:
-            place += f", {text.column_names[column]}"
-        lines.append(f"{place}: {shortened(sentence)}")
+            position += f", {text.column_names[column]}"
+        lines.append(f"{position}: {shortened(sentence)}")
     return lines
 
 
 def shortened(text: str) -> str:
-    """Return a text in quotes on one line that standard output can show, cut where it is long."""
+    """Return a text quoted, cut if long, and escaped for the encoding of standard output."""
     shown = repr(text[:SHOWN_LENGTH])
     if len(text) > SHOWN_LENGTH:
         shown += "..."
@@ -170,21 +171,21 @@ def shortened(text: str) -> str:
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def training_text(text: TextSettings) -> TrainingText:
-    """Return the training text that the settings name."""
-    names = text.train_file
+def training_text(settings: TextSettings) -> TrainingText:
+    """Open the training text of the settings; errors name ``train_file`` and other options."""
+    names = settings.train_file
     if names is None or names == [DOCUMENTATION]:
-        if text.supervised:
+        if settings.supervised:
             raise ParameterError("supervised", f"needs rows of texts as --train_file: {FORMATS}")
-        path = wiki1m(text.data_dir) if names is None else write_documentation_corpus()
-        return plain_text(path, text.sample == "document")
+        path = wiki1m(settings.data_dir) if names is None else write_documentation_corpus()
+        return plain_text(path, settings.sample == "document")
     files = [file for name in names for file in _files_of(name)]
-    parts = [_text_of(file, text) for file in dict.fromkeys(files)]
+    parts = [_text_of(file, settings) for file in dict.fromkeys(files)]
     return parts[0] if len(parts) == 1 else _several(parts)
 
 
 def _files_of(name: str) -> list[str]:
-    """Return the files of a pattern, by name; a name alone where it is that of a file."""
+    """Expand a glob pattern; a name that exists is returned as it is."""
     if Path(name).exists() or not has_magic(name):
         return [name]
     files = sorted(file for file in glob(name, recursive=True) if Path(file).is_file())
@@ -193,20 +194,20 @@ def _files_of(name: str) -> list[str]:
     return files
 
 
-def _text_of(name: str, text: TextSettings) -> TrainingText:
+def _text_of(name: str, settings: TextSettings) -> TrainingText:
     path = Path(name)
     if is_table(name):
         if not path.suffix or path.is_file():
-            return table_text(open_table(name), text)
+            return table_text(open_table(name), settings)
     elif path.is_file():
         if ending_of(name) not in ("", ".txt"):
             raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
-        if text.supervised:
+        if settings.supervised:
             reason = f"needs a table as --train_file: {', '.join(READERS)}"
             raise ParameterError("supervised", reason)
-        if text.text_columns is not None:
+        if settings.text_columns is not None:
             raise ParameterError("text_columns", f"{name!r} is a text file without columns")
-        return plain_text(path, text.sample == "document")
+        return plain_text(path, settings.sample == "document")
     problem = "is no file"
     if path.is_dir():
         problem = "is a folder; name a file in it"
@@ -214,10 +215,10 @@ def _text_of(name: str, text: TextSettings) -> TrainingText:
 
 
 def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, TrainingText]:
-    """Return texts from Python, and the settings with their name and checksum as ``train_file``.
+    """Return the settings for texts from Python, and the texts.
 
-    Pairs and triplets of a list are training with supervision; columns of a data set are so where
-    ``supervised`` says it.
+    ``train_file`` becomes their name and checksum, by which a finished run is recognised. A list of
+    pairs or triplets sets ``supervised``; for a data set the user decides.
     """
     if "train_file" in settings.given:
         raise ParameterError("texts", "give texts or train_file, not both")
@@ -225,12 +226,12 @@ def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, Train
     in_rows = not hasattr(texts, "column_names") and len(table.columns) > 1
     text = replace(settings.text, supervised=settings.text.supervised or in_rows)
     read = table_text(table, text, "texts")
-    name = f"{read.name}, sha256 {read.checksum()[:16]}"  # by which a finished run is known again
+    name = f"{read.name}, sha256 {read.checksum()[:16]}"
     return replace(settings, text=replace(text, train_file=[name])), read
 
 
 def table_text(table: Table, settings: TextSettings, parameter: str = "train_file") -> TrainingText:
-    """Return the columns of a table that the settings name, or the usual ones."""
+    """Return the columns of a table that the settings name, else :func:`usual_columns`."""
     if settings.sample == "document":
         reason = "a cell of a table is a sample; documents are those of text files"
         raise ParameterError("sample", reason)
@@ -248,7 +249,7 @@ def table_text(table: Table, settings: TextSettings, parameter: str = "train_fil
 
 
 def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
-    """Return the columns to read where none is named; [] if that is not clear."""
+    """Return the columns to read by default; [] if that is ambiguous."""
     if not supervised:
         if len(columns) == 1:
             return list(columns)
@@ -260,13 +261,12 @@ def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:
-    """Return SimCSE's text, a million Wikipedia sentences: the prepared file, else the hub's."""
+    """Return the file of SimCSE's million Wikipedia sentences: prepared, else from the hub."""
     prepared = data_root(data_dir) / "wiki1m" / WIKI1M
     if prepared.is_file():
         return prepared
     otherwise = (
-        f"no training text: {prepared} does not exist. Three ways on: prepare the data (dystress "
-        "prepare wiki1m); --train_file FILE with one sentence per line; or --preset quickstart, "
-        "which needs no network"
+        f"no training text: {prepared} does not exist. Run dystress prepare wiki1m, give a file "
+        "with --train_file, or take --preset quickstart, which needs no network"
     )
     return published_file(WIKI1M, Path, otherwise)

@@ -1,5 +1,4 @@
-"""Data sets made ready: fetched, checked, unpacked, moved into place.
+"""Data sets for the programs: download, verify, and move into place.
 
-May import: all rooms below simcse, and simcse. Programs: ``dystress prepare``, and for images
-``vision/prepare.py``.
+Programs: ``dystress prepare``, and for images ``vision/prepare.py``.
 """

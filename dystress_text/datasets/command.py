@@ -1,4 +1,4 @@
-"""What the programs that prepare data sets share: options, the list, a set after the other."""
+"""Options and main loop of the programs that prepare data sets."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ Entry = TypeVar("Entry", bound=DataSet)
 def make_parser(
     program: str, description: str | None, known: Mapping[str, DataSet]
 ) -> OneLineParser:
-    """Return the options of a program that prepares the known sets."""
+    """Return the parser of a program that prepares the known sets."""
     parser = OneLineParser(program, description)
     add = parser.add_argument
     add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(known)}), or list")
     add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")
     add(
         "--variant",
-        help="what the data are, if they are knowingly not the published ones; every result then "
-        "says so",
+        help="name of the variant, if the data are not the published ones; results record it",
     )
-    add("--again", action="store_true", help="prepare what is ready once more")
-    add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else see above")
+    add("--again", action="store_true", help="prepare sets again that are ready")
+    add("--data_dir", help="folder of prepared data; default $DYSTRESS_DATA, else see above")
     return parser
 
 
@@ -43,9 +42,9 @@ def run(
     known: Mapping[str, Entry],
     build: Callable[[Entry, Request, Path], Manifest],
 ) -> bool:
-    """Prepare what the options name, or list the sets; return whether all can be had."""
+    """Prepare the sets that the options name, or list all; return whether all are ready."""
     if threading.current_thread() is threading.main_thread():
-        # an orderly end, which leaves nothing half-ready
+        # unwind, so that nothing is left half-ready
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     given = vars(options)
     root = data_root(given.pop("data_dir"))
@@ -53,12 +52,12 @@ def run(
     if names == ["list"]:
         for entry in known.values():
             state = _state(read_manifest(root / entry.name))
-            print(f"{entry.name:15} {entry.about}\n{'':15} {state}")
+            print(f"{entry.name:15} {entry.description}\n{'':15} {state}")
         return True
     for name in names:
         if name not in known:
             listed = ", ".join(known)
-            raise UserError(f"no data set {name!r}; known are {listed}; list alone shows them")
+            raise UserError(f"no data set {name!r}; known are {listed}")
     request = Request(root, **given)
     done = [_prepare(program, known[name], request, build) for name in names]
     return all(done)
@@ -70,7 +69,9 @@ def _prepare(
     request: Request,
     build: Callable[[Entry, Request, Path], Manifest],
 ) -> bool:
-    from dystress_text.datasets.prepare import prepare  # here: help and the list come at once
+    from dystress_text.datasets.prepare import (
+        prepare,
+    )  # here, so that help and the list come at once
 
     try:
         manifest = prepare(entry.name, request, lambda staging: build(entry, request, staging))

@@ -1,4 +1,4 @@
-"""The texts that can be prepared: what they are, where they come from, and under which terms."""
+"""The text data sets that can be prepared, with their sources and terms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dystress_text.errors import DataError
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for: the program's options, and the folder of prepared data."""
+    """Options of the program, and the folder of prepared data."""
 
     root: Path
     source: Path | None = None
@@ -19,23 +19,23 @@ class Request:
     again: bool = False
 
     def compare(self, name: str, source: object, found: str, expected: str) -> None:
-        """Refuse a set that is not the published one, unless the user has named a variant."""
+        """Refuse a set that is not the published one, unless a variant is named."""
         if self.variant is None and found != expected:
             raise DataError(
-                f"{name}: {str(source)!r} holds {found}, {expected} expected; if it is knowingly "
-                "another set, say so with --variant NAME"
+                f"{name}: expected {expected}, {str(source)!r} holds {found}; name another set with "
+                "--variant NAME"
             )
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """One of the sets."""
+    """A data set."""
 
-    name: str  # as the program calls it, and of its folder below the root of prepared data
-    about: str  # what it is and what it is used for
-    terms: str  # under which it may be used
-    repository: str | None = None  # on the hub; None for data that only the user can have
-    files: tuple[str, ...] = ()  # glob patterns of the files in the repository
+    name: str  # on the command line, and of its folder
+    description: str  # what it is and what it is used for
+    terms: str  # licence or terms of use
+    repository: str | None = None  # on the hub; None for data that the user has to provide
+    files: tuple[str, ...] = ()  # glob patterns of its files in the repository
 
 
 _SIMCSE = "princeton-nlp/datasets-for-simcse"

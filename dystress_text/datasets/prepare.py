@@ -1,7 +1,7 @@
-"""Getting a data set ready: fetch, check, move into place.
+"""Download a data set, verify it, and move it into place.
 
-A set is built in a hidden folder and takes its place when all of it has been verified, so that an
-interruption leaves nothing half-ready. A second preparation of a set at the same time is refused.
+A set is built in a hidden folder and moved when it has been verified, so that an interruption
+leaves nothing half-ready. A lock prevents two preparations of one set at a time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ from dystress_text.io.prepared_data import Manifest, read_manifest, write_manife
 
 
 def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> Manifest:
-    """Get a set ready, unless it is; a DataError says why it cannot be had, is another one or
-    cannot be written. ``build`` puts it into a folder.
+    """Prepare a set, unless it is ready.
+
+    Args:
+        name: name of the set and of its folder.
+        request: options of the program.
+        build: puts the verified files into a folder.
+
+    Raises:
+        DataError: the set cannot be downloaded or written, or is not the published one.
     """
     final = request.root / name
     try:
         request.root.mkdir(parents=True, exist_ok=True)
         with locked(request.root / f".{name}{LOCK}"):
-            for left in request.root.glob(f".{name}.*.writing"):  # by a process that was killed
+            for left in request.root.glob(f".{name}.*.writing"):  # by a killed process
                 shutil.rmtree(left)
             recover(final)
             manifest = read_manifest(final)
@@ -49,14 +56,12 @@ def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> M
 
 
 def files_of(entry: DataSet, request: Request) -> list[Path]:
-    """Return the set's files, where the user has them or from the hub."""
+    """Return the files of a set, local or from the hub."""
     return _from_hub(entry) if request.source is None else _from_local(entry, request.source)
 
 
 def _from_hub(entry: DataSet) -> list[Path]:
-    """The set's files in huggingface_hub's cache, fetched where they are not there; an interrupted
-    fetch goes on.
-    """
+    """Return the files in huggingface_hub's cache; an interrupted download is continued."""
     assert entry.repository is not None
     if not hub_reachable():
         raise DataError(
@@ -68,7 +73,7 @@ def _from_hub(entry: DataSet) -> list[Path]:
                 entry.repository, repo_type="dataset", allow_patterns=list(entry.files)
             )
         )
-    except Exception as error:  # whatever the network, the hub or the file system says
+    except Exception as error:  # of network, hub or file system
         raise DataError(
             f"{entry.name}: {entry.repository} cannot be fetched: {reason_of(error)}"
         ) from error
@@ -76,19 +81,17 @@ def _from_hub(entry: DataSet) -> list[Path]:
     if not paths:
         raise DataError(f"{entry.name}: the hub's {entry.repository} has no file {entry.files[0]}")
     for path in paths:
-        stored = path.resolve()  # the cache names a large file by its SHA-256, as the hub states it
+        stored = path.resolve()  # the cache names a large file by its SHA-256
         if len(stored.name) == 64 and sha256_of(stored) != stored.name:
-            stored.unlink()  # or the next try would find it again
+            stored.unlink()  # or the next attempt would find it
             raise DataError(
-                f"{entry.name}: {path.name} is not what the hub says that it is (sha256); try again"
+                f"{entry.name}: {path.name} is not what the hub says (SHA-256); try again"
             )
     return paths
 
 
 def _from_local(entry: DataSet, source: Path) -> list[Path]:
-    """The set's files at a place that the user names: the file, or a folder with the hub's names or
-    the set's.
-    """
+    """Return the files at a local path: one file, or a folder that has them by name."""
     if source.is_file() or source.is_fifo():
         return [source]
     below = [f"{entry.name}*/**/{Path(pattern).name}" for pattern in entry.files]

@@ -1,4 +1,4 @@
-"""Texts: Wiki1M and SentEval's test sets, checked and copied."""
+"""Verify and copy Wiki1M and SentEval's test sets."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dystress_text.io.prepared_data import Manifest
 from dystress_text.io.text_lines import UNPACK_ERRORS, open_text
 
 MOST_MEMBERS = 500_000  # of an archive
-MOST_BYTES = 32 << 30
-# bytes unpacked by bytes of the archive; a small archive may always unpack to a megabyte
+MOST_BYTES = 32 << 30  # unpacked
+# unpacked bytes per byte of the archive; a megabyte is always allowed
 MOST_RATIO = 100
 STSB_DEV_PAIRS = 1500
-# further files that are copied where the source has them
+# optional files
 _EXTRA = {
     "STS-B": (
         "STS/STSBenchmark/sts-train.csv",
@@ -34,7 +34,7 @@ _EXTRA = {
 
 
 def build(entry: DataSet, request: Request, staging: Path) -> Manifest:
-    """Put a set into a folder, checked."""
+    """Put the verified files of a set into a folder."""
     given = request.source
     source = str(given or entry.repository)
     if entry.name == "wiki1m":
@@ -44,7 +44,7 @@ def build(entry: DataSet, request: Request, staging: Path) -> Manifest:
 
 
 def wiki1m(file: Path, source: str, request: Request, staging: Path) -> Manifest:
-    """Copy the training text, unpacked, and check that it is the published one."""
+    """Unpack the training text and verify that it is the published one."""
     target = staging / WIKI1M
     try:
         with open_text(file) as text, target.open("wb") as copy:
@@ -61,7 +61,7 @@ def wiki1m(file: Path, source: str, request: Request, staging: Path) -> Manifest
 
 
 def senteval(path: Path, source: str, request: Request, staging: Path) -> Manifest:
-    """Copy the files of every task that is whole, from a folder or an archive."""
+    """Copy the files of every complete task from a folder or an archive."""
     with tempfile.TemporaryDirectory(dir=staging.parent, prefix=f".{staging.name}-") as unpacked:
         if path.is_file():
             unpack(path, Path(unpacked))
@@ -78,7 +78,7 @@ def senteval(path: Path, source: str, request: Request, staging: Path) -> Manife
 
 
 def folder_of_tasks(folder: Path) -> Path | None:
-    """Return the folder, at most three levels down, that holds SentEval's tasks, STS among them."""
+    """Return the folder of SentEval's tasks, at most three levels down; None if there is none."""
     for pattern in ("STS", "*/STS", "*/*/STS", "*/*/*/STS"):
         for path in sorted(folder.glob(pattern)):
             if path.is_dir():
@@ -86,38 +86,38 @@ def folder_of_tasks(folder: Path) -> Path | None:
     return None
 
 
-def _copy_task(task: Task, place: Path, staging: Path) -> str | None:
-    """Copy a task's files if they are whole; else say what is wrong."""
+def _copy_task(task: Task, source: Path, staging: Path) -> str | None:
+    """Copy a task's files; return what is wrong with them, if anything."""
     try:
-        task.read(place)
+        task.read(source)
         if task.name == "STS-B":
-            pairs = len(read_sts_benchmark(place / STSB_DEV))
+            pairs = len(read_sts_benchmark(source / STSB_DEV))
             if pairs != STSB_DEV_PAIRS:
                 raise DataError(f"{STSB_DEV} has {pairs:,} pairs, {STSB_DEV_PAIRS:,} expected")
     except DataError as error:
-        return str(error).replace(f"{place}/", "")
+        return str(error).replace(f"{source}/", "")
     for name in (*task.files, *_EXTRA.get(task.name, ())):
-        if (place / name).is_file():
+        if (source / name).is_file():
             (staging / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(place / name, staging / name)
+            shutil.copyfile(source / name, staging / name)
     return None
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a tar archive that is not trusted, plain or compressed, into a folder.
+    """Unpack an untrusted tar archive, plain or compressed, into a folder.
 
     Raises:
-        DataError: it is damaged, too large, or hostile: a name that leads out of the folder, a
-            link, a device. The folder is left half-full.
+        DataError: it is damaged, too large, or unsafe: a path outside the folder, a link, a device.
+            Some files may be left in the folder.
     """
     try:
         most = min(MOST_BYTES, max(1 << 20, MOST_RATIO * archive.stat().st_size))
         with tarfile.open(archive) as tar:
             tar.extractall(folder, _bounded(tar, most), filter="data")
-            # to the checksum of compressed data
+            # up to the checksum of the compressed data
             while tar.fileobj is not None and tar.fileobj.read(1 << 20):
                 pass
-    except Exception as error:  # tarfile and the decoders raise many kinds
+    except Exception as error:  # tarfile and the decoders raise many types
         if getattr(error, "errno", None) is not None:  # of this machine, such as a full disk
             raise
         reason = f"is no archive, is damaged, or is not safe to unpack: {reason_of(error)}"
@@ -125,13 +125,13 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def _bounded(tar: tarfile.TarFile, most: int) -> Iterator[tarfile.TarInfo]:
-    """Yield the files and folders of an archive, as long as they are few and small enough."""
+    """Yield the members of an archive; raise ValueError at links and beyond the limits."""
     total = 0
     for number, member in enumerate(tar, 1):
         total += member.size
         if number > MOST_MEMBERS or total > most:
             raise ValueError(f"more than {MOST_MEMBERS:,} members, or {most:,} bytes")
-        # links are how the filter of older Pythons is led astray
+        # older Pythons' filter can be tricked by links
         if not (member.isreg() or member.isdir()):
             raise ValueError(f"{member.name!r} is neither a file nor a folder")
         yield member

@@ -1,4 +1,1 @@
-"""The text recipe: task, training text, options, and presets with the paper's figures.
-
-May import: core, cli, files, training, encoders, evaluation.
-"""
+"""Fine-tuning on text: the initial model, its samples, the task, and what a run measures."""

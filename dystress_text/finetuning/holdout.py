@@ -1,8 +1,8 @@
-"""Did it help? A search without labels of relevance, on samples that are held out of training.
+"""Measure retrieval without relevance labels, on samples that are held out of training.
 
-A text is cut into two halves by its words, and the first half looks for the second one among all
-second halves. With supervision an anchor looks for its positive among all held-out positives.
-docs/did-it-help.md says what that favours, and how well it agrees with a labelled search.
+Each held-out text is split in two: the first part is a query, and the second parts of all texts are
+the documents. With supervision the anchors are the queries and the positives the documents.
+docs/did-it-help.md describes what this favours and how well it agrees with labelled retrieval.
 """
 
 from __future__ import annotations
@@ -21,38 +21,42 @@ from dystress_text.evaluation.statistics import Difference
 from dystress_text.evaluation.sts import Embed
 from dystress_text.training.run_record import BASE, RunRecord
 
-LEAST = 25  # samples to hold out, and to train on: an interval of fewer says nothing
-SHOWN = 5  # texts whose neighbours are shown
+LEAST = 25  # least samples to hold out, and to keep: fewer give no useful interval
+SHOWN = 5  # texts whose nearest neighbours are recorded
 SHOWN_LENGTH = 200  # characters of each
-METRIC = "halves_found"
+METRIC = "half_document_recall@1"
 OF_PAIRS = "pairs_recall@1"
-# of each metric: what is measured, and what that says
+# title and meaning of each metric
 TITLES = {
     METRIC: (
         "half-document recall@1",
-        "This measures whether the halves of a document find each other, not whether questions "
-        "find their answers. It favours models of crops, and words.",
+        "This measures whether the first half of a document retrieves the second, not whether "
+        "questions retrieve answers. It favours models trained on crops, and lexical models.",
     ),
     OF_PAIRS: (
         "recall@1 of held-out pairs",
-        "This measures whether anchors find their positives among those of the held-out rows; "
+        "This measures whether an anchor retrieves its positive among those of the held-out rows; "
         "among more texts it is harder.",
     ),
 }
 Row = tuple[str, ...]  # a text, or anchor, positive and negatives
-# for each sample: 1 if its query finds its document first, else 0; the nearest other first text
+# per sample: 1 if its query retrieves its document first, else 0; index of its nearest neighbour
 Measured = tuple[NDArray[np.float64], list[int]]
 
 
 def hold_out(read: Callable[[], Iterable[Row]], most: int) -> tuple[list[Row], NDArray[np.int64]]:
-    """Return samples at even distances, and the numbers of all with their first texts.
+    """Choose evenly spaced samples to hold out; the choice does not depend on the seed.
 
-    A tenth is held out, at least ``LEAST`` of twice as many, and nothing of fewer. Passed over are
-    samples with a text of an earlier one, and texts too short for two crops. No seed decides.
+    A tenth is held out, but at least ``LEAST``; nothing if fewer than twice ``LEAST`` samples are
+    usable. Unusable are samples that repeat a text of an earlier one, and texts too short for two
+    crops.
 
     Args:
-        read: yields the samples; it is called twice.
-        most: samples to hold out.
+        read: returns an iterator over all samples; called twice.
+        most: greatest number of samples to hold out.
+
+    Returns:
+        The samples, and the indices of all samples that share a first text with one of them.
     """
     seen: set[int] = set()
     firsts = array("q")  # hashes of the first text of each sample
@@ -67,16 +71,16 @@ def hold_out(read: Callable[[], Iterable[Row]], most: int) -> tuple[list[Row], N
     if len(usable) < 2 * LEAST:
         return [], np.array([], np.int64)
     count = min(most, max(len(usable) // 10, LEAST))
-    held = {usable[-(-place * len(usable) // count)] for place in range(count)}
+    held = {usable[-(-i * len(usable) // count)] for i in range(count)}
     hashes = np.frombuffer(firsts, np.int64)
-    numbers = np.flatnonzero(np.isin(hashes, hashes[[*held]]))
-    return [row for number, row in enumerate(read()) if number in held], numbers
+    excluded = np.flatnonzero(np.isin(hashes, hashes[[*held]]))
+    return [row for i, row in enumerate(read()) if i in held], excluded
 
 
-def halves_of(text: str) -> tuple[str, str]:
-    """Return the words of a text before its middle, and those behind it.
+def split_in_half(text: str) -> tuple[str, str]:
+    """Split a text at its middle word.
 
-    A character of a script without spaces is a word.
+    In scripts without spaces each character counts as a word.
     """
     words = [word.span() for word in WORD.finditer(text)]
     middle = len(words) // 2
@@ -84,19 +88,23 @@ def halves_of(text: str) -> tuple[str, str]:
 
 
 def metric_of(rows: list[Row]) -> str:
-    """Return the name of what is measured on samples."""
+    """Return the metric's name: of single texts, or of pairs."""
     return METRIC if len(rows[0]) == 1 else OF_PAIRS
 
 
-def _searches(rows: list[Row]) -> tuple[list[str], list[str]]:
-    """Return queries and the document of each: both halves, or anchor and positive."""
-    pairs = [halves_of(*row) if len(row) == 1 else row for row in rows]
+def _queries_and_documents(rows: list[Row]) -> tuple[list[str], list[str]]:
+    pairs = [split_in_half(*row) if len(row) == 1 else row for row in rows]
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
 def measure(rows: list[Row], encode: Embed) -> Measured:
-    """Measure an encoder."""
-    queries, documents = _searches(rows)
+    """Measure whether each query retrieves its document first, by cosine similarity.
+
+    Args:
+        rows: the held-out samples.
+        encode: maps texts to embeddings (texts, dim).
+    """
+    queries, documents = _queries_and_documents(rows)
     texts = [*queries, *documents, *(row[0] for row in rows)]
     vectors = F.normalize(encode(texts).float().cpu(), dim=1)  # (3 n, dim)
     of_query, of_document, of_text = vectors.chunk(3)  # (n, dim) each
@@ -104,39 +112,40 @@ def measure(rows: list[Row], encode: Embed) -> Measured:
     return _found((of_query @ of_document.T).numpy()), near.tolist()
 
 
-def by_words(rows: list[Row]) -> NDArray[np.float64]:
-    """Return 1 for each query whose document BM25 without marks finds first, else 0, (n,)."""
+def bm25_recall(rows: list[Row]) -> NDArray[np.float64]:
+    """Return 1 for each query whose document BM25 ranks first, else 0, (n,)."""
     from bm25s import BM25
 
-    queries, documents = _searches(rows)
+    queries, documents = _queries_and_documents(rows)
     index = BM25()
-    index.index([_words(document) for document in documents], show_progress=False)
-    return _found(np.array([index.get_scores(_words(query)) for query in queries]))
+    index.index([_tokens(document) for document in documents], show_progress=False)
+    return _found(np.array([index.get_scores(_tokens(query)) for query in queries]))
 
 
-def _words(text: str) -> list[str]:
+def _tokens(text: str) -> list[str]:
+    # without punctuation and symbols
     letters = [" " if category(c)[0] in "PS" else c for c in text.casefold()]
     return WORD.findall("".join(letters)) or [text]
 
 
 def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Return 1 for each row of (n, n) whose own column is above all others, else 0."""
+    """Return 1 for each row of (n, n) whose diagonal entry is its only maximum, else 0."""
     scores = scores.round(6)
     at_least = (scores >= scores.diagonal()[:, None]).sum(1)  # (n,)
     return np.where(at_least == 1, 1.0, 0.0)
 
 
 def compared(rows: list[Row], before: Measured, after: Measured) -> dict[str, Any]:
-    """Return the gain, its standard error over the samples, and the neighbours of some.
+    """Return the record of the gain, its standard error over the samples, and some neighbours.
 
-    The error counts one more sample that is gained and one more that is lost (Bonett and Price,
-    2012): samples that all stay as they were are no proof that others do.
+    The error adds one gained and one lost sample (Bonett and Price, 2012), so that it is not 0
+    where no sample changes.
     """
     gains = 100 * (after[0] - before[0])  # (n,)
     error = np.append(gains, [100, -100]).std() / (len(gains) + 2) ** 0.5
     neighbours = []
-    for places in zip(range(SHOWN), before[1], after[1], strict=False):
-        neighbours.append([_shortened(rows[i][0]) for i in places])
+    for indices in zip(range(SHOWN), before[1], after[1], strict=False):
+        neighbours.append([_shortened(rows[i][0]) for i in indices])
     return {
         "metric": metric_of(rows),
         "texts": len(rows),
@@ -153,16 +162,15 @@ def _shortened(text: str) -> str:
 
 
 def outcome(record: RunRecord) -> list[str]:
-    """Return the figures of a run's held-out samples and what they measure; none without them."""
+    """Return lines with the figures on a run's held-out samples; [] if there are none."""
     held = record.held_out
     if held is None:
         return []
     name, meaning = TITLES[held.metric]
-    untrained = {label: figures.get(held.metric) for label, figures in record.untrained.items()}
-    figures = {BASE: untrained.get(BASE), "untrained": untrained[record.pooler]}
-    figures |= {"trained": record.trained[held.metric], "BM25": record.lexical[held.metric]}
-    known = [f"{label} {figure:.1f}" for label, figure in figures.items() if figure is not None]
-    before = BASE if BASE in untrained else "untrained"
+    by_model = {BASE: record.untrained.get(BASE), "untrained": record.untrained[record.pooler]}
+    by_model |= {"trained": record.trained, "BM25": record.lexical}
+    known = [f"{label} {each[held.metric]:.1f}" for label, each in by_model.items() if each]
+    before = "untrained" if by_model[BASE] is None else BASE
     gain = Difference(held.texts, held.gain, held.error).summary("held-out samples")
     lines = [f"{name} x 100: {', '.join(known)}; trained - {before} = {gain}", meaning]
     if held.gain < 0:

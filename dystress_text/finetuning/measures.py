@@ -1,4 +1,4 @@
-"""What a text run measures and prints before its first step and after its last one."""
+"""Measure and describe a text run before its first step and after its last one."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ class RunMeasures:
 
     Attributes:
         initial: the model.
-        data: what it is trained on, and the texts that are held out.
-        evaluation: its evaluators; the first set of scored pairs is the one that is shown.
-        record: the content of ``run.json``.
+        data: the training samples and the held-out ones.
+        evaluation: the evaluators; the first set of scored pairs is shown in table and page.
+        record: the content of ``run.json``, which the methods extend.
     """
 
     initial: InitialModel
     data: TrainingData
     evaluation: Evaluation
     record: dict[str, Any]
-    _before: holdout.Measured | None = field(default=None, init=False)  # of the held-out samples
+    _before: holdout.Measured | None = field(default=None, init=False)  # on held-out samples
 
     @property
     def shown_set(self) -> StsPairs | None:
-        """The set of scored pairs that table and page show; None without one."""
+        """The set of scored pairs that table and page show, if any."""
         return next(iter(self.evaluation.pairs), None)
 
     @property
@@ -70,7 +70,7 @@ class RunMeasures:
     def before_training(self) -> None:
         """Measure the untrained model with each pooler, and the lexical baseline.
 
-        Of a hybrid the dense model alone comes first: it is what the hybrid has to beat.
+        For a hybrid, measure its dense model first: that is what the hybrid has to beat.
         """
         record = self.record
         shown = self.shown_set
@@ -81,7 +81,7 @@ class RunMeasures:
         if hybrid is not None:
             models = {BASE: hybrid.model, **models}
             untrained[BASE] = {}
-        words = self.evaluation.lexical_baseline()
+        lexical = self.evaluation.lexical_baseline()
         if shown is not None:
             untrained |= self._by_pooler(shown)
         record["eval_sha256"] = {
@@ -91,7 +91,7 @@ class RunMeasures:
         direct = self.evaluation.direct
         for name, model in models.items():
             figures = untrained.setdefault(name, {})
-            # the set that is shown is measured by now
+            # _by_pooler has measured the set that is shown
             if name == BASE or len(direct.evaluators) > (shown is not None):
                 figures |= direct(model) | figures
             if held_out:
@@ -102,12 +102,12 @@ class RunMeasures:
             if not figures:
                 del untrained[name]
         if held_out:
-            words[holdout.metric_of(held_out)] = 100 * float(holdout.by_words(held_out).mean())
-        record["lexical"] = words
+            lexical[holdout.metric_of(held_out)] = 100 * float(holdout.bm25_recall(held_out).mean())
+        record["lexical"] = lexical
         record["untrained"] = untrained
 
     def _by_pooler(self, shown: StsPairs) -> dict[str, dict[str, float]]:
-        """Return the figures of each pooler before training, the best one first."""
+        """Measure the untrained model with each pooler on the shown set, best pooler first."""
         model = self.initial.untrained
         transformer = model.transformers_model
         embeddings = {}
@@ -124,13 +124,13 @@ class RunMeasures:
             "positive_above": shown.positive_above,
             "before": similarity_histograms(shown, embeddings[self._pooler]),
         }
-        results = {name: sts_metrics(shown, vectors) for name, vectors in embeddings.items()}
         metric = shown.metric("spearman")
-        order = sorted(results.items(), key=lambda item: -item[1].get(metric, -math.inf))
-        return dict(order)
+        results = [(name, sts_metrics(shown, vectors)) for name, vectors in embeddings.items()]
+        results.sort(key=lambda result: -result[1].get(metric, -math.inf))
+        return dict(results)
 
     def after_training(self, model: SentenceTransformer) -> None:
-        """Measure the saved model on what needs it."""
+        """Measure the saved model: held-out samples, similarities, random pairs."""
         record = self.record
         shown = self.shown_set
         held_out = self.data.held_out
@@ -146,7 +146,7 @@ class RunMeasures:
         record["random_pairs"] = random_pairs(some.cpu().numpy())
 
     def result_lines(self) -> list[str]:
-        """Return speed, what was learned, and the tables before and after training."""
+        """Return lines with speed, learned temperatures, and figures before and after training."""
         record = self.record
         finished = RunRecord.from_json(record)
         lines = [self._speed()]
@@ -182,7 +182,7 @@ class RunMeasures:
         return f"{speed}, {100 * record['padding_share']:.1f} % padding"
 
     def _table(self, shown: StsPairs, finished: RunRecord) -> list[str]:
-        """Return the figures on a set: of the untrained model, the trained one and words."""
+        """Return a table of the untrained model, the trained one and the lexical baseline."""
         record = self.record
         head = f"{'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}"
         lines = [f"\n{shown.name:24} {head}"]
@@ -198,7 +198,7 @@ class RunMeasures:
 
 
 def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:
-    """Return the variants of prepared data, by option; None for published data."""
+    """Return the variant of each prepared data set, by option; None for published data."""
     variants = {"train_file": variant_of(Path(data.text.name))}
     if set(settings.evaluation.eval_set) - {"mini_sts", "none"}:
         variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
@@ -213,7 +213,7 @@ def description(
     steps: int,
     devices: str,
 ) -> list[str]:
-    """Return lines that say what a run has read and what it does."""
+    """Return lines that describe the data, the loss and the length of a run."""
     options, corpus = settings.text, data.corpus
     lines = [*measures.initial.notes]
     lines += reading_lines(data.text, corpus.report, options.drop_duplicates)

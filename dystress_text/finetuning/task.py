@@ -1,8 +1,7 @@
-"""SimCSE as a task for the trainer, with any objective and temperature.
+"""SimCSE's task for the trainer, with any contrastive objective.
 
-Without supervision, the views of a sample are two dropout views of one sentence, or two crops of a
-text. With supervision, they are the sentences of a row: anchor, positive and hard negatives, each
-encoded once.
+Without supervision the views of a sample are one sentence under two dropout masks, or two crops.
+With supervision they are the texts of a row: anchor, positive and hard negatives.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ class SimcseTask:
     """Implements :class:`dystress_text.training.task.Task` for sentences.
 
     Attributes:
-        initial: the model, as what is trained, evaluated and saved.
-        corpus: the training samples, each a sentence or, with supervision, a row of sentences.
+        initial: the model.
+        corpus: the training samples.
         objective: the loss.
-        evaluation: of the model; None for no evaluation.
-        packed: leave out padding, where the model allows that (BERT, RoBERTa and their kin).
-        masking: hides tokens for an additional masked-language-model loss, whose head the embedder
-            must have.
-        mlm_weight: of that loss.
+        evaluation: evaluators of the model; None for no evaluation.
+        packed: skip padding where the model allows it (BERT, RoBERTa and similar).
+        masking: masks tokens for an additional masked-language-model loss, for which the embedder
+            needs a head.
+        mlm_weight: weight of that loss.
     """
 
     initial: InitialModel
@@ -48,7 +47,7 @@ class SimcseTask:
     packed: bool = True
     masking: TokenMasking | None = None
     mlm_weight: float = 0.1
-    positions: int = field(default=0, init=False)  # so far, padding included
+    positions: int = field(default=0, init=False)  # loaded so far, padding included
     tokens: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -64,7 +63,7 @@ class SimcseTask:
 
     @property
     def padding_share(self) -> float:
-        """The share of positions so far that were padding."""
+        """Share of padding among the positions loaded so far."""
         return 1 - self.tokens / max(self.positions, 1)
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
@@ -79,8 +78,8 @@ class SimcseTask:
         self.objective.temperature.advance(epoch, run_fraction)
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        # all views in one call of the prepared model, whose forward handles precision and gradient
-        # averaging
+        # one call for all views: the forward of the prepared model sets the precision and averages
+        # gradients
         ids = batch["token_ids"]  # (tokens,)
         lengths = batch["lengths"]  # (rows * n,)
         longest = batch["longest"]
@@ -90,7 +89,7 @@ class SimcseTask:
             losses = model(batch["masked_ids"], lengths, longest, self.packed, hidden)  # (1,)
             masked = (losses, batch["masked_count"])
         rows = self.corpus.rows
-        if rows == 1:  # two dropout views of each sentence
+        if rows == 1:  # each sentence twice, under two dropout masks
             rows = 2
             ids = ids.repeat(2)
             lengths = lengths.repeat(2)

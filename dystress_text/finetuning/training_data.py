@@ -1,4 +1,4 @@
-"""The samples of a run: tokenised, without duplicates and without the texts that are held out."""
+"""Prepare the samples of a run: tokenise, drop duplicates, hold some out."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from dystress_text.models.static import NEW, initialize_by_idf, table_of
 from dystress_text.training.batches import count_steps
 from dystress_text.training.settings import TrainingSettings
 
-# Steps of a static model at its preset's rate; a longer run takes the rate x sqrt(250 / steps), so
-# that tokens keep the weight that their idf gave them.
+# A static model takes its preset's rate up to this many steps, and rate x sqrt(250 / steps) in a
+# longer run, so that tokens keep roughly the weight of their idf.
 FULL_RATE_STEPS = 250
-# a higher rate may diverge where the encoder has so many layers
+# encoders of at least so many layers may diverge at a higher rate
 DEEP_LAYERS = 12
 DEEP_RATE = 1e-4
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run trains on, and what it holds out.
+    """Training samples and held-out samples of a run.
 
     Attributes:
         text: the source.
         corpus: the samples to train on.
-        dropped: how many samples have the tokens of an earlier one, and are left out.
-        held_out: samples that tell whether training helped.
-        unit: what crops are measured in.
+        dropped: number of samples dropped because an earlier one has the same tokens.
+        held_out: samples that measure whether training helped.
+        unit: unit of a crop's length, ``tokens`` or ``words``.
     """
 
     text: TrainingText
@@ -60,13 +60,13 @@ class TrainingData:
 def prepare_data(
     text: TrainingText, initial: InitialModel, settings: RunSettings, accelerator: Accelerator
 ) -> TrainingData:
-    """Tokenise a text, choose the samples to train on, and start a new static model by idf."""
+    """Tokenise a text and choose the samples to train on; scale a new static table by idf."""
     options = settings.text
     seed = settings.training.seed
     crops = None
     if options.cropped:
         crops = Crops(seed, options.crop_min, options.crop_max, options.max_seq_length)
-    with accelerator.local_main_process_first():  # the others read the cache
+    with accelerator.local_main_process_first():  # other processes read its cache
         read = load_corpus(
             text,
             initial.tokenizer,
@@ -79,8 +79,8 @@ def prepare_data(
     if options.model_name_or_path == NEW:
         assert isinstance(read, TokenizedCorpus)  # a static model's crops are spans of tokens
         model = initial.embedder.model
-        texts_with = read.texts_with(len(table_of(model)))  # (vocabulary,)
-        initialize_by_idf(model, texts_with, len(read.offsets) - 1, seed)
+        frequencies = read.document_frequencies(len(table_of(model)))  # (vocabulary,)
+        initialize_by_idf(model, frequencies, len(read.offsets) - 1, seed)
     corpus = read.distinct() if options.drop_duplicates else read
     dropped = len(read) - len(corpus)
     held_out: list[holdout.Row] = []
@@ -90,7 +90,7 @@ def prepare_data(
         held_out, numbers = holdout.hold_out(rows, options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
         corpus = replace(corpus, chosen=kept)
-        note = f"no samples are held out: {2 * holdout.LEAST} that differ and can be cut are needed"
+        note = f"no samples are held out: {2 * holdout.LEAST} distinct and long ones are needed"
         if held_out:
             note = f"{len(held_out)} samples are held out; --held_out 0 trains on all"
         initial.notes.append(note)
@@ -99,7 +99,7 @@ def prepare_data(
 
 
 def _rows(text: TrainingText, most: int | None) -> Iterator[tuple[str, ...]]:
-    """Yield the samples of a text, each as its sentences."""
+    """Yield the samples of a text as rows of sentences."""
     if most is not None:
         most *= text.columns
     sentences = text.sentences(text.report(), most)
@@ -109,12 +109,12 @@ def _rows(text: TrainingText, most: int | None) -> Iterator[tuple[str, ...]]:
 def fit_settings(
     settings: RunSettings, data: TrainingData, initial: InitialModel, processes: int
 ) -> TrainingSettings:
-    """Return the settings of the loop for the samples that there are.
+    """Return the training settings with batch size and learning rate adapted to the data.
 
-    Batch size and a static model's rate follow the samples where the user named neither.
+    Only values that the user has not given are adapted.
 
     Raises:
-        ParameterError: a batch needs more samples than there are.
+        ParameterError: there are fewer samples than a batch needs.
     """
     training = settings.training
     fewer = len(data) // processes * processes
@@ -135,8 +135,8 @@ def fit_settings(
     layers = getattr(config, "num_hidden_layers", 0)
     if layers >= DEEP_LAYERS and rate > DEEP_RATE and settings.text.lora is None:
         warnings.warn(
-            f"learning_rate: {rate:g} is for a small encoder. One of {layers} layers learns with "
-            "1e-5 to 5e-5, as --learning_rate 3e-5 says; higher rates may diverge",
+            f"learning_rate: {rate:g} is for a small encoder; with {layers} layers it may diverge. "
+            "Try --learning_rate 3e-5",
             stacklevel=2,
         )
     return training

@@ -94,12 +94,21 @@ def _name_modules(folder: Path, name: Callable[[str], str]) -> None:
     write_json(folder / MODULES, modules)
 
 
-def load_dense(name_or_path: str) -> SentenceTransformer:
-    """Load the dense model of a hybrid one, and check that it gives one embedding a text."""
+def check_dense(name_or_path: str) -> None:
+    """Check that the dense model of a hybrid can be found, without loading it."""
     try:
-        if not is_sentence_transformer(name_or_path):
-            reason = "is no folder or name of a sentence-transformers model"
-            raise UserError(f"{name_or_path!r} {reason}")
+        found = is_sentence_transformer(name_or_path)
+    except UserError as error:
+        raise ParameterError("hybrid", str(error)) from error
+    if not found:
+        reason = "is not the folder or name of a sentence-transformers model"
+        raise ParameterError("hybrid", f"{name_or_path!r} {reason}")
+
+
+def load_dense(name_or_path: str) -> SentenceTransformer:
+    """Load the dense model of a hybrid, and check that it gives one embedding per text."""
+    check_dense(name_or_path)
+    try:
         model = load_sentence_transformer(name_or_path)
         kinds = [type(module).__name__ for module in model]
         if {"Router", "Asym", HybridEmbedding.__name__} & {*kinds}:

@@ -1,4 +1,4 @@
-"""A text run, from its settings to the published model."""
+"""Run fine-tuning from the settings to the published model."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from dystress_text.finetuning.training_data import TrainingData, fit_settings, p
 from dystress_text.io.atomic import MODEL_STAGING, versions
 from dystress_text.io.paths import model_path
 from dystress_text.losses.objectives import ContrastiveLoss
+from dystress_text.models.hybrid import check_dense
 from dystress_text.models.loading import load_sentence_transformer, quiet
 from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.training.accelerator import (
@@ -59,32 +60,32 @@ class FinishedTraining:
     """A finished run.
 
     Attributes:
-        folder: of the model, the logs and the page.
-        record: the content of its ``run.json``.
+        folder: the folder of the model, the logs and the page.
+        record: the content of ``run.json``.
 
     Examples:
-        >>> run = FinishedTraining(Path("mine"), {"trained": {"stsb_dev_spearman": 79.1}})
+        >>> run = FinishedTraining(Path("mine"), {"trained": {"sts_b_dev_spearman": 79.1}})
         >>> run.evaluation
-        {'stsb_dev_spearman': 79.1}
+        {'sts_b_dev_spearman': 79.1}
     """
 
     folder: Path
     record: dict[str, Any]
 
     def __repr__(self) -> str:
-        """Return five lines at most: what was trained, its result, and where it is."""
+        """Return at most five lines: settings, results and folder."""
         record = RunRecord.from_json(self.record)
         trained = f"{record.settings.get('preset')}, {record.loss}, {record.steps} steps"
         return "\n".join([trained, *outcome(record)[:3], f"in {self.folder}"])
 
     def _repr_html_(self) -> str:
-        """Return the same and all figures, as a notebook shows them."""
+        """Return the lines of repr and a table of all metrics, for notebooks."""
         run = FinishedRun(self.folder, RunRecord.from_json(self.record))
         return f"<pre>{escape(repr(self))}</pre>{lay_out(results([run], ['']), 'html')}"
 
     @property
     def evaluation(self) -> dict[str, float]:
-        """The figures of the trained model, by the metric's name."""
+        """Metrics of the trained model by name."""
         return dict(self.record["trained"])
 
     @cached_property
@@ -98,16 +99,16 @@ def fine_tune(
     texts: TrainingText | None = None,
     evaluator: SentenceEvaluator | None = None,
 ) -> FinishedTraining:
-    """Train with settings, on all processes of a launch.
+    """Train a model on all processes of a launch.
 
     Args:
-        settings: of model, data, loss, evaluation and loop.
-        texts: in place of those that the settings name.
-        evaluator: before those that the settings name; by default it chooses the step.
+        settings: settings of model, data, loss, evaluation and training.
+        texts: training texts instead of those of the settings.
+        evaluator: an evaluator that precedes those of the settings.
 
     Raises:
-        UserError: an option or the data are wrong, or the run cannot go on.
-        Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
+        UserError: an option or the data are invalid, or training fails.
+        Interrupted: SIGTERM or Ctrl-C ended the run after a checkpoint.
     """
     output = Path(settings.training.output_dir)
     if settings.text.push_to_hub is not None:
@@ -121,6 +122,8 @@ def fine_tune(
                 _say_not_uploaded(settings, accelerator)
                 return FinishedTraining(output, finished)
             with before_first_step(accelerator):
+                if settings.text.hybrid is not None:
+                    check_dense(settings.text.hybrid)  # reading the text may take minutes
                 text = _read_text(settings, texts, accelerator)
                 loss = _loss_on_device(settings.loss, text, accelerator)
                 evaluation = build_evaluation(
@@ -148,7 +151,7 @@ def fine_tune(
                 begin = partial(_begin, settings, training, trainer, measures, folder)
                 on_main_process(accelerator, begin)
                 trainer.fit()
-                with StopSignals(accelerator):  # card and page take seconds; a signal waits
+                with StopSignals(accelerator):  # signals wait for card and page, which take seconds
                     publish = partial(_publish, settings, training, trainer, measures, folder)
                     on_main_process(accelerator, publish)
             finally:
@@ -159,14 +162,14 @@ def fine_tune(
 def _read_text(
     settings: RunSettings, texts: TrainingText | None, accelerator: Accelerator
 ) -> TrainingText:
-    with accelerator.local_main_process_first():  # the others find what the first one downloads
+    with accelerator.local_main_process_first():  # other processes find its downloads
         return texts or training_text(settings.text)
 
 
 def _loss_on_device(
     loss: ContrastiveLoss, text: TrainingText, accelerator: Accelerator
 ) -> ContrastiveLoss:
-    """Return a copy of a loss that gathers the embeddings of all processes."""
+    """Return a copy of the loss that gathers embeddings from all processes."""
     if text.columns < 3 and loss.hard_negative_weight != 0:
         raise ParameterError(
             "loss", "hard_negative_weight: there are no hard negatives; --supervised reads them"
@@ -182,9 +185,9 @@ def _choose_metric(
     initial: InitialModel,
     accelerator: Accelerator,
 ) -> str | None:
-    """Return the metric that chooses the step.
+    """Return the metric that chooses the checkpoint.
 
-    Evaluators of others may name their primary metric only once they have measured a model.
+    Some evaluators set their primary metric only when they are called.
     """
 
     def choose() -> str | None:
@@ -218,7 +221,7 @@ def _new_record(
     data: TrainingData,
     metric: str | None,
 ) -> dict[str, Any]:
-    """Return what ``run.json`` holds from the start on."""
+    """Return the initial content of ``run.json``."""
     options = settings.options() | {
         "pooler_type": task.initial.pooler,
         "metric_for_best_model": metric,
@@ -241,7 +244,7 @@ def _new_record(
 
 
 def _data_id(settings: RunSettings, data: TrainingData, evaluation: Evaluation) -> str:
-    """Return what identifies the data of a run; a resumed one must have the same."""
+    """Return the identity of the data, which a resumed run must share."""
     identity = data.corpus.identity
     if settings.evaluation.eval_file or settings.evaluation.eval_retrieval:
         identity += f", --eval_file {evaluation.digest()}"
@@ -255,7 +258,7 @@ def _begin(
     measures: RunMeasures,
     folder: Path,
 ) -> None:
-    """Say what is trained, measure the untrained model, and write the record."""
+    """Print the description, measure the untrained model, and write the record."""
     devices = describe(trainer.accelerator)
     steps = trainer.total_steps
     lines = description(settings, training, measures.data, measures, steps, devices)
@@ -272,7 +275,7 @@ def _publish(
     measures: RunMeasures,
     folder: Path,
 ) -> None:
-    """Measure the trained model, and write record, card and page; upload it if asked to."""
+    """Measure the trained model, write record, card and page, and upload it if requested."""
     record, output = measures.record, Path(training.output_dir)
     end_record(trainer, training, folder, record)
     sentences = measures.data.text.columns * trainer.samples_per_second
@@ -287,13 +290,13 @@ def _publish(
         record["hybrid"] |= describe_base(settings.text.hybrid)
         trust = " with trust_remote_code"
     write_card(output, RunRecord.from_json(record), model)
-    write_record(output, record)  # the run is finished; its page can be made again
+    write_record(output, record)  # first, as the page can be made again
     page = leave_text_report(output)
     print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
     repository = settings.text.push_to_hub
     if repository is not None:
-        with TemporaryDirectory() as place:
-            copied, _ = export(output, "native", Path(place) / "copy", repository)
+        with TemporaryDirectory() as folder_of_copy:
+            copied, _ = export(output, "native", Path(folder_of_copy) / "copy", repository)
             print(push(copied, repository, output), flush=True)
 
 

@@ -1,5 +1,4 @@
-"""Fine-tune an encoder with SimCSE, unsupervised or supervised, and a similarity-dependent
-temperature.
+"""Fine-tune a sentence encoder with SimCSE and a similarity-dependent temperature.
 
     dystress train                              # the paper's run: BERT-base, Wiki1M, STS-B dev
     dystress train --preset quickstart          # no network, no GPU
@@ -37,23 +36,25 @@ def train(
     evaluator: SentenceEvaluator | None = None,
     **options: Any,
 ) -> FinishedTraining:
-    """Train as ``dystress train`` does, and return the run.
+    """Train a model as ``dystress train`` does.
 
     Args:
-        preset: the settings to begin with; default the paper's.
-        loss: an objective, such as ``InfoNCELoss(0.05)``, or its text; default the preset's.
-        texts: in place of a file, a list or pandas Series of strings, of pairs (anchor, positive)
-            or of triplets (anchor, positive, hard negative), or a ``datasets.Dataset``, whose
-            columns are found as those of a file are (``text_columns``).
-        evaluator: of sentence-transformers, or your own; its ``primary_metric`` chooses the step
-            unless ``metric_for_best_model`` names another metric. Without ``eval_set`` it is the
-            only evaluator.
-        options: of the command line, such as ``train_file="mine.txt"``, ``output_dir="mine"``,
-            ``max_steps=100``.
+        preset: name of a preset; default the paper's.
+        loss: an objective, such as ``InfoNCELoss(0.05)``, or its string; default the preset's.
+        texts: training texts instead of ``train_file``: a list or pandas Series of strings, pairs
+            (anchor, positive) or triplets (anchor, positive, hard negative), or a
+            ``datasets.Dataset``, whose columns are chosen like those of a file.
+        evaluator: a sentence-transformers evaluator, the only one unless ``eval_set`` is given. Its
+            ``primary_metric`` chooses the checkpoint unless ``metric_for_best_model`` is given.
+        options: options of the command line by name, such as ``train_file="mine.txt"``,
+            ``output_dir="mine"``, ``max_steps=100``.
+
+    Returns:
+        The finished run with its model and metrics.
 
     Raises:
-        UserError: an option is unknown or wrong, the data are, or the run cannot go on.
-        Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
+        UserError: an option or the data are invalid, or training fails.
+        Interrupted: SIGTERM or Ctrl-C ended the run after a checkpoint.
 
     Examples:
         >>> seen = ("sun", "sea", "car", "road")
@@ -70,7 +71,7 @@ def train(
     if evaluator is not None:
         given.setdefault("eval_set", "none")
     settings = RunSettings.of({name: value for name, value in given.items() if value is not None})
-    # here, so that help and errors of the command line come at once
+    # here, so that help and errors come at once
     from dystress_text.programs.fine_tuning import fine_tune
 
     if texts is None:
@@ -83,7 +84,7 @@ def train(
 
 @program("dystress train")
 def main(argv: list[str]) -> None:
-    """The program."""
+    """Run the program."""
     settings = parse(argv, __doc__)
     from dystress_text.programs.fine_tuning import fine_tune
 

@@ -62,7 +62,7 @@ class HeldOut:
     gain: float  # x 100
     error: float | None  # the standard error of the gain over them; None for one alone
     neighbours: Sequence[Sequence[str]] = ()  # some texts, each with its nearest before and after
-    metric: str = "halves_found"
+    metric: str = "half_document_recall@1"
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,9 @@ class RunRecord:
         names = {entry.name for entry in fields(cls)} - {"content"}
         content = values
         values = {_OLD_KEYS.get(name, name): value for name, value in values.items()}
+        for name in ("untrained", "lexical", "trained", "held_out"):
+            if name in values:
+                values[name] = _with_current_metrics(values[name])
         given = {name: values[name] for name in names if values.get(name) is not None}
         for name, kind in _NESTED.items():
             if name in given:
@@ -156,5 +159,16 @@ class RunRecord:
         return metric
 
 
+def _with_current_metrics(value: Any) -> Any:
+    """Rename metrics of 0.2 among the keys and values of an entry."""
+    if isinstance(value, Mapping):
+        renamed = {}
+        for name, each in value.items():
+            renamed[_OLD_METRICS.get(name, name)] = _with_current_metrics(each)
+        return renamed
+    return _OLD_METRICS.get(value, value) if isinstance(value, str) else value
+
+
+_OLD_METRICS = {"halves_found": "half_document_recall@1"}  # of 0.2
 _OLD_KEYS = {"words": "lexical", "beside": "hybrid", "halves": "held_out"}  # of 0.2
 _NESTED = {"base_model": BaseModel, "hybrid": DenseModel, "paper": PaperRow, "held_out": HeldOut}

@@ -62,8 +62,8 @@ def test_misprinted_averages_are_computed_and_said():
         wrong = row.name in MISPRINTED
         assert average(row.figures("sts")) == (MISPRINTED[row.name] if wrong else row.printed[0])
         assert average(row.figures("transfer")) == row.printed[1]
-        assert ("printed" in row.about()) == wrong
-    assert "75.45 (printed 74.84), transfer average 85.77" in ROWS[1].about()
+        assert ("printed" in row.summary()) == wrong
+    assert "75.45 (printed 74.84), transfer average 85.77" in ROWS[1].summary()
 
 
 # what run_unsup_example.sh and run_sup_example.sh set, and defaults of 4.2.1 that they leave

@@ -62,7 +62,7 @@ def test_a_new_table_is_random_times_idf(tmp_path):
     model = build_static(16)
     tokenizer = pretrained_tokenizer(tokenizer_of(model))
     corpus = load_corpus(plain_text(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
-    counts = corpus.texts_with(len(tokenizer))
+    counts = corpus.document_frequencies(len(tokenizer))
     ids = [set(tokenizer(line)["input_ids"]) for line in LINES]
     by_hand = np.array(
         [sum(token in of_line for of_line in ids) for token in range(len(tokenizer))]

@@ -37,7 +37,7 @@ NO_MODEL = (
         ),
         (
             "train --preset own-text --held_out 9 --eval_set mini_sts",
-            "--held_out: has no effect beside --eval_set mini_sts, which tells more; leave one out",
+            "--held_out: has no effect with --eval_set mini_sts; leave one out",
         ),
         (
             "train --model_name_or_path nope --train_file a.txt --eval_set none",

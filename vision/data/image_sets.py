@@ -26,7 +26,7 @@ _IMAGENET = "ImageNet's terms: non-commercial research"
 _SETS = (
     ImageData(
         name="cifar10",
-        about="60,000 images of 32 x 32 in 10 classes",
+        description="60,000 images of 32 x 32 in 10 classes",
         terms=_NOT_STATED,
         repository="uoft-cs/cifar10",
         files=("plain_text/train-*.parquet", "plain_text/test-*.parquet"),
@@ -37,7 +37,7 @@ _SETS = (
     ),
     ImageData(
         name="cifar100",
-        about="60,000 images of 32 x 32 in 100 classes",
+        description="60,000 images of 32 x 32 in 100 classes",
         terms=_NOT_STATED,
         repository="uoft-cs/cifar100",
         files=("cifar100/train-*.parquet", "cifar100/test-*.parquet"),
@@ -48,7 +48,7 @@ _SETS = (
     ),
     ImageData(
         name="tiny-imagenet",
-        about="110,000 images of 64 x 64 in 200 classes",
+        description="110,000 images of 64 x 64 in 200 classes",
         terms=_IMAGENET,
         repository="zh-plus/tiny-imagenet",
         files=("data/train-*.parquet", "data/valid-*.parquet"),
@@ -59,15 +59,15 @@ _SETS = (
     ),
     ImageData(
         name="imagenet1k",
-        about="ImageNet's 1,281,167 + 50,000 images in 1,000 classes, from a folder that the user "
-        "has (--from)",
+        description="ImageNet's 1,281,167 + 50,000 images in 1,000 classes, from a folder that the "
+        "user has (--from)",
         terms=_IMAGENET,
         classes=1000,
         counts={"train": 1_281_167, "val": 50_000},
     ),
     ImageData(
         name="imagenet100",
-        about="100 of ImageNet's classes, named by a list (--classes FILE; the paper uses CMC's)",
+        description="100 of ImageNet's classes, named by --classes FILE (the paper uses CMC's)",
         terms=_IMAGENET,
         classes=100,
         counts={},
