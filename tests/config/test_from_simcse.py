@@ -82,24 +82,6 @@ def test_options_of_the_same_name_are_taken_and_others_name_the_page(capsys):
     assert "docs/from-simcse.md" in capsys.readouterr().err
 
 
-def test_the_table_of_defaults_is_the_programs():
-    rows = {
-        line.split("`")[1].removeprefix("--"): line.strip("| ").split(" | ")[2]
-        for line in section("Defaults")
-    }
-    settings = parse([]).options()
-    assert settings["output_dir"] == rows["output_dir"].strip("`")
-    for name in (
-        "num_train_epochs",
-        "learning_rate",
-        "train_batch_size",
-        "eval_steps",
-        "logging_steps",
-        "save_steps",
-    ):
-        assert settings[name] == float(re.match(r"[\de.-]+", rows[name])[0]), name
-
-
 @pytest.mark.parametrize("raw", [True, False])
 def test_the_pages_code_makes_both_models_of_a_checkpoint(raw, tmp_path, monkeypatch):
     transformer, mlp = simcse_folder(tmp_path / "checkpoint", raw=raw)

@@ -2,13 +2,12 @@
 misprints are said.
 """
 
-import re
 import warnings
 from dataclasses import fields
 
 import pytest
 
-from dystress_text.config.arguments import COMMON, parse
+from dystress_text.config.arguments import parse
 from dystress_text.config.paper import ROWS
 from dystress_text.config.presets import PRESETS, SIMCSE_MODELS, TABLES
 from dystress_text.config.settings import PROGRAM
@@ -121,31 +120,3 @@ def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
     assert said_of(PaperRow(**entry["paper"])) == (
         f"{row}; differs from the row in {differs}" if differs else row
     )
-
-
-def test_the_list_has_a_line_for_each_and_help_says_the_defaults_of_the_preset(capfd):
-    with pytest.raises(SystemExit):
-        parse(["--list_presets"])
-    listed = capfd.readouterr().out.splitlines()
-    assert listed == PROGRAM.listing().splitlines()
-    assert [line.split()[0] for line in listed[:3]] == ["own-text", "quickstart", "small"]
-    for preset, shown in (("paper", "Default 3e-05."), ("supervised-bert-base", "Default 5e-05.")):
-        with pytest.raises(SystemExit):
-            parse([f"--preset={preset}", "--help", "all"])
-        told = " ".join(capfd.readouterr().out.split())
-        assert f"Peak learning rate of AdamW. {shown}" in told
-        assert ("--max_steps N Optimiser" in told, "--max-steps" in told) == (True, False)
-
-
-def test_help_alone_has_the_usual_options(capfd):
-    with pytest.raises(SystemExit):
-        parse(["--help"])
-    told = capfd.readouterr().out
-    assert len(told.splitlines()) < 100
-    assert set(re.findall(r"^  (?:-h \[all\], )?--(\w+)", told, re.M)) == {
-        *COMMON,
-        "preset",
-        "list_presets",
-        "temp",
-        "help",
-    }

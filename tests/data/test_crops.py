@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dystress_text.config.arguments import parse
 from dystress_text.data.corpus import load_corpus
 from dystress_text.data.crops import Crops, too_short
 from dystress_text.data.texts import plain_text
@@ -57,13 +56,6 @@ def test_seed_step_and_sample_alone_decide():
     assert all(crops.views(TEXT, 5, 9) != other for other in others)
 
 
-def test_a_script_without_spaces_is_cropped_between_characters():
-    text = "東京は日本の首都である。 人口は約1400万人で、世界最大の都市圏を成す。大阪は西にある。"
-    crops = {crop for step in range(100) for crop in Crops(0).views(text, step, 0)}
-    assert all(crop in text for crop in crops)
-    assert len(crops) > 100
-
-
 @given(
     st.text(st.sampled_from(".\u3002 \n\u3000,a1東京あア국ก中話") | st.characters()),
     st.integers(1, 40),
@@ -76,20 +68,6 @@ def test_every_text_is_cropped_to_parts_of_it(text, most, step):
         assert views == [text, text]
     else:
         assert all(view and view in " ".join(text.split()) for view in views)
-
-
-@pytest.mark.parametrize(
-    ("text", "short"),
-    [
-        ("a b c d e f g", True),
-        ("a b c d e f g h", False),
-        ("ภาษาไทยง่าย", False),
-        ("日本語の文。", True),
-    ],
-)
-def test_what_is_shorter_than_two_crops_is_used_whole(text, short):
-    assert too_short(text) is short
-    assert (Crops(0).views(text, 0, 0) == [text, text]) is short
 
 
 def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
@@ -136,24 +114,6 @@ def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
         plain_text(file, documents=True).sentences(report := CorpusReport(unit="document"), None)
     )
     assert (documents, report.over_long) == (["one", "x" * 65_536, "three"], 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--crop_min", "0"], r"crop_min: must lie in \(0, 1\]"),
-        (["--crop_max", "1.1"], r"crop_max: must lie in"),
-        (["--crop_min", "0.7"], "crop_min: must not be above --crop_max"),
-        (["--supervised"], "views: with --supervised"),
-        (
-            ["--views", "dropout", "--crop_max", "0.5"],
-            "crop_max: has no effect without --views crop",
-        ),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(options, message):
-    with pytest.raises(UserError, match=message):
-        parse(["--views", "crop", *options])
 
 
 def test_text_that_cannot_be_cropped_is_refused(tmp_path, tokenizer):

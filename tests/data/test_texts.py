@@ -1,6 +1,5 @@
 """Which columns of a table are read, what a run prints of its samples, and texts from Python."""
 
-import csv
 import hashlib
 import json
 from dataclasses import replace
@@ -55,39 +54,6 @@ def sentences_of(text):
     return list(text.sentences(CorpusReport(), None))
 
 
-@pytest.mark.parametrize("named", [["b", "a"], ["c", "b", "a"]])
-def test_named_columns_are_read_in_the_order_that_is_named(tmp_path, named):
-    file = tmp_path / "rows.csv"
-    file.write_text("a,b,c\n1,2,3\n4,5,6\n")
-    text = training_text(TextSettings(train_file=[str(file)], supervised=True, text_columns=named))
-    rows = [dict(zip("abc", row, strict=True)) for row in ("123", "456")]
-    assert sentences_of(text) == [row[name] for row in rows for name in named]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "settings", "said"),
-    [
-        ("a.csv", "x,y\n1,2\n", {}, "text_columns: 'a.csv' has the columns x, y; name the one"),
-        ("a.csv", "x,y\n1,2\n", {"text_columns": ["z"]}, "text_columns: .* columns x, y; name"),
-        ("a.csv", "x\n1\n", {"supervised": True}, "supervised: expected an anchor, a positive"),
-        ("a.csv", "text\na\n", {"sample": "document"}, "sample: a cell of a table is a sample"),
-        ("a.txt", "a\n", {"text_columns": ["x"]}, "text_columns: 'a.txt' is a text file without"),
-        ("a.txt", "a\n", {"supervised": True}, "supervised: needs a table as --train_file: .csv"),
-        ("a.json", "[]", {}, "train_file: 'a.json': expected .txt .UTF-8, one sentence a line., "),
-        ("a.pdf.gz", "a", {}, "train_file: 'a.pdf.gz': expected .txt"),
-        ("a.csv", None, {}, "train_file: 'a.csv' is no file"),
-        ("no-*.csv", None, {}, "train_file: no file matches the pattern 'no-.*.csv'"),
-    ],
-)
-def test_an_error_says_what_was_expected(tmp_path, monkeypatch, name, content, settings, said):
-    monkeypatch.chdir(tmp_path)
-    if content is not None:
-        (tmp_path / name).write_text(content)
-    with pytest.raises(ParameterError, match=f"^{said}") as caught:
-        training_text(TextSettings(train_file=[name], **settings))
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("cell", ["", " \u200b", "a\0b", "x" * 65_537, None, 3, ["x"], "\ud800"])
 def test_a_row_with_a_cell_that_is_no_text_is_refused_without_its_content(tmp_path, cell):
     file = tmp_path / "rows.jsonl"
@@ -97,34 +63,6 @@ def test_a_row_with_a_cell_that_is_no_text_is_refused_without_its_content(tmp_pa
     with pytest.raises(ParameterError, match=r"row 2 of .*, column 'positive': ") as caught:
         sentences_of(text)
     assert len(str(caught.value)) < 300
-
-
-def test_the_summary_has_the_first_samples_by_column_and_the_counts(tmp_path):
-    file = tmp_path / "pairs.csv"
-    with file.open("w", newline="") as stream:
-        csv.writer(stream).writerows(
-            [("a", "b"), ("one\n\x1b[31mtwo", "x" * 500), ("a", "b"), ("a", "b"), ("never", "c")]
-        )
-    text = training_text(TextSettings(train_file=[str(file)], supervised=True))
-    sentences = text.sentences(report := text.report(), None)
-    assert len(list(sentences)) == 8
-    first, *samples = reading_lines(text, report, dropped=False)
-    assert first == f"4 rows; 1 duplicates (kept) ({file})"
-    assert samples == [
-        r"sample 1, a: 'one \x1b[31mtwo'",
-        f"sample 1, b: '{'x' * 100}'...",
-        *[f"sample {i}, {name}: {name!r}" for i in (2, 3) for name in "ab"],
-    ]
-
-
-def test_the_summary_of_a_short_file_has_what_there_is(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text("one\n\n")
-    list(plain_text(file).sentences(report := CorpusReport(), None))
-    assert reading_lines(plain_text(file), report, dropped=False) == [
-        f"1 sentences in 2 lines; 1 empty (left out) ({file})",
-        "sample 1: 'one'",
-    ]
 
 
 CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))
@@ -188,24 +126,6 @@ def test_columns_are_joined_and_the_files_of_a_pattern_are_one_text(tmp_path, mo
     data = datasets.Dataset.from_pandas(frame, preserve_index=False)
     given = RunSettings.of({"text_columns": ["subject", "body"]})
     assert sentences_of(with_texts(given, data)[1]) == [each for each in joined if each]
-
-
-@pytest.mark.parametrize(
-    ("names", "columns", "said"),
-    [
-        ("tickets-*.jsonl", ["id", "subject"], "row 1 of 'tickets-0.jsonl', column 'id': .* int"),
-        ("tickets-*.jsonl a.csv", ["subject"], "'a.csv' has the columns text"),
-        ("tickets-*.jsonl a.txt", ["subject"], "'a.txt' is a text file without columns"),
-        ("a.csv a.txt", None, "the same columns; 'a.csv' has text; 'a.txt' has no columns"),
-    ],
-)
-def test_columns_that_do_not_go_together_are_named(names, columns, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_tickets(tmp_path)
-    (tmp_path / "a.csv").write_text("text\na\n")
-    (tmp_path / "a.txt").write_text("\ufeffa\n")
-    with pytest.raises(ParameterError, match=said):
-        sentences_of(training_text(TextSettings(train_file=names.split(), text_columns=columns)))
 
 
 def test_files_of_lines_are_one_text_whose_marks_are_dropped(tmp_path):

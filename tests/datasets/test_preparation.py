@@ -14,7 +14,6 @@ from hypothesis import given
 
 from dystress_text.data.texts import wiki1m
 from dystress_text.datasets.texts import unpack
-from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.io.hub import HUB_REPOSITORY
 from dystress_text.io.prepared_data import MANIFEST, read_manifest, variant_of
@@ -117,13 +116,6 @@ def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root,
     assert state_of(tmp_path) == before
 
 
-def test_an_archive_of_many_members_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dystress_text.datasets.texts.MOST_MEMBERS", 2)
-    (tmp_path / "a.tar").write_bytes(tar_of(stsb_files(INSIDE)))
-    with pytest.raises(DataError, match="more than 2 members"):
-        unpack(tmp_path / "a.tar", tmp_path / "out")
-
-
 @inputs(150)
 @given(spoiled(gzip.compress(tar_of({"set/a": b"a" * 700, "set/b": b"b"}), mtime=0)))
 def test_archives_that_nobody_thought_of(tmp_path_factory, content):
@@ -159,17 +151,6 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(
         "wiki1m_for_simcse.txt",
     ]
     assert left_behind(root) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [(["imagenet"], 2, "no data set 'imagenet'; known are wiki1m"), (["list", "wiki1m"], 2, "no data set 'list'"),
-     (["wiki1m", "--form", "x"], 2, "--form"), (["senteval", "--from=none"], 1, "not in 'none'")],
-)  # fmt: skip
-def test_wrong_commands_are_one_line(arguments, code, words, root, capsys):
-    assert main([*arguments, f"--data_dir={root}"]) == code
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """What a run starts from: SimCSE's folders in both layouts, and models of sentence-transformers."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -216,28 +215,6 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
     )  # what it was is behind its head
     before, after = (record["similarities"][when] for when in ("before", "after"))
     assert np.abs(np.subtract(before["random"], after["random"])).max() < 1
-
-
-def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
-    def refused(said, options=None, **kwargs):
-        shutil.rmtree(tmp_path / "m", ignore_errors=True)
-        st_model(tmp_path / "m", tiny_bert, **kwargs)
-        with pytest.raises(UserError, match=said) as caught:
-            load_initial_model(TextSettings(str(tmp_path / "m"), **(options or {})), options or {})
-        assert "\n" not in str(caught.value)
-
-    refused("mlp_head: this model has a head", {"mlp_head": False}, more=(Dense,))
-    refused("mlp_only_train: there is no head", {"mlp_only_train": False})
-    refused(
-        "pooler_type: cls was given, but this sentence-transformers model has avg",
-        {"pooler_type": "cls"},
-    )
-    st_model(tmp_path / "first", tiny_bert, "cls")
-    for name in ("cls", "cls_before_pooler"):  # saved as one
-        start = load_initial_model(
-            TextSettings(str(tmp_path / "first"), pooler_type=name), {"pooler_type"}
-        )
-        assert start.pooler == name
 
 
 def test_weighted_layers_other_pooling_and_several_heads_are_trained_as_they_are(

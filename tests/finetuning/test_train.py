@@ -16,7 +16,6 @@ from scipy import stats
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from trainer_cases import interrupt
-from transformers import ModernBertModel
 
 from dystress_text.evaluation.embedder import with_pooler
 from dystress_text.evaluation.readers import read_sts_benchmark
@@ -201,52 +200,6 @@ def test_a_changed_text_or_tokenizer_is_another_run(flags, tmp_path, tiny_bert, 
     )
 
 
-def test_an_encoder_without_dropout_is_refused_unless_given_some(flags, tmp_path, capsys):
-    config = build_transformer("modernbert").config
-    config.embedding_dropout = 0.0  # as published
-    ModernBertModel(config).save_pretrained(tmp_path / "modern")
-    build_tokenizer().save_pretrained(tmp_path / "modern")
-    modern = [*flags, f"--model_name_or_path={tmp_path / 'modern'}"]
-    assert main(modern) == 2
-    assert "--dropout" in capsys.readouterr().err
-    assert main([*modern, "--dropout=0.1"]) == 0
-
-
-BAD = [  # one of each kind
-    (["--loss=infonce(nope(1))"], ["--loss: nope: unknown", "shifted_cosine", "constant"]),
-    (["--train_file=/no/such.txt"], ["--train_file", "/no/such.txt"]),
-    (["--train_file=/"], ["is a folder; name a"]),
-    (["--model_name_or_path=/no/such"], ["/no/such"]),
-    (["--loss=dcl(cosine(0.1, 0.05))"], ["--loss: cosine(0.1, 0.05): ", "tau_min"]),
-    (["--train_batch_size=500"], ["--train_batch_size", "200 sentences in 200 lines"]),
-    (["--max_seq_length=41"], ["--max_seq_length", "at most 40 tokens"]),
-    (["--metric_for_best_model=accuracy"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
-    (["--resume_from_checkpoint"], ["--output_dir", "holds no run"]),
-]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"), BAD, ids=lambda x: " ".join(x) if x[0].startswith(("-", "/")) else ""
-)
-def test_bad_input_is_one_line_and_leaves_no_model(flags, wrong, words, tmp_path, capsys):
-    given = {flag.split("=")[0] for flag in wrong}
-    assert main([*wrong, *(flag for flag in flags if flag.split("=")[0] not in given)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("dystress train: error: ")
-    assert all(word in line for word in words), line
-    assert not (tmp_path / "out" / "model.safetensors").exists()
-
-
-def test_what_cannot_be_kept_is_refused_before_the_first_step(flags, tmp_path, capsys):
-    """MarkupLM needs a file beside its tokenizer, which sentence-transformers asks for."""
-    build_transformer("markuplm").save_pretrained(tmp_path / "markup")
-    build_tokenizer().save_pretrained(tmp_path / "markup")
-    assert main([*flags, f"--model_name_or_path={tmp_path / 'markup'}"]) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert line.startswith("dystress train: error: ")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_decoder_trains_on_and_is_evaluated_with_texts_without_tokens(flags, tmp_path):
     tokenizer = build_tokenizer("$A")
     names = ["input_ids", "token_type_ids", "attention_mask"]
@@ -272,9 +225,3 @@ def test_a_decoder_trains_on_and_is_evaluated_with_texts_without_tokens(flags, t
     log = (tmp_path / "out" / "metrics.jsonl").read_text()
     assert "null" not in log
     assert (tmp_path / "out" / "model.safetensors").is_file()
-
-
-def test_a_falling_logit_is_one_warning(flags):
-    with pytest.warns(UserWarning, match="logit s / tau") as caught:
-        assert main([*flags, "--loss=infonce(shifted_cosine(0.02, 0.05, shift=-0.4))"]) == 0
-    assert len([w for w in caught if "logit" in str(w.message)]) == 1

@@ -9,60 +9,7 @@ from conftest import BERT, SIZES, build_tokenizer, make_sentences
 from transformers import BertConfig, BertModel
 
 from dystress_text import __main__ as dystress
-from dystress_text.cli import extras
-from dystress_text.config.arguments import SIMCSE, parse
-from dystress_text.errors import OTHER_NAMES, UserError
-
-NO_MODEL = (
-    "no folder 'nope' here, and the hub, which is out of reach, has left no model of this name "
-    "in its cache"
-)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("train --epochs 3", f"unknown option --epochs (here it is --num_train_epochs); {SIMCSE}"),
-        ("train --lr=1e-4", f"unknown option --lr (here it is --learning_rate); {SIMCSE}"),
-        (
-            "train --batch-size 8",
-            f"unknown option --batch-size (here it is --train_batch_size); {SIMCSE}",
-        ),
-        ("train --model x", f"unknown option --model (here it is --model_name_or_path); {SIMCSE}"),
-        ("export x --format onnx", "unknown option --format (here it is --to)"),
-        ("train --temp -1", "--temp: a temperature is a number above 0, such as 0.05, got -1.0"),
-        (
-            "train --max_steps 0",
-            "--max_steps: 0 steps train nothing; evaluation has a program of its own",
-        ),
-        (
-            "train --preset own-text --held_out 9 --eval_set mini_sts",
-            "--held_out: has no effect with --eval_set mini_sts; leave one out",
-        ),
-        (
-            "train --model_name_or_path nope --train_file a.txt --eval_set none",
-            f"--model_name_or_path: {NO_MODEL}",
-        ),
-        ("senteval --suite mini --model nope", NO_MODEL),
-        ("senteval --suite mini --model nope --pooler_type avg", NO_MODEL),
-        (
-            "export nope --to hf",
-            "'nope' is not a model of dystress train: a folder with modules.json is needed",
-        ),
-    ],
-)
-def test_a_line_says_the_way_on(words, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text("\n".join(make_sentences(80)))
-    assert dystress.main(words.split()) == 2
-    assert capsys.readouterr().err == f"dystress {words.split()[0]}: error: {said}\n"
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.txt"]
-
-
-def test_other_names_are_of_other_programs():
-    known = {*parse([]).options(), "temp", "to"}
-    assert set(OTHER_NAMES.values()) <= known
-    assert OTHER_NAMES.keys().isdisjoint(known)
+from dystress_text.errors import UserError
 
 
 @pytest.mark.parametrize("command", [name for name in dystress.COMMANDS if name != "train"])
@@ -73,12 +20,6 @@ def test_no_beginning_of_an_option_is_taken_for_it(command):
         for cut in (short for short in (name[:-1], name[:5]) if short not in options):
             with pytest.raises(UserError, match=f"^unknown option {cut}"):
                 parser.parse_args([f"{cut}=x"])
-
-
-@pytest.mark.parametrize("name", ["--num_train", "--learning", "--train_f", "--eval", "--seedd"])
-def test_no_beginning_of_an_option_of_training_is_taken_for_it(name):
-    with pytest.raises(UserError, match=f"^unknown option {name}"):
-        parse([name, "3"])
 
 
 @pytest.mark.parametrize(
@@ -142,20 +83,3 @@ def test_a_deep_encoder_with_a_rate_for_a_small_one_is_warned(
         if "learning_rate: 0.003 is for a small encoder" in str(each.message)
     ]
     assert bool(said) == warned
-
-
-def test_the_line_that_installs_an_extra_is_that_of_the_place(tmp_path, monkeypatch):
-    def said():
-        with pytest.raises(UserError) as caught:
-            extras.require("plots", "a figure")
-        return str(caught.value).partition("pip install ")[2]
-
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    monkeypatch.chdir(extras.ROOT)
-    assert said() == "-c constraints.txt -e '.[plots]'"
-    monkeypatch.chdir(tmp_path)
-    assert said() == f"-c {extras.ROOT}/constraints.txt -e '{extras.ROOT}[plots]'"
-    monkeypatch.setattr(
-        extras, "ROOT", tmp_path
-    )  # of an installed package: it has no constraints.txt
-    assert said() == "'dystress-text[plots]'"

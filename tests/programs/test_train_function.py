@@ -6,11 +6,9 @@ import importlib
 import json
 import logging
 import random
-import re
 import signal
 import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +20,6 @@ from trainer_cases import outcome
 import dystress_text
 from dystress_text.errors import Interrupted, UserError
 from dystress_text.losses import InfoNCELoss
-from dystress_text.programs.fine_tuning import FinishedTraining
 from dystress_text.programs.train import main
 from dystress_text.programs.train import train as train_function
 from dystress_text.training.trainer import Trainer
@@ -85,63 +82,6 @@ def test_it_is_the_run_of_the_command_line(tmp_path, text_file):
         3,
         run.model.get_sentence_embedding_dimension(),
     )
-
-
-def test_a_run_is_shown_in_five_lines_and_as_a_table_without_markup_of_its_names():
-    metric = "<b>mine</b>_spearman"
-    record = {
-        "settings": {"preset": "own-text", "pooler_type": "avg", "metric_for_best_model": metric},
-        "loss": "dcl(0.1)",
-        "steps": 750,
-        "untrained": {"avg": {metric: 37.98}},
-        "trained": {metric: 40.97, "other_spearman": 1.0},
-        "words": {metric: 62.84, "other_spearman": 2.0, "third_spearman": 3.0},
-    }
-    run = FinishedTraining(Path("<i>out</i>"), record)
-    lines = repr(run).splitlines()
-    assert len(lines) <= 5
-    for shown in ("own-text", "dcl(0.1)", "750 steps", "37.98", "40.97", "62.84", "<i>out</i>"):
-        assert shown in repr(run)
-    html = run._repr_html_()
-    cells = re.findall(r">\s*(37.98|40.97|62.84)\s*</td>", html)
-    assert cells == ["37.98", "40.97", "62.84"]
-    assert not re.search("<[bi]>", html)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"preset": "quick"}, ["--preset=quick"]),
-        ({"loss": "infonce(0)"}, ["--loss=infonce(0)"]),
-        ({"eval_set": "stsb"}, ["--eval_set=stsb"]),
-        ({"max_steps": -7}, ["--max_steps=-7"]),
-        ({"train_file": "no.txt"}, ["--train_file=no.txt"]),
-    ],
-)
-def test_what_is_wrong_is_answered_as_on_the_command_line(given, words, options, tmp_path, capsys):
-    more = {name: value for name, value in options.items() if name not in given}
-    with pytest.raises(UserError) as caught:
-        dystress_text.train(**more, **given, output_dir=tmp_path / "out")
-    assert (
-        main(
-            [
-                *(f"--{name}={value}" for name, value in more.items()),
-                *words,
-                f"--output_dir={tmp_path}/out",
-            ]
-        )
-        == 2
-    )
-    said = capsys.readouterr().err
-    assert said == f"dystress train: error: --{caught.value}\n"
-    assert not (tmp_path / "out").exists()
-
-
-def test_an_unknown_option_is_named_with_the_nearest():
-    with pytest.raises(
-        UserError, match=r"^learning_rat: unknown option \(did you mean learning_rate\?\)"
-    ):
-        dystress_text.train(learning_rat=1.0)
 
 
 @pytest.mark.parametrize(
