@@ -39,7 +39,7 @@ def rows_of(file, columns=None):
 
 
 @given(st.lists(st.binary(max_size=30), max_size=8))
-def test_any_bytes_are_accounted_for(lines):
+def test_all_lines_are_counted(lines):
     data = b"\n".join(lines)
     sentences, report = read(data)
     assert report.lines == data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
@@ -68,7 +68,7 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("crops", [None, Crops(0)])
-def test_a_text_without_tokens_is_one_of_padding(crops, tmp_path):
+def test_a_text_without_tokens_is_padding(crops, tmp_path):
     """A tokenizer that adds none and drops some characters; crops of the third line have none at
     times.
     """
@@ -91,7 +91,7 @@ def test_a_text_without_tokens_is_one_of_padding(crops, tmp_path):
     assert seen == ({(4,)} if crops is None else {(4,), (tokenizer.pad_token_id,)})
 
 
-def test_of_samples_with_the_same_tokens_the_first_is_kept(tokenizer, tmp_path):
+def test_distinct_samples(tokenizer, tmp_path):
     lines = ["the cat", "the dog", "The   cat", "cat the", "the dog"] + [
         "the cat sat on the mat and ran"
     ] * 2
@@ -139,7 +139,7 @@ def test_losses_of_the_tokenizer_are_measured(tmp_path, tokenizer, lines, outcom
         assert bool(recwarn) == (outcome == "warned")
 
 
-def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer, monkeypatch):
+def test_cache_key(tmp_path, text_file, tokenizer, monkeypatch):
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text() + "the cat sat on the mat\n")
     variants = [(text_file, None, 9), (text_file, None, 10), (text_file, 50, 9), (other, None, 9)]
@@ -165,7 +165,7 @@ def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer
         ("none.txt", None),
     ],
 )
-def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, name, content):
+def test_unusable_files(tmp_path, tokenizer, name, content):
     file = tmp_path / name
     if content is not None:
         file.write_bytes(content)
@@ -177,7 +177,7 @@ def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, nam
 
 @pytest.mark.parametrize("size", [-1, 1, 0])
 @pytest.mark.parametrize("name", ["tokens.bin", "rest.npz"])
-def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, size):
+def test_a_damaged_cache_is_rebuilt(tmp_path, text_file, tokenizer, name, size):
     whole = load(text_file, tokenizer, tmp_path).batch(np.arange(200))
     (file,) = (tmp_path / "corpus").glob(f"*/{name}")
     content = file.read_bytes()

@@ -18,7 +18,7 @@ WORDS = [f"w{i}" for i in range(50)]
 TEXT = " ".join(WORDS)
 
 
-def test_a_crop_is_a_span_of_words_and_every_span_of_its_length_is_as_likely():
+def test_crops_are_uniform_spans():
     starts, lengths = [], []
     for step in range(4000):
         for crop in Crops(seed=3).views(TEXT, step, 7):
@@ -40,7 +40,7 @@ def test_a_crop_is_a_span_of_words_and_every_span_of_its_length_is_as_likely():
     assert abs(stats.pearsonr(lengths[::2], lengths[1::2]).statistic) < 0.06
 
 
-def test_a_crop_has_no_more_words_than_the_encoder_reads_and_every_place_is_as_likely():
+def test_long_crops_are_limited_and_uniform():
     found = [
         crop.split() for step in range(4000) for crop in Crops(seed=3, most=15).views(TEXT, step, 7)
     ]
@@ -49,7 +49,7 @@ def test_a_crop_has_no_more_words_than_the_encoder_reads_and_every_place_is_as_l
     assert stats.chisquare(np.bincount(starts)).pvalue > 1e-4
 
 
-def test_seed_step_and_sample_alone_decide():
+def test_seed_step_and_sample_determine_crops():
     crops = Crops(seed=1)
     assert crops.views(TEXT, 5, 9) == Crops(seed=1).views(TEXT, 5, 9)
     others = [Crops(seed=2).views(TEXT, 5, 9), crops.views(TEXT, 6, 9), crops.views(TEXT, 5, 10)]
@@ -62,7 +62,7 @@ def test_seed_step_and_sample_alone_decide():
     st.integers(0, 3),
 )
 @example("「東京。」「大阪\uff01\uff1f」彼は言った。」「そう。」", 32, 0)
-def test_every_text_is_cropped_to_parts_of_it(text, most, step):
+def test_crops_are_parts_of_the_text(text, most, step):
     views = Crops(1, 0.2, 0.6, most).views(text, step, 0)
     if too_short(text):
         assert views == [text, text]
@@ -70,7 +70,7 @@ def test_every_text_is_cropped_to_parts_of_it(text, most, step):
         assert all(view and view in " ".join(text.split()) for view in views)
 
 
-def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
+def test_batch_of_crops(tmp_path, tokenizer):
     lines = ["the cat sat on the mat and the dog ran to the house", "the old dog ran"]
     lines, file = [*lines, "a man and a cat ran to a river now"], tmp_path / "text.txt"
     file.write_text("\n".join([*lines, lines[0]]) + "\n")
@@ -94,7 +94,7 @@ def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
     assert (again.crops.seed, again.report) == (5, corpus.report)
 
 
-def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
+def test_documents_end_at_blank_lines(tmp_path, tokenizer):
     file = tmp_path / "text.txt"
     file.write_text(
         "\n\none two\nthree\n \n\nfour five\r\n" + "a lot of words\n" * 5000 + "\n\nsix"

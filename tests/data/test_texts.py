@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 
 import datasets
-import numpy as np
 import pandas as pd
 import pytest
 from conftest import make_sentences
@@ -36,17 +35,14 @@ LINES = make_sentences(40)
         ("x", False, "x"),
         ("label text", False, "text"),
         ("sentence id", False, "sentence"),
-        ("sentence text", False, "text"),
         ("sent0 sent1 hard_neg", False, ""),
-        ("Text id", False, ""),
         ("sent0 sent1 hard_neg", True, "sent0 sent1 hard_neg"),
         ("label positive anchor", True, "anchor positive"),
-        ("negative positive anchor", True, "anchor positive negative"),
         ("id negative_2 anchor positive negative_1", True, "anchor positive negative_2 negative_1"),
         ("query positive negative", True, "query positive negative"),
     ],
 )
-def test_columns_are_found_by_their_names_or_their_order_alone(columns, supervised, read):
+def test_default_columns(columns, supervised, read):
     assert usual_columns(columns.split(), supervised) == read.split()
 
 
@@ -55,7 +51,7 @@ def sentences_of(text):
 
 
 @pytest.mark.parametrize("cell", ["", " \u200b", "a\0b", "x" * 65_537, None, 3, ["x"], "\ud800"])
-def test_a_row_with_a_cell_that_is_no_text_is_refused_without_its_content(tmp_path, cell):
+def test_invalid_cells(tmp_path, cell):
     file = tmp_path / "rows.jsonl"
     rows = [{"anchor": "a", "positive": "b"}, {"anchor": "c", "positive": cell}]
     file.write_text("\n".join(map(json.dumps, rows)))
@@ -69,7 +65,7 @@ CELLS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\
 
 
 @given(st.lists(CELLS, min_size=1))
-def test_a_list_is_read_as_a_file_with_its_texts_is(texts):
+def test_a_list_is_read_like_a_file(texts):
     read = table_text(python_table(texts), TextSettings())
     assert read.checksum() == hashlib.sha256("".join(f"{x}\n" for x in texts).encode()).hexdigest()
     kept = [x for x in texts if "\0" not in x]
@@ -80,7 +76,7 @@ def test_a_list_is_read_as_a_file_with_its_texts_is(texts):
 
 
 @pytest.mark.parametrize("width", [2, 3, 5])
-def test_rows_of_a_list_are_anchors_positives_and_negatives(width):
+def test_rows_of_a_list(width):
     rows = [[f"{i} {j}" for j in range(width)] for i in range(4)]
     settings, read = with_texts(RunSettings.of({"preset": "small"}), rows)
     assert settings.text.supervised
@@ -88,7 +84,7 @@ def test_rows_of_a_list_are_anchors_positives_and_negatives(width):
     assert sentences_of(read) == [cell for row in rows for cell in row]
 
 
-def test_the_columns_of_a_data_set_are_found_as_those_of_a_file():
+def test_columns_of_a_data_set():
     data = datasets.Dataset.from_dict({"id": [1, 2, 3], "text": ["a", None, "c"]}).select([2, 1])
     assert sentences_of(with_texts(RunSettings.of({}), data)[1]) == ["c"]
     assert sentences_of(with_texts(RunSettings.of({}), data["text"][:1])[1]) == ["c"]
@@ -109,7 +105,7 @@ def write_tickets(folder):
             stream.write(json.dumps(ticket) + "\n")
 
 
-def test_columns_are_joined_and_the_files_of_a_pattern_are_one_text(tmp_path, monkeypatch):
+def test_joined_columns_and_patterns(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_tickets(tmp_path)
     frame = pd.concat(pd.read_json(f"tickets-{i}.jsonl", lines=True) for i in range(3))
@@ -128,7 +124,7 @@ def test_columns_are_joined_and_the_files_of_a_pattern_are_one_text(tmp_path, mo
     assert sentences_of(with_texts(given, data)[1]) == [each for each in joined if each]
 
 
-def test_files_of_lines_are_one_text_whose_marks_are_dropped(tmp_path):
+def test_files_are_concatenated_without_byte_order_marks(tmp_path):
     for name, content in (("a.txt", "\ufeffone\ntwo"), ("b.txt", "\ufeffthree\n")):
         (tmp_path / name).write_text(content)
     text = training_text(TextSettings(train_file=[f"{tmp_path}/[ab].txt"]))
@@ -140,33 +136,27 @@ SECRET = "secret"
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    "texts",
     [
-        ([], "the list is empty"),
-        (SECRET, "expected a list or Series of strings, .* got str"),
-        ({SECRET}, "expected a list or Series of strings, .* got set"),
-        (datasets.DatasetDict(), "expected a list or Series of strings, .* got DatasetDict"),
-        ([SECRET, 3.5], "item 1, text: expected a string, got float"),
-        (pd.Series([SECRET, None, 2]), "item 1, text: expected a string, got NoneType"),
-        (np.array([7, 8]), "item 0: expected a string, or a list or tuple of strings, got int"),
-        ([3.5, SECRET], "item 0: expected a string, or a list or tuple of strings"),
-        ([(SECRET,)], "item 0: expected a string, or a list or tuple of strings"),
-        ([SECRET, (SECRET, "b")], "item 1, text: expected a string, got a tuple of 2"),
-        ([(SECRET, "b"), SECRET], "item 1: expected 2 strings, as a list or tuple"),
-        ([(SECRET, "b"), (SECRET, "b", "c")], "item 1: expected 2 strings, .* got a tuple of 3"),
-        ([(SECRET, "b"), (SECRET, None)], "item 1, positive: expected a string, got NoneType"),
-        ([(SECRET, "b"), (SECRET, "")], "item 1, positive: it is empty"),
-        ([SECRET, "\ud800"], "item 1, text: "),
+        [],
+        SECRET,
+        datasets.DatasetDict(),
+        [SECRET, 3.5],
+        pd.Series([SECRET, None, 2]),
+        [(SECRET,)],
+        [(SECRET, "b"), (SECRET, "b", "c")],
+        [(SECRET, "b"), (SECRET, "")],
+        [SECRET, "\ud800"],
     ],
 )
-def test_a_wrong_list_is_one_line_that_never_shows_the_data(texts, said):
-    with pytest.raises(ParameterError, match=f"^texts: {said}") as caught:
+def test_errors_of_lists_do_not_show_the_data(texts):
+    with pytest.raises(ParameterError, match="^texts: ") as caught:
         dystress_text.train("small", texts=texts)
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_list_trains_as_a_file_and_is_known_again_by_its_content(tmp_path, capsys):
+def test_a_list_trains_like_a_file(tmp_path):
     options = {"preset": "quickstart", "max_steps": 2, "eval_set": "none", "train_batch_size": 8}
     (tmp_path / "mine.txt").write_text("".join(f"{line}\n" for line in LINES))
     of_file = dystress_text.train(
@@ -180,19 +170,14 @@ def test_a_list_trains_as_a_file_and_is_known_again_by_its_content(tmp_path, cap
     assert checksum == of_file.record["corpus"]["sha256"]
     name = f"list of 40 texts, sha256 {checksum[:16]}"
     assert of_list.record["settings"]["train_file"] == name
-    with pytest.raises(UserError, match=r"^preset: expected a name, got list$"):
-        dystress_text.train(LINES)
-    assert f"sample 3, text: {LINES[2]!r}\n" in capsys.readouterr().out
 
     options["resume_from_checkpoint"] = "yes"
     assert dystress_text.train(**options, texts=LINES).record == of_list.record
     with pytest.raises(UserError, match=f"train_file was {name}, is list of 40 texts, "):
         dystress_text.train(**options, texts=LINES[::-1])
-    with pytest.raises(UserError, match=r"^texts: give texts or train_file, not both"):
-        dystress_text.train(**options, texts=LINES, train_file="mine.txt")
 
 
-def test_an_interrupted_run_on_a_list_goes_on_with_the_same_list_alone(tmp_path):
+def test_resume_with_a_list(tmp_path):
     options = {"preset": "quickstart", "eval_set": "none", "train_batch_size": 8, "max_steps": 4}
     options |= {"save_steps": 2, "output_dir": tmp_path / "out"}
     run = dystress_text.train(**options, texts=LINES)

@@ -62,9 +62,7 @@ def left_behind(root):
     ]
 
 
-def test_a_variant_must_be_named_and_is_remembered_with_checksums_in_a_record(
-    tmp_path, root, capsys
-):
+def test_a_variant_must_be_named_and_is_recorded(tmp_path, root, capsys):
     (tmp_path / "wiki1m_mine.txt").write_bytes(b"my line\n" * 5)
     arguments = ["wiki1m", f"--from={tmp_path}", f"--data_dir={root}"]
     assert main(arguments) == 1
@@ -84,10 +82,10 @@ def test_a_variant_must_be_named_and_is_remembered_with_checksums_in_a_record(
     assert "is damaged" in capsys.readouterr().err
 
 
-def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
+def test_incomplete_tasks(tmp_path, root, capsys):
     write_files(tmp_path / "one", stsb_files())
-    for words in (["senteval", f"--from={tmp_path / 'one'}"], ["list"]):
-        assert main([*words, f"--data_dir={root}"]) == 0
+    for argv in (["senteval", f"--from={tmp_path / 'one'}"], ["list"]):
+        assert main([*argv, f"--data_dir={root}"]) == 0
         said = capsys.readouterr().out
         assert "ready but for STS12 (" in said
         assert said.count("STS13 (") == 1
@@ -104,7 +102,7 @@ def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
      gzip.compress(tar_of({"zeros": bytes(30 << 20)})), gzip.compress(tar_of(stsb_files(INSIDE)))[:-9]],
     ids=["truncated", "no archive", "dots", "absolute", "link", "device", "no STS", "bomb", "compressed, truncated"],
 )  # fmt: skip
-def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root, content, capsys):
+def test_unsafe_archives_change_nothing(tmp_path, root, content, capsys):
     write_files(tmp_path / "good", stsb_files())
     assert main(["senteval", f"--from={tmp_path / 'good'}", f"--data_dir={root}"]) == 0
     capsys.readouterr()
@@ -118,7 +116,7 @@ def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root,
 
 @inputs(150)
 @given(spoiled(gzip.compress(tar_of({"set/a": b"a" * 700, "set/b": b"b"}), mtime=0)))
-def test_archives_that_nobody_thought_of(tmp_path_factory, content):
+def test_mutated_archives(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("archive")
     (folder / "a.tar").write_bytes(content)
     accepted(unpack, folder / "a.tar", folder / "out")
@@ -128,9 +126,7 @@ def test_archives_that_nobody_thought_of(tmp_path_factory, content):
     )
 
 
-def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(
-    tmp_path, root, monkeypatch, capsys
-):
+def test_interruption(tmp_path, root, monkeypatch, capsys):
     (tmp_path / "wiki1m.txt").write_bytes(TEXT)
     arguments = ["wiki1m", f"--from={tmp_path / 'wiki1m.txt'}", "--variant=x", f"--data_dir={root}"]
 
@@ -159,7 +155,7 @@ def hub(tmp_path):
         yield server
 
 
-def test_the_first_download_is_checked_and_not_made_twice(hub, root, capsys):
+def test_download_once(hub, root, capsys):
     hub[1][HUB_REPOSITORY] = {
         "senteval.tar": tar_of(stsb_files("./")),
         "wiki1m_for_simcse.txt": TEXT,
@@ -173,7 +169,7 @@ def test_the_first_download_is_checked_and_not_made_twice(hub, root, capsys):
     assert len(hub[2]["starts"]) == downloads
 
 
-def test_a_cut_connection_is_taken_up_again(hub, root):
+def test_a_broken_download_continues(hub, root):
     hub[1][HUB_REPOSITORY] = {"wiki1m_for_simcse.txt": TEXT * 600_000}
     hub[2]["cut"] = True
     arguments = ["wiki1m", "--variant=long", f"--data_dir={root}"]
@@ -184,7 +180,7 @@ def test_a_cut_connection_is_taken_up_again(hub, root):
     assert hub[2]["starts"][-1] > 0
 
 
-def test_content_that_is_not_what_the_hub_says_is_refused_and_forgotten(hub, root, capsys):
+def test_wrong_checksum_of_the_hub(hub, root, capsys):
     hub[1][HUB_REPOSITORY] = {"wiki1m_for_simcse.txt": TEXT}
     hub[2]["swap"] = True
     arguments = ["wiki1m", "--variant=x", f"--data_dir={root}"]

@@ -34,7 +34,7 @@ from dystress_text.programs.train import main
 @pytest.mark.parametrize(
     ("family", "raw", "suffix"), [("bert", True, "bin"), ("roberta", False, "safetensors")]
 )
-def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix, tmp_path):
+def test_simcse_layouts_with_and_without_mlp(family, raw, suffix, tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "m", family, raw, suffix)
     embed, _ = load_model(str(tmp_path / "m"), "pooler")
     close(embed(SENTENCES), by_hand(transformer, mlp))
@@ -43,46 +43,28 @@ def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix
 
 
 @pytest.mark.parametrize(
-    ("raw", "options", "source", "notes"),
-    [
-        (
-            True,
-            {"supervised": True},
-            "mlp",
-            [
-                "SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head",
-                "head: SimCSE's MLP, kept",
-            ],
-        ),
-        (
-            True,
-            {"pooler_type": "avg"},
-            None,
-            ["SimCSE checkpoint: encoder loaded; ignored: mlp, lm_head"],
-        ),
-        (False, {}, "new", ["head: new, dropped after training"]),
-    ],
+    ("raw", "options", "source"),
+    [(True, {"supervised": True}, "mlp"), (True, {"pooler_type": "avg"}, None), (False, {}, "new")],
 )
-def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tmp_path):
+def test_origin_of_the_head(raw, options, source, tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "m", raw=raw)
-    start = load_initial_model(TextSettings(str(tmp_path / "m"), **options))
-    assert start.notes == notes
-    own = start.model[0].model.state_dict()
+    initial = load_initial_model(TextSettings(str(tmp_path / "m"), **options))
+    own = initial.model[0].model.state_dict()
     for name, tensor in transformer.state_dict().items():
         assert name.startswith("pooler.") or torch.equal(own[name], tensor), name
-    kept = [module for module in start.model if isinstance(module, Dense)]
-    heads = [*kept, *([start.embedder.head] if start.embedder.head is not None else [])]
+    kept = [module for module in initial.model if isinstance(module, Dense)]
+    heads = [*kept, *([initial.embedder.head] if initial.embedder.head is not None else [])]
     assert len(heads) == (source is not None)
     assert len(kept) == (source == "mlp")
     for head in heads:
         assert torch.equal(head.linear.weight, mlp.weight) == (source == "mlp")
         assert torch.equal(head.linear.bias, mlp.bias) == (source == "mlp")
     if "pooler_type" not in options:
-        vectors = without_normalization(start.model).encode(SENTENCES)
+        vectors = without_normalization(initial.model).encode(SENTENCES)
         close(vectors, by_hand(transformer, mlp if source == "mlp" else None))
 
 
-def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, tmp_path, capsys):
+def test_prompts_and_similarity_are_kept(flags, tmp_path, capsys):
     """A default prompt is for sentences, the one for queries for a collection's; the text itself is
     read without.
     """
@@ -131,7 +113,7 @@ def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, 
     close(encode(without, SENTENCES), torch.as_tensor(theirs))
 
 
-def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
+def test_models_from_the_hub_and_its_cache(tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "sup", raw=False)
     st = tmp_path / "st"
     build_model("bert", "avg", head=True, normalize=True).save(str(st))
@@ -147,8 +129,8 @@ def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
         ):
             with with_hub(address, tmp_path / "home", HF_HUB_OFFLINE=offline):
                 close(load_model("someone/sup", "pooler")[0](SENTENCES), by_hand(transformer, mlp))
-                start = load_initial_model(TextSettings("someone/st"))
-                close(start.model.encode(SENTENCES), expected)
+                initial = load_initial_model(TextSettings("someone/st"))
+                close(initial.model.encode(SENTENCES), expected)
                 close(normalize(load_model("someone/st", None)[0](SENTENCES)), expected)
                 with pytest.raises(UserError, match=f"model: 'someone/sup' is {said}"):
                     load_model("someone/sup", None)
@@ -184,15 +166,13 @@ def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, 
         ("mean", (-2, -1), (), 9, "avg_top2"),
     ],
 )
-def test_a_model_is_trained_further_as_it_is(
-    pooling, layers, more, limit, pooler, tiny_bert, tmp_path
-):
+def test_a_model_is_kept(pooling, layers, more, limit, pooler, tiny_bert, tmp_path):
     expected = st_model(tmp_path / "m", tiny_bert, pooling, layers, more, limit)
-    start = load_initial_model(TextSettings(str(tmp_path / "m"), max_seq_length=9))
-    assert start.pooler == pooler
-    close(start.model.encode(SENTENCES), expected)
-    close(encode(start.model, SENTENCES), expected)
-    start.save(tmp_path / "again")
+    initial = load_initial_model(TextSettings(str(tmp_path / "m"), max_seq_length=9))
+    assert initial.pooler == pooler
+    close(initial.model.encode(SENTENCES), expected)
+    close(encode(initial.model, SENTENCES), expected)
+    initial.save(tmp_path / "again")
     again = SentenceTransformer(str(tmp_path / "again"), device="cpu")
     close(torch.as_tensor(again.encode(SENTENCES)), expected)
     assert again.max_seq_length == (limit or 40)
@@ -217,9 +197,7 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
     assert np.abs(np.subtract(before["random"], after["random"])).max() < 1
 
 
-def test_weighted_layers_other_pooling_and_several_heads_are_trained_as_they_are(
-    tiny_bert, tmp_path
-):
+def test_other_modules_are_trained(tiny_bert, tmp_path):
     for number, given in enumerate(
         (
             {"pooling": "max"},
@@ -230,12 +208,12 @@ def test_weighted_layers_other_pooling_and_several_heads_are_trained_as_they_are
     ):
         folder = tmp_path / str(number)
         expected = st_model(folder, tiny_bert, **given)
-        start = load_initial_model(TextSettings(str(folder)))
-        close(start.model.encode(SENTENCES), expected)
-        start.save(tmp_path / f"again-{number}")
+        initial = load_initial_model(TextSettings(str(folder)))
+        close(initial.model.encode(SENTENCES), expected)
+        initial.save(tmp_path / f"again-{number}")
         again = SentenceTransformer(str(tmp_path / f"again-{number}"), device="cpu")
         close(torch.as_tensor(again.encode(SENTENCES)), expected)
-        start.embedder.train()
-        batch = packed_batch(start.model, SENTENCES[:4])
-        start.embedder(*batch, packed=can_pack(start.model)).square().sum().backward()
-        assert start.model[0].model.get_input_embeddings().weight.grad.any()
+        initial.embedder.train()
+        batch = packed_batch(initial.model, SENTENCES[:4])
+        initial.embedder(*batch, packed=can_pack(initial.model)).square().sum().backward()
+        assert initial.model[0].model.get_input_embeddings().weight.grad.any()

@@ -19,7 +19,6 @@ from trainer_cases import interrupt
 
 from dystress_text.evaluation.embedder import with_pooler
 from dystress_text.evaluation.readers import read_sts_benchmark
-from dystress_text.evaluation.sts import score_vectors
 from dystress_text.finetuning.measures import RunMeasures
 from dystress_text.losses.diagnosis import BINS
 from dystress_text.models.embedder import encode
@@ -28,48 +27,21 @@ from dystress_text.programs.train import main
 
 
 @pytest.mark.usefixtures("with_pictures")
-def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, capsys):
+def test_a_run_writes_model_log_and_record(flags, tmp_path, data_dir, capsys):
     # the mean, as first tokens all but agree in this encoder: their cosines differ by less than
     # fp32 rounds
     assert main([*flags, "--pooler_type=avg"]) == 0
     out = tmp_path / "out"
     record = json.loads((out / "run.json").read_text())
     printed = capsys.readouterr().out
-    assert (
-        record["steps"],
-        record["corpus"]["sentences"],
-        record["random_pairs"]["sentences"],
-    ) == (6, 200, 200)
-    assert set(record["untrained"]) == {
-        "cls",
-        "cls_before_pooler",
-        "avg",
-        "avg_top2",
-        "avg_first_last",
-        "last",
-    }
-    assert 0 < record["padding_share"] < 1 < record["sentences_per_second"]
-    assert (
-        record["settings"]["loss"]
-        == record["loss"]
-        == "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
-    )
-    for said in (
-        f"loss: {record['loss']}",
-        f"{record['trained']['sts_b_dev_spearman']:.2f}",
-        "similarity reached by",
-    ):
-        assert said in printed
-    assert [
-        json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()
-    ] == [3, 3, 6, 6]
-    assert "<h2>Similarities and temperature</h2>" in (out / "report.html").read_text()
-    card = (out / "README.md").read_text()
-    assert all(said in card for said in ("| steps | 6 |", "sentences.txt, the user's own"))
-    assert str(tmp_path) not in card
-    assert (
-        len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1
-    )  # others may read the model
+    assert (record["steps"], record["corpus"]["sentences"]) == (6, 200)
+    assert f"{record['trained']['sts_b_dev_spearman']:.2f}" in printed
+    log = (out / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in log] == [3, 3, 6, 6]
+    assert "Similarities and temperature" in (out / "report.html").read_text()
+    assert str(tmp_path) not in (out / "README.md").read_text()
+    # others may read the model
+    assert len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1
 
     pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
     model = SentenceTransformer(str(out), device="cpu")
@@ -78,13 +50,6 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     cosines = (first.astype(np.float64) * second).sum(1)
     spearman = 100 * stats.spearmanr(cosines, pairs.scores).statistic
     assert spearman == pytest.approx(record["trained"]["sts_b_dev_spearman"], abs=0.1)
-    assert score_vectors(pairs, encode(model, pairs.sentences)).spearman == pytest.approx(
-        record["trained"]["sts_b_dev_spearman"], abs=1e-9
-    )
-    assert (record["similarities"]["set"], record["similarities"]["positive_above"]) == (
-        "STS-B dev",
-        4,
-    )
     row = dict(zip(pairs.sentences, vectors.double(), strict=True))
     scored = zip(pairs.first, pairs.second, pairs.scores, strict=True)
     alike = [
@@ -107,9 +72,7 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
         ("llama", ["--pooler_type=last"]),
     ],
 )
-def test_encoders_of_many_kinds_train_and_are_read_by_sentence_transformers(
-    family, options, flags, tmp_path, data_dir
-):
+def test_encoders_of_many_families_train_and_load(family, options, flags, tmp_path, data_dir):
     folder = tmp_path / family
     build_transformer(family).save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
@@ -135,17 +98,15 @@ def test_encoders_of_many_kinds_train_and_are_read_by_sentence_transformers(
         family != "llama",
     )  # whose first token sees no other
     trained, before = model[0].model.state_dict(), build_transformer(family).state_dict()
-    moved = [name for name, weights in before.items() if not torch.equal(weights, trained[name])]
-    assert len(moved) >= 0.8 * sum("pooler" not in name for name in before)
+    changed = [name for name, weights in before.items() if not torch.equal(weights, trained[name])]
+    assert len(changed) >= 0.8 * sum("pooler" not in name for name in before)
 
 
 @pytest.mark.parametrize(
     ("step", "status", "left"),
     [("", 0, ""), ("create", 401, "Nothing"), ("commit", 403, "The model")],
 )
-def test_the_model_is_uploaded_at_the_end_and_rights_are_asked_for_first(
-    step, status, left, flags, tmp_path, capsys
-):
+def test_upload(step, status, left, flags, tmp_path, capsys):
     out, push = tmp_path / "out", ["--eval_set=none", "--max_steps=1", "--push_to_hub=me/mine"]
     with (
         hub_server() as (address, files, known),
@@ -164,7 +125,7 @@ def test_the_model_is_uploaded_at_the_end_and_rights_are_asked_for_first(
         assert not {"run.json", "metrics.jsonl", "report.html"} & uploaded.keys()
 
 
-def test_a_signal_after_the_last_step_waits_for_the_page(flags, tmp_path, monkeypatch):
+def test_a_signal_waits_for_the_page(flags, tmp_path, monkeypatch):
     def signalled(*arguments):
         assert callable(signal.getsignal(signal.SIGTERM)), "it would end the tests"
         os.kill(os.getpid(), signal.SIGTERM)
@@ -176,7 +137,7 @@ def test_a_signal_after_the_last_step_waits_for_the_page(flags, tmp_path, monkey
     assert (tmp_path / "out" / "report.html").is_file()
 
 
-def test_a_changed_text_or_tokenizer_is_another_run(flags, tmp_path, tiny_bert, text_file, capsys):
+def test_resume_refuses_another_text_or_tokenizer(flags, tmp_path, tiny_bert, text_file, capsys):
     model = shutil.copytree(tiny_bert, tmp_path / "model")
     mine = [
         *(flag for flag in flags if "_file" not in flag),
@@ -200,7 +161,7 @@ def test_a_changed_text_or_tokenizer_is_another_run(flags, tmp_path, tiny_bert, 
     )
 
 
-def test_a_decoder_trains_on_and_is_evaluated_with_texts_without_tokens(flags, tmp_path):
+def test_texts_without_tokens(flags, tmp_path):
     tokenizer = build_tokenizer("$A")
     names = ["input_ids", "token_type_ids", "attention_mask"]
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
