@@ -3,7 +3,6 @@ cropped.
 """
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
@@ -11,7 +10,6 @@ from scipy import stats
 from dystress_text.data.corpus import load_corpus
 from dystress_text.data.crops import Crops, too_short
 from dystress_text.data.texts import plain_text
-from dystress_text.errors import UserError
 from dystress_text.io.text_lines import CorpusReport
 
 WORDS = [f"w{i}" for i in range(50)]
@@ -114,10 +112,3 @@ def test_documents_end_at_blank_lines(tmp_path, tokenizer):
         plain_text(file, documents=True).sentences(report := CorpusReport(unit="document"), None)
     )
     assert (documents, report.over_long) == (["one", "x" * 65_536, "three"], 1)
-
-
-def test_text_that_cannot_be_cropped_is_refused(tmp_path, tokenizer):
-    file = tmp_path / "text.txt"
-    file.write_text("the cat sat\n" * 20)
-    with pytest.raises(UserError, match=r"views: .*20 shorter than two crops"):
-        load_corpus(plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=0))

@@ -75,15 +75,6 @@ def test_a_list_is_read_like_a_file(texts):
     )
 
 
-@pytest.mark.parametrize("width", [2, 3, 5])
-def test_rows_of_a_list(width):
-    rows = [[f"{i} {j}" for j in range(width)] for i in range(4)]
-    settings, read = with_texts(RunSettings.of({"preset": "small"}), rows)
-    assert settings.text.supervised
-    assert read.column_names[:3] == ("anchor", "positive", "negative")[:width]
-    assert sentences_of(read) == [cell for row in rows for cell in row]
-
-
 def test_columns_of_a_data_set():
     data = datasets.Dataset.from_dict({"id": [1, 2, 3], "text": ["a", None, "c"]}).select([2, 1])
     assert sentences_of(with_texts(RunSettings.of({}), data)[1]) == ["c"]

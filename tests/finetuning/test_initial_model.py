@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from hub_server import hub_server, with_hub
@@ -176,25 +175,6 @@ def test_a_model_is_kept(pooling, layers, more, limit, pooler, tiny_bert, tmp_pa
     again = SentenceTransformer(str(tmp_path / "again"), device="cpu")
     close(torch.as_tensor(again.encode(SENTENCES)), expected)
     assert again.max_seq_length == (limit or 40)
-
-
-def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
-    expected = st_model(tmp_path / "m", tiny_bert, more=(Dense, Normalize), limit=20)
-    given = [*flags, f"--model_name_or_path={tmp_path / 'm'}", "--max_seq_length=16"]
-    assert main([*given, "--learning_rate=1e-30"]) == 0
-    printed = capsys.readouterr().out
-    assert "Transformer, Pooling, Dense, Normalize; at most 20 tokens" in printed
-    assert "head: the model's own, kept" in printed
-    out = SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    close(torch.as_tensor(out.encode(SENTENCES)), expected)
-    assert out.max_seq_length == 20
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["settings"]["pooler_type"] == "avg"
-    assert record["untrained"]["avg"] == pytest.approx(
-        record["trained"], abs=1e-3
-    )  # what it was is behind its head
-    before, after = (record["similarities"][when] for when in ("before", "after"))
-    assert np.abs(np.subtract(before["random"], after["random"])).max() < 1
 
 
 def test_other_modules_are_trained(tiny_bert, tmp_path):

@@ -1,7 +1,6 @@
 """Supervised training: rows of sentences that belong together, and every row that is none."""
 
 import csv
-import hashlib
 import json
 
 import numpy as np
@@ -146,17 +145,6 @@ def test_own_text_learns_from_pairs(tmp_path):
     assert record["untrained"]["avg"][OF_PAIRS] < 10
     assert record["lexical"][OF_PAIRS] < 10
     assert record["trained"][OF_PAIRS] > 50
-
-
-def test_order_of_columns_and_cells_like_null(tmp_path):
-    text = rows_of(table(tmp_path, 4), ["sent1", "sent0"])
-    assert text.columns == 2
-    assert sentences_of(text)[:2] == [ROWS[0][1], ROWS[0][0]]
-    text = rows_of(table(tmp_path, 2, [("NA", "None"), ("null", "nan\nx")]))
-    assert sentences_of(text) == ["NA", "None", "null", "nan x"]
-    assert (
-        text.checksum() == hashlib.sha256(b"NA\nNone\nnull\nnan x\n").hexdigest()
-    )  # as lines of a file
 
 
 @pytest.mark.parametrize(

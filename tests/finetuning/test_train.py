@@ -5,12 +5,11 @@ import os
 import re
 import shutil
 import signal
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, make_sentences
+from conftest import build_tokenizer, build_transformer
 from hub_server import hub_server, with_hub
 from scipy import stats
 from sentence_transformers import SentenceTransformer
@@ -159,30 +158,3 @@ def test_resume_refuses_another_text_or_tokenizer(flags, tmp_path, tiny_bert, te
     assert re.search(
         r"training data was (\w+), tokenizer \w+, is \1, tokenizer", capsys.readouterr().err
     )
-
-
-def test_texts_without_tokens(flags, tmp_path):
-    tokenizer = build_tokenizer("$A")
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
-    build_transformer("gpt2").save_pretrained(tmp_path / "gpt2")
-    tokenizer.save_pretrained(tmp_path / "gpt2")
-    (tmp_path / "text.txt").write_text(
-        "\ufffd \ufffd\n" + "".join(f"{sentence}\n" for sentence in make_sentences(15))
-    )
-    rows = "".join(
-        f"{a}\t{b}\t{i % 5}\n"
-        for i, (a, b) in enumerate(pairwise(["\ufffd", *make_sentences(20), "\ufffd \ufffd"]))
-    )
-    (tmp_path / "pairs.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
-    more = [
-        f"--model_name_or_path={tmp_path / 'gpt2'}",
-        f"--train_file={tmp_path / 'text.txt'}",
-        "--pooler_type=last",
-    ]
-    assert (
-        main([*flags, *more, f"--eval_file={tmp_path / 'pairs.tsv'}", "--train_batch_size=16"]) == 0
-    )
-    log = (tmp_path / "out" / "metrics.jsonl").read_text()
-    assert "null" not in log
-    assert (tmp_path / "out" / "model.safetensors").is_file()

@@ -1,12 +1,10 @@
 """Errors of programs are one line that names the option."""
 
 import gzip
-import warnings
 from pathlib import Path
 
 import pytest
-from conftest import BERT, SIZES, build_tokenizer, make_sentences
-from transformers import BertConfig, BertModel
+from conftest import make_sentences
 
 from dystress_text import __main__ as dystress
 from dystress_text.data.corpus import TokenizedCorpus
@@ -86,30 +84,3 @@ def test_some_damaged_lines_are_left_out_with_a_warning(tmp_path, monkeypatch):
             dystress.main(["train", "--preset=own-text", "--max_steps=1", "--train_file=a.txt"])
             == 0
         )
-
-
-@pytest.mark.parametrize(("layers", "warned"), [(12, True), (11, False)])
-def test_a_deep_encoder_with_a_rate_for_a_small_one_is_warned(
-    layers, warned, tmp_path, monkeypatch, recwarn
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_text("\n".join(make_sentences(40)))
-    BertModel(
-        BertConfig(**SIZES, **BERT | {"num_hidden_layers": layers, "max_position_embeddings": 40})
-    ).save_pretrained("m")
-    build_tokenizer().save_pretrained("m")
-    words = [
-        "--preset=own-text",
-        "--model_name_or_path=m",
-        "--train_file=a.txt",
-        "--max_seq_length=32",
-        "--max_steps=1",
-    ]
-    warnings.simplefilter("always")
-    assert dystress.main(["train", *words, "--max_steps=1"]) == 0
-    said = [
-        str(each.message)
-        for each in recwarn
-        if "learning_rate: 0.003 is for a small encoder" in str(each.message)
-    ]
-    assert bool(said) == warned

@@ -84,15 +84,6 @@ def test_it_is_the_run_of_the_command_line(tmp_path, text_file):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("learning_rate", "x"), ("max_steps", 1.5), ("do_mlm", "yes"), ("seed", True), ("loss", 0.05)],
-)
-def test_a_value_of_another_type_names_the_option(name, value, options, tmp_path):
-    with pytest.raises(UserError, match=f"^{name}: .*got {value!r}"):
-        dystress_text.train(**options, **{name: value}, output_dir=tmp_path / "out")
-
-
 def ctrl_c(*_):
     raise KeyboardInterrupt
 
