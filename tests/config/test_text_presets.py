@@ -65,9 +65,6 @@ def test_misprinted_averages_are_computed_and_said():
     assert "75.45 (printed 74.84), transfer average 85.77" in ROWS[1].summary()
 
 
-# what run_unsup_example.sh and run_sup_example.sh set, and defaults of 4.2.1 that they leave
-
-
 BEST = "Table stsresall, row DySTreSS* 0.05/0.07"
 
 
