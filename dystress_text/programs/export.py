@@ -6,8 +6,8 @@
     dystress export out/ --to native --push_to_hub NAME/MODEL
 
 The copy is written to a folder of its own (``--output``, default ``out-hf`` and so on), and only if
-the other tool computes the model's vectors from it, within 1e-4. ``native`` is sentence-transformers'
-format (5.1 or newer), as training saves it, without log and checkpoints.
+the other tool computes the model's vectors from it, within 1e-4. ``native`` is the format of
+sentence-transformers (5.1 or newer) that training saves, without log and checkpoints.
 """
 
 from __future__ import annotations
