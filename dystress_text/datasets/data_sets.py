@@ -22,7 +22,7 @@ class Request:
         """Refuse a set that is not the published one, unless a variant is named."""
         if self.variant is None and found != expected:
             raise DataError(
-                f"{name}: expected {expected}, {str(source)!r} holds {found}; name another set with "
+                f"{name}: expected {expected}, {str(source)!r} holds {found}; name a variant with "
                 "--variant NAME"
             )
 

@@ -128,7 +128,7 @@ def test_losses_of_the_tokenizer_are_measured(tmp_path, tokenizer, lines, outcom
     for _ in range(2):  # read, and from the cache
         recwarn.clear()
         if outcome == "refused":
-            with pytest.raises(UserError, match="^model_name_or_path"):
+            with pytest.raises(UserError, match=r"^model_name_or_path"):
                 load(file, tokenizer, tmp_path)
             continue
         report = load(file, tokenizer, tmp_path).report

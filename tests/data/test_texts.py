@@ -141,7 +141,7 @@ SECRET = "secret"
     ],
 )
 def test_errors_of_lists_do_not_show_the_data(texts):
-    with pytest.raises(ParameterError, match="^texts: ") as caught:
+    with pytest.raises(ParameterError, match=r"^texts: ") as caught:
         dystress_text.train("small", texts=texts)
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)

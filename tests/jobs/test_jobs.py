@@ -46,7 +46,7 @@ def working_directory(tmp_path, monkeypatch):
     """The working directory, with the files that the commands name."""
     monkeypatch.chdir(tmp_path)
     write_inputs(tmp_path)
-    (tmp_path / "halves").mkdir()
+    (tmp_path / "parts").mkdir()
 
 
 @pytest.fixture
@@ -235,26 +235,26 @@ def messages(language):
     ("place", "name", "language"), [(0, "german", "de"), (1, "japanese", "ja")]
 )
 def test_german_and_japanese(place, name, language):
-    """Halves of texts that were held out find each other, beside the lexical baseline."""
+    """The two parts of held-out texts find each other, more often than by the lexical baseline."""
     texts = messages(language)
     rest = [text for number, text in enumerate(texts) if number % 8]
     Path(f"{name}.txt").write_text("\n".join(rest), encoding="utf-8")
     run(commands("train.md", "japanese.txt")[place], "--max_steps=100")
-    halves = {"queries": [], "corpus": []}
+    parts = {"queries": [], "corpus": []}
     for number, text in enumerate(texts[::8]):
         middle = len(text) // 2
-        halves["queries"].append({"_id": str(number), "text": text[:middle]})
-        halves["corpus"].append({"_id": str(number), "text": text[middle:]})
-    for file, rows in halves.items():
+        parts["queries"].append({"_id": str(number), "text": text[:middle]})
+        parts["corpus"].append({"_id": str(number), "text": text[middle:]})
+    for file, rows in parts.items():
         lines = (json.dumps(row) for row in rows)
-        Path("halves", f"{file}.jsonl").write_text("\n".join(lines))
-    ids = range(len(halves["corpus"]))
+        Path("parts", f"{file}.jsonl").write_text("\n".join(lines))
+    ids = range(len(parts["corpus"]))
     lines = ["query-id\tcorpus-id\tscore", *(f"{each}\t{each}\t1" for each in ids)]
-    Path("halves/qrels.tsv").write_text("\n".join(lines))
-    found = dystress_text.evaluate(f"out_{name}", retrieval="halves")
-    lexical, trained = (found[each]["halves nDCG@10"] for each in ("lexical", f"out_{name}"))
+    Path("parts/qrels.tsv").write_text("\n".join(lines))
+    found = dystress_text.evaluate(f"out_{name}", retrieval="parts")
+    lexical, trained = (found[each]["parts nDCG@10"] for each in ("lexical", f"out_{name}"))
     model = load(f"out_{name}")
-    first, second = (model.encode([row["text"] for row in rows]) for rows in halves.values())
+    first, second = (model.encode([row["text"] for row in rows]) for rows in parts.values())
     scores = first @ second.T
     ranks = (scores >= np.diag(scores)[:, None]).sum(1)
     by_hand = 100 * np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0).mean()
