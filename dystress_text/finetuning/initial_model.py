@@ -361,7 +361,7 @@ def _static(
         reason = "a static encoder has no dropout: its views are crops, --views crop"
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
-        reason = f"a static encoder takes the mean, not {settings.pooler_type}; leave it out"
+        reason = f"{settings.pooler_type} was given, but a static encoder takes the mean"
         raise ParameterError("pooler_type", reason)
     freeze_unknown(model)
     tokenizer = pretrained_tokenizer(tokenizer_of(model))
