@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from dystress_text.evaluation.readers import StsPairs
     from dystress_text.evaluation.retrieval import Collection
-    from dystress_text.evaluation.run import Evaluation
+    from dystress_text.evaluation.run import ModelEvaluation
 
 
 def make_parser() -> SettingsParser:
@@ -125,7 +125,7 @@ def _evaluated(
     settings: SentEvalSettings,
     model: SentenceTransformer | None = None,
     own: Sequence[StsPairs | Collection] = (),
-) -> list[Evaluation]:
+) -> list[ModelEvaluation]:
     """The results of an evaluation, which are on the pages and cards of the models too."""
     # here, so that help and errors of the command line come at once
     from dystress_text.analysis.text_page import leave_text_report

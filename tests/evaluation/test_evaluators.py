@@ -23,10 +23,10 @@ from trainer_cases import interrupt
 import dystress_text as dt
 from dystress_text.errors import UserError
 from dystress_text.evaluation.evaluators import (
-    Evaluation,
     Evaluator,
+    EvaluatorList,
     PairsEvaluator,
-    build_evaluation,
+    build_evaluators,
 )
 from dystress_text.evaluation.readers import read_scored_pairs
 from dystress_text.evaluation.settings import EvaluationSettings
@@ -105,19 +105,21 @@ NAMES = [
 
 @pytest.mark.parametrize(("sets", "name", "metric"), NAMES)
 def test_names_of_metrics(data_dir, sets, name, metric):
-    assert build_evaluation(EvaluationSettings(eval_set=sets), data_dir).best_metric(name) == metric
+    assert build_evaluators(EvaluationSettings(eval_set=sets), data_dir).best_metric(name) == metric
 
 
 def test_unknown_metrics_and_names_of_other_evaluators(data_dir):
-    best = Evaluation([Evaluator(["avg_transfer_dev", "mr_dev_accuracy", "eval_own"])]).best_metric
+    best = EvaluatorList(
+        [Evaluator(["avg_transfer_dev", "mr_dev_accuracy", "eval_own"])]
+    ).best_metric
     assert best("eval_avg_transfer") == best("avg_transfer") == "avg_transfer_dev"
     assert best("eval_MR") == best("MR") == "mr_dev_accuracy"
     assert best("eval_own") == "eval_own"
-    evaluation = build_evaluation(EvaluationSettings(eval_set=BOTH), data_dir)
+    evaluation = build_evaluators(EvaluationSettings(eval_set=BOTH), data_dir)
     with pytest.raises(UserError, match=r"^metric_for_best_model: .*sts_b_dev_spearman"):
         evaluation.best_metric("eval_sickr_spearman")
     with pytest.raises(UserError, match=r"^metric_for_best_model: "):
-        Evaluation([]).best_metric("avg")
+        EvaluatorList([]).best_metric("avg")
 
 
 def test_an_evaluator_that_draws_numbers_does_not_move_the_run_and_gives_figures_that_exist():
@@ -135,7 +137,7 @@ def test_an_evaluator_that_draws_numbers_does_not_move_the_run_and_gives_figures
     model = build_model("bert").train()
     state = torch.get_rng_state()
     torch.manual_seed(7)
-    assert Evaluation([Careless()])(model).keys() == {"x"}
+    assert EvaluatorList([Careless()])(model).keys() == {"x"}
     assert torch.rand(()) == expected
     assert model.training
     torch.set_rng_state(state)
@@ -156,7 +158,7 @@ def test_ours_and_sentence_transformers_own_measure_one_model(own):
         list(pairs.first), list(pairs.second), pairs.scores.tolist(), name="like_ours"
     )
     model = build_model("bert", "avg", head=True)
-    evaluation = Evaluation([PairsEvaluator(pairs), THEIRS, like_ours])
+    evaluation = EvaluatorList([PairsEvaluator(pairs), THEIRS, like_ours])
     metrics = evaluation(model)
     spearman = metrics["my_pairs_spearman"]
     assert spearman == pytest.approx(100 * metrics["like_ours_spearman_cosine"], abs=1e-6)
@@ -165,7 +167,9 @@ def test_ours_and_sentence_transformers_own_measure_one_model(own):
     )
     assert evaluation.best_metric(None) == "my_pairs_spearman"
     assert evaluation.best_metric("theirs_spearman_cosine") == "theirs_spearman_cosine"
-    assert Evaluation([THEIRS, PairsEvaluator(pairs)]).best_metric(None) == "theirs_spearman_cosine"
+    assert (
+        EvaluatorList([THEIRS, PairsEvaluator(pairs)]).best_metric(None) == "theirs_spearman_cosine"
+    )
 
 
 def test_ours_runs_in_sentence_transformers_trainer(own, tmp_path):
@@ -201,7 +205,7 @@ def test_an_evaluator_that_gives_a_number_alone():
         def __call__(self, model, output_path=None, epoch=-1, steps=-1):
             return 0.5
 
-    evaluation = Evaluation([Number()])
+    evaluation = EvaluatorList([Number()])
     assert evaluation(build_model("bert")) == {evaluation.best_metric(None): 0.5}
 
 

@@ -20,7 +20,7 @@ from trainer_cases import interrupt
 from dystress_text.analysis.text_runs import read_text_runs
 from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.embedder import TextEncoder, load_model, with_pooler
-from dystress_text.evaluation.evaluators import build_evaluation
+from dystress_text.evaluation.evaluators import build_evaluators
 from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.retrieval import read_collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
@@ -226,7 +226,7 @@ def test_a_collection_that_does_not_fit_together_is_one_line(tmp_path, file, con
         read_collection(folder)
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match=r"^eval_retrieval: "):
-        build_evaluation(EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)]))
+        build_evaluators(EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)]))
 
 
 def test_metrics_have_names_of_their_own(tmp_path):
@@ -246,7 +246,7 @@ def test_metrics_have_names_of_their_own(tmp_path):
 def test_it_chooses_the_best_model_while_training(tmp_path):
     folder = make_collection(tmp_path / "Made up")
     settings = EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)])
-    evaluation = build_evaluation(settings)
+    evaluation = build_evaluators(settings)
     metrics = evaluation(model_of(embed))
     assert list(metrics) == [
         "made_up_ndcg@10",
@@ -258,7 +258,7 @@ def test_it_chooses_the_best_model_while_training(tmp_path):
     assert evaluation.best_metric("Made_up_Recall@100") == "made_up_recall@100"
     before = evaluation.digest()
     (folder / "qrels" / "test.tsv").write_text("q0\td1\t1\n")
-    assert build_evaluation(settings).digest() != before
+    assert build_evaluators(settings).digest() != before
 
 
 def test_the_program_writes_figures_beside_those_of_tasks(tmp_path, capsys):
