@@ -46,12 +46,12 @@ class LexicalBaseline:
 
         A token that is tf times in a text and in df of the n distinct texts weighs (1 + ln tf)
         (ln((1 + n) / (1 + df)) + 1), scikit-learn's smooth idf. The tokens are those of
-        :func:`pieces`.
+        :func:`tf_idf_tokens`.
         """
         from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import
 
         rows = {text: row for row, text in enumerate(dict.fromkeys([*first, *second]))}
-        tokens = _known(pieces(list(rows)))
+        tokens = _known(tf_idf_tokens(list(rows)))
         tf_idf = TfidfVectorizer(analyzer=list, sublinear_tf=True)
         vectors = tf_idf.fit_transform(tokens)  # (texts, tokens), sparse
         a = vectors[[rows[text] for text in first]]  # (pairs, tokens)
@@ -63,14 +63,14 @@ class LexicalBaseline:
         self, queries: Sequence[str], documents: Sequence[str], most: int
     ) -> list[list[tuple[int, float]]]:
         """For each query the indices and BM25 scores of its best documents; none without a word of
-        the query. The words are those of :func:`words`.
+        the query. The words are those of :func:`bm25_tokens`.
         """
         import bm25s
 
         index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
-        index.index(_known([words(text) for text in documents]), show_progress=False)
+        index.index(_known([bm25_tokens(text) for text in documents]), show_progress=False)
         hits = []
-        for query in map(words, queries):
+        for query in map(bm25_tokens, queries):
             scores = np.zeros(len(documents))  # (documents,)
             if query:
                 scores = index.get_scores(query)
@@ -79,7 +79,7 @@ class LexicalBaseline:
         return hits
 
 
-def words(text: str) -> list[str]:
+def bm25_tokens(text: str) -> list[str]:
     """Return the words of a text for BM25: of two letters or more, in lower case, without English
     stop words, as bm25s has them; of a script without spaces the bigrams.
     """
@@ -94,7 +94,7 @@ def words(text: str) -> list[str]:
     return tokens
 
 
-def pieces(texts: Sequence[str]) -> list[list[str]]:
+def tf_idf_tokens(texts: Sequence[str]) -> list[list[str]]:
     """Return the tokens of texts for TF-IDF: word pieces of the encoder of the package, a word that
     they cannot spell as itself, and of a script without spaces the bigrams.
     """
