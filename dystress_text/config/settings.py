@@ -104,7 +104,7 @@ class TextSettings:
     held_out: int = option(
         500,
         "crop or --supervised with --eval_set none: most texts or rows that are not trained on and "
-        "tell whether training helped; a tenth, at least 25 (docs/did-it-help.md).",
+        "tell whether training helped; a tenth, at least 25 (docs/evaluate.md).",
         interval="[0, inf)",
     )
     supervised: bool = option(

@@ -2,7 +2,7 @@
 
 A text is cut into two halves by its words, and the first half looks for the second one among all
 second halves. With supervision an anchor looks for its positive among all held-out positives.
-docs/did-it-help.md says what that favours, and how well it agrees with a labelled search.
+docs/evaluate.md says what that favours, and how well it agrees with a labelled search.
 """
 
 from __future__ import annotations
