@@ -122,10 +122,13 @@ class _Lockstep:
         self.y = y
         self.recipe = recipe
         self.by_fit = (values, classes, -1)  # the view of (L classes, n)
-        randoms, train, held_out = zip(*map(_draw_split, subsets), strict=True)
-        self.random = randoms[0]  # all generators are in the same state
+        train = []
+        self.held_out = []
+        for subset in subsets:
+            self.random, rows, held_out = _draw_split(subset)  # in the same state for each subset
+            train.append(rows)
+            self.held_out.append(torch.from_numpy(held_out).to(x.device))
         self.train = torch.from_numpy(np.stack(train)).to(x.device)  # (S, n)
-        self.held_out = [torch.from_numpy(rows).to(x.device) for rows in held_out]
         self.targets = nn.functional.one_hot(y, classes).to(x)  # (rows of x, classes)
         decay = torch.from_numpy(l2).to(x)  # (S, L)
         self.decay = decay.repeat_interleave(classes, 1).unsqueeze(2)  # (S, L classes, 1)
@@ -159,7 +162,8 @@ class _Lockstep:
             batch = self.x[rows.flatten()].view(*rows.shape, -1)  # (S, b, dim)
             logits = torch.baddbmm(bias, weight, batch.mT)  # (S, L classes, b)
             probabilities = logits.view(len(rows), *self.by_fit).softmax(2)  # (S, L, classes, b)
-            error = probabilities - self.targets[rows].mT[:, None]  # d loss / d logits, times b
+            targets = self.targets[rows].mT[:, None]  # (S, 1, classes, b)
+            error = probabilities - targets  # d loss / d logits, times b
             error = error.div_(rows.shape[1]).view_as(logits)
             torch.bmm(error, batch, out=weight.grad)
             torch.sum(error, 2, keepdim=True, out=bias.grad)
@@ -175,7 +179,8 @@ class _Lockstep:
             rows = self.held_out[s]
             logits = torch.addmm(bias[i], weight[i], self.x[rows].T)  # (L classes, rows)
             predicted = logits.view(self.by_fit).argmax(1)  # (L, rows)
-            reached = (predicted == self.y[rows]).sum(1).cpu().numpy() / len(rows)  # (L,)
+            correct = (predicted == self.y[rows]).sum(1)  # (L,)
+            reached = correct.cpu().numpy() / len(rows)
             better = self.active[s] & (reached > self.best[s])
             missed = self.active[s] & ~better
             stopped = missed & (self.misses[s] >= self.recipe.patience)

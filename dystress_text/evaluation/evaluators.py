@@ -350,7 +350,9 @@ def further_lines(
     pooler: str,
 ) -> list[str]:
     """Return the lines of the table at the end of a run below the first set of scored pairs."""
-    shown = {pairs.metric(kind) for pairs in evaluators.pairs for kind in KINDS}
+    shown = set()
+    for pairs in evaluators.pairs:
+        shown |= {pairs.metric(kind) for kind in KINDS}
     lines = []
     for pairs in evaluators.pairs[1:]:
         if pairs.metric("spearman") in untrained:

@@ -26,7 +26,8 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
     vectors = np.asarray(vectors[:MOST_SENTENCES], dtype=np.float32)
     if len(vectors) < 50:
         return None
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)  # (n, 1)
+    units = vectors / lengths.clip(1e-12)
     once = np.tri(len(units), k=-1, dtype=bool)  # each pair once, none with itself
     cosines = (units @ units.T)[once]  # (pairs,)
     shares = [share for share in SHARES if share * len(cosines) >= 100]
@@ -39,5 +40,9 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
 
 def random_pairs_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Return the rows below :data:`HEADER` for a result of :func:`random_pairs`."""
-    cosines = (found or {}).get("cosines", {})
-    return [(f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}") for share, cosine in cosines.items()]
+    if found is None:
+        return []
+    rows = []
+    for share, cosine in found["cosines"].items():
+        rows.append((f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}"))
+    return rows

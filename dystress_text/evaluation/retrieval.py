@@ -104,10 +104,11 @@ class Collection:
 
     def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
         """Return the :attr:`metrics` x 100, means over the queries."""
-        # one more than a figure needs, since a query's own document does not count
         queries = list(self.queries.values())
-        found = encoder.search(queries, list(self.documents.values()), DEEPEST + 1)
+        documents = list(self.documents.values())
         names = list(self.documents)
+        # one more than a figure needs, since a query's own document does not count
+        found = encoder.search(queries, documents, DEEPEST + 1)
         figures = []
         for query, hits in zip(self.queries, found, strict=True):
             similarities = {names[index]: similarity for index, similarity in hits}
@@ -123,8 +124,8 @@ class Collection:
 def _ranking(similarities: Mapping[str, float]) -> list[str]:
     """Return documents by falling similarity; equally similar ones by their ids."""
     tied = with_ties(np.array(list(similarities.values())))
-    key = {name: (-similarity, name) for name, similarity in zip(similarities, tied, strict=True)}
-    return sorted(similarities, key=key.__getitem__)
+    order = sorted(zip(-tied, similarities, strict=True))
+    return [name for _, name in order]
 
 
 def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:
@@ -305,7 +306,10 @@ def _texts_from(values: Any) -> dict[str, str]:
         if not isinstance(text, str):
             raise TypeError
         text.encode()  # a lone surrogate is a ValueError
-    return {str(name): text for name, text in texts.items()}
+    by_name = {str(name): text for name, text in texts.items()}
+    if len(by_name) < len(texts):
+        raise ValueError("two ids are the same text")
+    return by_name
 
 
 def _judgements_from(judgements: Any) -> Iterator[tuple[str, str, float]]:

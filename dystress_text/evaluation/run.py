@@ -128,7 +128,8 @@ def run(
     Returns:
         One evaluation for each model; the lexical baseline's is the last.
     """
-    measures = [*_measures_of_suite(settings), *_measures_of_own_data(settings, own_data)]
+    measures = list(_measures_of_suite(settings))
+    measures += _measures_of_own_data(settings, own_data)
     poolers = {name: _pooler_of(settings, name) for name in settings.model if name != LEXICAL}
     files = {name: settings.output or result_file(Path(name)) for name in poolers}
     for file in {settings.output, *files.values()}:
@@ -150,11 +151,11 @@ def run(
         encoder, metadata = prepare(model, "model", None, settings.dtype)
         evaluations.append(ModelEvaluation("model", settings.output))
         evaluations[-1].measure(measures, encoder, {**metadata, **common}, baseline)
-    shown = [*evaluations, lexical] if is_asked else evaluations
-    evaluations = [*evaluations, lexical]
+    evaluations.append(lexical)
     _print_tables(evaluations, measures, published if settings.compare else None)
-    for each in shown:
-        print(each.ending(), flush=True)
+    for each in evaluations:
+        if each is not lexical or is_asked:
+            print(each.ending(), flush=True)
     return evaluations
 
 

@@ -95,10 +95,11 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
     scored = positive_similarity(*_vectors_of_pairs(pairs, units))
     positive = pairs.scores > pairs.positive_above
     kinds = {"alike": scored[positive], "others": scored[~positive], "random": random}
-    return {
-        kind: np.histogram(cosines.cpu().numpy().clip(-1, 1), BINS, (-1, 1))[0].tolist()
-        for kind, cosines in kinds.items()
-    }
+    histograms = {}
+    for kind, cosines in kinds.items():
+        counts, _ = np.histogram(cosines.cpu().numpy().clip(-1, 1), BINS, (-1, 1))
+        histograms[kind] = counts.tolist()
+    return histograms
 
 
 def evaluate_sts_task(

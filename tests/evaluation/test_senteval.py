@@ -16,7 +16,6 @@ from model_cases import build_model
 from scipy import stats
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Pooling, Transformer
-from sweep_runs import a_run
 
 import dystress_text as dt
 from dystress_text.errors import UserError
@@ -86,20 +85,6 @@ def test_missing_tasks_have_no_average(arguments, sts_folder, tmp_path, capsys):
     assert simcse == ["SimCSE", "(published)", "82.41", "76.85", "72.23", "77.16"]
     results = read_results(tmp_path / "results.jsonl")
     assert [result.task for result in results] == ["STS-B", "SICK-R", "STS-B dev"]
-
-
-def test_page_and_card_show_new_results(sts_folder, tmp_path):
-    out = a_run(tmp_path, tasks=())
-    model = build_model("bert", "avg")
-    save_model(model, out)
-    write_card(out, RunRecord(), model)
-    page = out / "report.html"
-    page.touch()
-    assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
-    (result,) = ModelCard.load(out / "README.md").data.eval_results
-    figure = results_in(out)[0].figures["spearman"]
-    assert f"<td>{figure:.2f}</td>" in page.read_text()
-    assert (result.dataset_name, result.metric_value) == ("MTEB STSBenchmark", figure)
 
 
 def test_card_shows_results_of_current_weights(sts_folder, tmp_path):
