@@ -182,7 +182,7 @@ def read_collection(path: Path) -> Collection:
     return _collection(name, queries, documents, _read_judgements(qrels), str(qrels))
 
 
-def collection_from(data: object) -> Collection:
+def collection_from(data: Any) -> Collection:
     """Return a collection from data in memory, named ``retrieval``.
 
     Args:
@@ -194,7 +194,7 @@ def collection_from(data: object) -> Collection:
         ParameterError: the data have another form; the message does not show them.
     """
     try:
-        queries, documents, judgements = data  # type: ignore[misc]
+        queries, documents, judgements = data
         query_texts = _texts_from(queries)
         document_texts = _texts_from(documents)
         judged = list(_judgements_from(judgements))
