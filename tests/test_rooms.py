@@ -26,7 +26,7 @@ def test_the_picture_shows_the_rooms_as_they_are():
 
 
 def test_nothing_asks_for_code_or_a_pickle():
-    """ruff's rules ban the rest; tests/fuzz/test_fuzz_models.py has folders with code and pickles."""
+    """ruff's rules ban the rest; tests/test_hostile_files.py has folders with code and pickles."""
     unsafe = (
         "weights_only=False",
         "allow_pickle=True",

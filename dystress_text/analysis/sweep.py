@@ -34,7 +34,7 @@ from dystress_text.data.texts import training_text
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, suite_folder
 from dystress_text.evaluation.embedder import load_model
-from dystress_text.evaluation.evaluators import build_evaluation
+from dystress_text.evaluation.evaluators import build_evaluators
 from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
 from dystress_text.evaluation.results import OWN_SETTINGS, RESULTS, results_in
 from dystress_text.evaluation.retrieval import read_collections
@@ -131,7 +131,7 @@ def sets_of(options: Any) -> Sets:
         sets["pairs", each.name, each.checksum] = source
     collections = read_collections("retrieval", options.retrieval)
     for path, collection in zip(options.retrieval, collections, strict=True):
-        sets["retrieval", collection.name, str(collection.about["sha256"])] = str(path)
+        sets["retrieval", collection.name, str(collection.metadata["sha256"])] = str(path)
     return sets
 
 
@@ -221,7 +221,7 @@ def save_untrained(settings: RunSettings, folder: Path) -> None:
     """Save the model that a run starts from, and check what the run would check."""
     with left_as_they_were(), quiet():
         text = training_text(settings.text)
-        build_evaluation(settings.evaluation, settings.text.data_dir)
+        build_evaluators(settings.evaluation, settings.text.data_dir)
         set_seed(settings.training.seed)
         initial = load_initial_model(settings.text, settings.given, text)
         data = prepare_data(text, initial, settings, Accelerator(cpu=True))

@@ -27,7 +27,6 @@ from dystress_text.evaluation.lexical import LABEL, LEXICAL
 from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import (
     Result,
-    convert,
     newest,
     read_lines,
     result_of,
@@ -98,8 +97,8 @@ class TextRun(FinishedRun):
 def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], list[Evaluated]]:
     """Read finished runs of text, the names of unfinished ones, and models that are no runs.
 
-    A place is a run, an evaluated model, a folder of both, a file of runs or results (``.jsonl``),
-    or a result file of 0.2 (``.json``). Models inside a run's folder are parts of the run. One of
+    A place is a run, an evaluated model, a folder of both, or a file of runs or results
+    (``.jsonl``). Models inside a run's folder are parts of the run. One of
     the models is the lexical baseline, where the runs' results have its figures.
     """
     lines: list[TextRun | Evaluated] = []
@@ -108,7 +107,11 @@ def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], li
         if place.suffix == ".jsonl":
             lines += _of_file(place)
             continue
-        models = _models(convert(place)) if place.suffix == ".json" else _models_in(place)
+        if place.suffix == ".json":
+            raise UserError(
+                f"{place}: result files of 0.2 are not read; run dystress senteval again"
+            )
+        models = _models_in(place)
         lines += models
         if not models or any(place.glob(f"*/{RECORD}")):
             folders.append(place)

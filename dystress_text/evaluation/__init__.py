@@ -1,5 +1,4 @@
-"""STS and scored pairs, SentEval's tasks and classifiers, evaluators while training, and tables of
-results.
+"""Evaluation: STS and scored pairs, SentEval, search, the lexical baseline, and result lines.
 
-May import: core, cli, files, training, models.
+May import: losses, cli, io, training, models.
 """

@@ -1,8 +1,7 @@
-"""The catalogue of evaluation sets: SentEval's tasks, the small sets of this project, and the sets
-that training knows.
+"""The catalogue of evaluation sets: SentEval's tasks and the small sets of this package.
 
-To add an STS set, add an entry to ``STS_SETS``: ``--eval_set`` of the training program knows it
-then. The published tables have the tasks of ``SUITES`` as columns, in this order.
+To add a set to ``--eval_set``, add an entry to ``STS_SETS``. The published tables have the tasks of
+``SUITES`` as columns, in this order.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError, UserError
@@ -33,16 +32,16 @@ from dystress_text.io.paths import EMBEDDED, cache_root, data_root
 
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
-Row = dict[str, float | None]  # the figures of a table's row by task; None where a task gave none
+Row = dict[str, float | None]  # figures by task; None for a task without one
 Part = TypeVar("Part", StsPairs, Labelled)
 
 
 @dataclass(frozen=True)
 class _Task(Generic[Part]):
-    """What all tasks have."""
+    """A name, and parts with their files."""
 
     name: str  # the column of the published tables
-    reader: Callable[..., Part]  # of a part from its files
+    reader: Callable[..., Part]  # reads a part from its files
     # by subset or split, the number of its pairs or texts, and its files in SentEval's
     # ``downstream`` folder
     parts: Mapping[str, tuple[int, *tuple[str, ...]]]
@@ -53,14 +52,14 @@ class _Task(Generic[Part]):
         return tuple(file for _, *files in self.parts.values() for file in files)
 
     def load(self, folder: Path) -> dict[str, Part]:
-        """The parts from a ``downstream`` folder, however long they are."""
+        """Read the parts from a ``downstream`` folder, whatever their lengths."""
         return {
             part: self.reader(*(folder / file for file in files))
             for part, (_, *files) in self.parts.items()
         }
 
     def read(self, folder: Path) -> dict[str, Part]:
-        """The parts; one of another length is refused, as a missing or damaged file is."""
+        """Read the parts; a DataError says which is missing, damaged or of another length."""
         parts = self.load(folder)
         for part, (count, *files) in self.parts.items():
             if len(parts[part]) != count:
@@ -75,10 +74,10 @@ class _Task(Generic[Part]):
 class StsTask(_Task[StsPairs]):
     """A set of scored pairs, by subset."""
 
-    title: str  # its name while training, from which its metrics have theirs
+    title: str  # its name while training, which is part of its metrics' names
 
     def pairs(self, folder: Path) -> StsPairs:
-        """The pairs of all subsets as one set, however many there are."""
+        """Return the pairs of all subsets as one set."""
         return joined(self.load(folder).values(), self.title)
 
 
@@ -90,7 +89,7 @@ class TransferTask(_Task[Labelled]):
 
     @property
     def scheme(self) -> str:
-        """``folds``, a nested cross-validation, or ``test``, where there is a test split."""
+        """``test`` with a test split, else ``folds``: a nested cross-validation."""
         return "folds" if "all" in self.parts else "test"
 
 
@@ -220,12 +219,6 @@ GROUPS = {"sts": "STS, Spearman x 100", "transfer": "Transfer, accuracy x 100"}
 TASKS = {group: tuple(task.name for task in tasks) for group, tasks in SUITES["senteval"].items()}
 
 
-def figure_of(result: Mapping[str, Any]) -> float:
-    """What tables show of a task's entry in a result file."""
-    figure: float = result["spearman"] if "spearman" in result else result["accuracy"]
-    return figure
-
-
 def average(row: Mapping[str, float | None]) -> float | None:
     """Return the mean of rounded figures, as in the published tables; None if one is missing."""
     figures = [figure for figure in row.values() if figure is not None]
@@ -234,19 +227,20 @@ def average(row: Mapping[str, float | None]) -> float | None:
     return round(sum(figures) / len(figures), 2)
 
 
-# ---- where they lie, and what is chosen of them
+# ---- folders and selection
 
 
 def suite_folder(suite: str, data_dir: str | Path | None = None) -> Path:
-    """The folder of a suite's files, in SentEval's ``downstream`` layout; ``mini`` comes with the
-    package.
-    """
+    """Return the folder of a suite, in SentEval's ``downstream`` layout."""
     return EMBEDDED / "senteval" if suite == "mini" else data_root(data_dir) / "senteval"
 
 
 def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
-    """Tasks by group, in table order, from names of tasks, ours or SentEval's, and groups (``sts``,
-    ``all``).
+    """Return tasks by group, in the order of the tables.
+
+    Args:
+        suite: a key of :data:`SUITES`.
+        names: tasks, also by SentEval's names, and groups (``sts``, ``transfer``, ``all``).
     """
     groups = SUITES[suite]
     known = ["all", *groups, *(task.name for tasks in groups.values() for task in tasks)]
@@ -260,17 +254,19 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
 
 
 def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
-    """The pairs of a set that training evaluates on, of all its subsets together.
+    """Return the pairs of a set for training, of all its subsets together.
 
-    Without a file of it STS-B's dev set is taken from the hub.
+    A missing STS-B dev set is taken from the hub.
+
+    Raises:
+        ParameterError: the set is missing or damaged.
     """
     task = STS_SETS[name]
     folder = suite_folder("mini" if name == "mini_sts" else "senteval", data_dir)
     if name == "stsb_dev" and not (folder / STSB_DEV).exists():
         reason = (
-            f"no STS-B dev set: {folder / STSB_DEV} does not exist. Three ways on: prepare the "
-            "data (dystress prepare senteval), evaluate on mini_sts or none, or take the preset "
-            "quickstart"
+            f"no STS-B dev set: {folder / STSB_DEV} does not exist. Prepare the data (dystress "
+            "prepare senteval), evaluate on mini_sts or none, or use the preset quickstart"
         )
         folder = published_file("senteval.tar", _stsb_dev_of, reason)
     try:
@@ -281,9 +277,7 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
 
 
 def _stsb_dev_of(archive: str) -> Path:
-    """A folder of the cache with the STS-B dev file of SentEval's archive; nothing else is
-    unpacked.
-    """
+    """Unpack the STS-B dev file alone from SentEval's archive; return its cache folder."""
     folder = cache_root() / "stsb"
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -291,7 +285,7 @@ def _stsb_dev_of(archive: str) -> Path:
                 continue
             content = tar.extractfile(member)
             if content is not None:
-                (folder / STSB_DEV).parent.mkdir(parents=True, exist_ok=True)
+                (folder / STSB_DEV.parent).mkdir(parents=True, exist_ok=True)
                 write_bytes(folder / STSB_DEV, content.read())
                 return folder
     raise UserError(f"{archive} does not hold {STSB_DEV}")

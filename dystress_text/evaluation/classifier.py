@@ -1,9 +1,8 @@
-"""SentEval's logistic regression, many fits at once.
+"""Train many of SentEval's logistic regressions at once.
 
 A fit is one linear layer on frozen embeddings, trained with early stopping, for one subset of the
-rows and one value of l2. All fits of a task are trained together: a step of all of them is two
-batched products. They draw the same random numbers as one fit after another would, so they differ
-from SentEval's by rounding alone.
+rows and one value of l2. One step of all fits of a task is two batched products. Each fit draws the
+random numbers that SentEval would draw, so its results differ only by rounding.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a fit is trained, and how many folds choose its l2."""
+    """How a fit is trained, and how many folds select its l2."""
 
     folds: int
     optimizer: str  # at torch's default learning rate
     batch_size: int
-    patience: int  # misses before the one that stops a fit
+    patience: int  # checks without improvement that a fit survives
     check_every: int  # epochs between checks on the held-out rows
 
 
@@ -47,7 +46,7 @@ class Subset:
     """The rows that a fit sees."""
 
     train: Rows
-    held_out: Rows | None = None  # for early stopping; None splits 5 % of ``train`` off
+    held_out: Rows | None = None  # for early stopping; None: 5 % of ``train``
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Fits:
     bias: Tensor  # (S, L, classes)
 
     def predict(self, x: Tensor, subset: int) -> Tensor:
-        """Classes that the first fit of a subset predicts for ``x`` (n, dim): (n,)."""
+        """Predict classes (n,) of ``x`` (n, dim) with the first fit of a subset."""
         return torch.addmm(self.bias[subset, 0], x, self.weight[subset, 0].T).argmax(1)
 
 
@@ -74,8 +73,8 @@ def fit(
 ) -> Fits:
     """Train a classifier for each pair of a subset and an l2 value.
 
-    Subsets with the same number of rows draw the same permutations and take the same number of
-    steps, so they run in lockstep; there are two or three such numbers in a cross-validation.
+    Subsets of the same size draw the same permutations and take the same number of steps, so they
+    are trained in lockstep; a cross-validation has two or three sizes.
 
     Args:
         x: (n, dim) features of all rows; the fits run on their device.
@@ -107,9 +106,7 @@ def fit(
 
 
 class _Lockstep:
-    """S subsets of equally many rows with L fits each, trained together; subsets whose fits have
-    all stopped go.
-    """
+    """The fits of S subsets of the same size, with L values of l2 each, trained together."""
 
     def __init__(
         self,
@@ -125,10 +122,13 @@ class _Lockstep:
         self.y = y
         self.recipe = recipe
         self.by_fit = (values, classes, -1)  # the view of (L classes, n)
-        randoms, train, held_out = zip(*map(_draw_split, subsets), strict=True)
-        self.random = randoms[0]  # all generators are in the same state
+        train = []
+        self.held_out = []
+        for subset in subsets:
+            self.random, rows, held_out = _draw_split(subset)  # in the same state for each subset
+            train.append(rows)
+            self.held_out.append(torch.from_numpy(held_out).to(x.device))
         self.train = torch.from_numpy(np.stack(train)).to(x.device)  # (S, n)
-        self.held_out = [torch.from_numpy(rows).to(x.device) for rows in held_out]
         self.targets = nn.functional.one_hot(y, classes).to(x)  # (rows of x, classes)
         decay = torch.from_numpy(l2).to(x)  # (S, L)
         self.decay = decay.repeat_interleave(classes, 1).unsqueeze(2)  # (S, L classes, 1)
@@ -145,7 +145,7 @@ class _Lockstep:
         else:
             self.optimizer = torch.optim.RMSprop(self.parameters, foreach=True)
 
-        # subsets with a fit that goes on; train, decay and parameters have no others
+        # subsets with an active fit: the rows of train, decay and parameters
         self.alive = np.arange(count)
         self.active = np.ones((count, values), dtype=bool)
         self.misses = np.zeros((count, values), dtype=int)
@@ -154,7 +154,7 @@ class _Lockstep:
         self.best_bias = torch.empty_like(bias).view(count, values, classes)
 
     def train_epoch(self) -> None:
-        """One pass over the training rows; each step is two batched products."""
+        """Pass once over the training rows; each step is two batched products."""
         weight, bias = self.parameters
         permutation = torch.from_numpy(self.random.permutation(self.train.shape[1]))
         for columns in torch.split(permutation.to(self.x.device), self.recipe.batch_size):
@@ -162,7 +162,8 @@ class _Lockstep:
             batch = self.x[rows.flatten()].view(*rows.shape, -1)  # (S, b, dim)
             logits = torch.baddbmm(bias, weight, batch.mT)  # (S, L classes, b)
             probabilities = logits.view(len(rows), *self.by_fit).softmax(2)  # (S, L, classes, b)
-            error = probabilities - self.targets[rows].mT[:, None]  # d loss / d logits, times b
+            targets = self.targets[rows].mT[:, None]  # (S, 1, classes, b)
+            error = probabilities - targets  # d loss / d logits, times b
             error = error.div_(rows.shape[1]).view_as(logits)
             torch.bmm(error, batch, out=weight.grad)
             torch.sum(error, 2, keepdim=True, out=bias.grad)
@@ -172,27 +173,25 @@ class _Lockstep:
             self.optimizer.step()
 
     def check_held_out(self) -> None:
-        """Keep the weights of the fits that are better than before, and stop those that missed too
-        often.
-        """
+        """Keep the weights of improved fits, and stop those that missed too often."""
         weight, bias = self.parameters
         for i, s in enumerate(self.alive):
             rows = self.held_out[s]
             logits = torch.addmm(bias[i], weight[i], self.x[rows].T)  # (L classes, rows)
             predicted = logits.view(self.by_fit).argmax(1)  # (L, rows)
-            reached = (predicted == self.y[rows]).sum(1).cpu().numpy() / len(rows)  # (L,)
+            correct = (predicted == self.y[rows]).sum(1)  # (L,)
+            reached = correct.cpu().numpy() / len(rows)
             better = self.active[s] & (reached > self.best[s])
             missed = self.active[s] & ~better
-            self.active[s] &= ~(missed & (self.misses[s] >= self.recipe.patience))
+            stopped = missed & (self.misses[s] >= self.recipe.patience)
+            self.active[s] &= ~stopped
             self.misses[s] += missed
             self.best[s, better] = reached[better]
             self.best_weight[s, better] = weight[i].view(self.by_fit)[better]
             self.best_bias[s, better] = bias[i].view(self.by_fit).squeeze(2)[better]
 
     def drop_finished(self) -> None:
-        """Take the subsets whose fits have all stopped out of the tensors and of the optimiser's
-        state.
-        """
+        """Remove the subsets without an active fit from the tensors and the optimiser."""
         going_on = np.flatnonzero(self.active[self.alive].any(1))
         if len(going_on) == len(self.alive):
             return
@@ -204,16 +203,16 @@ class _Lockstep:
             smaller = parameter[rows]
             smaller.grad = torch.empty_like(smaller)
             state = self.optimizer.state.pop(parameter)
-            self.optimizer.state[smaller] = {
-                name: value[rows] if value.shape == parameter.shape else value
-                for name, value in state.items()
-            }
+            for name, value in state.items():
+                if value.shape == parameter.shape:  # the number of steps has another
+                    state[name] = value[rows]
+            self.optimizer.state[smaller] = state
             self.optimizer.param_groups[0]["params"][i] = smaller
             self.parameters[i] = smaller
 
 
 def initial_layer(dim: int, classes: int) -> nn.Linear:
-    """The layer that every fit starts from; the caller's random state stays as it is."""
+    """Return the layer that each fit starts from, without changing the random state."""
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would reseed the GPU too, and so dropout
         torch.default_generator.manual_seed(SEED)
@@ -221,7 +220,7 @@ def initial_layer(dim: int, classes: int) -> nn.Linear:
 
 
 def _draw_split(subset: Subset) -> tuple[np.random.RandomState, Rows, Rows]:
-    """Return a fit's generator after the split (if one is drawn), training and held-out rows."""
+    """Return a fit's generator after the split, and its training and held-out rows."""
     random = np.random.RandomState(SEED)
     if subset.held_out is not None:
         return random, subset.train, subset.held_out

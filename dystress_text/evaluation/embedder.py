@@ -1,4 +1,4 @@
-"""Models under evaluation: loading them, and their embeddings of texts, queries and documents."""
+"""Load models for evaluation, and embed texts, queries and documents."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from dystress_text.models.loading import (
 from dystress_text.models.poolers import pooling_modules
 from dystress_text.training.accelerator import device_alone
 
-OWN_POOLER = "pooler"  # the encoder's pooler_output, which SimCSE's evaluation.py calls cls
-QUERIES_AT_ONCE = 64  # whose similarities with all documents are in memory together
+OWN_POOLER = "pooler"  # the encoder's pooler_output; cls in SimCSE's evaluation.py
+QUERIES_AT_ONCE = 64  # bounds the memory of similarities with all documents
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """A model as evaluation asks for embeddings: of sentences, queries and documents.
+    """Embed sentences, queries and documents for evaluation.
 
-    A ``Normalize`` at the model's end is left out: SentEval's classifiers are fitted on embeddings
-    before it, and a cosine does not depend on it.
+    A final ``Normalize`` is left out: SentEval's classifiers are fitted on embeddings before it,
+    and a cosine does not depend on it.
 
     Attributes:
-        model: without ``Normalize`` at its end.
+        model: without a final ``Normalize``.
         dtype: of the matrix products.
         progress: whether to show bars.
     """
@@ -61,7 +61,7 @@ class TextEncoder:
         dtype: torch.dtype = torch.float32,
         progress: bool = False,
     ) -> TextEncoder:
-        """Leave ``Normalize`` out."""
+        """Return the encoder of a model, without its final ``Normalize``."""
         return cls(without_normalization(model), dtype, progress)
 
     @property
@@ -90,9 +90,12 @@ class TextEncoder:
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
     ) -> list[list[tuple[int, float]]]:
-        """Return the indices and similarities of each query's nearest documents, in no order.
+        """Return indices and similarities of each query's nearest documents, in no order.
 
-        There are more than ``most`` where further ones are as similar as the last of them.
+        Args:
+            queries: texts.
+            documents: texts.
+            most: number of documents; ties with the last one are added.
         """
         similarity = SimilarityFunction.to_similarity_fn(self.similarity)
         targets = self.document(documents)  # (documents, dim)
@@ -117,22 +120,23 @@ class TextEncoder:
 def check_embeddings(embeddings: Tensor) -> None:
     """Refuse embeddings (n, dim) that are not finite, or the same for all texts."""
     if not embeddings.isfinite().all():
-        raise ParameterError("model", "it gives NaN or infinite vectors; scores would mean nothing")
+        raise ParameterError("model", "its vectors are not finite; scores would mean nothing")
     if len(embeddings) > 1 and (embeddings == embeddings[0]).all():
-        raise ParameterError(
-            "model", "it gives the same vector for every sentence; scores would mean nothing"
-        )
+        raise ParameterError("model", "all its vectors are equal; scores would mean nothing")
 
 
 def load_model(
     model: str, pooler_type: str | None, dtype: str = "fp32"
 ) -> tuple[TextEncoder, dict[str, Any]]:
-    """Load a model for evaluation, and its description for the record.
+    """Load a model for evaluation.
 
     Args:
         model: folder or hub name.
-        pooler_type: of an encoder alone; None for a sentence-transformers model.
+        pooler_type: for a Hugging Face encoder; None for a sentence-transformers model.
         dtype: of :data:`DTYPES`.
+
+    Returns:
+        The encoder, and metadata for result lines.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
@@ -146,7 +150,7 @@ def load_model(
 def prepare(
     loaded: SentenceTransformer, name: str, pooler_type: str | None = None, dtype: str = "fp32"
 ) -> tuple[TextEncoder, dict[str, Any]]:
-    """Return a loaded model for evaluation where it is, and its description for the record."""
+    """Return the encoder of a loaded model, on its device, and metadata for result lines."""
     digest = hashlib.sha256()
     for tensor in loaded.state_dict().values():
         digest.update(tensor.cpu().flatten().view(torch.uint8).numpy())

@@ -1,7 +1,7 @@
-"""Evaluation while training: STS sets, scored pairs of the user's own, and transfer tasks.
+"""Evaluators for training: STS sets, the user's scored pairs, transfer tasks and search.
 
-The main process evaluates. The run's random state is restored afterwards, so the weights are bit
-for bit those of a run without evaluation.
+The main process evaluates, and the random state is restored afterwards: the weights are bit for bit
+those of a run without evaluation.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ _OTHER_NAMES = {  # of metrics: short ones and SimCSE's
 
 
 class Evaluator(SentenceEvaluator):
-    """Base of this package's evaluators, which run in sentence-transformers' trainer too.
+    """Base of this package's evaluators, which also run in sentence-transformers' trainer.
 
     Args:
-        metrics: the names of the figures that may choose the best model, the primary one first.
+        metrics: names of the figures that may select the best model, the primary one first.
     """
 
     def __init__(self, metrics: Sequence[str]) -> None:
@@ -73,7 +73,7 @@ class Evaluator(SentenceEvaluator):
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Return the figures that are finite numbers."""
+        """Return the finite figures of a model, by metric."""
         return _finite(self.measure(model))
 
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
@@ -81,15 +81,15 @@ class Evaluator(SentenceEvaluator):
         raise NotImplementedError
 
     def lexical_baseline(self) -> dict[str, float]:
-        """Return the figures of the lexical baseline, where there is one."""
+        """Return the figures of the lexical baseline; empty if it does not apply."""
         return {}
 
 
 class PairsEvaluator(Evaluator):
-    """Spearman's correlation x 100 of cosine and score, alignment and uniformity on scored pairs.
+    """Measure Spearman's correlation x 100 of cosine and score, alignment and uniformity.
 
     Args:
-        pairs: the set, whose name is in the names of the metrics.
+        pairs: scored pairs; their name is part of the metrics' names.
     """
 
     def __init__(self, pairs: StsPairs) -> None:
@@ -100,20 +100,19 @@ class PairsEvaluator(Evaluator):
         return sts_metrics(self.pairs, encode(model, self.pairs.sentences))
 
     def lexical_baseline(self) -> dict[str, float]:
-        """Return what TF-IDF reaches."""
+        """Return the figure of TF-IDF."""
         cosines = LexicalBaseline().cosines(self.pairs.first, self.pairs.second)
         return _finite({self.metrics[0]: spearman(cosines, self.pairs.scores)})
 
 
 class TransferEvaluator(Evaluator):
-    """Dev accuracies x 100 under SentEval's fast mode: ``mr_dev_accuracy`` and so on, and their
-    mean.
+    """Measure dev accuracies x 100 in SentEval's fast mode, such as ``mr_dev_accuracy``.
 
-    They are measured on the texts that choose the classifier's l2, as in SimCSE's training, and on
-    none of the tests.
+    Classifiers are scored on the texts that select their l2, as in SimCSE's training; the test
+    texts are not read. Several tasks also have the mean ``avg_transfer_dev``.
 
     Args:
-        tasks: with their texts by split.
+        tasks: each with its texts by split.
     """
 
     def __init__(self, tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]) -> None:
@@ -135,8 +134,7 @@ class TransferEvaluator(Evaluator):
 
 
 class RetrievalEvaluator(Evaluator):
-    """Search in a collection: ``cisi_ndcg@10``, ``cisi_mrr@10`` and ``cisi_recall@100`` for a
-    folder ``cisi``.
+    """Measure search: ``cisi_ndcg@10``, ``cisi_mrr@10`` and ``cisi_recall@100`` for ``cisi``.
 
     Args:
         collection: documents, queries and judgements.
@@ -151,21 +149,21 @@ class RetrievalEvaluator(Evaluator):
         return self._scores(TextEncoder.of(model))
 
     def lexical_baseline(self) -> dict[str, float]:
-        """Return what BM25 reaches."""
+        """Return the figures of BM25."""
         return self._scores(LexicalBaseline())
 
-    def _scores(self, by: TextEncoder | LexicalBaseline) -> dict[str, float]:
-        return dict(zip(self.metrics, self.collection.scores(by).values(), strict=True))
+    def _scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
+        return dict(zip(self.metrics, self.collection.scores(encoder).values(), strict=True))
 
 
-class Evaluation(Evaluator):
-    """Evaluators one after another, of this package, of sentence-transformers or the user's own.
+class EvaluatorList(Evaluator):
+    """Run evaluators one after another: of this package, of sentence-transformers, or the user's.
 
-    The metric that chooses the best model is one of theirs; by default the primary metric of the
-    first. The random state is restored, so that training goes on as without evaluation.
+    The metric that selects the best model is one of theirs; by default the primary metric of the
+    first. The random state is restored, so training continues as without evaluation.
 
     Args:
-        evaluators: in their order.
+        evaluators: in the order in which they run.
     """
 
     def __init__(self, evaluators: Sequence[SentenceEvaluator]) -> None:
@@ -175,16 +173,22 @@ class Evaluation(Evaluator):
 
     @property
     def pairs(self) -> list[StsPairs]:
-        """The scored pairs among them."""
+        """The sets of scored pairs."""
         return [each.pairs for each in self.evaluators if isinstance(each, PairsEvaluator)]
 
     @property
     def collections(self) -> list[Collection]:
-        """The collections among them."""
+        """The collections for search."""
         return [each.collection for each in self.evaluators if isinstance(each, RetrievalEvaluator)]
 
+    @property
+    def direct(self) -> EvaluatorList:
+        """The evaluators of pairs and collections, which fit no classifier."""
+        known = (PairsEvaluator, RetrievalEvaluator)
+        return EvaluatorList([each for each in self.evaluators if isinstance(each, known)])
+
     def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        """Return the figures of all evaluators.
+        """Return the figures of all evaluators, by metric.
 
         With several sets of scored pairs there is also ``avg_spearman``, the mean of theirs.
         """
@@ -204,14 +208,8 @@ class Evaluation(Evaluator):
         self.seconds += time.perf_counter() - start
         return self._with_average(metrics)
 
-    @property
-    def direct(self) -> Evaluation:
-        """Those of pairs and collections alone, which fit no classifier."""
-        known = (PairsEvaluator, RetrievalEvaluator)
-        return Evaluation([each for each in self.evaluators if isinstance(each, known)])
-
     def lexical_baseline(self) -> dict[str, float]:
-        """Return what TF-IDF and BM25 reach, by metric."""
+        """Return the figures of TF-IDF and BM25, by metric."""
         figures: dict[str, float] = {}
         for each in self.evaluators:
             if isinstance(each, Evaluator):
@@ -227,20 +225,24 @@ class Evaluation(Evaluator):
         return metrics
 
     def best_metric(self, name: str | None) -> str | None:
-        """The metric that chooses the best model: the named one, else the first evaluator's; None
-        without evaluation.
+        """Return the metric that selects the best model; None without evaluation.
 
-        ``avg`` is the mean over all sets of scored pairs; SimCSE's names are known too, with and
-        without ``eval_``.
+        Args:
+            name: a metric, ``avg`` for the mean over all sets of scored pairs, or one of SimCSE's
+                names, with or without ``eval_``; None for the first metric.
+
+        Raises:
+            ParameterError: no evaluator has the metric.
         """
-        known = _metrics_of(self.evaluators)  # others name theirs when they first measure
+        known = _metrics_of(self.evaluators)  # some evaluators name theirs at their first call
         if name is None:
             return next(iter(known), None)
         scored = [pairs.metric("spearman") for pairs in self.pairs]
-        known += [AVERAGE] if len(scored) > 1 else []
-        plain = name.removeprefix("eval_")  # transformers knows metrics with and without it
+        if len(scored) > 1:
+            known.append(AVERAGE)
+        plain = name.removeprefix("eval_")  # transformers accepts metrics with and without it
         meant = _OTHER_NAMES.get(plain, plain)
-        for candidate in (name, plain, meant, plain.lower(), f"{plain.lower()}_dev_accuracy"):
+        for candidate in (name, meant, plain.lower(), f"{plain.lower()}_dev_accuracy"):
             if candidate in known:
                 return candidate
         if scored and meant in (AVERAGE, STSB_DEV):
@@ -249,13 +251,11 @@ class Evaluation(Evaluator):
         raise ParameterError("metric_for_best_model", f"no {name!r}; {reason}")
 
     def digest(self) -> str:
-        """A checksum of what is the user's own, which decides with the settings which model is the
-        best.
-        """
+        """Return a checksum of the user's own data."""
         content: list[Any] = [
             (pairs.slug, pairs.first, pairs.second, pairs.scores.tolist()) for pairs in self.pairs
         ]
-        content += [collection.about["sha256"] for collection in self.collections]
+        content += [collection.metadata["sha256"] for collection in self.collections]
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
@@ -267,21 +267,27 @@ def _metrics_of(evaluators: Sequence[SentenceEvaluator]) -> list[str]:
 
 
 def metric_of(evaluator: SentenceEvaluator, number: int) -> str:
-    """Return the name of the metric by which an evaluator chooses, or of its only figure."""
+    """Return the name of an evaluator's primary metric, or of its only figure."""
     return evaluator.primary_metric or f"evaluator_{number}"
 
 
-def build_evaluation(
+def build_evaluators(
     settings: EvaluationSettings,
     data_dir: str | Path | None = None,
     own: SentenceEvaluator | None = None,
-) -> Evaluation:
-    """Return the evaluators that the settings name: sets, files, transfer tasks, search.
+) -> EvaluatorList:
+    """Build the evaluators that the settings name.
 
-    ``own``, of the user's, comes first.
+    Args:
+        settings: sets, files, transfer tasks and collections.
+        data_dir: the folder of prepared data.
+        own: the user's evaluator, which comes first.
+
+    Raises:
+        ParameterError: data are missing or damaged, or two sets share a name.
     """
     if own is not None and not own.greater_is_better:
-        raise ParameterError("evaluator", "its figures must be better the greater they are")
+        raise ParameterError("evaluator", "greater_is_better must be True")
     names = [name for name in dict.fromkeys(settings.eval_set) if name != "none"]
     sets = [eval_pairs(name, data_dir) for name in names]
     sets += [read_scored_pairs(file) for file in settings.eval_file or []]
@@ -291,18 +297,15 @@ def build_evaluation(
     evaluators += [PairsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
-    evaluators += map(
-        RetrievalEvaluator, read_collections("eval_retrieval", settings.eval_retrieval or [])
-    )
-    return Evaluation(evaluators)
+    collections = read_collections("eval_retrieval", settings.eval_retrieval or [])
+    evaluators += [RetrievalEvaluator(collection) for collection in collections]
+    return EvaluatorList(evaluators)
 
 
 def transfer_evaluator(
     names: Sequence[str], data_dir: str | Path | None = None
 ) -> TransferEvaluator:
-    """The evaluator for the named transfer tasks, or ``all`` of SentEval's seven, with their texts
-    read.
-    """
+    """Return the evaluator of the named transfer tasks; ``all`` is SentEval's seven."""
     known = {task.name: task for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS}
     wanted = dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names)
     check_names("eval_transfer", wanted, known)
@@ -319,7 +322,7 @@ def transfer_evaluator(
 
 
 def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
-    """Return the scores of the vectors of ``pairs.sentences`` as metrics; none that is NaN."""
+    """Score embeddings of ``pairs.sentences`` (n, dim); drop metrics that are NaN."""
     scores = vars(score_vectors(pairs, vectors))
     return _finite({pairs.metric(kind): score for kind, score in scores.items()})
 
@@ -330,8 +333,8 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
-    """A line of the table at the end of a run: the figures of a pooler on a set."""
-    line = f"{title:24} {pooler:16}"
+    """Return a line of the table at the end of a run: a pooler's figures on a set."""
+    line = f"{title[:24]:24} {pooler:16}"
     for kind, (width, form) in KINDS.items():
         value = metrics.get(pairs.metric(kind))
         figure = "-" if value is None else format(value, form)
@@ -340,34 +343,35 @@ def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, flo
 
 
 def further_lines(
-    evaluation: Evaluation,
-    before: Mapping[str, float],
-    metrics: Mapping[str, float],
-    words: Mapping[str, float],
+    evaluators: EvaluatorList,
+    untrained: Mapping[str, float],
+    trained: Mapping[str, float],
+    lexical: Mapping[str, float],
     pooler: str,
 ) -> list[str]:
-    """Lines of the table at the end of a run for all metrics except those of the first set of
-    scored pairs.
-    """
-    shown = {pairs.metric(kind) for pairs in evaluation.pairs for kind in KINDS}
+    """Return the lines of the table at the end of a run below the first set of scored pairs."""
+    shown = set()
+    for pairs in evaluators.pairs:
+        shown |= {pairs.metric(kind) for kind in KINDS}
     lines = []
-    for pairs in evaluation.pairs[1:]:
-        if pairs.metric("spearman") in before:
-            lines.append(sts_line(f"{pairs.name}, untrained"[:24], pooler, pairs, before))
-        lines += [sts_line(pairs.name, pooler, pairs, metrics), *words_line(pairs, words)]
-    for name in metrics:
+    for pairs in evaluators.pairs[1:]:
+        if pairs.metric("spearman") in untrained:
+            lines.append(sts_line(f"{pairs.name}, untrained", pooler, pairs, untrained))
+        lines.append(sts_line(pairs.name, pooler, pairs, trained))
+        lines += lexical_line(pairs, lexical)
+    for name in trained:
         if name in shown:
             continue
-        line = f"{name:41} {metrics[name]:8.2f}"
-        for title, figures in (("untrained", before), ("lexical", words)):
+        line = f"{name:41} {trained[name]:8.2f}"
+        for title, figures in (("untrained", untrained), ("lexical", lexical)):
             if name in figures:
                 line += f"   {title} {figures[name]:.2f}"
         lines.append(line)
     return lines
 
 
-def words_line(pairs: StsPairs, words: Mapping[str, float]) -> list[str]:
-    """The line of the lexical baseline on a set; none where it has no figure."""
-    if pairs.metric("spearman") not in words:
+def lexical_line(pairs: StsPairs, lexical: Mapping[str, float]) -> list[str]:
+    """Return the lexical baseline's line for a set; empty without a figure."""
+    if pairs.metric("spearman") not in lexical:
         return []
-    return [sts_line("lexical", "TF-IDF", pairs, words)]
+    return [sts_line("lexical", "TF-IDF", pairs, lexical)]

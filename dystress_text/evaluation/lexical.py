@@ -1,9 +1,10 @@
-"""The lexical baseline of every figure: the cosine of TF-IDF vectors for pairs, BM25 for search.
-
-    from dystress_text.evaluation.lexical import LexicalBaseline
-    LexicalBaseline().cosines(["a cat"], ["the cat"])  # (pairs,)
+"""The lexical baseline: cosines of TF-IDF vectors for pairs, BM25 for search.
 
 Scripts without spaces (Chinese, Japanese, Thai and others) are read as bigrams of characters.
+
+Example:
+    >>> LexicalBaseline().cosines(["a cat"], ["the cat"]).shape
+    (1,)
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from dystress_text.training.run_record import RunRecord
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-LEXICAL = "lexical"  # what --model and tables of evaluations call it
-LABEL = "TF-IDF/BM25"  # what reports call it
+LEXICAL = "lexical"  # its name in --model and tables of evaluations
+LABEL = "TF-IDF/BM25"  # its name in reports
 TITLE = (
     "pairs by the cosine of TF-IDF over word pieces (sublinear tf, idf of the set's own texts), "
     "search by BM25 over words without English stop words (bm25s); scripts without spaces by "
@@ -37,21 +38,22 @@ _WORD = re.compile(rf"[{UNSPACED}]+|(?:(?![{UNSPACED}])\w){{2,}}")
 
 
 class LexicalBaseline:
-    """What takes the place of an encoder: similarities of pairs and rankings of documents, by the
-    words that texts share.
-    """
+    """An encoder's counterpart without a model: similarities and rankings by shared words."""
 
     def cosines(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
-        """The similarity of each pair, (pairs,); 0 where the texts have no token in common.
+        """Return the TF-IDF cosine of each pair, (pairs,).
 
-        A token that is tf times in a text and in df of the n distinct texts weighs (1 + ln tf)
-        (ln((1 + n) / (1 + df)) + 1), scikit-learn's smooth idf. The tokens are those of
-        :func:`pieces`.
+        A token of :func:`tf_idf_tokens` that occurs tf times in a text, and in df of the n
+        distinct texts, has the weight (1 + ln tf) (ln((1 + n) / (1 + df)) + 1), scikit-learn's
+        smooth idf.
+
+        Raises:
+            DataError: no text has a token.
         """
         from sklearn.feature_extraction.text import TfidfVectorizer  # slow to import
 
         rows = {text: row for row, text in enumerate(dict.fromkeys([*first, *second]))}
-        tokens = _known(pieces(list(rows)))
+        tokens = _known(tf_idf_tokens(list(rows)))
         tf_idf = TfidfVectorizer(analyzer=list, sublinear_tf=True)
         vectors = tf_idf.fit_transform(tokens)  # (texts, tokens), sparse
         a = vectors[[rows[text] for text in first]]  # (pairs, tokens)
@@ -62,26 +64,34 @@ class LexicalBaseline:
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
     ) -> list[list[tuple[int, float]]]:
-        """For each query the indices and BM25 scores of its best documents; none without a word of
-        the query. The words are those of :func:`words`.
+        """Return indices and BM25 scores of each query's best documents with a common token.
+
+        Args:
+            queries: texts.
+            documents: texts.
+            most: number of documents.
+
+        Raises:
+            DataError: no document has a token of :func:`bm25_tokens`.
         """
         import bm25s
 
         index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
-        index.index(_known([words(text) for text in documents]), show_progress=False)
+        index.index(_known([bm25_tokens(text) for text in documents]), show_progress=False)
         hits = []
-        for query in map(words, queries):
+        for query in map(bm25_tokens, queries):
             scores = np.zeros(len(documents))  # (documents,)
             if query:
                 scores = index.get_scores(query)
             best = np.argsort(-scores, kind="stable")[:most]
-            hits.append([(int(place), float(scores[place])) for place in best if scores[place] > 0])
+            hits.append([(int(i), float(scores[i])) for i in best if scores[i] > 0])
         return hits
 
 
-def words(text: str) -> list[str]:
-    """Return the words of a text for BM25: of two letters or more, in lower case, without English
-    stop words, as bm25s has them; of a script without spaces the bigrams.
+def bm25_tokens(text: str) -> list[str]:
+    """Return a text's words of two letters or more, without bm25s's English stop words.
+
+    They are in lower case; scripts without spaces are bigrams of characters.
     """
     from bm25s.stopwords import STOPWORDS_EN  # slow to import
 
@@ -94,9 +104,10 @@ def words(text: str) -> list[str]:
     return tokens
 
 
-def pieces(texts: Sequence[str]) -> list[list[str]]:
-    """Return the tokens of texts for TF-IDF: word pieces of the encoder of the package, a word that
-    they cannot spell as itself, and of a script without spaces the bigrams.
+def tf_idf_tokens(texts: Sequence[str]) -> list[list[str]]:
+    """Return the word pieces of texts, from the package's encoder.
+
+    A word without pieces is one token; scripts without spaces are bigrams of characters.
     """
     spaced = [_RUN.sub(" ", text) for text in texts]
     tokens = []
@@ -106,7 +117,7 @@ def pieces(texts: Sequence[str]) -> list[list[str]]:
         for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
             if piece != "[UNK]":
                 of_text.append(piece)
-            elif any(map(str.isalnum, rest[start:end])):  # other unknown pieces are marks
+            elif any(map(str.isalnum, rest[start:end])):  # not a mark such as a snowman
                 of_text.append(rest[start:end].lower())
         tokens.append(of_text)
     return tokens
@@ -124,7 +135,7 @@ def _bigrams(run: str) -> list[str]:
 
 
 def _known(tokens: list[list[str]]) -> list[list[str]]:
-    """Return the tokens of texts, some of which must have one."""
+    """Return the tokens of texts; refuse texts that have none."""
     if not any(tokens):
         raise DataError("no text has a word")
     return tokens

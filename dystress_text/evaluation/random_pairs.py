@@ -1,8 +1,4 @@
-"""The cosines of random pairs: which similarity a model gives to sentences that have nothing in
-common.
-
-A run keeps them as ``random_pairs`` in its record; card and page show them.
-"""
+"""Cosines of random pairs of sentences, for records, cards and pages of runs."""
 
 from __future__ import annotations
 
@@ -12,37 +8,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_SENTENCES = 2_000  # their 2 million pairs tell a share of 1 in 10,000
+MOST_SENTENCES = 2_000  # 2 million pairs, enough for a share of 1 in 10,000
 SHARES = (0.5, 0.1, 0.01, 0.001, 0.0001)
 HEADER = ("share of random pairs", "similarity reached")
 
 
 def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
-    """The cosine that each share of all pairs of distinct sentences reaches, for the record, from
-    vectors (n, dim).
+    """Return the cosines that given shares of all pairs of distinct sentences reach.
 
-    Shares of fewer than 100 pairs are left out. None for fewer than 50 sentences; of more than
-    2,000 the first count.
+    Args:
+        vectors: (n, dim), of which the first 2,000 are used.
+
+    Returns:
+        Numbers of sentences and pairs, and cosines by share, without shares of fewer than 100
+        pairs; None for fewer than 50 sentences.
     """
     vectors = np.asarray(vectors[:MOST_SENTENCES], dtype=np.float32)
     if len(vectors) < 50:
         return None
-    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)  # (n, 1)
+    units = vectors / lengths.clip(1e-12)
     once = np.tri(len(units), k=-1, dtype=bool)  # each pair once, none with itself
     cosines = (units @ units.T)[once]  # (pairs,)
     shares = [share for share in SHARES if share * len(cosines) >= 100]
     reached = np.quantile(cosines, 1 - np.array(shares))
-    return {
-        "sentences": len(units),
-        "pairs": len(cosines),
-        "cosines": {
-            f"{share:g}": round(float(cosine), 4)
-            for share, cosine in zip(shares, reached, strict=True)
-        },
-    }
+    by_share = {}
+    for share, cosine in zip(shares, reached, strict=True):
+        by_share[f"{share:g}"] = round(float(cosine), 4)
+    return {"sentences": len(units), "pairs": len(cosines), "cosines": by_share}
 
 
 def random_pairs_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Return the rows below :data:`HEADER` for what :func:`random_pairs` has returned."""
-    cosines = (found or {}).get("cosines", {})
-    return [(f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}") for share, cosine in cosines.items()]
+    """Return the rows below :data:`HEADER` for a result of :func:`random_pairs`."""
+    if found is None:
+        return []
+    rows = []
+    for share, cosine in found["cosines"].items():
+        rows.append((f"1 in {1 / float(share):,.0f}", f"{cosine:.3f}"))
+    return rows

@@ -1,8 +1,7 @@
-"""Readers of SentEval's files and of tables of the user's own: pairs with a similarity score, and
-texts with a class.
+"""Readers of SentEval's files and of the user's tables: scored pairs, and texts with a class.
 
-In SentEval's files lines end at line feeds alone. Each run of white space within a sentence becomes
-one space. A file that is missing or damaged is a DataError that names file and line.
+In SentEval's files only line feeds end a line. Each run of white space within a sentence becomes
+one space. A missing or damaged file raises a DataError that names file and line.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from numpy.typing import NDArray
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.io.text_lines import is_blank
 
-POSITIVE_SCORE = 4.0  # as is usual for SimCSE, alignment is that of the pairs scored above it
+POSITIVE_SCORE = 4.0  # alignment is measured on the pairs scored above it, as in SimCSE
 BINARY = ("0", "1")
 COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them
 HUB_SPLIT = "validation"
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
-Row = tuple[Any, ...]  # file and line for errors, and cells
+Row = tuple[Any, ...]  # location for errors, and cells
 
 
 @dataclass(frozen=True)
@@ -39,18 +38,18 @@ class StsPairs:
     # (pairs,): 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file
     scores: NDArray[np.float64]
     name: str = "STS"  # in tables
-    positive_above: float = POSITIVE_SCORE  # alignment uses the pairs scored above this value
+    positive_above: float = POSITIVE_SCORE  # alignment uses the pairs with a higher score
 
     def __len__(self) -> int:
         return len(self.scores)
 
     @property
     def slug(self) -> str:
-        """The name inside metric names: ``STS-B dev`` becomes ``sts_b_dev``."""
+        """The name inside metric names, such as ``sts_b_dev`` for ``STS-B dev``."""
         return slug_of(self.name)
 
     def metric(self, kind: str) -> str:
-        """The name of a metric of the set, such as ``sts_b_dev_spearman``."""
+        """Return the name of a metric, such as ``sts_b_dev_spearman``."""
         return f"{self.slug}_{kind}"
 
     @property
@@ -67,9 +66,9 @@ class StsPairs:
 
 @dataclass(frozen=True)
 class Labelled:
-    """Texts with classes, sorted as the protocol asks."""
+    """Texts with classes, in SentEval's order."""
 
-    columns: tuple[tuple[str, ...], ...]  # one, or two for a task whose texts are pairs
+    columns: tuple[tuple[str, ...], ...]  # one column of texts, or two for a task on pairs
     labels: NDArray[np.int64]  # (texts,) classes from 0
 
     def __len__(self) -> int:
@@ -77,24 +76,28 @@ class Labelled:
 
 
 def slug_of(name: str) -> str:
-    """A name in lower case, with ``_`` for all but letters and digits."""
+    """Return a name in lower case, with ``_`` for all but letters and digits."""
     return re.sub(r"\W+", "_", name.lower()).strip("_")
 
 
 def check_distinct(parameter: str, names: Sequence[str]) -> None:
-    """Refuse sets that share a name, since results are kept by name."""
+    """Refuse sets that share a name: results are stored by name."""
     for name in names:
         if names.count(name) > 1:
             raise ParameterError(parameter, f"two sets would have the name {name!r}; rename one")
 
 
 def one_spaced(text: str) -> str:
-    """The text with each run of white space as one space, and none at its ends."""
+    """Return the text with single spaces, and none at its ends."""
     return " ".join(text.split())
 
 
 def score_of(cell: Any) -> float:
-    """A finite number; anything else is a ValueError, which does not show it."""
+    """Return a finite number.
+
+    Raises:
+        ValueError: the cell is something else; the message does not show it.
+    """
     try:
         score = float(cell)
     except (ValueError, TypeError, OverflowError):
@@ -137,46 +140,45 @@ def read_rows(
 
 
 def read_sts_benchmark(path: Path) -> StsPairs:
-    """Read the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in
-    6 and 7.
-    """
+    """Read the STS Benchmark's layout: score in column 5, sentences in 6 and 7, no header."""
     return scored(read_rows(path, (5, 6, 4)))
 
 
 def read_sick(path: Path) -> StsPairs:
-    """Read a SICK file: tabs, a header, sentences in columns 2 and 3, relatedness in column 4."""
+    """Read a SICK file: a header, sentences in columns 2 and 3, relatedness in column 4."""
     return scored(read_rows(path, (1, 2, 3), header=True))
 
 
 def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
-    """Read a subset of STS12 to STS16: two columns of sentences, and the scores; a pair without one
-    is dropped.
+    """Read a subset of STS12 to STS16: two columns of sentences, and a file of scores.
+
+    Pairs without a score are dropped.
     """
     pairs = read_rows(inputs, (0, 1))
     scores = read_rows(golds, (0,))
     if len(pairs) != len(scores):
-        raise DataError(
-            f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally "
-            "long"
-        )
-    together = zip(pairs, scores, strict=True)
-    return scored(
-        (*score[:1], *pair[1:], *score[1:]) for pair, score in together if score[1].strip()
-    )
+        counts = f"{inputs} has {len(pairs)} lines, {golds} {len(scores)}"
+        raise DataError(f"{counts}: they must have the same length")
+    rows = []
+    for (_, first, second), (where, score) in zip(pairs, scores, strict=True):
+        if score.strip():
+            rows.append((where, first, second, score))
+    return scored(rows)
 
 
 def scored(rows: Iterable[Row]) -> StsPairs:
-    """Pairs from rows of (place for errors, first, second, score)."""
-    pairs = []
+    """Return pairs from rows of (location for errors, first, second, score)."""
+    firsts = []
+    seconds = []
     scores = []
     for where, first, second, score in rows:
         try:
             scores.append(score_of(score))
         except ValueError as error:
             raise DataError(f"{where}: {error}") from error
-        pairs.append((one_spaced(first), one_spaced(second)))
-    firsts, seconds = zip(*pairs, strict=True) if pairs else ((), ())
-    return StsPairs(firsts, seconds, np.array(scores))
+        firsts.append(one_spaced(first))
+        seconds.append(one_spaced(second))
+    return StsPairs(tuple(firsts), tuple(seconds), np.array(scores))
 
 
 def joined(subsets: Iterable[StsPairs], name: str) -> StsPairs:
@@ -188,15 +190,18 @@ def joined(subsets: Iterable[StsPairs], name: str) -> StsPairs:
 
 
 def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
-    """Read pairs with scores, named by their file or data set (see :func:`name_of`).
+    """Read scored pairs from the columns sentence1, sentence2 and score of a table.
 
-    The columns are sentence1, sentence2 and score. Alignment uses the pairs in the top fifth of the
-    scores, from the lowest to the highest, as STS-B uses those above 4 of 0 to 5.
+    Alignment uses the pairs in the top fifth of the range of scores, as STS-B uses those above 4
+    of 0 to 5.
 
     Args:
         source: a .csv, .tsv, .jsonl or .parquet file, or a hub data set as ``OWNER/NAME``
             (its ``validation`` split) or ``OWNER/NAME:SPLIT``.
         parameter: what errors name.
+
+    Raises:
+        ParameterError: the table cannot be read, or a row is not a pair with a score.
     """
     try:
         return _own_pairs(_rows_of_table(source), source, name_of(source))
@@ -204,29 +209,39 @@ def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
         raise ParameterError(parameter, str(error)) from error
 
 
-def pairs_from(rows: object) -> StsPairs:
-    """Return pairs with scores from Python, of the name ``pairs``; errors never show the data.
+def pairs_from(rows: Any) -> StsPairs:
+    """Return scored pairs from data in memory, named ``pairs``.
 
     Args:
-        rows: (text, text, score) each, or a table under the names of :func:`read_scored_pairs`, of
-            pandas or ``datasets``.
+        rows: (text, text, score) each, or a table of pandas or ``datasets`` with the columns
+            sentence1, sentence2 and score.
+
+    Raises:
+        ParameterError: the data have another form; the message does not show them.
     """
     try:
-        return _own_pairs(_rows_from(rows), "the table", "pairs")
+        if hasattr(rows, "columns") or hasattr(rows, "column_names"):
+            rows = zip(*(rows[name] for name in COLUMNS), strict=True)
+        located = [(f"item {i}", first, second, x) for i, (first, second, x) in enumerate(rows)]
+        return _own_pairs(located, "the data", "pairs")
     except DataError as error:
         raise ParameterError("pairs", str(error)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        expected = f"rows of two texts and a number, or a table with {', '.join(COLUMNS)}"
+        raise ParameterError("pairs", f"expected {expected}") from error
 
 
 def _own_pairs(rows: Iterable[Row], source: str, name: str) -> StsPairs:
-    pairs = scored(_with_texts(rows))
+    pairs = scored(_checked(rows))
     if len(np.unique(pairs.scores)) < 2:
         raise DataError(f"the {len(pairs)} pairs of {source} have no two different scores")
-    low, high = pairs.scores.min(), pairs.scores.max()
-    return replace(pairs, name=name, positive_above=float(0.8 * high + 0.2 * low))
+    low = float(pairs.scores.min())
+    high = float(pairs.scores.max())
+    return replace(pairs, name=name, positive_above=0.8 * high + 0.2 * low)
 
 
 def name_of(source: str) -> str:
-    """Return a file's or data set's name in metrics."""
+    """Return the name of a file or data set inside metric names."""
     name = slug_of(Path(_file_and_split(source)[0]).stem)
     if not name:
         raise DataError(f"the name of {source!r} has no letter or digit to name its metrics by")
@@ -244,62 +259,39 @@ def _file_and_split(source: str) -> tuple[str, str]:
 
 
 def _rows_of_table(source: str) -> Iterator[Row]:
-    """Yield the place of each row for errors, its two texts and its score."""
     from dystress_text.io.tables import READERS, is_table, open_table  # slow to import
 
     name, split = _file_and_split(source)
     if not is_table(name) or not (split or Path(name).is_file()):
         raise DataError(f"no table {source!r} ({', '.join(READERS)}) and no such data set")
     table = open_table(name, split)
-    _check_columns(table.columns, repr(source))
+    if not set(COLUMNS) <= set(table.columns):
+        found = ", ".join(table.columns)
+        raise DataError(f"{source!r}: expected the columns {', '.join(COLUMNS)}; found {found}")
     for number, row in enumerate(table.rows(COLUMNS), 1):
         yield f"row {number} of {source!r}", *row
 
 
-def _rows_from(rows: Any) -> Iterator[Row]:
-    """Yield what :func:`_rows_of_table` does, from a list or a table in memory."""
-    columns = getattr(rows, "column_names", getattr(rows, "columns", None))
-    if columns is not None:
-        _check_columns(list(map(str, columns)), "the table")
-        rows = zip(*(rows[name] for name in COLUMNS), strict=True)
-    elif not isinstance(rows, Iterable) or isinstance(rows, str | bytes | Mapping):
-        expected = "rows of two texts and a number, or a table of pandas or datasets"
-        raise DataError(f"expected {expected}, got {type(rows).__name__}")
-    for index, row in enumerate(rows):
-        if not isinstance(row, list | tuple) or len(row) != len(COLUMNS):
-            raise DataError(f"item {index}: expected two texts and a number, as a list or tuple")
-        yield f"item {index}", *row
-
-
-def _check_columns(found: Sequence[str], source: str) -> None:
-    if not set(COLUMNS) <= set(found):
-        expected = ", ".join(COLUMNS)
-        raise DataError(f"{source}: expected the columns {expected}; found {', '.join(found)}")
-
-
-def _with_texts(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows, whose texts must be texts."""
-    for where, *cells in rows:
-        for name, text in zip(COLUMNS[:2], cells, strict=False):
+def _checked(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows; refuse a sentence that is not a text."""
+    for where, first, second, score in rows:
+        for name, text in zip(COLUMNS, (first, second), strict=False):
             if not _is_text(text):
-                raise DataError(f"{where}: {name} is not a text, or an empty one")
-        yield where, *cells
+                raise DataError(f"{where}: {name} is empty or not a text")
+        yield where, first, second, score
 
 
 def _is_text(cell: Any) -> bool:
-    # half of a surrogate pair is no text either
-    return (
-        isinstance(cell, str)
-        and not is_blank(cell)
-        and cell.encode(errors="ignore").decode() == cell
-    )
+    if not isinstance(cell, str) or is_blank(cell):
+        return False
+    return cell.encode(errors="ignore").decode() == cell  # no lone surrogates
 
 
 # ---- texts with classes
 
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:
-    """Read one file for each class, a text a line, Latin-1; the positive class is 1."""
+    """Read a file for each class, one text a line, Latin-1; the positive class is 1."""
     rows = [(*row, "1") for row in _latin_1(positive)]
     rows += [(*row, "0") for row in _latin_1(negative)]
     return _labelled(rows, BINARY)
@@ -320,7 +312,7 @@ def read_trec(path: Path) -> Labelled:
 
 
 def read_mrpc(path: Path) -> Labelled:
-    """Read tabs and a header: label in column 1, texts in columns 4 and 5."""
+    """Read MRPC's layout: a header, the label in column 1, texts in columns 4 and 5."""
     return _labelled(read_rows(path, (3, 4, 0), header=True), BINARY)
 
 
@@ -329,8 +321,9 @@ def _latin_1(path: Path) -> list[Row]:
 
 
 def _labelled(rows: Iterable[Row], classes: Sequence[str]) -> Labelled:
-    """Return texts from rows of (place, texts, label), sorted by (token counts, label); equal ones
-    keep the file's order.
+    """Return texts from rows of (location, texts, label).
+
+    As in SentEval they are sorted by numbers of tokens, then by label; the sort is stable.
     """
     labelled = []
     for where, *texts, label in rows:

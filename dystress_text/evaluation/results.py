@@ -1,6 +1,6 @@
-"""Results of evaluations: lines of JSON, one appended for each figure, none ever changed.
+"""Results of evaluations: lines of JSON, which are appended and never changed.
 
-A table shows the newest line of each key; what counts as a key is the reader's choice.
+Tables show the newest line of each key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.retrieval import GRADED, METRICS
 from dystress_text.io.atomic import to_json, versions
@@ -26,7 +25,7 @@ RESULTS = "results.jsonl"
 GEOMETRY = ("spearman", "alignment", "uniformity")
 SETTINGS = ("mode", "pooler_type", "max_seq_length", "dtype", "prompts")
 OWN_SETTINGS = {"pooler_type": None, "dtype": "fp32"}  # of a model evaluated as it is loaded
-_OLD_FILES = "*senteval-*.json"  # of version 0.2
+_PACKAGES = ("sentence-transformers", "tokenizers", "scipy", "scikit-learn", "bm25s")
 _FIGURES = (
     "spearman",
     "mean",
@@ -73,11 +72,9 @@ class Result:
         for name in ("figures", "lexical", "settings", "details", "versions"):
             if not isinstance(getattr(self, name), Mapping):
                 raise TypeError(f"{name} is not an object")
-        if not all(
-            isinstance(each, int | float | None)
-            for each in [*self.figures.values(), *self.lexical.values()]
-        ):
-            raise TypeError("figures are numbers")
+        for figure in (*self.figures.values(), *self.lexical.values()):
+            if not isinstance(figure, int | float | None):
+                raise TypeError("figures are numbers")
         if self.kind not in _SHOWN:
             raise ValueError(f"unknown group {self.group!r}")
         if _SHOWN[self.kind][0] not in self.figures:
@@ -85,22 +82,30 @@ class Result:
 
     @classmethod
     def of_entry(
-        cls, entry: Mapping[str, Any], group: str, task: str, about: Mapping[str, Any]
+        cls, entry: Mapping[str, Any], group: str, task: str, metadata: Mapping[str, Any]
     ) -> Result:
-        """Return the line of what was measured; ``about`` has the model and the settings."""
-        rest = {name: value for name, value in entry.items() if name not in _FIGURES}
+        """Return the line for a new measurement.
+
+        Args:
+            entry: figures, and details such as counts and checksums of the data.
+            group: such as ``senteval/sts``.
+            task: such as ``STS12``.
+            metadata: of the model and the settings.
+        """
+        details = {name: value for name, value in entry.items() if name not in _FIGURES}
+        time = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(
-            model=about["model"],
-            weights=about.get("weights"),
+            model=metadata["model"],
+            weights=metadata.get("weights"),
             group=group,
             task=task,
-            data=data_checksum(rest.pop("sha256", None)),
+            data=data_checksum(details.pop("sha256", None)),
             figures={name: entry[name] for name in _FIGURES if name in entry},
-            variant=rest.pop("data_variant", None),
-            settings={name: about.get(name) for name in SETTINGS},
-            details=rest,
-            versions=about.get("versions", {}),
-            time=about.get("time", ""),
+            variant=details.pop("data_variant", None),
+            settings={name: metadata.get(name) for name in SETTINGS},
+            details=details,
+            versions=versions(*_PACKAGES),
+            time=time,
         )
 
     @property
@@ -128,15 +133,8 @@ class Result:
         return {f"{self.task} {metric}": figure for metric, figure in self.shown.items()}
 
     def has(self, settings: Mapping[str, Any]) -> bool:
-        """Whether it was measured with these settings."""
+        """Return whether the model was measured with these settings."""
         return all(self.settings.get(name) == value for name, value in settings.items())
-
-
-def now() -> dict[str, Any]:
-    """Return the versions and the time of a new line."""
-    packages = ("sentence-transformers", "tokenizers", "scipy", "scikit-learn", "bm25s")
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"versions": versions(*packages), "time": time}
 
 
 def data_checksum(sums: Mapping[str, str] | str | None) -> str | None:
@@ -155,36 +153,30 @@ def newest(results: Iterable[Result], key: Callable[[Result], Hashable]) -> list
 
 def result_file(folder: Path) -> Path | None:
     """Return the result file of a run's folder, or of one that has results; None for others."""
-    names = (RECORD, RESULTS, _OLD_FILES)
-    if any(file.is_file() for name in names for file in folder.glob(name)):
-        return folder / RESULTS
+    file = folder / RESULTS
+    if file.is_file() or (folder / RECORD).is_file():
+        return file
     return None
 
 
 def open_results(file: Path) -> None:
-    """Create a result file, or check that the one there can be read and written.
-
-    A new ``results.jsonl`` begins with the lines of the result files of 0.2 beside it.
-    """
+    """Create a result file, or check that the existing one can be read and written."""
     with _locked(file):
         if file.exists():
             read_results(file)
-        older = results_in(file.parent) if file.name == RESULTS and not file.exists() else []
-        _write(file, older)
+        _write(file, "")
 
 
 def append(file: Path, result: Result) -> None:
     """Append a line to a result file."""
     with _locked(file):
-        _write(file, [result])
+        _write(file, f"{to_json(asdict(result))}\n")
 
 
 def results_in(folder: Path) -> list[Result]:
-    """Return the results in a folder, oldest first; those of 0.2 while there are no newer ones."""
+    """Return the results in a folder, oldest first."""
     file = folder / RESULTS
-    if file.is_file():
-        return read_results(file)
-    return [result for old in sorted(folder.glob(_OLD_FILES)) for result in convert(old)]
+    return read_results(file) if file.is_file() else []
 
 
 def read_results(file: Path) -> list[Result]:
@@ -193,7 +185,7 @@ def read_results(file: Path) -> list[Result]:
 
 
 def result_of(values: Mapping[str, Any], where: str) -> Result:
-    """Return the result that a line holds; an error says where it stands."""
+    """Return the result that a line holds; errors begin with ``where``."""
     known = {entry.name for entry in fields(Result)}
     try:
         return Result(**{name: value for name, value in values.items() if name in known})
@@ -219,43 +211,9 @@ def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, values
 
 
-def convert(file: Path) -> list[Result]:
-    """Return the lines of a result file of version 0.2, oldest first."""
-    try:
-        newest_content = json.loads(file.read_text(encoding="utf-8"))
-        contents = [*reversed(newest_content.get("others", [])), newest_content]
-        return [result for content in contents for result in _converted(content)]
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is not a result file of version 0.2: {error!r}") from error
-
-
-def _converted(content: Mapping[str, Any]) -> Iterator[Result]:
-    suite = content["suite"]
-    # other_data has results on data that were measured before, named "TASK (checksum)"
-    for name, entry in {**content.get("other_data", {}), **content["tasks"]}.items():
-        task = entry.get("set") or name.partition(" (")[0]
-        yield Result.of_entry(entry, f"{suite}/{_kind_of(name, entry)}", task, content)
-    geometry = content.get("geometry")
-    if geometry:
-        yield Result.of_entry(geometry, f"{suite}/geometry", geometry["set"], content)
-    for kind in ("pairs", "retrieval"):
-        for name, entry in content.get(kind, {}).items():
-            yield Result.of_entry(entry, kind, name, content)
-
-
-def _kind_of(task: str, entry: Mapping[str, Any]) -> str:
-    if "set" in entry:
-        return "geometry"
-    if set(METRICS) <= entry.keys():
-        return "retrieval"
-    return "sts" if "spearman" in entry or task in TASKS["sts"] else "transfer"
-
-
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Let one process at a time write a result file; the others wait."""
+    """Hold the lock of a result file; other processes wait."""
     try:
         with locked(file.with_name(f".{file.name}{LOCK}"), wait=True):
             yield
@@ -264,11 +222,10 @@ def _locked(file: Path) -> Iterator[None]:
         raise ParameterError("output", f"cannot write {str(file)!r}: {reason}") from error
 
 
-def _write(file: Path, results: Iterable[Result]) -> None:
-    text = "".join(f"{to_json(asdict(result))}\n" for result in results)
+def _write(file: Path, text: str) -> None:
     with file.open("a+b") as stream:
         if stream.tell() > 0:
             stream.seek(-1, 2)
-            if stream.read(1) != b"\n":  # edited by hand, or a process died while it wrote
-                text = f"\n{text}"
+            if stream.read(1) != b"\n":  # edited by hand, or a process died while writing
+                stream.write(b"\n")
         stream.write(text.encode())

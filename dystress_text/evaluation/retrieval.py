@@ -1,12 +1,13 @@
-"""Search as a measure: collections in BEIR's layout, with the figures of sentence-transformers'
-InformationRetrievalEvaluator.
+"""Evaluate search in collections of BEIR's layout.
+
+The figures equal those of sentence-transformers' InformationRetrievalEvaluator.
 
 A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl``
 (``_id``, ``text``) and ``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score, perhaps with a
-header); the path of a file such as ``FOLDER/qrels/dev.tsv`` takes its judgements. A document is its
-title and its text; a score above 0 makes it relevant. As in BEIR, judgements of what the folder
-lacks do not count, and a query that is a document too does not find itself. Source of the layout:
-Thakur et al., "BEIR", NeurIPS 2021.
+header); the path of a file such as ``FOLDER/qrels/dev.tsv`` selects its judgements. A document is
+its title and its text; a score above 0 makes it relevant. As in BEIR, judgements of missing queries
+or documents are ignored, and a query that is also a document does not find itself. Source of the
+layout: Thakur et al., "BEIR", NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -29,48 +30,51 @@ from dystress_text.evaluation.readers import check_distinct, one_spaced, score_o
 from dystress_text.evaluation.sts import with_ties
 
 METRICS = ("nDCG@10", "MRR@10", "recall@100")
-GRADED = "nDCG@10 (graded)"  # of scores as gains, as BEIR has it; METRICS take them as 0 and 1
-QRELS = "qrels.tsv", "qrels/test.tsv"  # of the test split
+GRADED = "nDCG@10 (graded)"  # scores are gains, as in BEIR; METRICS count them as 0 or 1
+QRELS = ("qrels.tsv", "qrels/test.tsv")  # of the test split
+DEEPEST = 100  # documents that a figure needs
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Documents, queries and which documents each query should find."""
+    """Documents, queries, and the documents that each query should find."""
 
-    name: str  # of its folder, and the split where it is not the test split
+    name: str  # of its folder, with the split unless that is the test split
     documents: Mapping[str, str]  # texts by id
     queries: Mapping[str, str]  # texts by id
     relevant: Mapping[str, Mapping[str, float]]  # scores of relevant documents, by both ids
-    left_out: int  # queries without a relevant document
-    ignored: int  # judgements of a query or a document that the collection lacks
+    unjudged: int  # queries without a relevant document, which are left out
+    ignored: int  # judgements of a query or a document that does not exist
     graded: bool  # whether there are other scores than 0 and 1
 
     @cached_property
-    def own(self) -> frozenset[str]:
-        """The queries that are documents: of the same id and text, and where most are, all of the
-        same id. A document that is judged relevant to a query is another text.
+    def self_queries(self) -> frozenset[str]:
+        """The queries that are documents too: same id and text, and not judged relevant.
+
+        If most queries with the id of a document also have its text, all with such an id count.
         """
-        numbered = []
-        alike = []
+        same_id = []
+        same_text = []
         for name, query in self.queries.items():
             if name not in self.documents or name in self.relevant[name]:
                 continue
-            numbered.append(name)
+            same_id.append(name)
             text = one_spaced(query)
             if text and one_spaced(self.documents[name]).endswith(text):
-                alike.append(name)
-        return frozenset(numbered if len(alike) * 2 > len(numbered) else alike)
+                same_text.append(name)
+        return frozenset(same_id if len(same_text) * 2 > len(same_id) else same_text)
 
     def summary(self) -> str:
-        """One line for the user."""
-        notes = (
-            (self.left_out, "queries without a relevant document are left out"),
-            (self.ignored, "judgements of what the collection lacks are ignored"),
-            (len(self.own), "queries are documents, which do not find themselves"),
-        )
-        sizes = f"{len(self.documents):,} documents, {len(self.queries):,} queries"
-        said = (f"{count:,} {note}" for count, note in notes if count)
-        return "; ".join([f"{self.name}: {sizes}", *said])
+        """Return one line: sizes, and what is left out."""
+        notes = [f"{self.name}: {len(self.documents):,} documents, {len(self.queries):,} queries"]
+        if self.unjudged:
+            notes.append(f"{self.unjudged:,} queries without a relevant document left out")
+        if self.ignored:
+            notes.append(f"{self.ignored:,} judgements of missing queries or documents ignored")
+        if self.self_queries:
+            count = len(self.self_queries)
+            notes.append(f"{count:,} queries are documents, which do not find themselves")
+        return "; ".join(notes)
 
     @property
     def slug(self) -> str:
@@ -78,20 +82,18 @@ class Collection:
         return slug_of(self.name)
 
     @cached_property
-    def about(self) -> dict[str, int | str]:
-        """The numbers of what is there and of what does not count, and a checksum of the content,
-        for records.
-        """
-        relevant = {
-            query: sorted(of.items() if self.graded else of) for query, of in self.relevant.items()
-        }
-        content = json.dumps([self.documents, self.queries, relevant, *sorted(self.own)])
+    def metadata(self) -> dict[str, int | str]:
+        """Sizes, what is left out, and a checksum of the content, for records."""
+        relevant = {}
+        for query, scores in self.relevant.items():
+            relevant[query] = sorted(scores.items() if self.graded else scores)
+        content = json.dumps([self.documents, self.queries, relevant, *sorted(self.self_queries)])
         return {
             "documents": len(self.documents),
             "queries": len(self.queries),
-            "left_out": self.left_out,
+            "left_out": self.unjudged,
             "ignored": self.ignored,
-            "own": len(self.own),
+            "own": len(self.self_queries),
             "sha256": hashlib.sha256(content.encode()).hexdigest(),
         }
 
@@ -100,28 +102,30 @@ class Collection:
         """The names of the figures."""
         return [*METRICS, GRADED] if self.graded else list(METRICS)
 
-    def scores(self, by: TextEncoder | LexicalBaseline) -> dict[str, float]:
+    def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
         """Return the :attr:`metrics` x 100, means over the queries."""
-        # one more than the figures need, since a query's own document does not count
-        found = by.search([*self.queries.values()], [*self.documents.values()], 101)
+        queries = list(self.queries.values())
+        documents = list(self.documents.values())
         names = list(self.documents)
+        # one more than a figure needs, since a query's own document does not count
+        found = encoder.search(queries, documents, DEEPEST + 1)
         figures = []
         for query, hits in zip(self.queries, found, strict=True):
             similarities = {names[index]: similarity for index, similarity in hits}
-            if query in self.own:
+            if query in self.self_queries:
                 similarities.pop(query, None)
             figures.append(_figures(_ranking(similarities), self.relevant[query]))
-        return {
-            metric: 100 * float(np.mean([of_query[metric] for of_query in figures]))
-            for metric in self.metrics
-        }
+        means = {}
+        for metric in self.metrics:
+            means[metric] = 100 * float(np.mean([each[metric] for each in figures]))
+        return means
 
 
 def _ranking(similarities: Mapping[str, float]) -> list[str]:
-    """Return documents, the nearest first; equally near ones are in the order of their ids."""
+    """Return documents by falling similarity; equally similar ones by their ids."""
     tied = with_ties(np.array(list(similarities.values())))
-    key = {name: (-similarity, name) for name, similarity in zip(similarities, tied, strict=True)}
-    return sorted(similarities, key=key.__getitem__)
+    order = sorted(zip(-tied, similarities, strict=True))
+    return [name for _, name in order]
 
 
 def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:
@@ -132,7 +136,7 @@ def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str,
     return {
         "nDCG@10": _dcg(gains > 0) / _dcg(ideal > 0),
         "MRR@10": 1 / (1 + int(hits.argmax())) if hits.any() else 0.0,
-        "recall@100": np.count_nonzero(gains[:100]) / len(relevant),
+        "recall@100": np.count_nonzero(gains[:DEEPEST]) / len(relevant),
         GRADED: _dcg(gains) / _dcg(ideal),
     }
 
@@ -144,7 +148,15 @@ def _dcg(gains: NDArray[Any]) -> float:
 
 
 def read_collections(parameter: str, paths: Sequence[str | Path]) -> list[Collection]:
-    """Read several, whose metrics have names of their own; ``parameter`` is what an error names."""
+    """Read collections with distinct names.
+
+    Args:
+        parameter: what errors name.
+        paths: folders, or files of judgements.
+
+    Raises:
+        ParameterError: a collection cannot be read, or has no name of its own.
+    """
     try:
         collections = [read_collection(Path(path)) for path in paths]
     except DataError as error:
@@ -159,31 +171,39 @@ def read_collections(parameter: str, paths: Sequence[str | Path]) -> list[Collec
 def read_collection(path: Path) -> Collection:
     """Read a collection from its folder, or from the file of one split's judgements.
 
-    A collection whose parts do not fit together is refused.
+    Raises:
+        DataError: a file is missing or damaged, or no query has a relevant document.
     """
     folder, qrels = _parts(path)
-    documents = _texts(folder / "corpus.jsonl")
-    queries = _texts(folder / "queries.jsonl")
+    documents = _read_texts(folder / "corpus.jsonl")
+    queries = _read_texts(folder / "queries.jsonl")
     split = "" if qrels.stem in ("qrels", "test") else f" {qrels.stem}"
     name = folder.resolve().name + split
-    return _collection(name, queries, documents, _judgements(qrels), str(qrels))
+    return _collection(name, queries, documents, _read_judgements(qrels), str(qrels))
 
 
-def collection_from(data: object) -> Collection:
-    """Return a collection from Python, of the name ``retrieval``; errors never show the data.
+def collection_from(data: Any) -> Collection:
+    """Return a collection from data in memory, named ``retrieval``.
 
     Args:
-        data: queries, documents and judgements. The texts are mappings from ids, or lists, whose
-            ids are 0, 1 and so on. The judgements of a query, by its id, are a list of ids of
-            relevant documents, or a mapping from ids to grades.
+        data: queries, documents and judgements. Texts are mappings from ids, or lists, whose ids
+            are 0, 1 and so on. Judgements map the id of a query to a list of ids of relevant
+            documents, or to grades by id.
+
+    Raises:
+        ParameterError: the data have another form; the message does not show them.
     """
     try:
-        if not isinstance(data, list | tuple) or len(data) != 3:
-            raise DataError("expected queries, documents and judgements, or a folder")
-        queries = _texts_from("queries", data[0])
-        documents = _texts_from("documents", data[1])
-        judged = _judgements_from(data[2])
-        return _collection("retrieval", queries, documents, judged, "the judgements")
+        queries, documents, judgements = data
+        query_texts = _texts_from(queries)
+        document_texts = _texts_from(documents)
+        judged = list(_judgements_from(judgements))
+    except (TypeError, ValueError) as error:
+        expected = "texts by id, and for each query ids of documents or grades by id"
+        reason = f"expected queries, documents and judgements: {expected}"
+        raise ParameterError("retrieval", reason) from error
+    try:
+        return _collection("retrieval", query_texts, document_texts, judged, "the judgements")
     except DataError as error:
         raise ParameterError("retrieval", str(error)) from error
 
@@ -195,27 +215,28 @@ def _collection(
     judgements: Iterable[tuple[str, str, float]],
     source: str,
 ) -> Collection:
-    """Return a collection of its parts; ``source`` of the judgements is what an error names."""
-    judged: dict[str, dict[str, float]] = {}
+    """Return a collection of its parts; errors name ``source``, that of the judgements."""
+    relevant: dict[str, dict[str, float]] = {}
     ignored = 0
+    graded = False
     for query, document, score in judgements:
-        if query in queries and document in documents:
-            judged.setdefault(query, {})[document] = score
-        else:
+        if query not in queries or document not in documents:
             ignored += 1
-    positive = {
-        query: {name: score for name, score in of.items() if score > 0}
-        for query, of in judged.items()
-    }
-    relevant = {query: of for query, of in positive.items() if of}
+            continue
+        graded |= score not in (0, 1)
+        scores = relevant.setdefault(query, {})
+        scores.pop(document, None)
+        if score > 0:
+            scores[document] = score
+    relevant = {query: scores for query, scores in relevant.items() if scores}
     if not relevant:
-        reason = f"{source}: no score above 0"
+        reason = f"{source}: no relevant document"
         if ignored:
-            reason += f" for what the collection has; {ignored} judgements are of what it lacks"
+            reason += f"; {ignored} judgements are of missing queries or documents"
         raise DataError(reason)
     asked = {query: text for query, text in queries.items() if query in relevant}
-    graded = any(score not in (0, 1) for of in judged.values() for score in of.values())
-    return Collection(name, documents, asked, relevant, len(queries) - len(asked), ignored, graded)
+    unjudged = len(queries) - len(asked)
+    return Collection(name, documents, asked, relevant, unjudged, ignored, graded)
 
 
 def _parts(path: Path) -> tuple[Path, Path]:
@@ -231,43 +252,41 @@ def _parts(path: Path) -> tuple[Path, Path]:
     raise DataError(f"{str(path)!r} has no {' and no '.join(QRELS)}")
 
 
-def _judgements(qrels: Path) -> Iterator[tuple[str, str, float]]:
+def _read_judgements(qrels: Path) -> Iterator[tuple[str, str, float]]:
     """Yield query, document and score; a first line that ends with ``score`` is a header."""
     for number, line in _lines(qrels):
         cells = [cell.strip() for cell in line.split("\t")]
         if number == 1 and cells[-1] == "score":
             continue
         try:
-            query, document, score = *cells[:-1], score_of(cells[-1])
+            query, document, score = cells
+            yield query, document, score_of(score)
         except ValueError:
             raise DataError(
-                f"line {number} of {qrels} is not a query, a document and a score with tabs "
-                "between them, BEIR's layout; of TREC's four columns leave out the second"
+                f"line {number} of {qrels} is not a query, a document and a score, with tabs "
+                "between them (BEIR's layout, not TREC's)"
             ) from None
-        yield query, document, score
 
 
 def _lines(file: Path) -> list[tuple[int, str]]:
-    """The lines that are not blank, with their numbers; of all characters a line feed alone ends
-    one.
-    """
+    """Return the lines that are not blank with their numbers; only line feeds end a line."""
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")
-        return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"cannot read {file}: {reason}") from error
+    return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _texts(file: Path) -> dict[str, str]:
-    """Texts by id, a title before its text."""
+def _read_texts(file: Path) -> dict[str, str]:
+    """Return texts by id, each with its title before it."""
     texts: dict[str, str] = {}
     for number, line in _lines(file):
         try:
             row = json.loads(line)
             name = str(row["_id"]).strip()
             text = " ".join((row.get("title") or "", row["text"])).strip()
-            (name + text).encode()  # half of a surrogate pair is a ValueError
+            (name + text).encode()  # a lone surrogate is a ValueError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(f"line {number} of {file} is not JSON with _id and text") from None
         if name in texts:
@@ -276,38 +295,25 @@ def _texts(file: Path) -> dict[str, str]:
     return texts
 
 
-def _by_id(what: str, values: Any) -> dict[Any, Any]:
+def _by_id(values: Any) -> dict[Any, Any]:
     """Return values by their ids; those of a list are 0, 1 and so on."""
-    try:
-        return dict(values if isinstance(values, Mapping) else enumerate(values))
-    except TypeError:
-        expected = "a mapping from ids or a list"
-        raise DataError(f"{what}: expected {expected}, got {type(values).__name__}") from None
+    return dict(values if isinstance(values, Mapping) else enumerate(values))
 
 
-def _texts_from(what: str, texts: Any) -> dict[str, str]:
-    by_id = _by_id(what, texts)
-    for number, text in enumerate(by_id.values()):
-        try:
-            text.encode()  # half of a surrogate pair is a ValueError
-        except (AttributeError, ValueError):
-            kind = type(text).__name__
-            raise DataError(f"{what}, item {number}: expected a text, got {kind}") from None
-    found = {str(name): text for name, text in by_id.items()}
-    if len(found) < len(by_id):
-        raise DataError(f"{what}: two ids are the same text")
-    return found
+def _texts_from(values: Any) -> dict[str, str]:
+    texts = _by_id(values)
+    for text in texts.values():
+        if not isinstance(text, str):
+            raise TypeError
+        text.encode()  # a lone surrogate is a ValueError
+    by_name = {str(name): text for name, text in texts.items()}
+    if len(by_name) < len(texts):
+        raise ValueError("two ids are the same text")
+    return by_name
 
 
 def _judgements_from(judgements: Any) -> Iterator[tuple[str, str, float]]:
-    """Yield what :func:`_judgements` does."""
-    for number, (query, judged) in enumerate(_by_id("judgements", judgements).items()):
-        where = f"judgements, item {number}"
-        grades = judged
-        if not isinstance(judged, Mapping):
-            grades = dict.fromkeys(_by_id(where, judged).values(), 1)
+    for query, judged in _by_id(judgements).items():
+        grades = judged if isinstance(judged, Mapping) else dict.fromkeys(judged, 1)
         for document, grade in grades.items():
-            try:
-                yield str(query), str(document), score_of(grade)
-            except ValueError as error:
-                raise DataError(f"{where}: {error}") from error
+            yield str(query), str(document), score_of(grade)

@@ -1,7 +1,6 @@
-"""An evaluation of models on tasks, pairs and collections: printed, and appended line by line.
+"""Evaluate models on tasks, scored pairs and collections: print tables and append result lines.
 
-The lexical baseline is measured first, on all that it can be measured on, and stands below the
-models in each table.
+The lexical baseline is measured on all data that it applies to. It is the last row of each table.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,7 @@ from dystress_text.evaluation.catalogue import (
 from dystress_text.evaluation.embedder import TextEncoder, load_model, prepare
 from dystress_text.evaluation.lexical import LEXICAL, TITLE, LexicalBaseline
 from dystress_text.evaluation.readers import StsPairs, check_distinct, read_scored_pairs
-from dystress_text.evaluation.results import (
-    GEOMETRY,
-    Result,
-    append,
-    now,
-    open_results,
-    result_file,
-)
+from dystress_text.evaluation.results import GEOMETRY, Result, append, open_results, result_file
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import evaluate_pairs, evaluate_sts_task, score_vectors
@@ -50,7 +42,7 @@ from dystress_text.models.loading import check_sentence_transformer, is_sentence
 
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
 Encoder = TextEncoder | LexicalBaseline
-Entry = dict[str, Any]  # what an evaluator measures
+Entry = dict[str, Any]  # figures and details of one measurement
 
 
 @dataclass(frozen=True)
@@ -59,17 +51,17 @@ class Measure:
 
     group: str  # of the results
     task: str
-    evaluate: Callable[[Any], Entry]  # of an encoder; a DataError if the data are no use
+    evaluate: Callable[[Any], Entry]  # of an encoder; raises DataError for unusable data
     columns: tuple[str, ...]  # in the table of the group
     has_baseline: bool = True  # whether the lexical baseline can be measured
 
 
 @dataclass
-class Evaluation:
-    """What was measured of one model, and where it is appended."""
+class ModelEvaluation:
+    """The measurements of one model, and the file that they are appended to."""
 
     model: str
-    file: Path | None  # None for nowhere
+    file: Path | None  # None: not saved
     figures: Row = field(default_factory=dict)  # by column, such as STS12 or cisi nDCG@10
     missing: list[str] = field(default_factory=list)  # tasks without a result
 
@@ -77,16 +69,16 @@ class Evaluation:
         self,
         measures: Iterable[Measure],
         encoder: Encoder,
-        about: Mapping[str, Any],
+        metadata: Mapping[str, Any],
         baseline: Mapping[Measure, Result],
     ) -> dict[Measure, Result]:
-        """Return the results; each is appended to the file as it is there.
+        """Measure an encoder, and append each result as soon as it exists.
 
         Args:
-            measures: on what; those whose data are no use are missing.
+            measures: tasks and data; those with unusable data become ``missing``.
             encoder: a model or the lexical baseline.
-            about: what the lines say of model and settings.
-            baseline: results of the lexical baseline, whose figures are in the same lines.
+            metadata: of model and settings, for the result lines.
+            baseline: results of the lexical baseline, whose figures are added to the lines.
         """
         results = {}
         for each in measures:
@@ -98,7 +90,7 @@ class Evaluation:
                 _progress(f"{self.model}: {each.task} left out: {error}")
                 continue
             entry["seconds"] = round(time.perf_counter() - start, 2)
-            result = Result.of_entry(entry, each.group, each.task, {**about, **now()})
+            result = Result.of_entry(entry, each.group, each.task, metadata)
             if each in baseline:
                 result = replace(result, lexical=baseline[each].figures)
             if self.file is not None:
@@ -110,7 +102,7 @@ class Evaluation:
         return results
 
     def ending(self) -> str:
-        """Return the line that says what was measured, and where it is."""
+        """Return one line: what was measured, and where it is saved."""
         measured = "all results"
         if self.missing:
             measured = f"results except {', '.join(self.missing)}"
@@ -123,52 +115,52 @@ def run(
     settings: SentEvalSettings,
     published: Published | None = None,
     model: SentenceTransformer | None = None,
-    own: Sequence[StsPairs | Collection] = (),
-) -> list[Evaluation]:
-    """Evaluate models, print the tables, and return the evaluations, the lexical baseline's last.
+    own_data: Sequence[StsPairs | Collection] = (),
+) -> list[ModelEvaluation]:
+    """Evaluate models and print the tables.
 
     Args:
-        settings: what the models are measured on, and names of models to load.
+        settings: names of models to load, and what they are measured on.
         published: the rows for ``compare``.
-        model: in memory, called ``model``.
-        own: data in memory.
+        model: a model in memory, called ``model``.
+        own_data: data in memory.
+
+    Returns:
+        One evaluation for each model; the lexical baseline's is the last.
     """
-    measures = [*_measures_of_suite(settings), *_own_measures(settings, own)]
+    measures = list(_measures_of_suite(settings))
+    measures += _measures_of_own_data(settings, own_data)
     poolers = {name: _pooler_of(settings, name) for name in settings.model if name != LEXICAL}
     files = {name: settings.output or result_file(Path(name)) for name in poolers}
     for file in {settings.output, *files.values()}:
         if file is not None:
             open_results(file)
     is_asked = LEXICAL in settings.model
-    lexical = Evaluation(LEXICAL, settings.output if is_asked else None)
+    lexical = ModelEvaluation(LEXICAL, settings.output if is_asked else None)
     possible = [each for each in measures if each.has_baseline]
-    every = []
-
-    @cache
-    def baseline() -> dict[Measure, Result]:
-        if possible:
-            print(f"{LEXICAL}: {TITLE}")
-        settled = {"model": LEXICAL, "dtype": settings.dtype, "mode": settings.mode}
-        return lexical.measure(possible, LexicalBaseline(), settled, {})
-
-    def measure(name: str, file: Path | None, loaded: tuple[TextEncoder, dict[str, Any]]) -> None:
-        encoder, about = loaded
-        every.append(Evaluation(name, file))
-        every[-1].measure(measures, encoder, {**about, "mode": settings.mode}, baseline())
-
-    for name, pooler in poolers.items():
-        measure(name, files[name], load_model(name, pooler, settings.dtype))
+    if possible:
+        print(f"{LEXICAL}: {TITLE}")
+    common = {"dtype": settings.dtype, "mode": settings.mode}
+    baseline = lexical.measure(possible, LexicalBaseline(), {"model": LEXICAL, **common}, {})
+    evaluations = []
+    for name, file in files.items():
+        encoder, metadata = load_model(name, poolers[name], settings.dtype)
+        evaluations.append(ModelEvaluation(name, file))
+        evaluations[-1].measure(measures, encoder, {**metadata, **common}, baseline)
     if model is not None:
-        measure("model", settings.output, prepare(model, "model", None, settings.dtype))
-    baseline()
-    _print_tables([*every, lexical], measures, published if settings.compare else None)
-    for each in [*every, lexical] if is_asked else every:
-        print(each.ending(), flush=True)
-    return [*every, lexical]
+        encoder, metadata = prepare(model, "model", None, settings.dtype)
+        evaluations.append(ModelEvaluation("model", settings.output))
+        evaluations[-1].measure(measures, encoder, {**metadata, **common}, baseline)
+    evaluations.append(lexical)
+    _print_tables(evaluations, measures, published if settings.compare else None)
+    for each in evaluations:
+        if each is not lexical or is_asked:
+            print(each.ending(), flush=True)
+    return evaluations
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
-    """Return how vectors of a model are made; refuse now what cannot be evaluated."""
+    """Return the pooler of a model; refuse a model that cannot be evaluated."""
     if len(settings.model) > 1 and is_sentence_transformer(model_path(model)):
         return None
     if settings.pooler_type is None:
@@ -179,17 +171,17 @@ def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
 # ---- what is measured
 
 
-def _own_measures(
-    settings: SentEvalSettings, own: Sequence[StsPairs | Collection]
+def _measures_of_own_data(
+    settings: SentEvalSettings, in_memory: Sequence[StsPairs | Collection]
 ) -> Iterator[Measure]:
-    """Yield the user's own data, with those that the settings name read."""
-    every = [
+    """Yield the user's own data, from files and from memory."""
+    data = [
         *(read_scored_pairs(file, "pairs") for file in settings.pairs or []),
         *read_collections("retrieval", settings.retrieval or []),
-        *own,
+        *in_memory,
     ]
-    check_distinct("pairs", [each.name for each in every if isinstance(each, StsPairs)])
-    for each in every:
+    check_distinct("pairs", [each.name for each in data if isinstance(each, StsPairs)])
+    for each in data:
         if isinstance(each, StsPairs):
             yield Measure("pairs", each.name, partial(evaluate_pairs, each), (each.name,))
             continue
@@ -204,7 +196,7 @@ def _measures_of_suite(settings: SentEvalSettings) -> Iterator[Measure]:
     folder = suite_folder(suite, settings.data_dir)
     tasks = choose(suite, settings.tasks or [])
     if tasks and not folder.is_dir():
-        ways = "--suite mini needs none, dystress prepare senteval gets them"
+        ways = "run dystress prepare senteval, or use --suite mini, which needs no data"
         raise ParameterError("data_dir", f"no data of SentEval in {str(folder)!r}: {ways}")
     variant = variant_of(folder)
     if variant is not None and tasks:
@@ -222,14 +214,24 @@ def _measures_of_suite(settings: SentEvalSettings) -> Iterator[Measure]:
 
 
 def evaluate_task(task: Task, folder: Path, encoder: Encoder, mode: str = "test") -> Entry:
-    """Evaluate on a task of SentEval's ``downstream`` folder, with what its data are."""
+    """Evaluate an encoder on a task.
+
+    Args:
+        task: of the catalogue.
+        folder: SentEval's ``downstream`` folder.
+        encoder: a model; for STS tasks also the lexical baseline.
+        mode: ``test`` or ``fast``, for transfer tasks.
+
+    Returns:
+        Figures (x 100) and details, with the checksums of the files.
+    """
     if isinstance(task, StsTask):
         scores = evaluate_sts_task(task, folder, encoder)
     else:
         assert isinstance(encoder, TextEncoder)
         scores = evaluate_transfer(task, folder, encoder, mode)
-    about = {"data": str(folder), "data_variant": variant_of(folder)}
-    return {**scores, **about, "sha256": _checksums(task, folder)}
+    data = {"data": str(folder), "data_variant": variant_of(folder)}
+    return {**scores, **data, "sha256": _checksums(task, folder)}
 
 
 def _evaluate_geometry(task: StsTask, folder: Path, encoder: TextEncoder) -> Entry:
@@ -241,7 +243,7 @@ def _evaluate_geometry(task: StsTask, folder: Path, encoder: TextEncoder) -> Ent
 
 def _evaluate_collection(collection: Collection, encoder: Encoder) -> Entry:
     figures = {name: round(figure, 2) for name, figure in collection.scores(encoder).items()}
-    return {**figures, **collection.about}
+    return {**figures, **collection.metadata}
 
 
 def _checksums(task: Task, folder: Path) -> dict[str, str]:
@@ -252,16 +254,18 @@ def _checksums(task: Task, folder: Path) -> dict[str, str]:
 
 
 def _print_tables(
-    every: Sequence[Evaluation], measures: Sequence[Measure], published: Published | None
+    evaluations: Sequence[ModelEvaluation],
+    measures: Sequence[Measure],
+    published: Published | None,
 ) -> None:
-    """Print a table for each group, of models and of published rows below."""
+    """Print a table for each group: models, the lexical baseline, published rows."""
     columns: dict[str, list[str]] = {}
     for measure in measures:
         columns.setdefault(measure.group, []).extend(measure.columns)
     for group, names in columns.items():
         suite, _, kind = group.partition("/")
-        rows = [(each.model, each.figures) for each in every]
-        if not set(names) & set(every[-1].figures):  # the lexical baseline has none
+        rows = [(each.model, each.figures) for each in evaluations]
+        if not set(names) & set(evaluations[-1].figures):  # not measured on the lexical baseline
             rows.pop()
         if suite == "senteval" and published:
             rows += published.get(kind, {}).items()
@@ -273,7 +277,7 @@ def _print_tables(
 
 
 def _table(rows: Iterable[tuple[str, Row]], columns: Sequence[str], mean: str | None) -> str:
-    """Return rows on columns, with averages if ``mean`` names them."""
+    """Return a table of rows, with averages if ``mean`` names them."""
     lines = [["", *columns]]
     if mean:
         lines[0].append(mean)

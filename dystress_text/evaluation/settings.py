@@ -1,4 +1,4 @@
-"""The options of evaluation, while training and by itself."""
+"""Options of evaluation, while training and in ``dystress senteval``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dystress_text.evaluation.catalogue import (
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.io.paths import model_name, refuse_folder
 
-_OLD_NAME = "words"  # of the lexical baseline, in 0.2
+_OLD_NAME = "words"  # the lexical baseline in 0.2
 
 
 @dataclass(frozen=True)
@@ -29,31 +29,28 @@ class EvaluationSettings:
 
     eval_set: list[str] = option(
         ["stsb_dev"],
-        "Evaluate on these: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, "
-        "stsb_test and "
-        "sickr_test, which must not choose a model; none for no set.",
+        "Evaluate on these sets: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, "
+        "stsb_test and sickr_test, which must not select a model; none for no set.",
     )
     eval_file: list[str] | None = option(
         None,
-        "Evaluate on scored pairs of your own too: .csv, .tsv, .jsonl or .parquet files with the "
-        "columns "
+        "Evaluate on your scored pairs: .csv, .tsv, .jsonl or .parquet files with the columns "
         "sentence1, sentence2 and score, or OWNER/NAME[:SPLIT] on the hub.",
     )
     eval_transfer: list[str] | None = option(
         None,
-        "Evaluate on the dev accuracy of these transfer tasks too (MR, CR, SUBJ, MPQA, SST2, "
-        "TREC, MRPC; "
-        "all seven if none is named), SentEval's fast mode.",
+        "Evaluate on the dev accuracy of these transfer tasks (MR, CR, SUBJ, MPQA, SST2, TREC, "
+        "MRPC; all seven if none is named), in SentEval's fast mode.",
     )
     eval_retrieval: list[str] | None = option(
         None,
-        "Evaluate on search too: folders of collections in BEIR's layout (corpus.jsonl, "
-        "queries.jsonl, qrels.tsv or "
-        "qrels/test.tsv), or the file of another split (FOLDER/qrels/dev.tsv).",
+        "Evaluate on search: folders of collections in BEIR's layout (corpus.jsonl, "
+        "queries.jsonl, qrels.tsv or qrels/test.tsv), or the file of another split "
+        "(FOLDER/qrels/dev.tsv).",
     )
 
     def __post_init__(self) -> None:
-        given: Any = self.eval_set  # a preset's or a record's is one text
+        given: Any = self.eval_set  # one text in presets and records
         if not isinstance(given, str):
             given = " ".join(given)
         object.__setattr__(self, "eval_set", given.split())
@@ -65,21 +62,21 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class SentEvalSettings:
-    """Evaluation: of what, on what, and where the results go."""
+    """Models, data and output of an evaluation."""
 
-    title: ClassVar[str] = "evaluation: of what, on what, and where the results go"
+    title: ClassVar[str] = "models, data and output of an evaluation"
 
     model: list[str] = option(
         MISSING,
-        "folder or hub name of a sentence-transformers model, with --pooler_type of any encoder; "
-        "several make one table; lexical is the baseline alone, TF-IDF and BM25; bert-mini-wiki is "
-        "the package's small encoder",
+        "folder or hub name of a sentence-transformers model or, with --pooler_type, of any "
+        "encoder; several make one table; lexical is TF-IDF and BM25; bert-mini-wiki is the "
+        "package's small encoder",
     )
     pooler_type: str | None = option(
         None,
-        "of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised "
-        "models; cls is for the "
-        "unsupervised ones; of several models, those of sentence-transformers keep their own",
+        "pooling of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's "
+        "supervised models; cls is for the unsupervised ones; among several models, those of "
+        "sentence-transformers keep their own",
         choices=("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "last", "pooler"),
     )
     tasks: list[str] | None = option(
@@ -89,16 +86,14 @@ class SentEvalSettings:
     )
     pairs: list[str] | None = option(
         None,
-        "similarity: scored pairs of your own, .csv, .tsv, .jsonl or .parquet files with the "
-        "columns sentence1, "
+        "your scored pairs: .csv, .tsv, .jsonl or .parquet files with the columns sentence1, "
         "sentence2 and score, or OWNER/NAME[:SPLIT] on the hub",
         metavar="FILE",
     )
     retrieval: list[Path] | None = option(
         None,
         "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv "
-        "or qrels/test.tsv), "
-        "or the file of another split (FOLDER/qrels/dev.tsv)",
+        "or qrels/test.tsv), or the file of another split (FOLDER/qrels/dev.tsv)",
         metavar="FOLDER",
     )
     suite: str = option(
@@ -110,16 +105,16 @@ class SentEvalSettings:
         "test", "test: the published figures; fast: fewer folds", choices=("test", "fast")
     )
     data_dir: str | None = option(
-        None, "where prepared data lie; default: where dystress prepare puts them"
+        None, "folder of prepared data; default: that of dystress prepare"
     )
-    dtype: str = option("fp32", "of the encoder's forward pass", choices=("fp32", "bf16"))
+    dtype: str = option("fp32", "precision of the encoder's forward pass", choices=("fp32", "bf16"))
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option(
         "dev", "alignment and uniformity on STS-B's dev split", choices=("dev", "none")
     )
     output: Path | None = option(
         None,
-        "where the results are appended; default results.jsonl in a run's folder, else nowhere",
+        "file to append results to; default results.jsonl in a run's folder, else none",
         metavar="FILE.jsonl",
     )
 
@@ -130,14 +125,14 @@ class SentEvalSettings:
         chosen = choose(self.suite, self.tasks or [])
         object.__setattr__(self, "model", [model_name(model) for model in self.model])
         for model in self.model:
-            refuse_folder("model", model, {LEXICAL: "the baseline"})
+            refuse_folder("model", model, {LEXICAL: "the lexical baseline"})
             if model == _OLD_NAME and not Path(model).is_dir():
-                raise ParameterError("model", f"{model!r} is called {LEXICAL!r}")
+                raise ParameterError("model", f"{model!r} of 0.2 is {LEXICAL!r}")
         if self.model == [LEXICAL] and self.pooler_type:
-            raise ParameterError("pooler_type", "the lexical baseline has none")
+            raise ParameterError("pooler_type", "the lexical baseline has no pooler")
         if self.model == [LEXICAL] and "sts" not in chosen and not (self.retrieval or self.pairs):
             raise ParameterError(
-                "tasks", "the lexical baseline has figures on sts and search, not on transfer tasks"
+                "tasks", "the lexical baseline applies to sts and search, not to transfer tasks"
             )
         if self.output is not None and self.output.suffix != ".jsonl":
-            raise ParameterError("output", f"results are lines of JSON: {self.output} is no .jsonl")
+            raise ParameterError("output", f"{self.output} does not end in .jsonl")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 ALPHA = 0.05
-# the deviation of a difference of two figures of two decimals: less cannot be known
+# the deviation that rounding to two decimals gives a difference of two figures
 _ROUNDING = 0.01 / 6**0.5
 
 

@@ -1,5 +1,4 @@
-"""Semantic textual similarity: Spearman's correlation x 100 of cosine and gold score, alignment,
-uniformity.
+"""Score pairs of sentences: Spearman's correlation x 100, alignment and uniformity.
 
 Source: SentEval's protocol with "all" aggregation, as SimCSE reports it.
 """
@@ -29,7 +28,7 @@ from dystress_text.losses.vectors import positive_similarity, unit_vectors
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 
 RANDOM_PAIRS = 100_000
-TIE = 5e-7  # similarities of fp32 vectors are known to this, in units of the largest, 1 at least
+TIE = 5e-7  # precision of similarities of fp32 vectors, relative to the largest (1 or more)
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,10 @@ class StsResult:
 
 
 def with_ties(similarities: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return similarities, (n,), of which those that differ by rounding alone are equal.
+    """Return similarities, (n,), with equal values where they differ only by rounding.
 
-    A text in another batch, in another case for an uncased model, or in another order of tokens for
-    a static table has a vector that differs by some 1e-7.
+    The vector of a text differs by some 1e-7 in another batch, in another case for an uncased
+    model, or in another order of tokens for a static table.
     """
     known_to = TIE * max(1.0, float(np.abs(similarities).max(initial=0)))
     tied = np.empty(len(similarities))
@@ -59,7 +58,7 @@ def with_ties(similarities: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def spearman(similarities: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
-    """Spearman's rank correlation, x 100; NaN where either is constant or holds a NaN."""
+    """Return Spearman's rank correlation x 100; NaN if either side is constant or has a NaN."""
     tied = with_ties(similarities)
     if len(np.unique(tied)) < 2:
         return math.nan
@@ -67,9 +66,7 @@ def spearman(similarities: NDArray[np.floating], scores: NDArray[np.floating]) -
 
 
 def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
-    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device; only
-    figures leave it.
-    """
+    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device."""
     units = unit_vectors(vectors)
     first, second = _vectors_of_pairs(pairs, units)
     positive = np.flatnonzero(pairs.scores > pairs.positive_above)
@@ -81,12 +78,15 @@ def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
 
 
 def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[int]]:
-    """Counts of cosines in equal bins over [-1, 1], by kind of pair: what a temperature of the
-    similarity acts on.
+    """Count cosines in equal bins over [-1, 1], by kind of pair.
 
-    The kinds are ``alike`` (scored above the set's ``positive_above``, 4 on STS), ``others`` (the
-    other scored pairs) and ``random`` (pairs of distinct sentences, the same at each call).
-    ``vectors`` are as in :func:`score_vectors`.
+    Args:
+        pairs: scored pairs.
+        vectors: of ``pairs.sentences``, (distinct sentences, dim).
+
+    Returns:
+        Counts of ``alike`` (scored above ``positive_above``, 4 on STS), ``others`` (the other
+        scored pairs) and ``random`` (pairs of distinct sentences, the same at each call).
     """
     units = unit_vectors(vectors)
     drawn = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
@@ -95,41 +95,45 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
     scored = positive_similarity(*_vectors_of_pairs(pairs, units))
     positive = pairs.scores > pairs.positive_above
     kinds = {"alike": scored[positive], "others": scored[~positive], "random": random}
-    return {
-        kind: np.histogram(cosines.cpu().numpy().clip(-1, 1), BINS, (-1, 1))[0].tolist()
-        for kind, cosines in kinds.items()
-    }
+    histograms = {}
+    for kind, cosines in kinds.items():
+        counts, _ = np.histogram(cosines.cpu().numpy().clip(-1, 1), BINS, (-1, 1))
+        histograms[kind] = counts.tolist()
+    return histograms
 
 
 def evaluate_sts_task(
     task: StsTask, folder: Path, encoder: TextEncoder | LexicalBaseline
 ) -> dict[str, Any]:
-    """Score an encoder on a task, with cosines in fp64: Spearman's correlation of cosine and gold
-    score, x 100.
+    """Score an encoder on an STS task, with cosines in fp64.
 
-    ``spearman`` is over the pairs of all subsets together ("all"), the published figure; ``mean``
-    and ``weighted_mean`` are of the figures in ``subsets``, by the numbers of pairs in ``counts``.
     The idf of the lexical baseline is that of all subsets together.
+
+    Returns:
+        ``spearman`` x 100 over the pairs of all subsets together ("all"), the published figure;
+        ``subsets``: that of each subset; ``mean`` and ``weighted_mean``: their means, the second
+        weighted by the numbers of pairs in ``counts``.
     """
     subsets = task.read(folder)
     together = joined(subsets.values(), task.title)
     counts = [len(pairs) for pairs in subsets.values()]
     cosines = encoder.cosines(together.first, together.second)  # (pairs,)
     parts = np.split(cosines, np.cumsum(counts)[:-1])
-    scores = [
-        spearman(part, pairs.scores) for part, pairs in zip(parts, subsets.values(), strict=True)
-    ]
+    scores = {}
+    for (name, pairs), part in zip(subsets.items(), parts, strict=True):
+        scores[name] = spearman(part, pairs.scores)
+    figures = list(scores.values())
     return {
         "spearman": _figure(cosines, together.scores),
-        "mean": round(float(np.mean(scores)), 2),
-        "weighted_mean": round(float(np.average(scores, weights=counts)), 2),
-        "subsets": {name: round(score, 2) for name, score in zip(subsets, scores, strict=True)},
+        "mean": round(float(np.mean(figures)), 2),
+        "weighted_mean": round(float(np.average(figures, weights=counts)), 2),
+        "subsets": {name: round(score, 2) for name, score in scores.items()},
         "counts": dict(zip(subsets, counts, strict=True)),
     }
 
 
 def evaluate_pairs(pairs: StsPairs, encoder: TextEncoder | LexicalBaseline) -> dict[str, Any]:
-    """Score an encoder on pairs of the user's own, as :func:`evaluate_sts_task` does on a task."""
+    """Score an encoder on the user's scored pairs, with cosines in fp64."""
     cosines = encoder.cosines(pairs.first, pairs.second)
     return {
         "spearman": _figure(cosines, pairs.scores),

@@ -1,8 +1,8 @@
-"""SentEval's transfer tasks: logistic regression on frozen embeddings.
+"""Evaluate SentEval's transfer tasks: logistic regression on frozen embeddings.
 
-from dystress_text.evaluation.catalogue import TRANSFER_TASKS
-from dystress_text.evaluation.transfer import evaluate_transfer
-evaluate_transfer(TRANSFER_TASKS[0], folder, embed)   # embed: sentences -> vectors (n, dim)
+Example:
+    >>> from dystress_text.evaluation.catalogue import TRANSFER_TASKS
+    >>> evaluate_transfer(TRANSFER_TASKS[0], folder, embed)  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -26,40 +26,48 @@ from dystress_text.evaluation.sts import Embed
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """A classifier that is tested, and the fits that choose its l2."""
+class _Problem:
+    """Features of all splits, and which rows are fitted, select l2, and are tested."""
 
-    inner: list[Subset]
-    final: Subset
-    test: Rows
+    x: Tensor  # (n, features)
+    y: Tensor  # (n,) classes
+    inner: list[list[Subset]]  # for each final fit the fits that select its l2
+    final: list[Subset]
+    tests: list[Rows]
 
 
 def evaluate_transfer(
     task: TransferTask, folder: Path, embed: Embed, mode: str = "test"
 ) -> dict[str, Any]:
-    """Run a task in SentEval's ``downstream`` folder; its classifiers are trained on the device of
-    the vectors.
+    """Evaluate embeddings on a task; classifiers are trained on the device of the vectors.
+
+    Args:
+        task: of the catalogue.
+        folder: SentEval's ``downstream`` folder.
+        embed: returns the vectors (n, dim) of sentences.
+        mode: a key of :data:`RECIPES`.
 
     Returns:
         ``accuracy`` x 100: the mean over the outer folds, or the accuracy on the test split.
-        ``dev_accuracy`` x 100: of the chosen l2 on the rows that chose it, the mean over the outer
-        folds. ``l2``: the chosen values, one for each outer fold. ``folds``: the accuracy of each
-        outer fold; empty where there is a test split. ``f1`` x 100: on the test split of a pair
+        ``dev_accuracy`` x 100: of the selected l2 on the rows that selected it, the mean over the
+        outer folds. ``l2``: the selected values, one for each outer fold. ``folds``: the accuracy
+        of each outer fold; empty with a test split. ``f1`` x 100: on the test split of a pair
         task; None for other tasks. ``counts``: texts by split.
     """
     splits = task.read(folder)
     recipe = RECIPES[mode]
-    x, y, choices = _prepared(splits, embed, recipe)
-    scores = _inner_scores(x, y, task.classes, choices, recipe)
+    problem = _prepare(splits, embed, recipe)
+    scores = _inner_scores(problem, task.classes, recipe)
     l2 = [L2_VALUES[int(np.argmax(score))] for score in scores]  # the smallest on ties
-    final = [choice.final for choice in choices]
-    fits = fit(x, y, task.classes, final, np.array(l2)[:, None], recipe)
+    grid = np.array(l2)[:, None]  # (outer folds, 1)
+    fits = fit(problem.x, problem.y, task.classes, problem.final, grid, recipe)
     reached = []
     f1 = None
-    for fold, choice in enumerate(choices):
-        predicted = fits.predict(x[choice.test], fold)  # (rows,)
-        expected = y[choice.test]
-        reached.append(round(100 * float((predicted == expected).double().mean()), 2))
+    for fold, rows in enumerate(problem.tests):
+        predicted = fits.predict(problem.x[rows], fold)  # (rows,)
+        expected = problem.y[rows]
+        accuracy = float((predicted == expected).double().mean())
+        reached.append(round(100 * accuracy, 2))
         if "test" in splits and len(splits["test"].columns) == 2:
             f1 = round(100 * float(f1_score(expected.cpu(), predicted.cpu())), 2)
     return {
@@ -75,45 +83,52 @@ def evaluate_transfer(
 def dev_accuracy(
     task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast"
 ) -> float:
-    """Return a task's ``dev_accuracy`` alone, on what ``task.read`` returns but the test split."""
+    """Return a task's ``dev_accuracy`` x 100, without reading the test split.
+
+    Args:
+        task: of the catalogue.
+        splits: what ``task.read`` returns.
+        embed: returns the vectors (n, dim) of sentences.
+        mode: a key of :data:`RECIPES`.
+    """
     recipe = RECIPES[mode]
     seen = {name: split for name, split in splits.items() if name != "test"}
-    x, y, choices = _prepared(seen, embed, recipe)
-    return _mean_of_best(_inner_scores(x, y, task.classes, choices, recipe))
+    problem = _prepare(seen, embed, recipe)
+    return _mean_of_best(_inner_scores(problem, task.classes, recipe))
 
 
 def features(split: Labelled, embed: Embed) -> Tensor:
-    """The vectors u of texts, (n, dim); for pairs [|u - v|, u * v], (n, 2 dim)."""
+    """Return the vectors u of texts, (n, dim); for pairs [|u - v|, u * v], (n, 2 dim)."""
     if len(split.columns) == 1:
         return embed(split.columns[0])
     u, v = (embed(column) for column in split.columns)
     return torch.cat([(u - v).abs(), u * v], 1)
 
 
-def _prepared(
-    splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe
-) -> tuple[Tensor, Tensor, list[_Choice]]:
-    """Return features (n, features) and classes (n,) of all splits one below another, and what is
-    fitted on which rows.
+def _prepare(splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe) -> _Problem:
+    """Return the fits of a task.
 
-    Without a test split the cross-validation is nested. With one, a dev split chooses l2, or else
-    folds of the training split.
+    Without a test split the cross-validation is nested. With one, the dev split selects l2, or
+    else folds of the training split.
     """
     x = torch.cat([features(split, embed) for split in splits.values()])
     labels = np.concatenate([split.labels for split in splits.values()])
-    ends = np.cumsum([len(split) for split in splits.values()])
-    rows = dict(zip(splits, np.split(np.arange(len(labels)), ends[:-1]), strict=True))
     y = torch.from_numpy(labels).to(x.device)
+    rows = {}
+    start = 0
+    for name, split in splits.items():
+        rows[name] = np.arange(start, start + len(split))
+        start += len(split)
     test = rows.get("test", np.arange(0))
     if "dev" in rows:
         only = Subset(rows["train"], rows["dev"])
-        return x, y, [_Choice([only], only, test)]
-    outer = _folds(rows["all"], labels, recipe) if "all" in rows else [(rows["train"], test)]
-    choices = []
-    for train, held_out in outer:
-        inner = [Subset(*fold) for fold in _folds(train, labels, recipe)]
-        choices.append(_Choice(inner, Subset(train), held_out))
-    return x, y, choices
+        return _Problem(x, y, [[only]], [only], [test])
+    outer = [(rows["train"], test)] if "train" in rows else _folds(rows["all"], labels, recipe)
+    inner = []
+    for train, _ in outer:
+        inner.append([Subset(*fold) for fold in _folds(train, labels, recipe)])
+    final = [Subset(train) for train, _ in outer]
+    return _Problem(x, y, inner, final, [tested for _, tested in outer])
 
 
 def _folds(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]:
@@ -122,19 +137,18 @@ def _folds(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[
     return [(rows[train], rows[held_out]) for train, held_out in folds.split(rows, labels[rows])]
 
 
-def _inner_scores(
-    x: Tensor, y: Tensor, classes: int, choices: Sequence[_Choice], recipe: Recipe
-) -> list[list[float]]:
-    """Mean held-out accuracy x 100 of each l2 value for each choice, rounded as SentEval does; all
-    fits together.
+def _inner_scores(problem: _Problem, classes: int, recipe: Recipe) -> list[list[float]]:
+    """Return the mean held-out accuracy x 100 of each l2 value for each final fit.
+
+    It is rounded before the best one is selected, as in SentEval.
     """
-    inner = [subset for choice in choices for subset in choice.inner]
-    grid = np.tile(np.array(L2_VALUES), (len(inner), 1))  # (S, L)
-    accuracy = fit(x, y, classes, inner, grid, recipe).accuracy
-    return [
-        [round(100 * float(mean), 2) for mean in of.mean(0)]
-        for of in np.split(accuracy, len(choices))
-    ]
+    subsets = [subset for inner in problem.inner for subset in inner]
+    grid = np.tile(np.array(L2_VALUES), (len(subsets), 1))  # (S, L)
+    accuracy = fit(problem.x, problem.y, classes, subsets, grid, recipe).accuracy  # (S, L)
+    scores = []
+    for of_final in np.split(accuracy, len(problem.final)):
+        scores.append([round(100 * float(mean), 2) for mean in of_final.mean(0)])
+    return scores
 
 
 def _mean_of_best(scores: Sequence[Sequence[float]]) -> float:

@@ -2,7 +2,7 @@
 
 Each held-out text is split in two: the first part is a query, and the second parts of all texts are
 the documents. With supervision the anchors are the queries and the positives the documents.
-docs/did-it-help.md describes what this favours and how well it agrees with labelled retrieval.
+docs/evaluate.md describes what this favours and how well it agrees with labelled retrieval.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import reading_lines
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import (
-    Evaluation,
+    EvaluatorList,
     further_lines,
+    lexical_line,
     sts_line,
     sts_metrics,
-    words_line,
 )
 from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
@@ -54,7 +54,7 @@ class RunMeasures:
 
     initial: InitialModel
     data: TrainingData
-    evaluation: Evaluation
+    evaluation: EvaluatorList
     record: dict[str, Any]
     _before: holdout.Measured | None = field(default=None, init=False)  # on held-out samples
 
@@ -85,7 +85,7 @@ class RunMeasures:
         if shown is not None:
             untrained |= self._by_pooler(shown)
         record["eval_sha256"] = {
-            str(each.primary_metric).rpartition("_")[0]: Evaluation([each]).digest()
+            str(each.primary_metric).rpartition("_")[0]: EvaluatorList([each]).digest()
             for each in self.evaluation.evaluators
         }
         direct = self.evaluation.direct
@@ -194,7 +194,7 @@ class RunMeasures:
             lines.append(sts_line(title, pooler, shown, figures))
         title = f"trained, step {record['best_step']}"
         lines.append(sts_line(title, self._pooler, shown, record["trained"]))
-        return lines + words_line(shown, record["lexical"])
+        return lines + lexical_line(shown, record["lexical"])
 
 
 def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:

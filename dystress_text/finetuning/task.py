@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dystress_text.data.corpus import Corpus
-from dystress_text.evaluation.evaluators import Evaluation
+from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.embedder import Embedder, can_pack
@@ -43,7 +43,7 @@ class SimcseTask:
     initial: InitialModel
     corpus: Corpus
     objective: ContrastiveLoss
-    evaluation: Evaluation | None = None
+    evaluation: EvaluatorList | None = None
     packed: bool = True
     masking: TokenMasking | None = None
     mlm_weight: float = 0.1

@@ -23,7 +23,7 @@ from dystress_text.cli.text_table import lay_out
 from dystress_text.config.settings import PROGRAM, RunSettings
 from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.evaluators import Evaluation, build_evaluation
+from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export, push
 from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
@@ -126,7 +126,7 @@ def fine_tune(
                     check_dense(settings.text.hybrid)  # reading the text may take minutes
                 text = _read_text(settings, texts, accelerator)
                 loss = _loss_on_device(settings.loss, text, accelerator)
-                evaluation = build_evaluation(
+                evaluation = build_evaluators(
                     settings.evaluation, settings.text.data_dir, evaluator
                 )
                 set_seed(settings.training.seed)
@@ -180,7 +180,7 @@ def _loss_on_device(
 
 
 def _choose_metric(
-    evaluation: Evaluation,
+    evaluation: EvaluatorList,
     training: TrainingSettings,
     initial: InitialModel,
     accelerator: Accelerator,
@@ -203,7 +203,7 @@ def _make_task(
     initial: InitialModel,
     data: TrainingData,
     loss: ContrastiveLoss,
-    evaluation: Evaluation,
+    evaluation: EvaluatorList,
 ) -> SimcseTask:
     options = settings.text
     masking = None
@@ -235,7 +235,7 @@ def _new_record(
         "settings": options,
         "loss": str(task.objective),
         "corpus": {**asdict(data.corpus.report), "dropped": data.dropped},
-        "collections": {each.name: each.about for each in collections},
+        "collections": {each.name: each.metadata for each in collections},
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants_of_data(settings, data),
         **paper_row(PROGRAM, settings.options()),
@@ -243,7 +243,7 @@ def _new_record(
     }
 
 
-def _data_id(settings: RunSettings, data: TrainingData, evaluation: Evaluation) -> str:
+def _data_id(settings: RunSettings, data: TrainingData, evaluation: EvaluatorList) -> str:
     """Return the identity of the data, which a resumed run must share."""
     identity = data.corpus.identity
     if settings.evaluation.eval_file or settings.evaluation.eval_retrieval:

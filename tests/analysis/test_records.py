@@ -97,7 +97,7 @@ def test_what_the_readme_says_of_the_small_encoder():
 
 
 def test_the_order_by_halves_is_that_of_its_records():
-    page = (DOCS / "did-it-help.md").read_text()
+    page = (DOCS / "evaluate.md").read_text()
     rows = [
         json.loads(line) for line in (laboratory.STUDY / "halves.jsonl").read_text().splitlines()
     ]

@@ -347,13 +347,6 @@ def test_a_model_that_is_no_run_stands_beside_the_runs(
     )
 
 
-def test_a_result_file_of_0_2_is_a_model(shared, printed):
-    file = shared / "models" / "bert-mini-wiki" / "senteval-senteval-test.json"
-    text = printed(file)
-    assert re.search(r"^bert-mini-wiki, avg +43\.85 ", text, re.MULTILINE)
-    assert text == printed(file.parent)
-
-
 def test_an_evaluated_model_inside_a_run_does_not_hide_the_run(tmp_path, printed):
     run = write_run(tmp_path, CONSTANT, 0, 70.0)
     tasks = {task: {"spearman": 1.0} for task in TASKS["sts"]}

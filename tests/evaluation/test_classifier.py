@@ -10,7 +10,7 @@ from dystress_text.evaluation.classifier import RECIPES, Subset, fit, initial_la
 
 
 def problem(n, dim, classes, seed=0, noise=3.0):
-    """Overlapping clouds, so that the best round is neither the first nor the last."""
+    """Return overlapping clouds: the best round is neither the first nor the last."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(classes, (n,), generator=generator)
     centres = torch.randn(classes, dim, generator=generator)
@@ -18,7 +18,7 @@ def problem(n, dim, classes, seed=0, noise=3.0):
 
 
 def by_formula(x, y, classes, train, held_out, l2, recipe):
-    """SentEval's fit in fp64 NumPy, written from the protocol and the optimisers' papers."""
+    """Return the accuracy and parameters of a fit in fp64, from the protocol and the papers."""
     layer = initial_layer(x.shape[1], classes)
     theta = np.concatenate(
         [layer.weight.detach().double().numpy(), layer.bias.detach().double().numpy()[:, None]], 1
@@ -61,7 +61,7 @@ def by_formula(x, y, classes, train, held_out, l2, recipe):
 
 
 @pytest.mark.parametrize("mode", ["test", "fast"])
-def test_fits_are_the_protocols(mode):
+def test_fits_equal_the_protocol(mode):
     """Subsets of several sizes, some with a split of their own; fits that stop at different rounds."""
     x, y = problem(150, 8, 3)
     order = np.random.default_rng(0).permutation(150)
@@ -83,7 +83,7 @@ def test_fits_are_the_protocols(mode):
         assert torch.equal(fits.predict(x.double(), s), logits.argmax(1))
 
 
-def test_a_fit_ends_though_it_never_misses_enough():
+def test_fits_end_without_misses():
     x, y = problem(30, 4, 2, noise=1.0)
     patient = replace(RECIPES["test"], patience=10**6, check_every=50)
     fits = fit(x, y, 2, [Subset(np.arange(20), np.arange(20, 30))], np.array([[1e-5]]), patient)

@@ -1,6 +1,4 @@
-"""The batched classifiers beside those of the package ``senteval``, where SimCSE's copy of it is
-installed.
-"""
+"""The batched classifiers against those of SimCSE's copy of ``senteval``, if it is installed."""
 
 import inspect
 import shutil
@@ -17,7 +15,7 @@ NAMES = {"MiniSubjectivity": "SUBJ", "MiniQuestions": "TREC", "MiniParaphrase": 
 
 @pytest.fixture
 def engine(monkeypatch):
-    """The package's, on today's Python and on the CPU."""
+    """Return the package's engine, for today's Python and the CPU."""
     engine = pytest.importorskip("senteval.engine", reason="SimCSE's SentEval is not installed")
     from senteval.tools.classifier import PyTorchClassifier
 
@@ -38,7 +36,7 @@ def engine(monkeypatch):
 @pytest.mark.slow(60)
 @pytest.mark.parametrize("mode", ["test", "fast"])
 @pytest.mark.parametrize(("ours", "theirs"), NAMES.items())
-def test_figures_are_the_packages(engine, tmp_path, ours, theirs, mode):
+def test_figures_equal_the_package(engine, tmp_path, ours, theirs, mode):
     task, recipe = TASKS[ours], RECIPES[mode]
     for own, published in zip(task.files, TASKS[theirs].files, strict=True):
         (file := tmp_path / "downstream" / published).parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
-"""Task files: orders, encodings and counts; tests/fuzz has the damaged ones."""
+"""Task files: orders, encodings and counts."""
 
 from dataclasses import fields
 
 import pytest
 
 from dystress_text.config.paper import PUBLISHED
-from dystress_text.errors import UserError
+from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.catalogue import SUITES, average, choose
 from dystress_text.evaluation.classifier import RECIPES
 from dystress_text.evaluation.embedder import DTYPES, OWN_POOLER
@@ -18,11 +18,10 @@ TASKS = {
 }
 
 
-def test_the_average_is_over_rounded_figures_and_never_over_fewer():
+def test_average_needs_every_task():
     assert average({"a": 10.0, "b": 20.5}) == 15.25
     assert average({"a": 10.0, "b": None}) is None
     assert average(PUBLISHED["sts"]["SimCSE (published)"]) == 76.25
-    assert average(PUBLISHED["sts"]["DySTreSS* 0.05/0.07"]) == 76.37
 
 
 def test_tasks_are_chosen_by_name_and_group():
@@ -30,26 +29,23 @@ def test_tasks_are_chosen_by_name_and_group():
     assert [task.name for task in chosen["transfer"]] == ["MR", "TREC"]
     assert len(chosen["sts"]) == 7
     assert list(choose("mini", ["all"])) == ["sts", "transfer"]
-    assert list(choose("senteval", ["STS-B"])) == ["sts"]
-    with pytest.raises(
-        UserError, match=r"tasks: no 'STSB' \(did you mean STS-B\?\); known are all, sts, transfer,"
-    ):
+    with pytest.raises(UserError, match=r"^tasks: .*STS-B"):
         choose("senteval", ["STSB"])
 
 
-def test_the_choices_of_the_program_are_those_of_what_it_calls():
+def test_options_know_all_choices():
     choices = {entry.name: entry.metadata.get("choices") for entry in fields(SentEvalSettings)}
     assert choices["pooler_type"] == (*POOLERS, OWN_POOLER)
     assert (choices["mode"], choices["dtype"]) == (tuple(RECIPES), tuple(DTYPES))
 
 
 def write(folder, name, content):
-    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    (folder / name).write_bytes(content)
     return folder / name
 
 
-def test_two_classes_are_sorted_by_length_and_label_and_otherwise_stay(tmp_path):
-    positive = write(tmp_path, "pos", "long and good one\nfine film\ngreat film\n")
+def test_texts_are_sorted_by_length_and_label(tmp_path):
+    positive = write(tmp_path, "pos", b"long and good one\nfine film\ngreat film\n")
     negative = write(tmp_path, "neg", b"bad film\ncaf\xe9 \x85 noir\n  a \t b\x00c  d\n")
     split = read_two_classes(positive, negative)
     assert split.columns == (
@@ -58,18 +54,23 @@ def test_two_classes_are_sorted_by_length_and_label_and_otherwise_stay(tmp_path)
     assert split.labels.tolist() == [0, 0, 1, 1, 0, 1]
 
 
-def test_questions_are_latin_1_and_paraphrases_keep_quotes_and_skip_the_header(tmp_path):
+def test_layouts_of_trec_and_mrpc(tmp_path):
     split = read_trec(write(tmp_path, "trec", b"NUM:date When ?\nABBR:exp What is caf\xe9 b ?\n"))
     assert (split.columns, split.labels.tolist()) == ((("When ?", "What is caf\xe9 b ?"),), [5, 0])
-    header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
-    split = read_mrpc(
-        write(tmp_path, "mrpc", header + '1\t1\t2\ta "b c\td e\r\n0\t3\t4\tx\ty z\r\n')
-    )
+    header = b"\xef\xbb\xbfQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
+    rows = b'1\t1\t2\ta "b c\td e\r\n0\t3\t4\tx\ty z\r\n'
+    split = read_mrpc(write(tmp_path, "mrpc", header + rows))
     assert (split.columns, split.labels.tolist()) == ((("x", 'a "b c'), ("y z", "d e")), [0, 1])
 
 
+@pytest.mark.parametrize("content", [b"\xff", b"2\tx\tx\ta\tb", b"1\tx", b"\0" * 100])
+def test_damaged_files_are_refused(tmp_path, content):
+    with pytest.raises(DataError, match=r"line 2|UTF-8"):
+        read_mrpc(write(tmp_path, "mrpc", b"header\n" + content))
+
+
 @pytest.mark.parametrize(
-    "name", [task.name for tasks in SUITES["senteval"].values() for task in tasks]
+    "name", [task.name for group in SUITES["senteval"].values() for task in group]
 )
 def test_real_files_have_the_counts_of_the_protocol(name, shared):
     folder = shared / "data" / "senteval"

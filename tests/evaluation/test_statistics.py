@@ -7,15 +7,15 @@ from scipy import stats
 from dystress_text.evaluation.statistics import Difference, holm, paired, spread
 
 
-def test_spread_is_the_samples():
-    wanted = {"3.00 ± 2.65": [1.0, 2.0, 6.0], "1.23": [1.234]}  # the root of 7 = (4 + 1 + 9) / 2
-    assert [str(spread(figures)) for figures in wanted.values()] == [*wanted]
+def test_spread():
+    assert str(spread([1.0, 2.0, 6.0])) == "3.00 ± 2.65"  # the root of 7 = (4 + 1 + 9) / 2
+    assert str(spread([1.234])) == "1.23"
 
 
 @pytest.mark.parametrize(
     "differences", [[0.5, -0.7, 0.1, 0.2], [1.0, 2.0, 3.0, 4.0, 5.0], [-1.0, -2.5]]
 )
-def test_p_and_interval_are_those_of_the_paired_t_test(differences):
+def test_p_and_interval_equal_scipy(differences):
     baseline = {seed: 50.0 + seed for seed in range(len(differences))}
     ours = {seed: baseline[seed] + d for seed, d in enumerate(differences)}
     found, wanted = paired(ours, baseline), stats.ttest_rel([*ours.values()], [*baseline.values()])
@@ -25,7 +25,7 @@ def test_p_and_interval_are_those_of_the_paired_t_test(differences):
     assert (found.p, interval.low, interval.high) == pytest.approx((wanted.pvalue, low, high))
 
 
-def test_only_seeds_that_both_have_are_paired_and_equal_differences_are_known_to_the_rounding_of_the_figures():
+def test_seeds_are_paired():
     assert paired({0: 1.0}, {1: 1.0}) is None
     one = paired({3: 2.0}, {3: 1.5})
     assert (one.n, one.mean, one.p, one.significant, one.interval()) == (1, 0.5, None, False, None)
@@ -38,7 +38,7 @@ def test_only_seeds_that_both_have_are_paired_and_equal_differences_are_known_to
     assert holm([points])[0].significant
 
 
-def test_holm_is_his_and_the_interval_agrees_with_the_corrected_test():
+def test_holm_equals_its_definition():
     rng = np.random.default_rng(0)
     for _ in range(50):
         found = [Difference(4, mean, 1.0) for mean in rng.normal(2, 3, 6)] + [Difference(1, 9.0)]
@@ -55,19 +55,8 @@ def test_holm_is_his_and_the_interval_agrees_with_the_corrected_test():
             assert abs(d.corrected - 0.05) < 1e-9 or d.significant == excludes_zero
 
 
-def test_holm_by_hand():
-    """Four p of 0.01, 0.04, 0.03, 0.005: 4 x 0.005, 3 x 0.01, 2 x 0.03, and the last is not below
-    the one before.
-    """
-    found = holm(
-        [Difference(4, float(stats.t.isf(p / 2, 3)), 1.0) for p in (0.01, 0.04, 0.03, 0.005)]
-    )
-    assert [d.corrected for d in found] == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert [d.significant for d in found] == [True, False, False, True]
-
-
 @pytest.mark.parametrize("seeds", [3, 5])
-def test_of_twenty_equal_configurations_one_is_told_from_the_baseline_in_one_of_twenty_reports(
+def test_family_wise_error_is_five_percent(
     seeds,
 ):
     rng, repetitions = np.random.default_rng(seeds), 300
