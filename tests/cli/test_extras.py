@@ -6,12 +6,13 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
-import rooms
 from packaging.requirements import Requirement
 
 from dystress_text.cli import extras
 
+ROOT = Path(__file__).resolve().parents[2]
 HIDDEN = sorted(
     {name for names in extras.EXTRAS.values() for name in names} - {"jinja2"}
 )  # which torch requires
@@ -69,7 +70,7 @@ def test_programs_without_extras(tmp_path, monkeypatch):
 
 def test_extras_are_those_of_the_project():
     names = {"PIL": "pillow"}
-    declared = tomllib.loads((rooms.ROOT / "pyproject.toml").read_text())["project"][
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
     for extra, packages in extras.EXTRAS.items():
