@@ -1,4 +1,4 @@
-"""What no test of behaviour can show; tests/fuzz has folders with code and pickles in them."""
+"""No call in the sources may run code or load a pickle that a file brings."""
 
 from pathlib import Path
 
