@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import json
 import os
 import signal
 import subprocess
@@ -225,16 +224,10 @@ def small_blocks(monkeypatch):
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder of real data beside the checkout."""
+    """The folder of real data next to the checkout."""
     if not (SHARED / "data").is_dir():
-        pytest.skip("no real data: the folder shared/ is not beside the checkout")
+        pytest.skip("no real data: the folder shared/ is not next to the checkout")
     return SHARED
-
-
-@pytest.fixture(scope="session")
-def paper_tables(shared):
-    """The paper's tables, from beside the checkout."""
-    return json.loads((shared / "paper_tables.json").read_text())
 
 
 def reset_accelerator():

@@ -20,7 +20,7 @@ ENTRIES = re.findall(
 )
 ON_PAGE = {name: module for module, names in ENTRIES for name in re.findall(r"\w+", names)}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-NO_EXAMPLE = {"Audit", "Window"}  # what functions return: their fields say what they are
+NO_EXAMPLE = {"Audit"}  # a function returns it; its fields are documented
 
 
 def examples_of(name):
@@ -31,14 +31,14 @@ def examples_of(name):
     return doctest.DocTestParser().get_examples(text)
 
 
-def test_the_page_has_every_public_name_and_says_where_it_is():
+def test_public_names_are_on_the_page():
     assert PAGE.count("\n::: ") == len(ENTRIES)
     assert set(dystress_text.__all__) <= set(ON_PAGE)
     for name in dystress_text.__all__:
         assert getattr(importlib.import_module(ON_PAGE[name]), name) is getattr(dystress_text, name)
 
 
-def test_every_entry_has_an_example_and_none_is_skipped():
+def test_entries_have_examples():
     without = [name for name in ON_PAGE if not examples_of(name)]
     assert set(without) == NO_EXAMPLE & set(ON_PAGE)
     skipped = [
@@ -49,9 +49,7 @@ def test_every_entry_has_an_example_and_none_is_skipped():
 
 @pytest.fixture
 def names(tmp_path, monkeypatch):
-    """What an example can use: torch, Path and the public names; its files lie in a folder of its
-    own.
-    """
+    """The names an example may use: torch, Path and the public names."""
     monkeypatch.chdir(tmp_path)
     known = dict(PARTS)
     torch.manual_seed(0)
@@ -63,7 +61,7 @@ def names(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in ON_PAGE if name not in NO_EXAMPLE])
-def test_the_examples_run_as_printed(name, names):
+def test_examples_run(name, names):
     names[name] = getattr(importlib.import_module(ON_PAGE[name]), name)
     test = doctest.DocTest(examples_of(name), names, name, None, 0, None)
     told: list[str] = []

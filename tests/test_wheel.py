@@ -2,6 +2,7 @@
 alone is installed.
 """
 
+import ast
 import json
 import os
 import subprocess
@@ -14,7 +15,6 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-import rooms
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -25,19 +25,25 @@ PACKAGE = ROOT / "dystress_text"
 LARGEST = 15_000_000  # bytes of the wheel
 
 
-def test_every_package_that_is_imported_is_declared():
+def imported_packages():
+    """The packages that a module of ours imports, anywhere in it."""
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from (alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield str(node.module).partition(".")[0]
+
+
+def test_imported_packages_are_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [
-        *project["dependencies"],
-        *(line for extra in project["optional-dependencies"].values() for line in extra),
-    ]
+    extras = project["optional-dependencies"].values()
+    lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
-    tree = rooms.tree_of()
-    ours = [module for module in tree if module.startswith("dystress_text")]
-    names = {name.partition(".")[0] for module in ours for name in rooms.imports_of(module, tree)}
-    found = packages_distributions()
-    for name in names - sys.stdlib_module_names - {"dystress_text"}:
-        assert declared & {canonicalize_name(each) for each in found.get(name, [name])}, name
+    distributions = packages_distributions()
+    for name in set(imported_packages()) - sys.stdlib_module_names - {"dystress_text"}:
+        found = {canonicalize_name(each) for each in distributions.get(name, [name])}
+        assert declared & found, name
 
 
 @pytest.fixture(scope="module")
