@@ -64,7 +64,7 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 
 @contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
+def raise_disk_errors(folder: Path) -> Iterator[None]:
     """Raise what any library says for want of room in a folder as the system's own OSError."""
     try:
         yield
@@ -97,13 +97,13 @@ def _number_of(folder: Path, error: Exception) -> int | None:
 
 
 @contextmanager
-def whole_folder(final: Path) -> Iterator[Path]:
+def atomic_folder(final: Path) -> Iterator[Path]:
     """Give a new folder that replaces ``final`` at the end; after an error that is unchanged."""
     staging = _staging(final)
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
     try:
-        with disk_errors(staging):
+        with raise_disk_errors(staging):
             yield staging
         aside = _aside(final)
         shutil.rmtree(aside, ignore_errors=True)
@@ -116,14 +116,14 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 
 def recover(final: Path) -> None:
-    """Put back the old folder if :func:`whole_folder` was killed between its two renames."""
+    """Put back the old folder if :func:`atomic_folder` was killed between its two renames."""
     aside = _aside(final)
     if aside.is_dir() and not final.exists():
         aside.rename(final)
 
 
 @contextmanager
-def replaced_files(folder: str | Path) -> Iterator[Path]:
+def atomic_files(folder: str | Path) -> Iterator[Path]:
     """A staging folder; at the end its files replace those of the same names in ``folder``, whose
     others stay.
     """
@@ -132,7 +132,7 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program
     staging.mkdir(parents=True)
     try:
-        with disk_errors(staging):
+        with raise_disk_errors(staging):
             yield staging
         mode = staging.stat().st_mode & 0o666  # a new file's under the user's umask
         for path in staging.rglob("*"):

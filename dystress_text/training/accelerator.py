@@ -104,7 +104,7 @@ def _check_launch(accelerator: Accelerator, settings: TrainingSettings) -> None:
         )
 
 
-def keep_few_kernels() -> None:
+def limit_kernel_caches() -> None:
     """Bound oneDNN's caches of kernels, for this process; call it before anything is computed.
 
     Each batch without padding has a number of tokens of its own, for which oneDNN builds new bf16
@@ -130,7 +130,7 @@ def set_kernels(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
 
 
-def keep_fp32() -> None:
+def disable_tf32() -> None:
     """Compute fp32 in fp32: by default, GPUs since Ampere round the factors of a convolution to
     TF32, 10 bits.
     """
@@ -138,7 +138,7 @@ def keep_fp32() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def device_alone() -> torch.device:
+def single_process_device() -> torch.device:
     """The device of a program of one process: a GPU if there is one, unless ACCELERATE_USE_CPU says
     otherwise.
     """
@@ -153,7 +153,7 @@ def resolve_precision(name: str) -> str:
     of_launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
     if of_launcher not in ("", "no"):  # "no" is the launcher's default, so it counts as not set
         return of_launcher
-    if device_alone().type == "cuda":
+    if single_process_device().type == "cuda":
         fast = name == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if fast else "fp16"
     for tile in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
@@ -162,7 +162,7 @@ def resolve_precision(name: str) -> str:
     return "no"
 
 
-def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
+def describe_failure(error: Exception, accelerator: Accelerator) -> str | None:
     """What happened to a file, the device or another process; None for an error of the program."""
     text = reason_of(error)
     if isinstance(error, torch.OutOfMemoryError):
@@ -203,7 +203,7 @@ def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
     return cast(T, result)
 
 
-def gather_of(accelerator: Accelerator) -> Gather:
+def make_gather(accelerator: Accelerator) -> Gather:
     """How a loss gets the embeddings of all processes."""
     if accelerator.num_processes == 1:
         return LocalGather()

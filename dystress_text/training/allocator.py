@@ -17,7 +17,7 @@ _DEFAULT_MMAP_MAX = 65_536
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[None]:
+def keep_freed_memory() -> Iterator[None]:
     """Make glibc keep freed memory for the next allocation; at the end, return it to the system.
 
     By default glibc maps, zeroes and unmaps each large tensor anew: half of the step of a static

@@ -72,7 +72,7 @@ def count_steps(batches: int, settings: TrainingSettings) -> tuple[int, int]:
     return per_epoch, min(steps, most) if most > 0 else steps
 
 
-def load_ahead(
+def prefetch(
     load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device
 ) -> Iterator[Batch]:
     """Batches on ``device``, in order; a thread loads each on the CPU while earlier ones are in

@@ -20,7 +20,7 @@ from accelerate.utils import load
 from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.io.atomic import disk_errors
+from dystress_text.io.atomic import raise_disk_errors
 from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.run_folder import (
     STAGING,
@@ -28,7 +28,7 @@ from dystress_text.training.run_folder import (
     differences,
     write_record,
 )
-from dystress_text.training.run_record import INTERRUPTED, NEW
+from dystress_text.training.run_record import INTERRUPTED, NOT_STARTED
 from dystress_text.training.settings import FREE_OPTIONS, TrainingSettings
 from dystress_text.training.task import Run
 
@@ -111,7 +111,7 @@ class Checkpoints:
             (staging / _STATE).write_text(json.dumps(content), encoding="utf-8")
             shutil.rmtree(final, ignore_errors=True)
             staging.rename(final)
-            if self.record.get("state") == NEW:
+            if self.record.get("state") == NOT_STARTED:
                 self.record["state"] = INTERRUPTED
                 write_record(self.output, self.record)
             for old in checkpoint_folders(self.output)[_KEPT:]:
@@ -119,12 +119,12 @@ class Checkpoints:
 
         on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
         try:
-            with disk_errors(self.output):
+            with raise_disk_errors(self.output):
                 self.accelerator.save_state(str(staging))
         except RuntimeError as error:  # what torch says of a file that cannot be written
             raise OSError(reason_of(error)) from error
         self.accelerator.wait_for_everyone()  # every process writes its own random state
-        with disk_errors(self.output):
+        with raise_disk_errors(self.output):
             on_main_process(self.accelerator, finish)
 
     def find(self) -> tuple[Path | None, TrainingState]:

@@ -14,11 +14,11 @@ import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch.utils import deterministic
 
-from dystress_text.training.allocator import freed_memory_kept
+from dystress_text.training.allocator import keep_freed_memory
 
 
 @contextmanager
-def left_as_they_were() -> Iterator[None]:
+def restored_global_state() -> Iterator[None]:
     """Put back random numbers, torch's choice of kernels, and accelerate's state and words, as they
     were before.
     """
@@ -38,7 +38,7 @@ def left_as_they_were() -> Iterator[None]:
     # torch takes all of them by itself, but warns where there are several
     devices = range(torch.cuda.device_count()) or None
     try:
-        with torch.random.fork_rng(devices), freed_memory_kept():
+        with torch.random.fork_rng(devices), keep_freed_memory():
             yield
     finally:
         random.setstate(python)

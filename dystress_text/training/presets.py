@@ -218,7 +218,7 @@ def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:
     return {PAPER: {"rows": list(preset.rows), "differs": differs}}
 
 
-def said_of(paper: PaperRow) -> str:
+def describe_row(paper: PaperRow) -> str:
     """Return the first row and in what a run differs from it; empty where there is none."""
     if not paper.rows:
         return ""

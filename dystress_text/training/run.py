@@ -16,7 +16,7 @@ from dystress_text.errors import TrainingError
 from dystress_text.io.paths import revision
 from dystress_text.training.accelerator import (
     describe,
-    failure_of,
+    describe_failure,
     on_main_process,
     peak_memory,
 )
@@ -28,7 +28,7 @@ from dystress_text.training.run_state import (
     finished_record,
     locked_folder,
     prepare_folder,
-    take_place,
+    finish_replacement,
 )
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.trainer import Trainer
@@ -75,7 +75,7 @@ def before_first_step(accelerator: Accelerator) -> Iterator[None]:
         yield
         accelerator.wait_for_everyone()  # all have read the folder before one writes to it
     except RuntimeError as error:
-        reason = failure_of(error, accelerator)
+        reason = describe_failure(error, accelerator)
         if reason is None:
             raise
         raise TrainingError(f"before the first step: {reason}") from error
@@ -119,5 +119,5 @@ def end_record(
         record["learned_temperature"] = state.learned
     output = Path(settings.output_dir)
     if folder != output:
-        take_place(output)
+        finish_replacement(output)
     record["state"] = FINISHED

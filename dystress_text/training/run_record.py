@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 # states of a run
-NEW = "new"
+NOT_STARTED = "new"
 INTERRUPTED = "interrupted"
 FINISHED = "finished"
 
@@ -26,7 +26,7 @@ def state_of(record: Mapping[str, Any]) -> str:
         return str(record["state"])
     if "trained" in record:
         return FINISHED
-    return INTERRUPTED if record else NEW
+    return INTERRUPTED if record else NOT_STARTED
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RunRecord:
     """The record of a run of text or images: what other rooms read of it."""
 
     program: str = ""
-    state: str = NEW
+    state: str = NOT_STARTED
     settings: Mapping[str, Any] = field(default_factory=dict)
     loss: str = ""
     base_model: BaseModel = BaseModel()

@@ -19,7 +19,7 @@ from dystress_text.io.atomic import MODEL_STAGING, move_files
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.training import run_folder
 from dystress_text.training.run_folder import RECORD, checkpoint_folders, read_record, write_record
-from dystress_text.training.run_record import FINISHED, INTERRUPTED, NEW, state_of
+from dystress_text.training.run_record import FINISHED, INTERRUPTED, NOT_STARTED, state_of
 from dystress_text.training.settings import TrainingSettings
 
 REPLACING = ".replacing"  # where a run lives that replaces another one
@@ -33,7 +33,7 @@ def locked_folder(output: Path) -> Iterator[None]:
         try:
             held.enter_context(locked(output / LOCK))
             if (output / TRAINED).is_dir():
-                take_place(output)
+                finish_replacement(output)
         except OSError as error:
             raise _unwritable(error.filename or output, error) from error
         yield
@@ -104,14 +104,14 @@ def prepare_folder(folder: Path, settings: TrainingSettings, record: dict[str, A
         if settings.resumes and checkpoint_folders(folder):
             record["state"] = INTERRUPTED
         else:
-            record["state"] = NEW
+            record["state"] = NOT_STARTED
             _remove_run(folder)
         write_record(folder, record)
     except OSError as error:
         raise _unwritable(folder, error) from error
 
 
-def take_place(output: Path) -> None:
+def finish_replacement(output: Path) -> None:
     """Put the trained run inside a folder in the place of the folder's own; safe to repeat."""
     inside = output / TRAINED
     if (output / REPLACING).is_dir():

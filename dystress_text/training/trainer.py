@@ -32,13 +32,13 @@ from dystress_text.errors import DataError, Interrupted, TrainingError
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.temperature import TemperatureError
 from dystress_text.losses.vectors import unit_vectors
-from dystress_text.training.accelerator import StopSignals, failure_of, on_main_process
+from dystress_text.training.accelerator import StopSignals, describe_failure, on_main_process
 from dystress_text.training.batches import (
     Batch,
     BatchOrder,
     backward_in_chunks,
     count_steps,
-    load_ahead,
+    prefetch,
 )
 from dystress_text.training.checkpoints import Checkpoints, TrainingState
 from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, shorten_logs
@@ -117,7 +117,7 @@ class Trainer:
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
         except (OSError, RuntimeError, SafetensorError) as error:
-            reason = failure_of(error, self.accelerator)
+            reason = describe_failure(error, self.accelerator)
             if reason is None:
                 raise
             raise TrainingError(
@@ -191,7 +191,7 @@ class Trainer:
                     for row in range(0, size, chunk):
                         yield batch[row : row + chunk], step
 
-        loaded = load_ahead(lambda chunk: self.task.load(*chunk), chunks(), self.accelerator.device)
+        loaded = prefetch(lambda chunk: self.task.load(*chunk), chunks(), self.accelerator.device)
         per_batch = math.ceil(size / chunk)
         for _ in range(start, self.total_steps):
             yield [list(islice(loaded, per_batch)) for _ in range(accumulation)]

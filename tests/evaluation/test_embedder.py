@@ -15,7 +15,7 @@ from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.embedder import Embedder
 from dystress_text.models.loading import load_encoder, save_model
-from dystress_text.training.accelerator import device_alone
+from dystress_text.training.accelerator import single_process_device
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_loading_and_saving_are_quiet_and_lost_weights_are_said(saved, tmp_path,
 
 def test_a_gpu_is_left_alone_where_accelerate_shall_use_the_cpu(saved, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert device_alone().type == "cuda"
+    assert single_process_device().type == "cuda"
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     assert load_model(str(saved), None)[1]["device"] == "cpu"
 

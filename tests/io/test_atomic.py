@@ -13,7 +13,7 @@ from conftest import build_tokenizer
 from processes import finish
 from safetensors.torch import save_file
 
-from dystress_text.io.atomic import recover, replaced_files, whole_folder
+from dystress_text.io.atomic import recover, atomic_files, atomic_folder
 
 
 def make_folder(folder, text):
@@ -26,7 +26,7 @@ def test_a_failure_leaves_the_folder_as_it_was(tmp_path):
     old = make_folder(tmp_path / "final", "old")
 
     def fail():
-        with whole_folder(old) as staging:
+        with atomic_folder(old) as staging:
             (staging / "content").write_text("half")
             raise ValueError("full")
 
@@ -45,7 +45,7 @@ def test_a_kill_between_the_two_renames_is_mended(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return rename(path, target)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), whole_folder(final):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), atomic_folder(final):
         patch.setattr(Path, "rename", killed)
     assert not final.exists()
     recover(final)
@@ -73,7 +73,7 @@ LARGE = torch.rand(500_000)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("writing", [whole_folder, replaced_files])
+@pytest.mark.parametrize("writing", [atomic_folder, atomic_files])
 def test_a_full_disk_is_said_as_such_by_whatever_finds_it(writer, writing, small_disk):
     final = small_disk(1_000_000) / "final"
     with (
@@ -88,7 +88,7 @@ def fill(writer, folder):
     """In a new process where no file may be larger than 100,000 bytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
     try:
-        with whole_folder(folder / "final") as staging:
+        with atomic_folder(folder / "final") as staging:
             WRITERS[writer](staging)
     except OSError as error:
         os._exit(error.errno)
@@ -102,5 +102,5 @@ def test_a_limit_on_files_is_said_as_such_though_the_disk_has_space(writer, tmp_
 
 
 def test_another_error_stays_what_it_is(tmp_path):
-    with pytest.raises(RuntimeError, match="mine"), whole_folder(tmp_path / "final"):
+    with pytest.raises(RuntimeError, match="mine"), atomic_folder(tmp_path / "final"):
         raise RuntimeError("mine")

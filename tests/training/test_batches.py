@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dystress_text.errors import UserError
-from dystress_text.training.batches import AHEAD, BatchOrder, load_ahead
+from dystress_text.training.batches import AHEAD, BatchOrder, prefetch
 
 
 def test_an_epoch_visits_every_sample_once_and_epochs_differ():
@@ -42,7 +42,7 @@ def test_another_thread_loads_batches_ahead_in_order_and_an_error_comes_at_its_b
             raise OSError("no such picture")
         return {"x": torch.from_numpy(indices * 10)}
 
-    loaded = load_ahead(load, (np.array([i, i + 1]) for i in range(100)), torch.device("cpu"))
+    loaded = prefetch(load, (np.array([i, i + 1]) for i in range(100)), torch.device("cpu"))
     for i in range(30):
         assert next(loaded)["x"].tolist() == [10 * i, 10 * i + 10]
         assert i < len(loads) <= i + 1 + AHEAD

@@ -11,8 +11,8 @@ import torch
 from dystress_text.evaluation.classifier import initial_layer
 from dystress_text.finetuning.task import SimcseTask
 from dystress_text.programs.train import main
-from dystress_text.training.accelerator import keep_few_kernels, make_accelerator
-from dystress_text.training.global_state import left_as_they_were
+from dystress_text.training.accelerator import limit_kernel_caches, make_accelerator
+from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.settings import TrainingSettings
 
 
@@ -82,7 +82,7 @@ def test_the_random_numbers_of_every_gpu_are_put_back_without_a_warning(monkeypa
     monkeypatch.setattr(
         torch.cuda, "set_rng_state", lambda state, device: states.__setitem__(device, state)
     )
-    with left_as_they_were():
+    with restored_global_state():
         states[:] = [torch.tensor(7)] * 2
     assert states == [0, 1]
 
@@ -141,7 +141,7 @@ def test_a_device_that_fails_is_one_line_and_checkpoints_stay(
 def test_caches_of_kernels_are_bounded_and_a_bound_of_the_user_stays(monkeypatch):
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
     monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
-    keep_few_kernels()
+    limit_kernel_caches()
     assert (os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], os.environ["LRU_CACHE_CAPACITY"]) == (
         "7",
         "32",

@@ -27,7 +27,7 @@ from dystress_text.training.run_state import (
     TRAINED,
     locked_folder,
     state_of,
-    take_place,
+    finish_replacement,
 )
 from dystress_text.training.trainer import Trainer, spread_of
 
@@ -197,7 +197,7 @@ def test_a_replacement_killed_at_any_change_of_its_swap_is_completed_at_the_next
             for name in ("replace", "rename", "unlink"):
                 patch.setattr(Path, name, partialmethod(change, do=getattr(Path, name)))
             try:
-                take_place(place)
+                finish_replacement(place)
             except KeyboardInterrupt:
                 pass
             else:

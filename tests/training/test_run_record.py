@@ -6,7 +6,7 @@ import pytest
 
 from dystress_text.errors import UserError
 from dystress_text.training.run_folder import RECORD, read_run
-from dystress_text.training.run_record import FINISHED, INTERRUPTED, NEW, RunRecord
+from dystress_text.training.run_record import FINISHED, INTERRUPTED, NOT_STARTED, RunRecord
 
 TEXT = {  # as 0.2.0 wrote it, shortened
     "program": "dystress_text/train.py",
@@ -94,7 +94,7 @@ def test_an_interrupted_run_has_defaults():
     assert (record.not_above_baseline, record.untrained_best_and_own) == ([], {})
     assert RunRecord.from_json({**begun, "trained": {}}).state == FINISHED  # before states
     assert RunRecord.from_json({}) == RunRecord()
-    assert RunRecord().state == NEW
+    assert RunRecord().state == NOT_STARTED
 
 
 @pytest.mark.parametrize("values", [{"untrained": 7}, {"halves": {"gain": 1}}, {"base_model": "m"}])
