@@ -34,7 +34,7 @@ from dystress_text.data.crops import Crops, too_short
 from dystress_text.data.texts import TrainingText
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
-from dystress_text.io.atomic import sha256_of, atomic_folder
+from dystress_text.io.atomic import atomic_folder, sha256_of
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import cache_error, cache_root
 from dystress_text.io.text_lines import CorpusReport

@@ -15,7 +15,7 @@ from huggingface_hub import snapshot_download
 
 from dystress_text.datasets.data_sets import DataSet, Request
 from dystress_text.errors import DataError, reason_of
-from dystress_text.io.atomic import recover, sha256_of, atomic_folder
+from dystress_text.io.atomic import atomic_folder, recover, sha256_of
 from dystress_text.io.hub import hub_reachable
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.prepared_data import Manifest, read_manifest, write_manifest

@@ -38,10 +38,10 @@ from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.training.accelerator import (
     StopSignals,
     describe,
-    make_gather,
-    limit_kernel_caches,
     disable_tf32,
+    limit_kernel_caches,
     make_accelerator,
+    make_gather,
     on_main_process,
 )
 from dystress_text.training.global_state import restored_global_state

@@ -25,10 +25,10 @@ from dystress_text.training.run_record import FINISHED
 from dystress_text.training.run_state import (
     REPLACING,
     choose_folder,
+    finish_replacement,
     finished_record,
     locked_folder,
     prepare_folder,
-    finish_replacement,
 )
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.trainer import Trainer

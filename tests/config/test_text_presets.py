@@ -14,7 +14,7 @@ from dystress_text.config.presets import PRESETS, SIMCSE_MODELS, TABLES
 from dystress_text.config.settings import PROGRAM
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import average
-from dystress_text.training.presets import paper_row, describe_row
+from dystress_text.training.presets import describe_row, paper_row
 from dystress_text.training.run_record import PaperRow
 
 DEFAULT = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"

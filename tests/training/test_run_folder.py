@@ -25,9 +25,9 @@ from dystress_text.training.run_folder import checkpoint_folders
 from dystress_text.training.run_state import (
     REPLACING,
     TRAINED,
+    finish_replacement,
     locked_folder,
     state_of,
-    finish_replacement,
 )
 from dystress_text.training.trainer import Trainer, spread_of
 

@@ -15,7 +15,7 @@ import torch
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import to_json, versions
-from dystress_text.training.accelerator import single_process_device, disable_tf32
+from dystress_text.training.accelerator import disable_tf32, single_process_device
 from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
 from dystress_text.training.run_record import RunRecord
 from vision.data.augment import crop_of
