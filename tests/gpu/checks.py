@@ -1,6 +1,6 @@
 """Whether a device computes what was asked, through the training programs; the last line is JSON.
 
-python tests/gpu/checks.py --corpus sentences.txt environment | dropout | equal | objectives KIND | killed KIND
+python tests/gpu/checks.py --corpus sentences.txt environment | equal | objectives KIND | killed KIND
 
 ``--preset paper`` is the text table's best row, with the pooler ``cls``: its last layer computes one query a text.
 """
@@ -19,17 +19,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from accelerate.state import AcceleratorState, GradientState
 from safetensors.torch import load_file
 
 from dystress_text.config.paper import BEST
-from dystress_text.training.accelerator import set_kernels
+from dystress_text.io.atomic import versions
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -40,10 +38,6 @@ PROGRAMS = {
     "text": ("dystress_text/train.py", "dystress_text.programs.train"),
     "images": ("vision/train.py", "vision.train"),
 }
-PACKAGES = [
-    "torch", "transformers", "accelerate", "sentence-transformers", "tokenizers", "datasets", "dill", "multiprocess",
-    "bm25s", "kornia", "kornia_rs", "pytorch_optimizer", "numpy",
-]  # fmt: skip
 VARIANTS = {
     "text": {
         "infonce": "", "ntxent": "--loss=ntxent(0.05)", "dcl": "--loss=dcl(0.05)", "dclw": "--loss=dclw(0.05)",
@@ -98,53 +92,13 @@ def losses_of(folder: Path) -> list[float]:
 
 
 def environment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The device and the versions of what the other checks need; one that is missing is None."""
+    """Return the device and the versions of what the other checks need."""
     found: dict[str, Any] = {"device": DEVICE.type, "cores": os.cpu_count()}
     if DEVICE.type == "cuda":
         free, total = torch.cuda.mem_get_info()
         found |= {"gpu": torch.cuda.get_device_name(), "free_gb": free / 1e9, "of_gb": total / 1e9}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return {**found, "right": None not in found.values()}
-
-
-def dropout(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The share of attention weights that training's kernels drop beside the rate asked, with and
-    without padding.
-
-    All queries and keys are zero, so every weight is 1 / tokens; the values are unit vectors, so
-    that each weight shows by itself in the output. cuDNN rounded rates to multiples of 1/16
-    (pytorch#174245).
-    """
-    set_kernels(deterministic=False)
-    heads, length, size = 12, 32, 64
-    found, right = [], True
-    for rate in (0.05, 0.1, 0.15, 0.25):
-        for tokens in (length, 23):
-            zeros = torch.zeros(
-                options.batch, heads, length, size, dtype=torch.bfloat16, device=DEVICE
-            )
-            values = (
-                torch.eye(length, size, dtype=torch.bfloat16, device=DEVICE)
-                .expand_as(zeros)
-                .contiguous()
-            )
-            mask = (torch.arange(length, device=DEVICE) < tokens).expand(
-                options.batch, 1, 1, length
-            )
-            out = F.scaled_dot_product_attention(
-                zeros, zeros, values, None if tokens == length else mask, rate
-            )
-            weights = out[..., :tokens].float()
-            dropped = float((weights == 0).float().mean())
-            right &= abs(dropped - rate) < 1 / 256 + 5 * math.sqrt(
-                rate * (1 - rate) / weights.numel()
-            )
-            found.append({"asked": rate, "tokens": tokens, "dropped": round(dropped, 5)})
-    return {"rates": found, "right": right}
+    found |= versions("sentence-transformers", "datasets", "bm25s", "kornia", "pytorch_optimizer")
+    return {**found, "right": "not installed" not in found.values()}
 
 
 def equal(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -257,7 +211,7 @@ def killed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def main() -> int:
     """Run one check; 1 if it does not hold."""
-    checks = {each.__name__: each for each in (environment, dropout, equal, objectives, killed)}
+    checks = {each.__name__: each for each in (environment, equal, objectives, killed)}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -46,7 +46,6 @@ if [[ -n ${SMALL:-} ]]; then
     short=(--steps 2 --batch 6)
     equal=(--steps 4 --batch 6)
     killed=(--steps 8 --batch 6)
-    step=("${bert[@]}" --steps 2 --warm 1)
     speed=("${bert[@]}" --steps 2 --repeats 1)
     loss=(--sizes 8 --dim 8 --repeats 1 --objectives NT-Xent --temperatures cosine)
     text=("${short[@]}" --only paper)
@@ -55,7 +54,6 @@ else
     short=(--steps 5)
     equal=(--steps 20)
     killed=(--steps 400)
-    step=()
     speed=(--layers 12 --width 768 --vocabulary 30522 --steps 120 --repeats 2)
     loss=(--sizes 64 512 1024 4096 16384 65536 --repeats 3)
     text=("${short[@]}")
@@ -64,11 +62,9 @@ fi
 
 check environment 40 environment
 check smoke 60 objectives text "${short[@]}" --only infonce
-row step 120 tests/gpu/step.py --corpus "$corpus" "${step[@]}"
 check equal 60 equal "${equal[@]}"
 check equal-cls 60 equal "${equal[@]}" --preset paper
 check killed-fp16 80 killed text "${killed[@]}" --preset paper --precision fp16
-check dropout 30 dropout
 check objectives-text 150 objectives text "${text[@]}"
 row speed 150 tests/benchmarks/training_speed.py --corpus "$corpus" "${speed[@]}"
 row loss 100 tests/benchmarks/loss_core.py "${loss[@]}"
