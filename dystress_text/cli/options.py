@@ -75,7 +75,7 @@ def check_names(option: str, names: Iterable[str], known: Collection[str]) -> No
             raise ParameterError(option, reason)
 
 
-_KINDS = {str: "a string", int: "a whole number", float: "a number", bool: "True or False"}
+_KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
 
 
 def converted(entry: Field[Any], group: type, value: Any) -> Any:

@@ -113,20 +113,20 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
         except LossError as error:
             raise ParameterError("loss", str(error)) from error
     if not isinstance(objective, Objective):
-        reason = f"expected a string or an objective, such as InfoNCELoss(0.05), got {wanted!r}"
+        reason = f"a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}"
         raise ParameterError("loss", reason)
     if tau is None:
         return objective
     if "temperature" not in parameters(type(objective)):
         raise ParameterError("temp", f"{objective} has no temperature to set; use --loss")
     if named:
-        raise ParameterError("temp", "cannot be combined with --loss, which sets the temperature")
+        raise ParameterError("temp", "the loss has a temperature already; give one of the two")
     try:
         return objective.replace(temperature=float(tau))
     except (TypeError, ValueError) as error:
         reason = str(error)
         if not lies_in(tau, "(0, inf)"):
-            reason = f"expected a number above 0, got {tau}"
+            reason = f"a temperature is a number above 0, such as 0.05, got {tau}"
         raise ParameterError("temp", reason) from error
 
 
