@@ -58,7 +58,7 @@ def model_file(name: str, file: str) -> Path | None:
     try:
         return Path(hf_hub_download(name, file, local_files_only=not hub_reachable()))
     except HFValidationError as error:
-        raise UserError(f"{name!r} is neither a folder nor a valid name on the hub") from error
+        raise UserError(f"{name!r} is no folder, and no name on the hub has this form") from error
     except GatedRepoError:
         raise
     except RepositoryNotFoundError as error:
@@ -69,7 +69,7 @@ def model_file(name: str, file: str) -> Path | None:
             raise  # the network failed
         folder = file_download.repo_folder_name(repo_id=name, repo_type="model")
         if not (Path(constants.HF_HUB_CACHE) / folder).is_dir():
-            reason = "the hub cannot be reached, and its cache has no model of this name"
+            reason = "the hub, which is out of reach, has left no model of this name in its cache"
             raise UserError(f"no folder {name!r} here, and {reason}") from error
     except EntryNotFoundError:
         pass
