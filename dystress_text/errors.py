@@ -1,4 +1,4 @@
-"""The errors that a program shows as one line instead of a traceback."""
+"""Errors that a program shows as one line without a traceback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-# options as other programs call them, without dashes, and what they are here
+# options of version 0.2 and of other programs, and their names here
 OTHER_NAMES = {
     "base_model": "model_name_or_path",
     "batch_size": "train_batch_size",
@@ -44,16 +44,13 @@ OTHER_NAMES = {
 
 
 class UserError(Exception):
-    """Something that the user can put right; the message is one line that names the option and the
-    valid values.
-    """
+    """An error that the user can fix; the message is one line."""
 
 
 class ParameterError(UserError, ValueError):
-    """A parameter whose value, or whose presence beside others, does not fit.
+    """An invalid parameter, or one that conflicts with others.
 
-    Library code names the parameter, without dashes; a program prints it as its option
-    (:mod:`dystress_text.cli`).
+    The message starts with the parameter's name; a program shows it as an option with dashes.
     """
 
     def __init__(self, parameter: str, message: str) -> None:
@@ -62,17 +59,15 @@ class ParameterError(UserError, ValueError):
 
 
 class TrainingError(UserError):
-    """A run that cannot go on, such as one whose loss is no longer a number."""
+    """A run that cannot continue, such as after a loss that is not finite."""
 
 
 class DataError(UserError):
-    """A file of a data set that is missing or damaged."""
+    """A missing or damaged file of a data set."""
 
 
 def lies_in(value: object, interval: str) -> bool:
-    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none, nor does what is
-    not a number.
-    """
+    """Return whether a value is a number in an interval such as ``[0, 1)``; NaN is in none."""
     if not isinstance(value, int | float):  # argparse makes a list of ``--option=--``
         return False
     low, high = map(float, interval[1:-1].split(","))
@@ -81,14 +76,12 @@ def lies_in(value: object, interval: str) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """What an error says, on one line; its type where it says nothing."""
+    """Return an error's message as one line, or its type if there is none."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant, as words for a message; case and dashes aside. Empty
-    if none is near.
-    """
+    """Return the known name that is nearest to ``word``, as part of a message; "" without one."""
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
     here = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower(), "").replace("_", "")
     if here in plain:
@@ -98,7 +91,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 class Interrupted(Exception):
-    """A run that a signal, of this number, has stopped in good order."""
+    """A run that a signal stopped after saving a checkpoint."""
 
     def __init__(self, signal: int, message: str) -> None:
         super().__init__(message)

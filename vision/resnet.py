@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.io.atomic import replaced_files
+from dystress_text.io.atomic import atomic_files
 
 _BASIC = {"layer_type": "basic", "hidden_sizes": (64, 128, 256, 512)}
 ARCHITECTURES: dict[str, dict[str, Any]] = {  # as ResNetConfig takes them
@@ -166,7 +166,7 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-tra
     text before the card's section on loading.
     """
     try:
-        with replaced_files(folder) as staging:
+        with atomic_files(folder) as staging:
             state = contiguous(encoder.backbone.state_dict())
             encoder.backbone.save_pretrained(staging, state_dict=state)
             save_file(contiguous(encoder.projector.state_dict()), staging / PROJECTOR)

@@ -24,7 +24,7 @@ from dystress_text.io.paths import model_path, refuse_folder
 from dystress_text.losses.diagnosis import BINS, Comparison, PairSums, compare, pair_sums
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.objectives import loss as core_loss
-from dystress_text.training.global_state import left_as_they_were
+from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.similarity_log import HIGH_SIMILARITY, lines_of
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def audit(
     objective = copy.deepcopy(objective).to(encoder.device)  # the caller's stays where it is
     sums = []
     compared = []
-    with left_as_they_were(), torch.no_grad(), ExitStack() as after:
+    with restored_global_state(), torch.no_grad(), ExitStack() as after:
         torch.manual_seed(seed)
         after.callback(encoder.train, encoder.training)
         encoder.train()

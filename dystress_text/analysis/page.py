@@ -21,7 +21,7 @@ from dystress_text.analysis.runs import FinishedRun, differing, labels
 from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
 from dystress_text.io.atomic import write_text
-from dystress_text.training.presets import said_of
+from dystress_text.training.presets import describe_row
 from dystress_text.training.run_folder import REPORT
 from dystress_text.training.run_record import BASE, Figures, RunRecord
 
@@ -107,7 +107,7 @@ def _summary(run: FinishedRun) -> str:
         f"{record.steps:,} steps in {seconds:,.0f} s",
         str(record.device),
     ]
-    row = said_of(record.paper)
+    row = describe_row(record.paper)
     if row:
         parts.append(f"preset of {row}")
     return ", ".join(parts)

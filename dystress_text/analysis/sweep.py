@@ -42,7 +42,7 @@ from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.training_data import fit_settings, prepare_data
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.models.loading import quiet
-from dystress_text.training.global_state import left_as_they_were
+from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.run_folder import RECORD
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.run_state import finished_record, locked_folder
@@ -219,7 +219,7 @@ def references(options: Any, runs: Sequence[PlannedRun]) -> Iterator[Measured]:
 
 def save_untrained(settings: RunSettings, folder: Path) -> None:
     """Save the model that a run starts from, and check what the run would check."""
-    with left_as_they_were(), quiet():
+    with restored_global_state(), quiet():
         text = training_text(settings.text)
         build_evaluators(settings.evaluation, settings.text.data_dir)
         set_seed(settings.training.seed)

@@ -1,5 +1,4 @@
-"""What programs share: arguments, progress bars, the check of extras, text tables, and errors on
-one line.
+"""What programs share: arguments, progress bars, extras, text tables and one-line errors.
 
 May import: nothing of this package but its errors.
 """

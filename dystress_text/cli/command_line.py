@@ -1,4 +1,4 @@
-"""What the programs share: how they read arguments and how they end."""
+"""Parse the arguments of a program, and turn its errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from dystress_text.errors import Interrupted, ParameterError, UserError, meant
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
 Work = Callable[[list[str]], bool | None]
-Main = Callable[..., int]  # of a command line's arguments, by default those of the process
-_SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
+Main = Callable[..., int]  # takes argv, by default that of the process
+_SHORTEST = 8  # a shorter value is not a token
 
 
 class _LocalRank(argparse.Action):
-    """The rank that ``torch.distributed.launch`` passes to a program.
+    """Check the rank from ``torch.distributed.launch`` against the environment's.
 
-    It must be the environment's, which accelerate reads: each process would train alone.
+    accelerate reads the latter; without it each process would train alone.
     """
 
     def __call__(self, parser: object, namespace: object, rank: Any, *_: object) -> None:
@@ -38,10 +38,10 @@ class _LocalRank(argparse.Action):
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that shows a program's docstring unchanged as help and whose errors are one line.
+    """A parser with one-line errors, whose help shows the description unchanged.
 
-    Options have no abbreviations; dashes within a name count as underscores. ``elsewhere`` says
-    where the options of another program are explained; an error about an unknown option ends in it.
+    Options cannot be abbreviated; dashes in their names count as underscores. ``elsewhere`` is
+    added to the error about an unknown option.
     """
 
     def __init__(
@@ -52,41 +52,33 @@ class OneLineParser(argparse.ArgumentParser):
         self._elsewhere = f"; {elsewhere}" if elsewhere else ""
         absent = argparse.SUPPRESS
         self.add_argument("--local_rank", type=int, action=_LocalRank, default=absent, help=absent)
-        # so that -1e-3 is a value and not an option
+        # accept -1e-3 as a value
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message, where argparse would print its whole usage."""
+        """Raise the message, without argparse's usage."""
         raise UserError(f"{message} (see --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which all its ways to parse call; refuse an option that is unknown.
-
-        The error names the nearest one.
-        """
+        """Parse as argparse does, but reject an unknown option and suggest the nearest one."""
         known = self._option_string_actions
         argv = list(sys.argv[1:] if args is None else args)
         end = argv.index("--") if "--" in argv else len(argv)
         for i, argument in enumerate(argv[:end]):
             name, equals, value = argument.partition("=")
-            ours = f"--{name[2:].replace('-', '_')}"
+            option = f"--{name[2:].replace('-', '_')}"
             if not name.startswith("--"):
                 continue
-            if ours in known:
-                argv[i] = f"{ours}{equals}{value}"
-            elif " " not in argument:  # with a space argparse takes it for a value
+            if option in known:
+                argv[i] = f"{option}{equals}{value}"
+            elif " " not in argument:  # with a space it is a value
                 hint = meant(name, known) or " (see --help)"
-                if ours == "--local_rank":
-                    hint = ", which a launcher adds: this program is one process, start it alone"
                 raise UserError(f"unknown option {name}{hint}{self._elsewhere}")
         return super().parse_known_args(argv, namespace)
 
 
 def without_tokens(text: str) -> str:
-    """Return the text with stars in place of each access token of the hub.
-
-    Tokens are what the environment says, and what has the form of one.
-    """
+    """Return the text with stars in place of access tokens of the hub."""
     for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         token = os.environ.get(variable, "").strip()
         if len(token) >= _SHORTEST:
@@ -95,7 +87,7 @@ def without_tokens(text: str) -> str:
 
 
 def one_line(message: str) -> str:
-    """Return a message that is safe to print: one line, no control characters, no access tokens."""
+    """Return a message as one line without control characters and access tokens."""
     line = ""
     for character in without_tokens(message):
         line += character if character.isprintable() else repr(character)[1:-1]
@@ -103,9 +95,11 @@ def one_line(message: str) -> str:
 
 
 def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Main]:
-    """Decorator that makes a program of its work, a function of a command line's arguments.
+    """Decorate a function of argv as a program that returns its :func:`exit_code`.
 
-    The program takes them, by default those of the process, and returns its :func:`exit_code`.
+    Args:
+        prog: name in messages.
+        interrupted: message after Ctrl-C.
     """
 
     def decorate(work: Work) -> Main:
@@ -119,15 +113,15 @@ def program(prog: str, interrupted: str = "interrupted") -> Callable[[Work], Mai
 
 
 def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "interrupted") -> int:
-    """Run a program's work and return the exit code; ``interrupted`` is the message after Ctrl-C.
+    """Run a program's work and return the exit code.
 
-    The code is 0 if all is done, 1 if work returns False, as something is left, 2 after a one-line
-    error, and 128 + the number of a signal.
+    Returns:
+        0, or 1 if ``work`` returns False, 2 after a UserError, 128 + the number of a signal.
     """
     formatwarning = warnings.formatwarning
     warnings.formatwarning = partial(_warning, prog)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be valid text
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may be invalid text
     try:
         return int(work() is False)
     except UserError as error:
@@ -141,15 +135,15 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
         message = interrupted
         code = 128 + signal.SIGINT
     except BrokenPipeError:  # ``| head``
-        message = "stopped: the reader of its output has ended"
+        message = "stopped: its output was closed"
         code = 128 + signal.SIGPIPE
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing at exit does not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else flushing at exit fails again
     finally:
         warnings.formatwarning = formatwarning
     line = f"{prog}: {message}"
     print(line, file=sys.stderr, flush=True)
     if code == 2:
-        _tell_launcher(line)
+        _report_to_torchrun(line)
     return code
 
 
@@ -158,16 +152,11 @@ def _warning(prog: str, message: Warning | str, *_: object, **__: object) -> str
     return f"{prog}: warning: {one_line(text)}\n"
 
 
-def _tell_launcher(line: str) -> None:
-    """Leave the line where torchrun quotes it at its end; announce what accelerate adds to it."""
+def _report_to_torchrun(line: str) -> None:
+    """Write the line to the file that torchrun quotes at its end."""
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if file:
         extra = {"py_callstack": line, "timestamp": str(int(time.time()))}
         content = json.dumps({"message": {"message": line, "extraInfo": extra}})
         with suppress(OSError):
             Path(file).write_text(content, encoding="utf-8")
-    elif "ACCELERATE_DYNAMO_BACKEND" in os.environ:  # its launcher sets it for one process
-        print(
-            "(accelerate launch adds its own traceback; --quiet before the program's name: none)",
-            file=sys.stderr,
-        )

@@ -1,4 +1,4 @@
-"""Packages that only some programs need: the extras of ``pyproject.toml``."""
+"""Check for the packages of the extras in ``pyproject.toml``."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def require(extra: str, what: str) -> None:
-    """Check that an extra is installed; ``what`` is the feature that needs it."""
+    """Raise a UserError if an extra is not installed; ``what`` names the feature."""
     missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:
         raise UserError(f"{what} needs {' and '.join(missing)}: pip install {_wanted(extra)}")
 
 
 def _wanted(extra: str) -> str:
-    """Return what pip is told; in a checkout its folder, with the versions that were tested."""
+    """Return the arguments of pip; in a checkout its folder, with tested versions."""
     if not (ROOT / "constraints.txt").is_file():
         return f"'dystress-text[{extra}]'"
-    place = Path() if Path.cwd() == ROOT else ROOT
-    constraints = shlex.quote(str(place / "constraints.txt"))
-    package = shlex.quote(f"{place}[{extra}]")
+    path = Path() if Path.cwd() == ROOT else ROOT
+    constraints = shlex.quote(str(path / "constraints.txt"))
+    package = shlex.quote(f"{path}[{extra}]")
     return f"-c {constraints} -e {package}"

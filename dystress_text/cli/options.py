@@ -1,5 +1,4 @@
-"""Options of a program as fields of a dataclass: default, help, interval, and the option that each
-one needs.
+"""Define the options of a program as fields of a dataclass.
 
 @dataclass(frozen=True)
 class Settings:
@@ -33,10 +32,8 @@ def option(
     Args:
         default: the value if the option is not given; ``MISSING`` for one that must be given.
         help: the text for ``--help``.
-        interval: of valid numbers, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always
-            valid.
-        needs: the option without which this one has no effect; without it, only the default is
-            valid.
+        interval: of valid numbers, such as ``[0, 1)``; a value of None is always valid.
+        needs: another option; without it only the default is valid.
         **more: further arguments of argparse's ``add_argument``, such as ``choices``.
     """
     metadata = {"help": help, "interval": interval, "needs": needs, **more}
@@ -52,7 +49,7 @@ def reworded(settings: type, name: str, help: str) -> Any:
 
 
 def check_options(settings: Any) -> None:
-    """Check that each option of a dataclass lies in its interval and has the option it needs."""
+    """Raise a ParameterError if an option is invalid or lacks the option it needs."""
     for entry in fields(settings):
         value = getattr(settings, entry.name)
         interval = entry.metadata.get("interval")
@@ -71,7 +68,7 @@ def check_options(settings: Any) -> None:
 
 
 def check_names(option: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse names that are not known, with the nearest one that is."""
+    """Reject unknown names, and suggest the nearest known one."""
     for name in names:
         if name not in known:
             reason = f"no {name!r}{meant(name, known)}; known are {', '.join(known)}"
@@ -82,9 +79,9 @@ _KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "True o
 
 
 def converted(entry: Field[Any], group: type, value: Any) -> Any:
-    """Return what Python code gives for a field in the field's type, or refuse it.
+    """Convert a value from Python code to the type of a field, or reject it.
 
-    A path becomes a text or the other way round, and one value a list where the field is one.
+    A path becomes a string and vice versa, and one value a list if the field is a list.
     """
     kind, optional = _kind(entry, group)
     if value is None and optional:
@@ -110,7 +107,7 @@ def _one(entry: Field[Any], kind: Any, value: Any) -> Any:
 
 
 def _kind(entry: Field[Any], group: type) -> tuple[Any, bool]:
-    """Return the type of a field's values without None, and whether that is one too."""
+    """Return the type of a field without None, and whether None is valid."""
     kind = get_type_hints(group)[entry.name]
     if not isinstance(kind, UnionType):
         return kind, False
@@ -127,8 +124,7 @@ def default_of(entry: Field[Any]) -> Any:
 class SettingsParser(OneLineParser):
     """A parser whose options are the fields of dataclasses, each a group under its ``title``.
 
-    The result of parsing has the options that are given, and no others; an action's ``shown`` is
-    the default for help.
+    The result has only the options that are given; an action's ``shown`` is the default in help.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Progress bars: updated often on a terminal, rarely in a log file."""
+"""Progress bars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of texts: plain text, Markdown, LaTeX, and HTML for notebooks."""
+"""Format tables as plain text, Markdown, LaTeX or HTML."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tabulate import tabulate
 
 FORMATS = ("text", "markdown", "latex")
-_INDENT = "\ue000\ue000"  # stands for two spaces, which tabulate would strip
+_INDENT = "\ue000\ue000"  # replaces two spaces, which tabulate would strip
 _TABULATE = {"text": "plain", "markdown": "pipe", "latex": "latex_booktabs", "html": "html"}
 
 
 def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
-    """Return a table under its first line; the first column is aligned left, the others right."""
+    """Return a table whose header is the first line; only the first column is left-aligned."""
     indented = [[cell.replace("  ", _INDENT) for cell in line] for line in lines]
     align = ["left", *("right" for _ in lines[0][1:])]
     table: str = tabulate(

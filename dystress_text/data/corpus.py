@@ -32,7 +32,7 @@ from dystress_text.data.crops import Crops, too_short
 from dystress_text.data.texts import TrainingText
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
-from dystress_text.io.atomic import sha256_of, whole_folder
+from dystress_text.io.atomic import atomic_folder, sha256_of
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import cache_error, cache_root
 from dystress_text.io.text_lines import CorpusReport
@@ -232,7 +232,7 @@ def load_corpus(
             corpus = _open_cached(folder, identity, text.columns)
             if corpus is None:
                 report = text.report(checksum)
-                with whole_folder(folder) as staging:
+                with atomic_folder(folder) as staging:
                     _write(text, most, encode, staging, report)
                 corpus = _open(folder, identity, text.columns)
     except OSError as error:

@@ -15,7 +15,7 @@ from huggingface_hub import snapshot_download
 
 from dystress_text.datasets.data_sets import DataSet, Request
 from dystress_text.errors import DataError, reason_of
-from dystress_text.io.atomic import recover, sha256_of, whole_folder
+from dystress_text.io.atomic import atomic_folder, recover, sha256_of
 from dystress_text.io.hub import hub_reachable
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.prepared_data import Manifest, read_manifest, write_manifest
@@ -42,7 +42,7 @@ def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> M
             manifest = read_manifest(final)
             if manifest is not None and not (manifest.not_ready or request.source or request.again):
                 return manifest
-            with whole_folder(final) as staging:
+            with atomic_folder(final) as staging:
                 manifest = build(staging)
                 paths = sorted(path for path in staging.rglob("*") if path.is_file())
                 sums = {path.relative_to(staging).as_posix(): sha256_of(path) for path in paths}

@@ -30,7 +30,7 @@ from dystress_text.models.loading import (
     readable,
 )
 from dystress_text.models.poolers import pooling_modules
-from dystress_text.training.accelerator import device_alone
+from dystress_text.training.accelerator import single_process_device
 
 OWN_POOLER = "pooler"  # the encoder's pooler_output; cls in SimCSE's evaluation.py
 QUERIES_AT_ONCE = 64  # bounds the memory of similarities with all documents
@@ -144,7 +144,7 @@ def load_model(
             loaded = _load_sentence_transformer(model_path(model))
         else:
             loaded = with_pooler(load_encoder(model_path(model)), pooler_type)
-    return prepare(loaded.to(device_alone()), model, pooler_type, dtype)
+    return prepare(loaded.to(single_process_device()), model, pooler_type, dtype)
 
 
 def prepare(

@@ -28,7 +28,7 @@ from dystress_text.export.card import CARD, HERE, describe_base, read_card, writ
 from dystress_text.export.compatible import write_compatible, write_config, write_tokenizer
 from dystress_text.export.graph import graph_vectors, int8_loss, quantize, write_graph
 from dystress_text.export.results import carry_results
-from dystress_text.io.atomic import whole_folder, write_text
+from dystress_text.io.atomic import atomic_folder, write_text
 from dystress_text.io.hub import hub_reachable
 from dystress_text.io.paths import EMBEDDED_MODEL, model_name, model_path
 from dystress_text.models.embedder import encode, prompt_of, tokenize
@@ -104,7 +104,7 @@ def export(
     trained = load_model(model, is_encoder).eval()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with whole_folder(output) as folder:
+        with atomic_folder(output) as folder:
             difference = _write_checked(model, trained, folder, to, at)
             if int8_on is not None:
                 quantize(folder)

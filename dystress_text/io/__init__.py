@@ -1,5 +1,4 @@
-"""Files that are written completely or not at all, records of prepared data, places of data, the
-hub, and tables.
+"""Atomic files, locks, data folders, the hub, tables and text files.
 
 May import: cli.
 """

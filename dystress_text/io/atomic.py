@@ -1,7 +1,6 @@
-"""Files and folders that are written completely or not at all.
+"""Write files and folders atomically: under another name, then renamed.
 
-Everything is written under another name and then renamed. A reader never sees half of a file, and a
-program that is killed leaves the old content.
+A reader never sees a partial file, and a program that is killed leaves the old content.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from typing import Any
 from dystress_text.errors import Interrupted, UserError
 
 MODEL_STAGING = ".model-writing"
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit on the size of a file
-_PROBE = 2**20  # bytes; where these cannot be written, a write that failed had no room
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit on file size
+_PROBE = 2**20  # bytes to write, to test for space
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Standard JSON: a number that is not finite becomes null."""
+    """Return standard JSON; a number that is not finite becomes null."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -44,17 +43,17 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write a value as a JSON file, completely or not at all."""
+    """Write a JSON file atomically."""
     write_text(file, to_json(value, indent=1) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text file in UTF-8, completely or not at all."""
+    """Write a text file in UTF-8 atomically."""
     write_bytes(file, text.encode())
 
 
 def write_bytes(file: Path, content: bytes) -> None:
-    """Write a file, completely or not at all; its folder must exist."""
+    """Write a file atomically; its folder must exist."""
     staging = _staging(file)
     try:
         staging.write_bytes(content)
@@ -64,29 +63,30 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 
 @contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Raise what any library says for want of room in a folder as the system's own OSError."""
+def raise_disk_errors(folder: Path) -> Iterator[None]:
+    """Turn any library's error about a full disk into an OSError."""
     try:
         yield
     except Exception as error:  # tokenizers raises Exception itself
         if isinstance(error, UserError | Interrupted):
             raise
         number = _number_of(folder, error)
-        if number not in _NO_ROOM:
+        if number not in _NO_SPACE:
             raise
         raise OSError(number, os.strerror(number), str(folder)) from error
 
 
 def _number_of(folder: Path, error: Exception) -> int | None:
-    """Return the system's number of an error: libraries of Rust write it into the message, and of
-    others, such as torch, which says where it stopped, another write finds it.
+    """Return the errno of an error.
+
+    Libraries in Rust write it into the message; for others, such as torch, try another write.
     """
     number: int | None = getattr(error, "errno", None)
     if number is not None:
         return number
-    said = re.search(r"\(os error (\d+)\)", str(error))
-    if said:
-        return int(said[1])
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    if match:
+        return int(match[1])
     largest = max((file.stat().st_size for file in folder.rglob("*") if file.is_file()), default=0)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -97,13 +97,13 @@ def _number_of(folder: Path, error: Exception) -> int | None:
 
 
 @contextmanager
-def whole_folder(final: Path) -> Iterator[Path]:
-    """Give a new folder that replaces ``final`` at the end; after an error that is unchanged."""
+def atomic_folder(final: Path) -> Iterator[Path]:
+    """Yield a new folder that replaces ``final`` at the end, but not after an error."""
     staging = _staging(final)
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
     try:
-        with disk_errors(staging):
+        with raise_disk_errors(staging):
             yield staging
         aside = _aside(final)
         shutil.rmtree(aside, ignore_errors=True)
@@ -116,25 +116,23 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 
 def recover(final: Path) -> None:
-    """Put back the old folder if :func:`whole_folder` was killed between its two renames."""
+    """Restore the old folder if :func:`atomic_folder` was killed between its two renames."""
     aside = _aside(final)
     if aside.is_dir() and not final.exists():
         aside.rename(final)
 
 
 @contextmanager
-def replaced_files(folder: str | Path) -> Iterator[Path]:
-    """A staging folder; at the end its files replace those of the same names in ``folder``, whose
-    others stay.
-    """
+def atomic_files(folder: str | Path) -> Iterator[Path]:
+    """Yield a staging folder whose files at the end replace those in ``folder`` by name."""
     target = Path(folder)
     staging = target / MODEL_STAGING
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program
     staging.mkdir(parents=True)
     try:
-        with disk_errors(staging):
+        with raise_disk_errors(staging):
             yield staging
-        mode = staging.stat().st_mode & 0o666  # a new file's under the user's umask
+        mode = staging.stat().st_mode & 0o666  # of a new file under the user's umask
         for path in staging.rglob("*"):
             if path.is_file():
                 path.chmod(mode)  # safetensors makes files that only their owner can read
@@ -153,13 +151,13 @@ def move_files(source: Path, target: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The checksum of a file's content."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def versions(*more: str) -> dict[str, str]:
-    """Versions of Python, of the packages that every run uses, and of some more packages."""
+    """Return the versions of Python, of the main packages, and of ``more`` packages."""
     packages = ("dystress-text", "torch", "transformers", "accelerate", *more)
     return {"python": platform.python_version(), **{name: _version_of(name) for name in packages}}
 
@@ -167,7 +165,7 @@ def versions(*more: str) -> dict[str, str]:
 def _version_of(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # imported from a folder, or of another distribution
+    except PackageNotFoundError:  # imported from a folder or another distribution
         return "not installed"
 
 

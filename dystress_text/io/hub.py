@@ -1,4 +1,4 @@
-"""The hub: whether it can be reached, and SimCSE's published data there."""
+"""Files on the Hugging Face hub, and SimCSE's published data there."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ R = TypeVar("R")
 def hub_reachable() -> bool:
     """Return whether the hub's host name has an address.
 
-    huggingface_hub itself would try for half a minute. With a proxy configured the answer is yes,
-    since only the proxy knows.
+    huggingface_hub itself would try for half a minute. Assume that a proxy reaches it.
     """
     if constants.HF_HUB_OFFLINE:
         return False
@@ -46,7 +45,7 @@ def hub_reachable() -> bool:
 
 
 def model_file(name: str, file: str) -> Path | None:
-    """Return a file of a model in a folder, on the hub or in its cache; None without one.
+    """Return the path of a file of a model, local or on the hub; None if the model lacks it.
 
     Raises:
         UserError: there is no model of this name.
@@ -78,9 +77,10 @@ def model_file(name: str, file: str) -> Path | None:
 
 
 def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R:
-    """Call ``then`` with a file of the published data sets, from the hub or its cache.
+    """Read a file of the published data sets with ``then``, from the hub or its cache.
 
-    If it cannot be had or read, a UserError begins with ``otherwise``.
+    Raises:
+        UserError: it cannot be read; the message starts with ``otherwise``.
     """
     from huggingface_hub import hf_hub_download
 

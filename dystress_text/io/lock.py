@@ -1,6 +1,6 @@
-"""A lock file that one process holds at a time, on every host that shares the disk.
+"""A lock file (flock) that one process holds at a time, on all hosts that share the disk.
 
-The lock is the kernel's (flock), so a process that dies, however it dies, holds nothing.
+The kernel releases it when the process ends, for whatever reason.
 """
 
 from __future__ import annotations
@@ -23,11 +23,17 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # such as Lustre mou
 def locked(file: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock ``file``; its folder is created, and removed at the end if it is still empty.
 
-    While another process holds the lock, wait, or raise a UserError and change nothing. A disk
-    without locks gives a warning.
+    Warn if the disk has no locks.
+
+    Args:
+        file: the lock file.
+        wait: for another process to release the lock.
+
+    Raises:
+        UserError: another process holds the lock, and ``wait`` is False.
     """
     created = [folder for folder in file.parents if not folder.exists()]
-    # a soft lock, filelock's own way out, would outlive a process that is killed
+    # filelock's soft lock would outlive a process that is killed
     lock = FileLock(file, timeout=-1 if wait else 0, fallback_to_soft=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +41,7 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
         try:
             yield
         finally:
-            file.unlink(missing_ok=True)  # first: a process that waits finds no name and retries
+            file.unlink(missing_ok=True)  # before the release: a waiting process then retries
             lock.release()
     finally:
         with suppress(OSError):
@@ -56,7 +62,6 @@ def _acquire(lock: FileLock, file: Path) -> None:
         if error.errno not in _NO_LOCKS:
             raise
         warnings.warn(
-            f"the disk of {str(file.parent)!r} has no file locks: "
-            "see to it that one process at a time writes there",
+            f"the disk of {str(file.parent)!r} has no file locks: run one process at a time there",
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""The folders of data and caches on this machine."""
+"""Paths of data, caches and the embedded model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pathlib import Path
 from dystress_text.errors import ParameterError, UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# None: installed from a wheel
+# None if installed from a wheel
 CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None
 EMBEDDED = PACKAGE / "embedded"  # the small model and the small evaluation sets
-# the small model's folder there, and its name wherever a model is named
-EMBEDDED_MODEL = "bert-mini-wiki"
-_OURS = {EMBEDDED_MODEL: "the small encoder of the package"}
+EMBEDDED_MODEL = "bert-mini-wiki"  # folder there, and its name in options
+_BUILT_IN = {EMBEDDED_MODEL: "the small encoder of the package"}
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
@@ -39,18 +38,24 @@ def model_path(name: str) -> str:
 
 
 def model_name(path: str) -> str:
-    """Return the path as it is, but the small model's name for any path of its folder.
+    """Return the embedded model's name for a path of its folder, else the path.
 
-    So nothing is written there.
+    So a program writes nothing there.
     """
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
 
 
-def refuse_folder(parameter: str, model: str, ours: Mapping[str, str] = _OURS) -> None:
-    """Refuse a name of ours that is also a local folder; ``ours`` has more of them."""
-    what = {**_OURS, **ours}.get(model)
-    if what and Path(model).is_dir():
-        reason = f"{model!r} is {what} and a folder; ./{model} is the folder"
+def refuse_folder(parameter: str, model: str, built_in: Mapping[str, str] = _BUILT_IN) -> None:
+    """Reject a built-in name that is also a local folder.
+
+    Args:
+        parameter: the option.
+        model: its value.
+        built_in: descriptions of further built-in names.
+    """
+    description = {**_BUILT_IN, **built_in}.get(model)
+    if description and Path(model).is_dir():
+        reason = f"{model!r} is {description} and a folder; ./{model} is the folder"
         raise ParameterError(parameter, reason)
 
 
@@ -64,15 +69,15 @@ def cache_root() -> Path:
 
 
 def cache_error(folder: Path, error: OSError) -> UserError:
-    """The error for a folder of the cache that cannot be created or written."""
+    """Return the error for a cache folder that cannot be written."""
     return UserError(
         f"cannot write to the cache {str(folder)!r}: {error.strerror}; "
-        "the environment variable DYSTRESS_CACHE names another place"
+        "set the environment variable DYSTRESS_CACHE to another folder"
     )
 
 
 def revision() -> str | None:
-    """The commit of the checkout; None where the package is installed, or git is not."""
+    """Return the commit of the checkout; None without a checkout or git."""
     if CHECKOUT is None:
         return None
     try:

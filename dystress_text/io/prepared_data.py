@@ -1,6 +1,4 @@
-"""Folders of prepared data: the record of their source, content and ready parts, and how images lie
-in them.
-"""
+"""Folders of prepared data: their manifest, and the images in them."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ from dystress_text.errors import DataError
 from dystress_text.io.atomic import write_json
 
 MANIFEST = "prepared.json"
-CLASSES = "classes.txt"  # of a choice of classes: folder names, one a line
-# of file browsers, network disks and archives, beside all names that begin with a point
-_OF_SYSTEMS = {
+CLASSES = "classes.txt"  # a selection of classes: folder names, one a line
+# hidden files of file browsers, network disks and archives without a leading dot
+_SYSTEM_NAMES = {
     "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler",
     "lost+found", "system volume information", "@eadir", "@tmp", "#recycle", "#snapshot",
     "@recycle", "@recently-snapshot", "~snapshot", "__pycache__", "network trash folder",
@@ -29,7 +27,7 @@ _IMAGES = {
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was prepared.
+    """The description of prepared data.
 
     Attributes:
         name: of the data set.
@@ -38,7 +36,7 @@ class Manifest:
         files: SHA-256 by path within the folder.
         not_ready: parts that are missing or damaged, with the reason.
         counts: of rows or images, by split.
-        folder: where the images lie, if they stay where the user has them.
+        folder: of the images, if they remain in the user's folder.
     """
 
     name: str
@@ -51,9 +49,7 @@ class Manifest:
 
 
 def variant_of(path: Path) -> str | None:
-    """The variant of a file or folder of prepared data; None for published data and for a user's
-    files.
-    """
+    """Return the variant of prepared data; None for published data and a user's files."""
     for folder in (path, *path.parents[:3]):  # senteval/STS/STSBenchmark/sts-dev.csv is the deepest
         manifest = read_manifest(folder)
         if manifest is not None:
@@ -62,14 +58,12 @@ def variant_of(path: Path) -> str | None:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write the record of the data in ``folder``."""
+    """Write the manifest of the data in ``folder``."""
     write_json(folder / MANIFEST, asdict(manifest))
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The record of the data in ``folder``; None if it has none, as when a user has put the data
-    there.
-    """
+    """Return the manifest of the data in ``folder``; None if there is none."""
     try:
         return Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
@@ -80,21 +74,21 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name is none of the user's."""
-    return name.startswith(".") or name.casefold() in _OF_SYSTEMS
+    """Return whether the name is that of a hidden or system file."""
+    return name.startswith(".") or name.casefold() in _SYSTEM_NAMES
 
 
 def folder_names(folder: Path) -> list[str]:
-    """Names of the folders in one that are the user's, such as classes, sorted."""
+    """Return the sorted names of the subfolders that are not hidden, such as classes."""
     return sorted(
         path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name)
     )
 
 
 def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the images in a class's folder, and of the user's other files, sorted.
+    """Return the sorted names of the images in a folder, and of its other visible files.
 
-    An image's index in its data set depends on this order.
+    The index of an image in its data set depends on this order.
     """
     images = []
     others = []

@@ -1,15 +1,14 @@
-"""Tables as rows under named columns: files, data sets of ``datasets``, and lists from Python.
+"""Read tables with named columns: files, data sets of ``datasets``, and Python lists.
 
-The ending of a file decides how it is read, and nothing is inferred from its content. All files
-are in UTF-8.
+The extension of a file decides how it is read. All files are in UTF-8.
 
-- ``.csv``: commas, and quotation marks around cells that need them (RFC 4180).
-- ``.tsv``: tabs; a quotation mark is a character like others, as in GLUE's files.
-- ``.jsonl``: an object a line; the first one names the columns.
+- ``.csv``: commas and quotation marks, as in RFC 4180.
+- ``.tsv``: tabs without quotation marks, as in GLUE's files.
+- ``.jsonl``: one object per line; the first one names the columns.
 - ``.parquet``.
 
-``datasets`` reads none of these files here: it infers the types of cells, takes names of files as
-patterns, and knows its copies by name and time.
+``datasets`` does not read these files: it infers the types of cells, takes file names as patterns,
+and identifies its cached copies by name and time.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from dystress_text.io.text_lines import UNPACK_ERRORS, ending_of, open_text
 if TYPE_CHECKING:
     from datasets import Dataset
 
-MAX_CELL = 1 << 26  # characters; an unpaired quotation mark makes one cell of all that follows
-BATCH = 1000  # rows; many times faster than row after row
+MAX_CELL = 1 << 26  # characters; an unpaired quotation mark puts the rest of the file in one cell
+BATCH = 1000  # rows
 DIALECTS: dict[str, dict[str, Any]] = {
     ".csv": {"strict": True},
     ".tsv": {"strict": True, "delimiter": "\t", "quoting": csv.QUOTE_NONE},
@@ -49,26 +48,26 @@ Columns = Sequence[str] | None  # those to read; None for all
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under named columns, which can be read again and again."""
+    """Rows under named columns, which can be read repeatedly."""
 
-    source: str  # for messages: a file, a data set, a list
+    source: str  # in messages
     columns: tuple[str, ...]
     read: Callable[[Columns], Iterator[Record]]  # may yield further columns too
 
     def rows(self, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Yield the cells of these columns, row after row; None where a row lacks one."""
+        """Yield the cells of these columns, row by row; None for a missing one."""
         with _readable(self.source):
             for record in self.read(columns):
                 yield tuple(map(record.get, columns))
 
 
 def is_table(source: str) -> bool:
-    """Return whether a source is a table, by its ending, or names a data set on the hub."""
+    """Return whether a source is a table, by its extension, or a data set on the hub."""
     return ending_of(source) in READERS or is_hub_name(source)
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether a name has the form ``owner/name``, has no ending, and is no file here."""
+    """Return whether a name is ``owner/name`` without an extension, and not a local file."""
     parts = name.split("/")
     if len(parts) != 2 or not all(parts) or name.startswith((".", "~")):
         return False
@@ -76,7 +75,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def open_table(source: str, split: str = "train") -> Table:
-    """Open a file with an ending in :data:`READERS`, or ``split`` of a data set on the hub."""
+    """Open a file with an extension in :data:`READERS`, or a split of a data set on the hub."""
     if is_hub_name(source):
         return dataset_table(_from_hub(source, split), source)
     read = partial(READERS[ending_of(source)], Path(source))
@@ -102,8 +101,8 @@ def python_table(texts: object) -> Table:
     """Return the table of a list of strings, pairs or triplets, or of a ``datasets.Dataset``.
 
     A list may be a tuple, a pandas Series or an array. Its columns are ``text``, or ``anchor``,
-    ``positive``, ``negative``, ``negative_2`` and so on. Errors name the place and the type, and
-    never the data.
+    ``positive``, ``negative``, ``negative_2`` and so on. Errors name the index and type of an item,
+    but not its content.
     """
     listed = getattr(texts, "tolist", lambda: texts)()
     if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
@@ -158,7 +157,7 @@ def _from_hub(name: str, split: str) -> Dataset:
     import datasets  # slow to import
 
     if not hub_reachable():
-        raise DataError(f"no file {name!r}, and no hub to look for a data set of that name")
+        raise DataError(f"no file {name!r}, and the hub cannot be reached")
     datasets.disable_progress_bars()
     try:
         return datasets.load_dataset(name, split=split)
@@ -179,13 +178,13 @@ def _readable(source: str) -> Iterator[None]:
 
 
 def _lines(path: Path, newline: str) -> Iterator[str]:
-    """Yield lines with their ends; a line longer than a cell may be comes in pieces."""
+    """Yield lines with their line feeds, in pieces if longer than ``MAX_CELL``."""
     with io.TextIOWrapper(open_text(path), encoding="utf-8-sig", newline=newline) as text:
         yield from iter(partial(text.readline, MAX_CELL), "")
 
 
 def _delimited(path: Path, _: Columns) -> Iterator[Record]:
-    """Yield the rows of a .csv or .tsv file that are not blank; all cells are strings."""
+    """Yield the non-blank rows of a .csv or .tsv file; all cells are strings."""
     limit = csv.field_size_limit(MAX_CELL)  # of the whole process
     reader = csv.DictReader(_lines(path, ""), **DIALECTS[ending_of(path)])
     try:
@@ -231,7 +230,7 @@ def _records(batch: Mapping[str, list[Any]]) -> Iterator[Record]:
 
 def _check_names(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
-        raise ValueError(f"its header names a column twice: {', '.join(names)}")
+        raise ValueError(f"duplicate column names: {', '.join(names)}")
 
 
 READERS: dict[str, Callable[[Path, Columns], Iterator[Record]]] = {

@@ -1,4 +1,4 @@
-"""Read texts with one sentence a line, in bounded memory, and count what is left out."""
+"""Read texts with one sentence per line in bounded memory, and count skipped lines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ OPENERS: dict[str, Callable[..., object]] = {
     ".xz": lzma.open,
     ".bz2": bz2.open,
 }
-UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # categories of characters: controls and spaces
-# of a character class: Thai, Lao, Burmese, Khmer, Chinese and Japanese stand without spaces
+UNSEEN = {"Cc", "Cf", "Zl", "Zp", "Zs"}  # Unicode categories of controls and spaces
+# for a regular expression: scripts without spaces (Thai, Lao, Burmese, Khmer, Chinese, Japanese)
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff"
@@ -33,31 +33,31 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 @dataclass
 class CorpusReport:
-    """What the lines of a text are: each a sentence, or left out for exactly one reason.
+    """Counts of the lines of a text: each is a sentence, or skipped for one reason.
 
-    Of rows with several texts each text is a line. Duplicates, cut and short ones are counted as
-    samples: lines, documents or rows.
+    In a table each cell is a line. ``duplicates``, ``truncated`` and ``short`` count samples:
+    lines, documents or rows.
     """
 
     sha256: str = ""  # of the lines
-    unit: str = "sentence"  # a sample: that, a document between blank lines, or a row of a table
-    columns: int = 1  # sentences of a sample
+    unit: str = "sentence"  # of samples: sentence, document or row
+    columns: int = 1  # sentences per sample
     lines: int = 0
     sentences: int = 0  # lines kept
-    empty: int = 0  # left out, nothing to be seen
-    over_long: int = 0  # left out, more than MAX_LINE_BYTES
-    invalid_utf8: int = 0  # left out
-    nul: int = 0  # left out, with a NUL byte
+    empty: int = 0  # skipped
+    over_long: int = 0  # skipped, more than MAX_LINE_BYTES
+    invalid_utf8: int = 0  # skipped
+    nul: int = 0  # skipped, with a NUL byte
     duplicates: int = 0  # kept, equal to an earlier one
-    truncated: int = 0  # kept, but cut to the training length in tokens
-    short: int = 0  # kept, but too short to be cropped, and so used whole
-    tokens: int = 0  # of the sentences, special tokens left out
-    unknown: int = 0  # tokens that stand for what the tokenizer does not know
-    equal: float = 0.0  # share of sentences with the tokens of an earlier one that is another text
-    crops: int = 0  # where tokens, unknown and equal are those of some crops, how many
+    truncated: int = 0  # kept, but cut to the training length
+    short: int = 0  # kept, but used whole, as too short for crops
+    tokens: int = 0  # without special tokens
+    unknown: int = 0  # unknown tokens
+    equal: float = 0.0  # share of sentences with the tokens of a different earlier one
+    crops: int = 0  # number of crops, if tokens, unknown and equal are estimated from crops
 
     def summary(self, dropped: bool = False) -> str:
-        """One line for the user; of ``dropped`` duplicates another line says how many."""
+        """Return one line for the user; ``dropped`` if duplicates are reported elsewhere."""
         counts = {
             "empty (left out)": self.empty,
             f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
@@ -87,7 +87,7 @@ class CorpusReport:
 def read_sentences(
     lines: Iterable[bytes], report: CorpusReport, most: int | None = None
 ) -> Iterator[str]:
-    """At most ``most`` sentences, one a line; counts the lines of each kind in ``report``.
+    """Yield at most ``most`` sentences, one per line, and count the lines in ``report``.
 
     Only a line feed ends a line; a carriage return before it is dropped.
     """
@@ -120,19 +120,19 @@ def read_sentences(
 
 
 def is_blank(text: str) -> bool:
-    """Return whether a text has nothing but spaces, of any width, and control characters."""
+    """Return whether a text has only spaces and control characters."""
     return all(unicodedata.category(character) in UNSEEN for character in text)
 
 
 def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the documents of a stream, which blank lines separate, as one line each.
+    """Yield the documents of a stream, separated by blank lines, as one line each.
 
-    A document ends where a line would make it longer than 65,536 bytes; a longer line stays alone,
-    and is too long as a document.
+    Split a document before the line that would make it longer than 65,536 bytes. A longer line is
+    a document of its own, which readers skip.
     """
     document = b""
     for line in bounded_lines(stream):
-        if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # else it is a beginning only
+        if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # otherwise the line is truncated
             line = line.strip()
         if is_blank(line.decode(errors="replace")):
             line = b""
@@ -145,9 +145,9 @@ def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a stream; of one that is too long only the beginning, which is too long too.
+    """Yield the lines of a stream, without a byte order mark.
 
-    A byte order mark is dropped.
+    Truncate a long line to ``MAX_LINE_BYTES`` + 1 bytes, so that readers still see it as too long.
     """
     if stream.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         stream.seek(0)
@@ -159,11 +159,11 @@ def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def ending_of(source: str | Path) -> str:
-    """Return the ending of a file's name in lower case, without that of a compressed file."""
+    """Return the extension of a file in lower case, without that of a compression."""
     path = Path(str(source).lower())
     return Path(path.stem).suffix if path.suffix in OPENERS else path.suffix
 
 
 def open_text(path: Path) -> BinaryIO:
-    """Open a file, decompressed if its ending says so; reading may raise ``UNPACK_ERRORS``."""
+    """Open a file, decompressed by its extension; reading may raise ``UNPACK_ERRORS``."""
     return cast(BinaryIO, OPENERS.get(path.suffix.lower(), open)(path, "rb"))

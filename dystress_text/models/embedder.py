@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
-from dystress_text.io.atomic import replaced_files
+from dystress_text.io.atomic import atomic_files
 from dystress_text.models.loading import (
     prompts_of,
     quiet,
@@ -125,7 +125,7 @@ class Embedder(nn.Module):
         Files of an earlier model in the folder are replaced when all new files are complete.
         """
         save = save_static if is_static(self.model) else save_model
-        with quiet(), replaced_files(folder) as complete, merged_adapters(self.model):
+        with quiet(), atomic_files(folder) as complete, merged_adapters(self.model):
             save(self.model, complete)
 
 

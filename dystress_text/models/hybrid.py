@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.io.atomic import replaced_files, write_json
+from dystress_text.io.atomic import atomic_files, write_json
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid_module import HybridEmbedding, joined
 from dystress_text.models.loading import (
@@ -76,7 +76,7 @@ def hybrid_part(model: SentenceTransformer) -> HybridEmbedding | None:
 def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
     """Save a hybrid model with the file of its module, so that it loads without this package."""
     file = Path(hybrid_module.__file__)
-    with quiet(), replaced_files(folder) as complete:
+    with quiet(), atomic_files(folder) as complete:
         model.save(str(complete), create_model_card=False)
         shutil.copyfile(file, complete / file.name)
         _name_modules(complete, lambda kind: f"{file.stem}.{kind}")

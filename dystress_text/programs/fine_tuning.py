@@ -39,13 +39,13 @@ from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.training.accelerator import (
     StopSignals,
     describe,
-    gather_of,
-    keep_few_kernels,
-    keep_fp32,
+    disable_tf32,
+    limit_kernel_caches,
     make_accelerator,
+    make_gather,
     on_main_process,
 )
-from dystress_text.training.global_state import left_as_they_were
+from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import TEXT_PROGRAM, write_record
@@ -113,9 +113,9 @@ def fine_tune(
     output = Path(settings.training.output_dir)
     if settings.text.push_to_hub is not None:
         check_push(settings.text.push_to_hub)
-    with left_as_they_were(), quiet():
-        keep_few_kernels()
-        keep_fp32()
+    with restored_global_state(), quiet():
+        limit_kernel_caches()
+        disable_tf32()
         accelerator = make_accelerator(settings.training)
         with open_run(accelerator, settings.training, settings.asked()) as (folder, finished):
             if finished is not None:
@@ -175,7 +175,7 @@ def _loss_on_device(
             "loss", "hard_negative_weight: there are no hard negatives; --supervised reads them"
         )
     loss = copy.deepcopy(loss).to(accelerator.device)
-    loss.gather = gather_of(accelerator)
+    loss.gather = make_gather(accelerator)
     return loss
 
 

@@ -1,5 +1,4 @@
-"""The loop for any task: trainer, devices and processes, checkpoints, the folder of a run, options
-of loop and loss.
+"""Train any task: the loop, devices and processes, checkpoints, the run folder, and options.
 
-Knows no text and no image. May import: core, cli, files.
+Knows no text and no image. May import: losses, cli, io.
 """

@@ -1,4 +1,4 @@
-"""A setting of the C library's allocator for training on a CPU."""
+"""Tune the C library's allocator for training on a CPU."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from contextlib import contextmanager
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 _MMAP_MAX = -4
-# glibc raises both thresholds to these by itself as blocks are freed, until mallopt sets one
+# glibc raises both thresholds to these values as blocks are freed, until mallopt sets one
 _HIGHEST_MMAP_THRESHOLD = 32 * 2**20
 _HIGHEST_TRIM_THRESHOLD = 64 * 2**20
 _DEFAULT_MMAP_MAX = 65_536
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[None]:
-    """Make glibc keep freed memory for the next allocation; at the end, return it to the system.
+def keep_freed_memory() -> Iterator[None]:
+    """Let glibc reuse freed memory in this context, and return it to the system at the end.
 
-    By default glibc maps, zeroes and unmaps each large tensor anew: half of the step of a static
-    model goes into the page faults of its gradient, and 15 % of a ResNet's step. It reads
-    environment variables for the same before Python starts, too early for a program to set them.
+    By default glibc maps, zeroes and unmaps each large tensor: page faults of the gradient take
+    half of a static model's step and 15 % of a ResNet's. glibc reads the environment variables for
+    this before Python starts.
     """
     try:
         library = ctypes.CDLL(None)

@@ -1,6 +1,4 @@
-"""A batch: its samples, their loading while the device works, its embeddings, and their gradient
-chunk by chunk.
-"""
+"""Order, load and embed batches, and compute their gradient chunk by chunk."""
 
 from __future__ import annotations
 
@@ -29,11 +27,10 @@ AHEAD = 2  # batches that are loaded in advance
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """The samples of each batch: a new permutation each epoch, which depends only on the seed and
-    the epoch.
+    """The order of samples: a permutation for each epoch, seeded by the seed and the epoch.
 
-    The global batches are the same for any number of processes, which take shares in the order of
-    the ranks. Samples that do not fill the last batch of an epoch are left out of that epoch.
+    The global batches do not depend on the number of processes; each rank takes its share. An
+    incomplete last batch is dropped.
     """
 
     size: int
@@ -48,18 +45,18 @@ class BatchOrder:
             raise ParameterError("train_batch_size", reason)
 
     def __len__(self) -> int:
-        """Number of batches per epoch."""
+        """Return the number of batches per epoch."""
         return self.size // self.batch_size
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Sample indices of this process, (batches, batch_size / world_size)."""
+        """Return the sample indices of this process, (batches, batch_size / world_size)."""
         order = np.random.default_rng([self.seed, epoch]).permutation(self.size)
         by_rank = order[: len(self) * self.batch_size].reshape(len(self), self.world_size, -1)
         return np.ascontiguousarray(by_rank[:, self.rank])
 
 
 def count_steps(batches: int, settings: TrainingSettings) -> tuple[int, int]:
-    """Optimiser steps per epoch, and of the whole run."""
+    """Return the number of optimiser steps per epoch and of the run."""
     accumulation = settings.gradient_accumulation_steps
     per_epoch = batches // accumulation
     if per_epoch == 0:
@@ -72,18 +69,17 @@ def count_steps(batches: int, settings: TrainingSettings) -> tuple[int, int]:
     return per_epoch, min(steps, most) if most > 0 else steps
 
 
-def load_ahead(
+def prefetch(
     load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device
 ) -> Iterator[Batch]:
-    """Batches on ``device``, in order; a thread loads each on the CPU while earlier ones are in
-    use.
+    """Yield batches on ``device`` in order, while a thread loads the next ones on the CPU.
 
-    To a CUDA device it is copied from pinned memory without waiting for the device.
+    Copies to a CUDA device are asynchronous, from pinned memory.
     """
 
     def load_pinned(item: T) -> Batch:
         batch = load(item)
-        return _moved(batch, Tensor.pin_memory) if device.type == "cuda" else batch
+        return _map_tensors(batch, Tensor.pin_memory) if device.type == "cuda" else batch
 
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
         waiting: deque[Future[Batch]] = deque()
@@ -96,17 +92,18 @@ def load_ahead(
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch with its tensors on a device; to CUDA without waiting."""
-    return _moved(batch, lambda tensor: tensor.to(device, non_blocking=True))
+    """Return the batch with its tensors on a device; the copy to CUDA is asynchronous."""
+    return _map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 
-def _moved(batch: Batch, move: Callable[[Tensor], Tensor]) -> Batch:
-    return {name: move(x) if isinstance(x, Tensor) else x for name, x in batch.items()}
+def _map_tensors(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
+    return {name: function(x) if isinstance(x, Tensor) else x for name, x in batch.items()}
 
 
 class Embeddings(NamedTuple):
-    """What a task makes of a batch: its views, (n, dim) each, and what else the loss takes, with a
-    row for each sample or an entry for each chunk.
+    """The views of a batch, (n, dim) each, and further inputs of the loss.
+
+    The latter have a row for each sample or an entry for each chunk.
     """
 
     views: tuple[Tensor, ...]
@@ -122,10 +119,12 @@ def backward_in_chunks(
 ) -> Tensor:
     """Add the gradient of the whole batch's loss to the weights, and return the loss.
 
-    Gradient caching (Gao et al., RepL4NLP 2021): the chunks are embedded without a graph, the loss
-    of all embeddings gives the gradient of each, and each chunk is embedded again, with the same
-    random numbers, to propagate it to the weights. Processes exchange gradients once, in the
-    backward pass of the last chunk. Call it within ``accelerator.accumulate(model)``.
+    This is gradient caching (Gao et al., RepL4NLP 2021). Embed the chunks without a graph, and
+    compute the gradient of the loss with respect to all embeddings. Then embed each chunk again,
+    with the same random numbers, to propagate its gradient to the weights. Processes exchange
+    gradients once, in the backward pass of the last chunk.
+
+    Call it within ``accelerator.accumulate(model)``.
     """
     generators: list[Any] = [torch]
     if accelerator.device.type != "cpu":
@@ -136,14 +135,14 @@ def backward_in_chunks(
         for batch in chunks:
             states.append([generator.get_rng_state() for generator in generators])
             cache.append(embed(model, batch))
-    # of each tensor, by chunk
+    # for each tensor, its chunks
     pieces = list(zip(*((*chunk.views, *chunk.others) for chunk in cache), strict=True))
     whole = [torch.cat(of_chunks) for of_chunks in pieces]
     whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in whole]
     count = len(cache[0].views)
     loss = loss_of(Embeddings(tuple(whole[:count]), tuple(whole[count:])))
     accelerator.backward(loss)  # to the embeddings, scaled for accumulation and fp16
-    gradients = [  # for each tensor with a gradient, one per chunk
+    gradients = [  # for each tensor with a gradient, its chunks
         torch.split(tensor.grad, [len(piece) for piece in of_chunks])
         for tensor, of_chunks in zip(whole, pieces, strict=True)
         if tensor.grad is not None

@@ -1,9 +1,8 @@
-"""The checkpoints of a run: accelerate's ``save_state`` with two files more, written aside and
-renamed.
+"""Write and load the checkpoints of a run.
 
-accelerate would unpickle registered objects whatever they hold, so the task's state is kept as
-safetensors and the progress as JSON. What accelerate writes itself it loads with ``weights_only``,
-so that no file can run code.
+A checkpoint is accelerate's ``save_state``, the task's state as safetensors and the progress as
+JSON. accelerate loads its own files with ``weights_only``, but would unpickle registered objects,
+so none are registered: no file can run code.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from accelerate.utils import load
 from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.io.atomic import disk_errors
+from dystress_text.io.atomic import raise_disk_errors
 from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.run_folder import (
     STAGING,
@@ -28,7 +27,7 @@ from dystress_text.training.run_folder import (
     differences,
     write_record,
 )
-from dystress_text.training.run_record import INTERRUPTED, NEW
+from dystress_text.training.run_record import INTERRUPTED, NOT_STARTED
 from dystress_text.training.settings import FREE_OPTIONS, TrainingSettings
 from dystress_text.training.task import Run
 
@@ -36,30 +35,35 @@ _STATE = "training_state.json"
 _TASK = "task.safetensors"
 _RESUME = "resume_from_checkpoint"
 _KEPT = 2  # checkpoints, the newest ones
-_OVERFLOWS = 50  # so many skipped steps in a row end an fp16 run
+_OVERFLOWS = 50  # consecutive skipped steps that end an fp16 run
 
 
 @dataclass
 class TrainingState:
-    """The state of a run besides tensors."""
+    """The progress of a run."""
 
     step: int = 0  # optimiser steps done
     best_metric: float | None = None  # the metric of the best model
     best_step: int | None = None  # the step of the best model
     metrics: dict[str, float] = field(default_factory=dict)  # all metrics of the best model
-    # what the loss had learned at the best model
+    # parameters of the loss at the best model
     learned: dict[str, float] = field(default_factory=dict)
     train_seconds: float = 0.0  # spent in steps
-    losses: list[float] = field(default_factory=list)  # read from the device and not logged yet
+    losses: list[float] = field(default_factory=list)  # not yet logged
     skipped_steps: int = 0  # by fp16, because the gradient overflowed
-    spread: float = 0.0  # of the probe's vectors before the first step
-    skipped_in_row: int = 0  # the number of skipped steps since the last step that was not skipped
+    spread: float = 0.0  # of the probe's embeddings before the first step
+    skipped_in_row: int = 0  # consecutive skipped steps
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
-        """Add the losses of a step's batches; returns why the run cannot go on after the step, if
-        it cannot.
+        """Add the losses of a step's batches.
 
-        The norm is 0 where the gradient was not clipped.
+        Args:
+            losses: one per batch.
+            norm: of the gradient; 0 if it was not clipped.
+            fp16: whether a gradient that is not finite is an overflow.
+
+        Returns:
+            The reason to stop the run, or None.
         """
         if fp16 and not math.isfinite(norm):
             self.skipped_steps += 1
@@ -78,9 +82,7 @@ class TrainingState:
 
 
 class Checkpoints:
-    """Writes and loads the state of a run, whose options and data must be the same when it is
-    resumed.
-    """
+    """Write and load the state of a run, which resumes only with the same options and data."""
 
     def __init__(
         self, run: Run, settings: TrainingSettings, accelerator: Accelerator, folder: Path
@@ -100,7 +102,7 @@ class Checkpoints:
         }
 
     def write(self, state: TrainingState) -> None:
-        """Write everything to a new folder, and remove the oldest; call it on all processes."""
+        """Write a checkpoint and remove the oldest. Call it on all processes."""
         staging = self.output / STAGING
         final = self.output / f"checkpoint-{state.step}"
 
@@ -111,7 +113,7 @@ class Checkpoints:
             (staging / _STATE).write_text(json.dumps(content), encoding="utf-8")
             shutil.rmtree(final, ignore_errors=True)
             staging.rename(final)
-            if self.record.get("state") == NEW:
+            if self.record.get("state") == NOT_STARTED:
                 self.record["state"] = INTERRUPTED
                 write_record(self.output, self.record)
             for old in checkpoint_folders(self.output)[_KEPT:]:
@@ -119,17 +121,19 @@ class Checkpoints:
 
         on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
         try:
-            with disk_errors(self.output):
+            with raise_disk_errors(self.output):
                 self.accelerator.save_state(str(staging))
-        except RuntimeError as error:  # what torch says of a file that cannot be written
+        except RuntimeError as error:  # torch cannot write a file
             raise OSError(reason_of(error)) from error
         self.accelerator.wait_for_everyone()  # every process writes its own random state
-        with disk_errors(self.output):
+        with raise_disk_errors(self.output):
             on_main_process(self.accelerator, finish)
 
     def find(self) -> tuple[Path | None, TrainingState]:
-        """The newest checkpoint if the run resumes, and where it goes on. A checkpoint of another
-        run is refused.
+        """Return the newest checkpoint, if the run resumes, and its progress.
+
+        Raises:
+            ParameterError: the checkpoint is damaged or of another run.
         """
         folders = checkpoint_folders(self.output)
         if not self.settings.resumes or not folders:
@@ -148,9 +152,7 @@ class Checkpoints:
         return folder, state
 
     def load(self, folder: Path) -> None:
-        """Load everything except the :class:`TrainingState` and the learning rate, which follows
-        from its step.
-        """
+        """Load everything but :class:`TrainingState` and the learning rate, which depends on it."""
         try:
             self.accelerator.load_state(str(folder))
             self.task.load_state_dict(load_file(folder / _TASK))
@@ -158,9 +160,9 @@ class Checkpoints:
             pairs = [(stored["torch_manual_seed"], torch.get_rng_state())]
             device = self.accelerator.device
             if device.type == "cuda":
-                of_devices = stored["torch_cuda_manual_seed"]
-                pairs.append((of_devices[device.index or 0], torch.cuda.get_rng_state(device)))
-            # accelerate only logs it
+                states = stored["torch_cuda_manual_seed"]
+                pairs.append((states[device.index or 0], torch.cuda.get_rng_state(device)))
+            # accelerate only logs this failure
             if not all(torch.equal(*pair) for pair in pairs):
                 raise ValueError("the random state was not loaded")
         except Exception as error:  # the libraries raise many kinds
@@ -169,5 +171,5 @@ class Checkpoints:
 
 def _unreadable(folder: Path, error: Exception) -> ParameterError:
     reason = f"{folder} cannot be loaded: {reason_of(error)}"
-    advice = "without this folder the run goes on from the one before"
+    advice = "remove this folder to resume from the checkpoint before"
     return ParameterError(_RESUME, f"{reason}; {advice}")

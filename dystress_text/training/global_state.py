@@ -1,6 +1,4 @@
-"""What a run changes in its process, and puts back: it may be a function call in somebody's
-notebook.
-"""
+"""Restore the global state that a run changes, since it may be called in a notebook."""
 
 from __future__ import annotations
 
@@ -14,42 +12,40 @@ import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch.utils import deterministic
 
-from dystress_text.training.allocator import freed_memory_kept
+from dystress_text.training.allocator import keep_freed_memory
 
 
 @contextmanager
-def left_as_they_were() -> Iterator[None]:
-    """Put back random numbers, torch's choice of kernels, and accelerate's state and words, as they
-    were before.
-    """
-    # by the user; else the next run may have another precision
-    begun = bool(PartialState._shared_state)
+def restored_global_state() -> Iterator[None]:
+    """Restore random states, torch's kernel settings, and accelerate's state and log level."""
+    # reset accelerate's state, unless the user created it: the next run may differ in precision
+    initialized = bool(PartialState._shared_state)
     python = random.getstate()
     numpy = np.random.get_state()
     strict = torch.are_deterministic_algorithms_enabled()
     attention: bool = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     benchmark = torch.backends.cudnn.benchmark
-    of_convolutions = torch.backends.cudnn.allow_tf32
-    of_products = torch.backends.cuda.matmul.allow_tf32
+    convolution_tf32 = torch.backends.cudnn.allow_tf32
+    matmul_tf32 = torch.backends.cuda.matmul.allow_tf32
     filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     log = logging.getLogger("accelerate.utils.other")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
-    # torch takes all of them by itself, but warns where there are several
+    # by default torch forks all devices, with a warning if there are several
     devices = range(torch.cuda.device_count()) or None
     try:
-        with torch.random.fork_rng(devices), freed_memory_kept():
+        with torch.random.fork_rng(devices), keep_freed_memory():
             yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
         log.setLevel(level)
-        if not begun:
+        if not initialized:
             AcceleratorState._reset_state(reset_partial_state=True)
             GradientState._reset_state()
         torch.use_deterministic_algorithms(strict)
         torch.backends.cuda.enable_cudnn_sdp(attention)
         torch.backends.cudnn.benchmark = benchmark
-        torch.backends.cudnn.allow_tf32 = of_convolutions
-        torch.backends.cuda.matmul.allow_tf32 = of_products
+        torch.backends.cudnn.allow_tf32 = convolution_tf32
+        torch.backends.cuda.matmul.allow_tf32 = matmul_tf32
         deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

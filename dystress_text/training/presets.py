@@ -1,8 +1,7 @@
-"""Presets and options: a preset's settings replace a program's defaults, and the options that are
-given override them.
+"""Combine the settings of a preset with the options that are given.
 
-A preset may stand for a row of the paper's tables; a run's record then says in what the run differs
-from that row.
+A preset may reproduce a row of the paper's tables; the record of a run then says how its options
+differ from that row.
 """
 
 from __future__ import annotations
@@ -21,47 +20,50 @@ from dystress_text.training.settings import FREE_OPTIONS
 if TYPE_CHECKING:
     from dystress_text.losses.objectives import Objective
 
-PAPER = "paper"  # the entry of the record
+PAPER = "paper"  # key in run.json
 _LENGTH = {"max_steps", "num_train_epochs"}
-# options that no row has: places and logs, chance, and how the same numbers are computed
-_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk"}
-_NOT_OF_A_ROW -= {"train_file", "dataset", "train_list"}
+# options that do not define a row: paths, logs, the seed, and how the loss is computed
+_ROW_FREE = {*FREE_OPTIONS, "seed", "grad_cache_chunk"} - {"train_file", "dataset", "train_list"}
 
 
 @dataclass(frozen=True)
 class Preset:
     """Settings with a description."""
 
-    about: str  # what the settings are for, and the row of the paper's table that they reproduce
+    description: str  # one line, with the row of the paper's table that they reproduce
     settings: dict[str, Any]  # values by option name; other options keep their defaults
-    # such as ``Table stsresall, row MACL (repro.)``; ``about`` has the first
+    # such as ``Table stsresall, row MACL (repro.)``
     rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Program:
-    """What a training program can be told: its options, in groups, and its presets."""
+    """The options and presets of a training program."""
 
     groups: Sequence[type]  # dataclasses whose fields are the options
     presets: Mapping[str, Preset]
-    default: str  # name of the preset that holds if none is named
-    of_loss: Collection[str] = ()  # options of a preset that do not hold if another loss is given
-    not_of_a_row: Collection[str] = ()  # options of this program that no row of the tables has
+    default: str  # name of the default preset
+    loss_options: Collection[str] = ()  # of a preset, dropped if another loss is given
+    row_free_options: Collection[str] = ()  # that do not define a row of the paper
 
     def listing(self) -> str:
-        """A line for each preset: its name and what it stands for."""
+        """Return one line per preset: its name and description."""
         width = max(map(len, self.presets))
-        lines = [f"{name.ljust(width)}  {preset.about}" for name, preset in self.presets.items()]
+        lines = [
+            f"{name.ljust(width)}  {preset.description}" for name, preset in self.presets.items()
+        ]
         return "\n".join(lines)
 
     @property
     def options(self) -> dict[str, Field[Any]]:
-        """All options by name."""
+        """Return all options by name."""
         return {entry.name: entry for group in self.groups for entry in fields(group)}
 
     def settings(self, given: Mapping[str, Any]) -> tuple[list[Any], Objective, str]:
-        """One instance of each group, the loss, and the name of the preset, from the options that
-        are given.
+        """Return an instance of each group, the loss and the preset's name for the given options.
+
+        Raises:
+            ParameterError: an option or the preset is unknown, or a value is invalid.
         """
         options = dict(given)
         name = options.pop("preset", None) or self.default
@@ -73,11 +75,11 @@ class Program:
         for option in options:
             if option not in self.options and option != "temp":
                 raise ParameterError(option, f"unknown option{meant(option, self.options)}")
-        left_out = set(self.of_loss if "loss" in options else ())
+        dropped = set(self.loss_options if "loss" in options else ())
         if options.keys() & _LENGTH:
-            left_out |= _LENGTH
-        of_preset = self.presets[name].settings.items()
-        values = {key: value for key, value in of_preset if key not in left_out} | options
+            dropped |= _LENGTH
+        defaults = self.presets[name].settings.items()
+        values = {key: value for key, value in defaults if key not in dropped} | options
         wanted = values["loss"]
         tau = values.pop("temp", None)
         values["loss"] = str(wanted)
@@ -100,7 +102,7 @@ class Program:
 
 
 def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
-    """Return the loss of a run; ``temp`` replaces the preset's temperature, if no loss is named."""
+    """Return the loss; ``tau`` (``--temp``) replaces the preset's temperature."""
     from dystress_text.losses.objectives import Objective, loss
     from dystress_text.losses.registry import LossError, parameters
 
@@ -129,7 +131,7 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Adds the preset's default to the help of an option that does not mention it."""
+    """Add the preset's default to the help of an option that does not mention it."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
@@ -142,9 +144,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class _Help(argparse.Action):
-    """``--help`` and ``--help all``; ``const`` has the program and the options that the former
-    shows.
-    """
+    """Print help for common options, or all; ``const`` is the program and the common options."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object
@@ -168,8 +168,9 @@ def parse_options(
     common: Collection[str] = (),
     elsewhere: str = "",
 ) -> dict[str, Any]:
-    """The options that a command line gives, by name; ``--help`` shows those in ``common``,
-    ``--help all`` all.
+    """Parse a command line into options by name.
+
+    ``--help`` shows the options in ``common``, and ``--help all`` all of them.
     """
     parser = SettingsParser(
         program.groups,
@@ -182,44 +183,33 @@ def parse_options(
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add = parser.add_argument
     absent = argparse.SUPPRESS
-    about = f"Settings by name; default {program.default}. --list_presets shows all."
-    add("--preset", metavar="NAME", default=absent, help=about)
-    about = "Show the presets with the table and row that each stands for, and exit."
-    add("--list_presets", action="version", version=program.listing(), help=about)
-    about = "A constant temperature for the preset's objective."
-    add("--temp", type=float, metavar="X", default=absent, help=about)
+    help = f"Named settings; default {program.default}. --list_presets shows all."
+    add("--preset", metavar="NAME", default=absent, help=help)
+    help = "Show the presets with the paper's rows that they reproduce, and exit."
+    add("--list_presets", action="version", version=program.listing(), help=help)
+    help = "A constant temperature for the preset's loss."
+    add("--temp", type=float, metavar="X", default=absent, help=help)
     shown = ("preset", "list_presets", "help", "temp", *common) if common else ()
-    about = f"Show the usual options, or all {len(program.options)}, and exit."
-    const = (program, shown)
-    add(
-        "-h",
-        "--help",
-        action=_Help,
-        nargs="?",
-        const=const,
-        metavar="all",
-        default=absent,
-        help=about,
-    )
+    help = f"Show the common options, or all {len(program.options)}, and exit."
+    more: dict[str, Any] = {"nargs": "?", "const": (program, shown), "metavar": "all"}
+    add("-h", "--help", action=_Help, default=absent, help=help, **more)
     return vars(parser.parse_args(argv))
 
 
 def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The record's entry about the row that a preset stands for, and in what the options of a run
-    differ from it.
-    """
+    """Return the record's entry: a preset's rows, and how the options of a run differ from them."""
     preset = program.presets[run["preset"]]
     if not preset.rows:
         return {}
     row = {name: preset.settings.get(name, default_of(x)) for name, x in program.options.items()}
-    compared = row.keys() - _NOT_OF_A_ROW - set(program.not_of_a_row)
+    compared = row.keys() - _ROW_FREE - set(program.row_free_options)
     changed = [name for name in row if name in compared and run[name] != row[name]]
     differs = ", ".join(f"--{name} {run[name]} (row: {row[name]})" for name in changed)
     return {PAPER: {"rows": list(preset.rows), "differs": differs}}
 
 
-def said_of(paper: PaperRow) -> str:
-    """Return the first row and in what a run differs from it; empty where there is none."""
+def describe_row(paper: PaperRow) -> str:
+    """Return the first row and how a run differs from it; empty without a row."""
     if not paper.rows:
         return ""
     if not paper.differs:

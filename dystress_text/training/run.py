@@ -1,6 +1,4 @@
-"""What a run of text or of images does around its loop: the folder, errors before the first step,
-and what the loop adds to the record.
-"""
+"""Open the folder of a run, and write its record before and after training."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from dystress_text.errors import TrainingError
 from dystress_text.io.paths import revision
 from dystress_text.training.accelerator import (
     describe,
-    failure_of,
+    describe_failure,
     on_main_process,
     peak_memory,
 )
@@ -25,10 +23,10 @@ from dystress_text.training.run_record import FINISHED
 from dystress_text.training.run_state import (
     REPLACING,
     choose_folder,
+    finish_replacement,
     finished_record,
     locked_folder,
     prepare_folder,
-    take_place,
 )
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.trainer import Trainer
@@ -36,31 +34,36 @@ from dystress_text.training.trainer import Trainer
 
 @contextmanager
 def open_run(
-    accelerator: Accelerator, settings: TrainingSettings, asked: Mapping[str, Any]
+    accelerator: Accelerator, settings: TrainingSettings, requested: Mapping[str, Any]
 ) -> Iterator[tuple[Path, dict[str, Any] | None]]:
     """Lock the folder of a run, on all processes.
 
-    Yields where the run lives, and the record of a finished run that is asked to resume with the
-    options ``asked``, which says so and stays as it is.
+    Args:
+        accelerator: of the run.
+        settings: of the run.
+        requested: all options by name; a finished run must have the same.
+
+    Yields:
+        The folder of the run, and its record if it is to be resumed but has finished.
     """
     output = Path(settings.output_dir)
     with ExitStack() as held:
 
         def choose() -> tuple[Path, dict[str, Any] | None]:
             if settings.resumes and not any(output.glob(f"{REPLACING}*")):
-                # without the lock: a finished run may lie where nothing can be written
-                finished = finished_record(output, asked)
+                # without the lock, since the folder may be read-only
+                finished = finished_record(output, requested)
                 if finished is not None:
                     return output, finished
             held.enter_context(locked_folder(output))
-            return choose_folder(output, settings, asked)
+            return choose_folder(output, settings, requested)
 
         folder, finished = on_main_process(accelerator, choose)
         if finished is None:
             accelerator.project_configuration.set_directories(str(folder / TRACKER_FOLDER))
         elif accelerator.is_main_process:
             print(
-                f"{output} holds this run, finished; nothing was changed "
+                f"the run in {output} has finished; nothing was changed "
                 "(--overwrite_output_dir replaces it)"
             )
         yield folder, finished
@@ -70,12 +73,12 @@ def open_run(
 
 @contextmanager
 def before_first_step(accelerator: Accelerator) -> Iterator[None]:
-    """Turn failures of the device and of other processes into one line; wait for all at the end."""
+    """Turn failures of devices and processes into one line; wait for all processes at the end."""
     try:
         yield
-        accelerator.wait_for_everyone()  # all have read the folder before one writes to it
+        accelerator.wait_for_everyone()  # until all have read the folder
     except RuntimeError as error:
-        reason = failure_of(error, accelerator)
+        reason = describe_failure(error, accelerator)
         if reason is None:
             raise
         raise TrainingError(f"before the first step: {reason}") from error
@@ -84,7 +87,7 @@ def before_first_step(accelerator: Accelerator) -> Iterator[None]:
 def begin_record(
     trainer: Trainer, settings: TrainingSettings, folder: Path, record: dict[str, Any]
 ) -> None:
-    """Write the record of a run that begins or goes on; on the main process."""
+    """Write the record of a run that starts or resumes. Call it on the main process."""
     record.update(
         version=__version__,
         revision=revision(),
@@ -95,7 +98,7 @@ def begin_record(
     if settings.resumes:
         step = trainer.state.step
         print(
-            f"going on after step {step:,}" if step else "no checkpoint yet: from the start",
+            f"going on after step {step:,}" if step else "no checkpoint yet: starting at step 1",
             flush=True,
         )
 
@@ -103,8 +106,9 @@ def begin_record(
 def end_record(
     trainer: Trainer, settings: TrainingSettings, folder: Path, record: dict[str, Any]
 ) -> None:
-    """Put the trained run in its place, and what the loop tells into its record; on the main
-    process.
+    """Add the results to the record of a trained run, and move the run to its final folder.
+
+    Call it on the main process.
     """
     state = trainer.state
     record.update(
@@ -119,5 +123,5 @@ def end_record(
         record["learned_temperature"] = state.learned
     output = Path(settings.output_dir)
     if folder != output:
-        take_place(output)
+        finish_replacement(output)
     record["state"] = FINISHED

@@ -1,11 +1,10 @@
-"""The files in the folder of a run: its record, its logs, and the results of its evaluations.
+"""Read and write the files in the folder of a run.
 
-A run owns ``run.json`` (written before the first step, so that the folder is known as a run's),
-``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, the
-trackers' ``tracker-logs/dystress/``, the model, and the results of its evaluations
+A run owns ``run.json``, ``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``,
+``checkpoint-STEP/``, ``tracker-logs/dystress/``, the model, and the results of its evaluations
 (``results.jsonl``, ``vision-DATASET.json``). All other files are the user's.
 
-The logs hold one JSON object per line with ``step`` in each.
+The logs are lines of JSON objects, each with its ``step``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS
 
 RECORD = "run.json"
 REPORT = "report.html"
-AUDIT = "audit.json"  # what dystress audit writes
+AUDIT = "audit.json"
 LOG = "metrics.jsonl"
 SIMILARITY_LOG = "similarity.jsonl"
 TRACKER_FOLDER = "tracker-logs"
@@ -32,7 +31,7 @@ STAGING = ".checkpoint-writing"
 TEXT_PROGRAM = "dystress_text/train.py"
 IMAGE_PROGRAM = "vision/train.py"
 PROGRAMS = (TEXT_PROGRAM, IMAGE_PROGRAM)
-# no model loads without one of them
+# a folder without any of them holds no model
 MODEL_FILES = (
     "modules.json",
     "model.safetensors",
@@ -40,18 +39,17 @@ MODEL_FILES = (
     "model.safetensors.index.json",
     "projector.safetensors",
 )
-EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.json")  # of 0.2 the second
-# of a run, besides its record
+EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.json")  # 0.2 wrote the second
 FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
-_NAMED = 8  # differences that a message names
+_MAX_NAMED = 8  # differences in a message
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
-def changed_options(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """Return how the options of a run differ from those asked for; data may have been moved."""
+def changed_options(record: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
+    """Return how the options of a run differ from the requested ones; data may have moved."""
     options = record.get("settings") or {}
-    then = {name: _without_folder(name, options.get(name)) for name in asked}
-    now = {name: _without_folder(name, value) for name, value in asked.items()}
+    then = {name: _without_folder(name, options.get(name)) for name in requested}
+    now = {name: _without_folder(name, value) for name, value in requested.items()}
     return differences(then, now, CONFIGURATION_FREE)
 
 
@@ -63,24 +61,16 @@ def _without_folder(name: str, value: Any) -> Any:
     return [Path(each).name for each in value]
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> str:
-    """In which of two runs' settings, apart from those in ``but``, they differ, in words; "" for
-    none.
-    """
+def differences(
+    then: Mapping[str, Any], now: Mapping[str, Any], ignored: Collection[str] = ()
+) -> str:
+    """Describe how the settings of two runs differ, apart from ``ignored``; "" if they do not."""
     now = json.loads(json.dumps(now))
-    names = [x for x in {**then, **now} if x not in but and then.get(x) != now.get(x)]
-    words = [f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_NAMED]]
-    if len(names) > _NAMED:  # of another program's run
-        words.append(f"{len(names) - _NAMED} more")
-    return "; ".join(words)
-
-
-def check_version(folder: Path, record: Mapping[str, Any]) -> None:
-    """Refuse a record of an earlier version, whose options were others."""
-    if record.get("program") in PROGRAMS and "version" not in record:
-        raise UserError(
-            f"{folder / RECORD} was written by dystress-text 0.1.0, and that version reads it"
-        )
+    names = [x for x in {**then, **now} if x not in ignored and then.get(x) != now.get(x)]
+    parts = [f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_MAX_NAMED]]
+    if len(names) > _MAX_NAMED:
+        parts.append(f"{len(names) - _MAX_NAMED} more")
+    return "; ".join(parts)
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:
@@ -89,7 +79,7 @@ def write_record(output: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_record(output: Path) -> dict[str, Any]:
-    """The content of ``run.json``; {} if there is no such file or it cannot be read."""
+    """Return the content of ``run.json``; {} if it cannot be read."""
     try:
         return read_json(output / RECORD)
     except UserError:
@@ -99,7 +89,6 @@ def read_record(output: Path) -> dict[str, Any]:
 def read_run(folder: Path) -> RunRecord:
     """Return the record of the run in a folder, of this version or 0.2."""
     values = read_json(folder / RECORD)
-    check_version(folder, values)
     try:
         return RunRecord.from_json(values)
     except (AttributeError, TypeError) as error:
@@ -107,18 +96,18 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object that a JSON file of a run holds."""
+    """Return the object in a JSON file of a run."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{file} is not a record")
+        raise UserError(f"{file} is not a JSON object")
     return content
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """The runs, finished or not and each one once, that folders are or hold."""
+    """Return the runs in folders, each once: a folder is a run or holds several."""
     unique: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -126,9 +115,7 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
         inner = sorted(file.parent for file in folder.glob(f"*/{RECORD}"))
         runs = [folder] if (folder / RECORD).is_file() else inner
         if not runs:
-            raise UserError(
-                f"no run in {str(folder)!r}: neither it nor a folder in it has a {RECORD}"
-            )
+            raise UserError(f"no {RECORD} in {str(folder)!r} or its folders")
         unique += [run for run in runs if run not in unique]
     return unique
 
@@ -143,7 +130,7 @@ def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def checkpoint_folders(output: Path) -> list[Path]:
-    """A run's checkpoints, complete or not, the newest one first."""
+    """Return a run's checkpoints, complete or not, newest first."""
     by_step = {}
     for path in output.glob("checkpoint-*"):
         step = _STEP.fullmatch(path.name)
@@ -159,9 +146,7 @@ def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
 
 
 def shorten_logs(output: Path, step: int) -> None:
-    """Remove the lines of later steps from a run's logs, and an incomplete line that a killed run
-    has left.
-    """
+    """Remove later steps and incomplete lines from the logs of a run."""
     for log in (output / LOG, output / SIMILARITY_LOG):
         if log.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -170,7 +155,7 @@ def shorten_logs(output: Path, step: int) -> None:
 
 
 def read_steps(log: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log, in order; a number that was not finite is None."""
+    """Yield the lines of a log in order; a number that was not finite is None."""
     try:
         lines = log.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:
@@ -178,12 +163,12 @@ def read_steps(log: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, 1):
         values = _step_of(line)
         if not values:
-            raise UserError(f"{log}: line {number} is not the record of a step")
+            raise UserError(f"{log}: line {number} is not a step")
         yield values
 
 
 def _step_of(line: str) -> dict[str, Any]:
-    """Return what a line of a log holds; {} if it is not the line of a step."""
+    """Return the content of a log line; {} if it is not a step."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):

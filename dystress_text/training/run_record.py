@@ -1,6 +1,6 @@
-"""What ``run.json`` holds: the record of a run, written while it lives and read by everything else.
+"""The record of a run: the content of ``run.json``.
 
-A field that a run has not reached yet, or that its program does not write, has its default.
+A field that the run has not reached, or that its program does not write, has its default.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 # states of a run
-NEW = "new"
+NOT_STARTED = "new"
 INTERRUPTED = "interrupted"
 FINISHED = "finished"
 
@@ -21,17 +21,17 @@ Figures = Mapping[str, float]  # by metric
 
 
 def state_of(record: Mapping[str, Any]) -> str:
-    """Return the state of a run by its record, or by whether it has figures if it names none."""
+    """Return the state of a run; infer it from the results if the record has none."""
     if "state" in record:
         return str(record["state"])
     if "trained" in record:
         return FINISHED
-    return INTERRUPTED if record else NEW
+    return INTERRUPTED if record else NOT_STARTED
 
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The model that a run began with."""
+    """The initial model of a run."""
 
     name: str | None = None
     on_hub: bool = False
@@ -56,21 +56,21 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A search in samples that are held out of training, before and after it."""
+    """Retrieval among samples that are held out of training, before and after it."""
 
     texts: int  # or rows
     gain: float  # x 100
-    error: float | None  # the standard error of the gain over them; None for one alone
+    error: float | None  # standard error of the gain; None for one text
     neighbours: Sequence[Sequence[str]] = ()  # some texts, each with its nearest before and after
     metric: str = "half_document_recall@1"
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """The record of a run of text or images: what other rooms read of it."""
+    """The record of a run on text or images."""
 
     program: str = ""
-    state: str = NEW
+    state: str = NOT_STARTED
     settings: Mapping[str, Any] = field(default_factory=dict)
     loss: str = ""
     base_model: BaseModel = BaseModel()
@@ -96,11 +96,11 @@ class RunRecord:
     device: str | None = None
     processes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    content: Mapping[str, Any] = field(default_factory=dict)  # of the file, all of it
+    content: Mapping[str, Any] = field(default_factory=dict)  # the whole file
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
-        """Return the record that the content of ``run.json`` holds, of 0.2 too."""
+        """Return the record for the content of ``run.json``, also of version 0.2."""
         names = {entry.name for entry in fields(cls)} - {"content"}
         content = values
         values = {_OLD_KEYS.get(name, name): value for name, value in values.items()}
@@ -118,29 +118,29 @@ class RunRecord:
         return cls(**{**given, "state": state_of(values), "content": content})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of ``run.json`` that the record was read from."""
+        """Return the content of ``run.json``."""
         return dict(self.content)
 
     @property
     def pooler(self) -> str:
-        """The pooler of a run of text."""
+        """Return the pooler of a run on text."""
         return str(self.settings.get("pooler_type") or "")
 
     @property
     def train_files(self) -> list[str]:
-        """The training text of a run of text as its user named it; [] for Wiki1M."""
+        """Return the training files as the user named them; [] for Wiki1M."""
         named = self.settings.get("train_file") or []
         return [named] if isinstance(named, str) else list(named)
 
     @property
     def untrained_best_and_own(self) -> dict[str, Figures]:
-        """The figures before training of the best pooler and of the run's own, by pooler."""
+        """Return the metrics before training of the best pooler and the run's, by pooler."""
         names = dict.fromkeys([*list(self.untrained)[:1], self.pooler])
         return {name: self.untrained[name] for name in names if name in self.untrained}
 
     @property
     def not_above_baseline(self) -> list[str]:
-        """The metrics of pairs and collections on which the model does not beat the lexical one."""
+        """Return the metrics on which the model does not beat the lexical baseline."""
         names = []
         for name, figure in self.lexical.items():
             compared = name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"
@@ -150,7 +150,7 @@ class RunRecord:
 
     @property
     def step_chosen_by(self) -> str | None:
-        """The metric that chose the step that was kept; None if only the last was measured."""
+        """Return the metric that selected the model; None if only the last step was evaluated."""
         every = self.settings.get("eval_steps")
         single = every == 0 or (every is not None and every >= (self.steps or math.inf))
         if single and self.best_step in (None, self.steps):

@@ -1,9 +1,9 @@
-"""The state of a run, and the folder it lives in.
+"""Decide where a run lives, by the state of the run that its folder already holds.
 
 A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.json``. Only
-``--overwrite_output_dir`` replaces a finished run. The new run lives in a folder inside the old
-one's, so that the old model stays until the new one is trained; then its files are renamed into the
-old run's place. A swap that was interrupted is completed at the next start.
+``--overwrite_output_dir`` replaces a finished run. The new run is trained in a folder inside the
+old one's, and its files then replace the old ones. An interrupted replacement is finished at the
+next start.
 """
 
 from __future__ import annotations
@@ -19,33 +19,40 @@ from dystress_text.io.atomic import MODEL_STAGING, move_files
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.training import run_folder
 from dystress_text.training.run_folder import RECORD, checkpoint_folders, read_record, write_record
-from dystress_text.training.run_record import FINISHED, INTERRUPTED, NEW, state_of
+from dystress_text.training.run_record import FINISHED, INTERRUPTED, NOT_STARTED, state_of
 from dystress_text.training.settings import TrainingSettings
 
-REPLACING = ".replacing"  # where a run lives that replaces another one
-TRAINED = ".replacing-trained"  # the same folder once its files take the old run's place
+REPLACING = ".replacing"  # a run that is to replace the one in the folder
+TRAINED = ".replacing-trained"  # the same folder while its files are moved
 
 
 @contextmanager
 def locked_folder(output: Path) -> Iterator[None]:
-    """Let this process alone write a folder; complete a swap that was interrupted."""
+    """Lock a folder, and finish an interrupted replacement."""
     with ExitStack() as held:
         try:
             held.enter_context(locked(output / LOCK))
             if (output / TRAINED).is_dir():
-                take_place(output)
+                finish_replacement(output)
         except OSError as error:
             raise _unwritable(error.filename or output, error) from error
         yield
 
 
 def choose_folder(
-    output: Path, settings: TrainingSettings, asked: Mapping[str, Any]
+    output: Path, settings: TrainingSettings, requested: Mapping[str, Any]
 ) -> tuple[Path, dict[str, Any] | None]:
-    """Return where a run lives, and its record if it is to be resumed and has finished.
+    """Return the folder of a run, and its record if it is to be resumed but has finished.
 
-    Refuses a folder that may not be used, and writes nothing. A replacement is resumed only with
-    the options, ``asked``, that it was begun with.
+    Write nothing. A replacement is resumed only with the options that it was started with.
+
+    Args:
+        output: the user's ``--output_dir``.
+        settings: of the run.
+        requested: all options by name.
+
+    Raises:
+        ParameterError: the folder may not be used.
     """
     record = read_record(output)
     is_run = record.get("program") in run_folder.PROGRAMS
@@ -53,8 +60,10 @@ def choose_folder(
     if occupied and not settings.resumes and not settings.overwrite_output_dir:
         reason = "is not empty; name another folder"
         if is_run:
-            reason = f"holds a run, which is {state_of(record)}; name another folder, or add "
-            reason += "--overwrite_output_dir or --resume_from_checkpoint"
+            state = state_of(record)
+            reason = (
+                f"holds a run ({state}); add --overwrite_output_dir or --resume_from_checkpoint"
+            )
         raise ParameterError("output_dir", f"{str(output)!r} {reason}")
     if not is_run:
         if occupied or settings.resume_from_checkpoint == "yes":
@@ -62,23 +71,26 @@ def choose_folder(
             raise ParameterError("output_dir", f"{str(output)!r} {reason}")
         return output, None
     replacing = read_record(output / REPLACING)
-    resumes = replacing and not run_folder.changed_options(replacing, asked)
+    resumes = replacing and not run_folder.changed_options(replacing, requested)
     if settings.overwrite_output_dir or resumes:
         return output / REPLACING, None
-    finished = finished_record(output, asked)
+    finished = finished_record(output, requested)
     if _would_lose_model(output):
         return output / REPLACING, None
     return output, finished
 
 
-def finished_record(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the record of the run in a folder if it has finished; refuse one of other options."""
+def finished_record(folder: Path, requested: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the record of the run in a folder if it has finished.
+
+    Raises:
+        ParameterError: the run has other options.
+    """
     record = read_record(folder)
-    run_folder.check_version(folder, record)
     finished = state_of(record) == FINISHED
     changed = ""
     if finished or _would_lose_model(folder):
-        changed = run_folder.changed_options(record, asked)
+        changed = run_folder.changed_options(record, requested)
     if changed:
         run = "a finished run" if finished else "a run"
         reason = f"holds {run} with other settings ({changed}); name another folder"
@@ -87,7 +99,7 @@ def finished_record(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 def _would_lose_model(output: Path) -> bool:
-    """Return whether a run has saved a model, but neither ended nor left a checkpoint."""
+    """Return whether an unfinished run has a model but no checkpoint."""
     record = read_record(output)
     if not record or state_of(record) == FINISHED or checkpoint_folders(output):
         return False
@@ -95,28 +107,28 @@ def _would_lose_model(output: Path) -> bool:
 
 
 def prepare_folder(folder: Path, settings: TrainingSettings, record: dict[str, Any]) -> None:
-    """Create the folder of a run and write its record; a run without a checkpoint starts anew."""
+    """Create the folder of a run and write its record; without a checkpoint, start again."""
     try:
         if folder.name == REPLACING and not settings.resumes:
-            shutil.rmtree(folder, ignore_errors=True)  # a replacement that was given up
+            shutil.rmtree(folder, ignore_errors=True)  # an abandoned replacement
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder / run_folder.STAGING, ignore_errors=True)  # of a killed run
+        shutil.rmtree(folder / run_folder.STAGING, ignore_errors=True)  # from a killed run
         if settings.resumes and checkpoint_folders(folder):
             record["state"] = INTERRUPTED
         else:
-            record["state"] = NEW
+            record["state"] = NOT_STARTED
             _remove_run(folder)
         write_record(folder, record)
     except OSError as error:
         raise _unwritable(folder, error) from error
 
 
-def take_place(output: Path) -> None:
-    """Put the trained run inside a folder in the place of the folder's own; safe to repeat."""
+def finish_replacement(output: Path) -> None:
+    """Replace the run in a folder by the trained one inside it. Safe to repeat after a kill."""
     inside = output / TRAINED
     if (output / REPLACING).is_dir():
         (output / REPLACING).rename(inside)
-    if (inside / RECORD).is_file():  # it is moved first, once the old run is gone
+    if (inside / RECORD).is_file():  # it is moved first, after the old run is removed
         _remove_run(output, {path.name for path in inside.iterdir()})
         (inside / RECORD).replace(output / RECORD)
     move_files(inside, output)
@@ -124,7 +136,7 @@ def take_place(output: Path) -> None:
 
 
 def _remove_run(folder: Path, replaced: Collection[str] = ()) -> None:
-    """Remove the files of a run, except those that ``replaced`` names; the user's own stay."""
+    """Remove the files of a run except those in ``replaced``; keep the user's own."""
     for pattern in run_folder.FILES:
         for path in folder.glob(pattern):
             if path.name not in replaced:

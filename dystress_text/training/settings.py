@@ -1,7 +1,6 @@
-"""The options that the training programs for text and images share, as dataclasses.
+"""Options that training on text and on images share.
 
-The help texts of the fields are the programs' help. Names are those of SimCSE and transformers
-wherever they have one.
+Names are those of SimCSE and transformers where these have one.
 """
 
 from __future__ import annotations
@@ -10,10 +9,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.errors import ParameterError, UserError
+from dystress_text.errors import ParameterError
 
 AUTO_FP16 = "auto_fp16"
-# options that may differ between a run and its continuation
+# options that may change when a run resumes
 FREE_OPTIONS = (
     "output_dir",
     "overwrite_output_dir",
@@ -32,94 +31,84 @@ FREE_OPTIONS = (
     "push_to_hub",
 )
 DATA_OPTIONS = {"train_file", "eval_file", "dataset", "train_list"}
-# options that may differ between two runs of one configuration, which has one training text
+# options that may differ between two runs of one configuration
 CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - DATA_OPTIONS
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """The training loop. It is the same for text and vision."""
+    """Options of the training loop."""
 
     title: ClassVar[str] = "the training loop"
 
     output_dir: str = option("out", "Folder for the model, the log and checkpoints.")
-    overwrite_output_dir: bool = option(False, "Replace the run that output_dir holds.")
+    overwrite_output_dir: bool = option(False, "Replace the run in output_dir.")
     resume_from_checkpoint: str = option(
         "no",
-        "Resume the run that output_dir holds; auto also begins one where the folder is absent or "
-        "empty.",
+        "Resume the run in output_dir; auto also starts one if the folder is absent or empty.",
         nargs="?",
         const="yes",
         choices=["yes", "no", "auto"],
     )
-    seed: int = option(
-        42, "Seed of everything: initialisation, order, dropout.", interval="[0, 4294967296)"
-    )
+    seed: int = option(42, "Seed of initialisation, order and dropout.", interval="[0, 4294967296)")
     num_train_epochs: float | None = option(
         None,
-        "Passes over the data; 0.5 is half of one; default 1 without --max_steps.",
+        "Passes over the data, such as 0.5; default 1 without --max_steps.",
         interval="(0, 4294967296)",
     )
     max_steps: int = option(
         -1,
-        "Optimiser steps; beside --num_train_epochs, what ends first. -1: no limit.",
+        "Optimiser steps at most; -1: no limit.",
         interval="[-1, inf)",
     )
     train_batch_size: int = option(
-        64, "Samples per batch over all processes, which have the negatives.", interval="[2, inf)"
+        64, "Global batch size; the other samples serve as negatives.", interval="[2, inf)"
     )
     gradient_accumulation_steps: int = option(
         1, "Batches per step, each with its own negatives.", interval="[1, inf)"
     )
     grad_cache_chunk: int | None = option(
         None,
-        "Samples that a process embeds at a time, twice: a large batch in little memory.",
+        "Chunk size for gradient caching, per process.",
         interval="[1, inf)",
     )
     learning_rate: float = option(3e-5, "Peak learning rate of AdamW.", interval="(0, inf)")
     weight_decay: float = option(
-        0.0, "Weight decay of AdamW, without biases and norms.", interval="[0, inf]"
+        0.0, "Weight decay of AdamW, except for biases and norms.", interval="[0, inf]"
     )
     max_grad_norm: float = option(
-        1.0, "The gradient is clipped to this norm; 0: not at all.", interval="[0, inf]"
+        1.0, "Clip the gradient to this norm; 0: do not clip.", interval="[0, inf]"
     )
     lr_scheduler_type: str = option(
         "linear", "Decay to 0, or constant.", choices=["linear", "cosine", "constant"]
     )
-    warmup_ratio: float = option(
-        0.0, "Share of the steps in which the learning rate rises first.", interval="[0, 1]"
-    )
+    warmup_ratio: float = option(0.0, "Fraction of the steps for linear warmup.", interval="[0, 1]")
     mixed_precision: str = option(
         "auto",
-        "auto: the launcher's precision, else bf16 if the device is fast in it, else fp16 on CUDA, "
-        "else no. auto_fp16: the same, but fp16 on every CUDA device, as SimCSE's scripts. "
-        "no is fp32, also under a launcher without a precision.",
+        "no is fp32. auto: the launcher's precision, else bf16 if the device supports it, else "
+        "fp16 on CUDA, else no. auto_fp16: the same, but fp16 on every CUDA device, as in SimCSE.",
         choices=["auto", AUTO_FP16, "no", "bf16", "fp16"],
     )
     deterministic: bool = option(
         False,
-        "On a GPU: the same kernels each time, so that runs are equal bit by bit, as on the CPU "
-        "anyway; slower.",
+        "Use deterministic kernels on a GPU; slower.",
     )
     eval_steps: int = option(
-        125, "Steps between evaluations; 0 for only one at the end.", interval="[0, inf)"
+        125, "Steps between evaluations; 0: only at the end.", interval="[0, inf)"
     )
     save_steps: int = option(
         0, "Steps between checkpoints; 0: only when a signal stops the run.", interval="[0, inf)"
     )
-    logging_steps: int = option(
-        10, "Steps between log lines, and reads from the device.", interval="[1, inf)"
-    )
+    logging_steps: int = option(10, "Steps between log lines.", interval="[1, inf)")
     log_similarity: bool = option(
         False,
-        "Write similarities, temperatures and gradients of pairs to similarity.jsonl, for dystress "
-        "audit.",
+        "Log similarities, temperatures and gradients to similarity.jsonl for dystress audit.",
     )
     metric_for_best_model: str | None = option(
         None, "The metric that selects the best model (higher is better)."
     )
     report_to: str = option(
-        "none", "A tracker of accelerate, such as wandb, besides metrics.jsonl."
+        "none", "A tracker of accelerate, such as wandb, in addition to metrics.jsonl."
     )
 
     def __post_init__(self) -> None:
@@ -128,11 +117,10 @@ class TrainingSettings:
             reason = "0 steps train nothing; evaluation has a program of its own"
             raise ParameterError("max_steps", reason)
         if self.overwrite_output_dir and self.resumes:
-            raise UserError(
-                "--overwrite_output_dir and --resume_from_checkpoint exclude each other"
-            )
+            reason = "cannot be combined with --resume_from_checkpoint"
+            raise ParameterError("overwrite_output_dir", reason)
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on from a checkpoint, if there is one."""
+        """Return whether to resume from a checkpoint, if there is one."""
         return self.resume_from_checkpoint != "no"

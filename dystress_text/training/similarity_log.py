@@ -1,16 +1,14 @@
-"""``--log_similarity``: what the temperature does to the pairs of each training step, written to
-``similarity.jsonl``.
+"""Write ``similarity.jsonl`` for ``--log_similarity``: similarities and gradients of pairs.
 
-One line per step, over all processes; docs/compare.md says what its figures are. The last line
-before each log line of the run also holds ``histograms`` over the steps since the log line before:
-the numbers of positives and of negatives and the negatives' gradient by similarity, in equal bins
-over [-1, 1]. And it holds ``comparison`` (:mod:`dystress_text.losses.diagnosis`), the mean over the
-``batches`` of the same steps:
+There is one line per step, over all processes. Every ``--logging_steps`` a line also holds
+``histograms`` of the steps since the last ones: the numbers of positives and negatives, and the
+negatives' gradient, by similarity in equal bins over [-1, 1]. And it holds ``comparison``, the mean
+over the ``batches`` of these steps (:mod:`dystress_text.losses.diagnosis`):
 
-- ``tau``: the constants that the rule is compared with; ``moved``: the share of the negatives'
-  gradient that must be moved to turn the rule's into that of each constant;
-- ``pull``: the gradient of the positives over that of the negatives;
-- ``rule``, ``constants``: the shares of the negatives' gradient by similarity, in the bins from
+- ``tau``: constant temperatures to compare with;
+- ``moved``: the total variation between the negatives' gradient and that of each constant;
+- ``pull``: the ratio of the positives' gradient to the negatives';
+- ``rule``, ``constants``: the distributions of the negatives' gradient over the bins from
   ``first_bin`` on.
 """
 
@@ -26,13 +24,11 @@ from torch import Tensor, nn
 from dystress_text.losses.diagnosis import Comparison, PairSums, compare, constants, pair_sums
 from dystress_text.losses.objectives import ContrastiveLoss
 
-HIGH_SIMILARITY = 0.4  # above it the high-similarity region begins
+HIGH_SIMILARITY = 0.4  # lower bound of the high-similarity region
 
 
 class SimilarityLog:
-    """Watches an objective's batches, before a queue takes them in; the device is read in
-    :meth:`read` alone.
-    """
+    """Record the batches of an objective, reading the device only in :meth:`read`."""
 
     def __init__(self, objective: ContrastiveLoss) -> None:
         self.objective = objective
@@ -52,7 +48,7 @@ class SimilarityLog:
         self._compared = compared
 
     def end_step(self) -> None:
-        """End a step; the batches since the last call belong to it."""
+        """End a step, which has the batches since the last call."""
         assert self._step is not None
         self._steps.append(self._step)
         self._step = None
@@ -74,8 +70,11 @@ def _over_processes(sums: Any, accelerator: Accelerator) -> list[Tensor]:
 
 
 def lines_of(sums: PairSums, compared: Comparison) -> list[dict[str, Any]]:
-    """The lines of steps: sums of each, (steps, ...) on the CPU, and the comparison of all of them
-    together.
+    """Return the lines of steps.
+
+    Args:
+        sums: of each step, (steps, ...) on the CPU.
+        compared: the comparison over all steps.
     """
     lines: list[dict[str, Any]] = [_figures(PairSums(*step)) for step in zip(*sums, strict=True)]
     names = ("positives", "negatives", "gradient")
@@ -88,9 +87,7 @@ def lines_of(sums: PairSums, compared: Comparison) -> list[dict[str, Any]]:
 
 
 def _comparison(mean: Comparison) -> dict[str, Any]:
-    """What a line holds of it, with the bins in which some negative of the batches lies; shares to
-    1e-5.
-    """
+    """Return the line's comparison, limited to bins with negatives; shares to 1e-5."""
     occupied = torch.cat([mean.rule[None], mean.constants]).nan_to_num().amax(0).nonzero().flatten()
     bins = slice(int(occupied[0]), int(occupied[-1]) + 1) if len(occupied) else slice(0, 0)
     return {
@@ -109,7 +106,7 @@ def _rounded(shares: Tensor) -> list[float]:
 
 
 def _figures(sums: PairSums) -> dict[str, float]:
-    """The figures of a step; NaN without negatives or without a gradient."""
+    """Return the figures of a step; NaN without negatives or without a gradient."""
     positives, negatives, high = sums.counts
     figures = {
         "positive": sums.similarities[0] / positives,

@@ -1,4 +1,4 @@
-"""What the trainer asks of a task and of a run."""
+"""The interface of a task that the trainer trains."""
 
 from __future__ import annotations
 
@@ -15,60 +15,57 @@ from torch import Tensor, nn
 from dystress_text.losses.objectives import Objective
 from dystress_text.training.batches import Batch
 
-PROBE = 64  # samples whose vectors are looked at in every run
+PROBE = 64  # samples whose embeddings are checked for a collapse
 
 
 class Task(Protocol):
-    """What a :class:`~dystress_text.training.trainer.Trainer` trains."""
+    """A task of :class:`~dystress_text.training.trainer.Trainer`."""
 
     @property
     def model(self) -> nn.Module:
-        """The network; :meth:`embed` gets accelerate's prepared form of it."""
+        """The network; :meth:`embed` receives it as prepared by accelerate."""
 
     @property
     def objective(self) -> Objective:
-        """The loss, which knows what it learned."""
+        """The loss."""
 
     @property
     def state(self) -> nn.Module:
-        """What a checkpoint holds besides the model, such as the objective."""
+        """The state to save in a checkpoint besides the model, such as the objective."""
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
-        """The samples at ``indices`` as tensors on the CPU. What is drawn at random is seeded by
-        the step, from 0.
-        """
+        """Return the samples at ``indices`` on the CPU; seed random draws by the step, from 0."""
 
     def begin_step(self, epoch: float, run_fraction: float) -> None:
-        """Receive the progress before each step: epochs done, and the fraction of the run in [0,
-        1].
-        """
+        """Receive the progress: epochs done, and the fraction of the run in [0, 1]."""
 
     def embed(self, model: nn.Module, batch: Batch) -> Any:
-        """The :class:`Embeddings` of a batch, or of a chunk of it."""
+        """Return the :class:`Embeddings` of a batch or chunk."""
 
     def loss(self, embeddings: Any) -> Tensor:
-        """The loss, a scalar, of the result of :meth:`embed`."""
+        """Return the scalar loss of the result of :meth:`embed`."""
 
     def probe(self) -> Tensor:
-        """Vectors of some training samples, (n, dim), as the saved model gives them. Must not
-        change anything.
+        """Return the saved model's embeddings of some training samples, (n, dim).
+
+        Must not change any state.
         """
 
     def evaluate(self) -> Mapping[str, float]:
-        """Metrics of ``model``, by name. Must not change the random state."""
+        """Return the metrics of ``model`` by name. Must not change the random state."""
 
     def save(self, folder: Path) -> None:
-        """Write ``model`` in the form that users load; each file replaces the one before."""
+        """Save ``model`` for users, replacing the files of the last save."""
 
 
 @dataclass(kw_only=True)
 class Run:
-    """A task and what the trainer has to know to train it.
+    """A task and how to train it.
 
     Attributes:
-        task: what is trained.
+        task: the model and its loss.
         samples: the number of training samples.
-        options: all of the run; a resumed run must have the same.
+        options: all options of the run; a resumed run must have the same.
         data_id: identifies the content of the training data, such as a checksum.
         record: the content of ``run.json``; it grows during the run.
         make_optimizer: makes the optimizer of a network; None is AdamW.

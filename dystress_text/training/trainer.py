@@ -1,7 +1,6 @@
-"""The training loop, on accelerate; text and images share it.
+"""The training loop for text and images, on accelerate.
 
-A task defines the embeddings of a batch, their loss, and how the model is evaluated and saved. The
-trainer does the rest.
+A task defines the embeddings of a batch, their loss, and how to evaluate and save the model.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from dystress_text.errors import DataError, Interrupted, TrainingError
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.temperature import TemperatureError
 from dystress_text.losses.vectors import unit_vectors
-from dystress_text.training.accelerator import StopSignals, failure_of, on_main_process
+from dystress_text.training.accelerator import StopSignals, describe_failure, on_main_process
 from dystress_text.training.batches import (
     Batch,
     BatchOrder,
     backward_in_chunks,
     count_steps,
-    load_ahead,
+    prefetch,
 )
 from dystress_text.training.checkpoints import Checkpoints, TrainingState
 from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, shorten_logs
@@ -46,16 +45,19 @@ from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
-LEARNED_RATE = 1e-3  # peak learning rate of what a loss of the user's own learns
-_COLLAPSED = 1e-3  # of the spread before the first step
-# a smaller spread before the first step, as of one line again and again, says nothing
-_ROUNDING = 1e-6
+LEARNED_RATE = 1e-3  # default peak learning rate of a loss's parameters
+_COLLAPSED = 1e-3  # fraction of the initial spread
+_ROUNDING = 1e-6  # an initial spread below it, as of equal texts, is not checked
 
 
 class Trainer:
-    """Trains the task of a run. Build it, then :meth:`fit`, then :meth:`close`, on all processes.
+    """Train the task of a run. Call :meth:`fit`, then :meth:`close`, on all processes.
 
-    ``folder`` is where the run lives, by default ``output_dir``.
+    Args:
+        run: the task and how to train it.
+        settings: of the loop.
+        accelerator: made by :func:`~dystress_text.training.accelerator.make_accelerator`.
+        folder: of the run; None for ``settings.output_dir``.
     """
 
     def __init__(
@@ -90,46 +92,44 @@ class Trainer:
         if settings.log_similarity and isinstance(run.task.objective, ContrastiveLoss):
             self._similarities = SimilarityLog(run.task.objective)
         self._fp16 = accelerator.scaler is not None
-        # a loss and a gradient's norm, (2,), for each batch since the last reading
+        # loss and gradient norm, (2,), of each batch since the last read
         self._pending: list[Tensor] = []
 
     def fit(self) -> TrainingState:
-        """Train to the end, keeping the best model in ``output_dir``, and return the final state.
+        """Train to the end, save the best model, and return the final state.
 
         Raises:
-            DataError: a sample is damaged; the step before it is saved.
-            TrainingError: numbers are not finite, a file cannot be written, or another process has
+            DataError: a sample is damaged; a checkpoint of the last step was saved.
+            TrainingError: the loss is not finite, a file cannot be written, or another process
                 ended.
-            Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
+            Interrupted: SIGTERM or Ctrl-C, after a checkpoint was saved.
         """
         try:
             return self._fit()
-        except DataError as error:  # in a batch that was to come
+        except DataError as error:  # while loading ahead
             step = self.state.step
-            # with several processes, the others are in the step
+            # other processes may be inside a step
             if not step or self.accelerator.num_processes > 1:
                 raise
             self._read_losses()
             self._log_similarities()
             self._checkpoints.write(self.state)
-            saved = f"step {step} is saved, --resume_from_checkpoint goes on"
-            raise DataError(f"{error}; {saved}") from error
+            advice = f"step {step} is saved, --resume_from_checkpoint goes on"
+            raise DataError(f"{error}; {advice}") from error
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
         except (OSError, RuntimeError, SafetensorError) as error:
-            reason = failure_of(error, self.accelerator)
+            reason = describe_failure(error, self.accelerator)
             if reason is None:
                 raise
             raise TrainingError(
                 f"after step {self.state.step} of {self.total_steps}, batch of "
                 f"{self.order.batch_size}, in {str(self.folder)!r}: {reason}. "
-                f"{self._saved_model()}; complete checkpoints stay as they are"
+                f"{self._saved_model()}; complete checkpoints are kept"
             ) from error
 
     def close(self) -> None:
-        """Free the prepared model and then end the process group: gloo's destructor would wait for
-        ever for it.
-        """
+        """Free the prepared model before the process group ends, else gloo's destructor hangs."""
         self.model = self.task.model
         self.accelerator.free_memory()
         if self.accelerator.num_processes > 1:
@@ -164,7 +164,7 @@ class Trainer:
         return state
 
     def _resume(self, folder: Path) -> None:
-        """Load the state of a checkpoint, and forget what was logged after it."""
+        """Load a checkpoint, and remove what was logged after it."""
         self._checkpoints.load(folder)
         step = self.state.step
         self.scheduler.last_epoch = step - 1
@@ -175,9 +175,7 @@ class Trainer:
     # ---- a step
 
     def _batches(self, start: int) -> Iterator[list[list[Batch]]]:
-        """The micro-batches of each step from ``start`` on, each as a list of chunks that are
-        embedded at once.
-        """
+        """Yield the micro-batches of each step from ``start`` on, each as a list of chunks."""
         accumulation = self.settings.gradient_accumulation_steps
         size = self.order.batch_size // self.order.world_size
         chunk = self.settings.grad_cache_chunk or size
@@ -191,7 +189,7 @@ class Trainer:
                     for row in range(0, size, chunk):
                         yield batch[row : row + chunk], step
 
-        loaded = load_ahead(lambda chunk: self.task.load(*chunk), chunks(), self.accelerator.device)
+        loaded = prefetch(lambda chunk: self.task.load(*chunk), chunks(), self.accelerator.device)
         per_batch = math.ceil(size / chunk)
         for _ in range(start, self.total_steps):
             yield [list(islice(loaded, per_batch)) for _ in range(accumulation)]
@@ -202,7 +200,7 @@ class Trainer:
         self.task.begin_step(step / self.steps_per_epoch, step / self.total_steps)
         clip = self.settings.max_grad_norm
         if clip == 0 and self._fp16:
-            clip = math.inf  # fp16 overflows show in the norm
+            clip = math.inf  # compute the norm, which shows fp16 overflows
         for chunks in micro_batches:
             with accelerator.accumulate(self.model):
                 loss = self._backward(chunks)
@@ -216,11 +214,11 @@ class Trainer:
             self._pending.append(torch.stack([loss, norm]))
         if self._similarities is not None:
             self._similarities.end_step()
-        # also after an fp16 overflow: the fused optimizer skips the step on the device
+        # also after an fp16 overflow, where the fused optimizer skips the step on the device
         self.scheduler.step()
 
     def _backward(self, chunks: list[Batch]) -> Tensor:
-        """Add the gradient of a batch to the weights, and return its loss."""
+        """Accumulate the gradient of a batch, and return its loss."""
         task = self.task
         if len(chunks) > 1:
             return backward_in_chunks(task.embed, task.loss, self.model, chunks, self.accelerator)
@@ -229,14 +227,14 @@ class Trainer:
         return loss.detach()
 
     def _average_gradients_of_objective(self) -> None:
-        """Average over the processes before the step, so that all of them find an overflow."""
+        """Average over the processes before the step, so that all detect an overflow."""
         for parameter in self.task.objective.parameters():
-            # a parameter of the user's own temperature may be frozen or not used
+            # a user's temperature may have frozen or unused parameters
             if parameter.grad is not None:
                 parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
 
     def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> None:
-        """Log, evaluate, save and stop, each if it is due."""
+        """Log, evaluate, save and stop if due."""
         settings = self.settings
         state = self.state
         last = state.step == self.total_steps
@@ -263,7 +261,7 @@ class Trainer:
             raise Interrupted(
                 stopping,
                 f"stopped by {name} after step {state.step} of {self.total_steps}; "
-                "--resume_from_checkpoint goes on from there",
+                "--resume_from_checkpoint continues",
             )
         if evaluating or due:
             self._mark = time.perf_counter()
@@ -271,7 +269,7 @@ class Trainer:
     # ---- losses and logs
 
     def _read_losses(self) -> None:
-        """Read the losses since the last call, and end at one that is not finite."""
+        """Read the losses since the last call from the device; raise if one is not finite."""
         if not self._pending:
             return
         pending = torch.stack(self._pending)  # (batches, 2)
@@ -293,12 +291,12 @@ class Trainer:
 
     @property
     def samples_per_second(self) -> float:
-        """Training samples over the seconds in steps, all processes together."""
+        """Return the training speed over all processes, without evaluations."""
         batches = self.state.step * self.settings.gradient_accumulation_steps
         return batches * self.order.batch_size / max(self.state.train_seconds, 1e-9)
 
     def _log_losses(self) -> str:
-        """Log the mean loss since the last log line, and return a short text with it."""
+        """Log the mean loss since the last log line, and return it as text."""
         losses = self.state.losses
         loss = sum(losses) / len(losses) if losses else math.nan
         losses.clear()
@@ -318,7 +316,7 @@ class Trainer:
             self._log(SIMILARITY_LOG, step, line, "similarity/")
 
     def _log(self, file: str, step: int, values: Mapping[str, Any], prefix: str = "") -> None:
-        """Write a line to a log and its numbers to the tracker, on the main process."""
+        """Append to a log and the tracker, on the main process."""
         if self.accelerator.is_main_process:
             numbers = {prefix + name: x for name, x in values.items() if isinstance(x, float)}
             self.accelerator.log(numbers, step=step)
@@ -327,7 +325,7 @@ class Trainer:
     # ---- the best model
 
     def _check_vectors(self) -> None:
-        """End a run whose weights are not finite, or whose vectors have become one."""
+        """Raise if a weight is not finite or the embeddings have collapsed."""
         step = self.state.step
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
         largest = get_total_norm(weights, norm_type=math.inf)  # NaN if there is one
@@ -336,13 +334,12 @@ class Trainer:
         spread = self.state.spread
         if spread >= _ROUNDING and spread_of(self.task.probe()) < _COLLAPSED * spread:
             raise TrainingError(
-                f"the embeddings have collapsed at step {step} (all samples have one vector, or "
-                "one of two): lower --learning_rate or raise the temperature. "
-                f"{self._saved_model()}; checkpoints from before stay"
+                f"the embeddings have collapsed at step {step}: lower --learning_rate or raise the "
+                f"temperature. {self._saved_model()}; earlier checkpoints are kept"
             )
 
     def _evaluate(self) -> None:
-        """Evaluate the model, and save it if it is the best; without a metric the last is."""
+        """Evaluate the model, and save the best one, or the last one without a metric."""
         state = self.state
         name = self.run.best_metric
         metrics = dict(self.task.evaluate())
@@ -355,8 +352,7 @@ class Trainer:
                 return
             if math.isnan(value):
                 raise TrainingError(
-                    f"{name} is {value} at step {state.step}: the vectors are all equal or not "
-                    "finite"
+                    f"{name} is {value} at step {state.step}: embeddings are equal or not finite"
                 )
         if name is None and state.step < self.total_steps:
             return
@@ -373,26 +369,25 @@ class Trainer:
 
 
 def _due(step: int, every: int) -> bool:
-    """Return whether what comes every so many steps, 0 for never, comes after this one."""
+    """Return whether an action every ``every`` steps, 0 for never, is due."""
     return every > 0 and step % every == 0
 
 
 def spread_of(vectors: Tensor) -> float:
-    """How far apart vectors (n, dim) point: two fifths of the pairs have 1 less their cosine within
-    it.
+    """Return the 40 % quantile of the cosine distances between vectors, (n, dim).
 
-    0 where all are one, and also where each is one of two.
+    It is 0 if all vectors are equal, or each is one of two.
     """
-    # 1 less the cosine, (pairs,), without the rounding of 1 less a product
-    apart = torch.pdist(unit_vectors(vectors).float()).square() / 2
-    if len(apart) == 0:
+    # cosine distances, (pairs,), without the rounding of 1 - cosine
+    distances = torch.pdist(unit_vectors(vectors).float()).square() / 2
+    if len(distances) == 0:
         return 0.0
     # before torch 2.10, kthvalue has no deterministic form on a GPU
-    return float(apart.sort().values[int(0.4 * (len(apart) - 1))])
+    return float(distances.sort().values[int(0.4 * (len(distances) - 1))])
 
 
 def _optimizer_of(run: Run, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Return the optimizer of the network and of what the loss learns, without weight decay."""
+    """Return the optimizer of the network and, without weight decay, of the loss's parameters."""
     if run.make_optimizer is not None:
         optimizer = run.make_optimizer(run.task.model)
     else:
@@ -408,9 +403,7 @@ def _optimizer_of(run: Run, settings: TrainingSettings) -> torch.optim.Optimizer
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable parameters, those of biases and normalisation layers (one dimension) without weight
-    decay.
-    """
+    """Return the parameter groups: biases and normalisation layers have no weight decay."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},

@@ -13,7 +13,7 @@ from dystress_text.config.presets import PRESETS
 from dystress_text.config.settings import PROGRAM
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import average
-from dystress_text.training.presets import paper_row, said_of
+from dystress_text.training.presets import describe_row, paper_row
 from dystress_text.training.run_record import PaperRow
 
 DEFAULT = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
@@ -89,6 +89,6 @@ def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
     settings = parse(flags)
     entry = paper_row(PROGRAM, settings.options())
     assert entry["paper"] == {"rows": [row], "differs": differs}
-    assert said_of(PaperRow(**entry["paper"])) == (
+    assert describe_row(PaperRow(**entry["paper"])) == (
         f"{row}; differs from the row in {differs}" if differs else row
     )

@@ -13,7 +13,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.loading import load_encoder, save_model
-from dystress_text.training.accelerator import device_alone
+from dystress_text.training.accelerator import single_process_device
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_missing_weights_are_refused(saved, capfd):
 
 def test_accelerate_may_ask_for_the_cpu(saved, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert device_alone().type == "cuda"
+    assert single_process_device().type == "cuda"
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     assert load_model(str(saved), None)[1]["device"] == "cpu"
 

@@ -1,4 +1,4 @@
-"""Reading text: what is compressed, and what is blank."""
+"""Compressed texts and blank lines."""
 
 import bz2
 import gzip
@@ -19,10 +19,14 @@ SEEN = st.characters(categories=["L", "N", "P", "S"])
 
 @pytest.mark.parametrize(
     ("name", "pack"),
-    [("a.txt", bytes), ("a", bytes), ("a.txt.gz", gzip.compress), ("a.TXT.GZ", gzip.compress),
-     ("a.xz", lzma.compress), ("a.txt.Bz2", bz2.compress)],
-)  # fmt: skip
-def test_a_compressed_text_is_known_by_its_ending(tmp_path, name, pack):
+    [
+        ("a", bytes),
+        ("a.TXT.GZ", gzip.compress),
+        ("a.xz", lzma.compress),
+        ("a.txt.Bz2", bz2.compress),
+    ],
+)
+def test_compressed_texts(tmp_path, name, pack):
     (tmp_path / name).write_bytes(pack(b"a cat\nBZh is no packing\n"))
     text = training_text(parse(["--train_file", str(tmp_path / name)]).text)
     assert list(text.sentences(CorpusReport(), None)) == ["a cat", "BZh is no packing"]
@@ -36,7 +40,7 @@ def test_a_compressed_text_is_known_by_its_ending(tmp_path, name, pack):
     [("", "one", ""), ("", "two", "")],
     ["\u00a0", "\u3000\u200b\ufeff", "\u2060\u200d"],
 )
-def test_a_line_without_a_character_that_shows_is_blank(lines, blanks):
+def test_lines_without_visible_characters_are_blank(lines, blanks):
     texts = ["".join(parts) for parts in lines]
     data = "".join("\n".join([text, *blanks, ""]) for text in texts).removeprefix("\ufeff").encode()
     report = CorpusReport()

@@ -1,4 +1,4 @@
-"""Programs in processes of their own, and processes that train together, for tests."""
+"""Start programs and groups of processes for tests."""
 
 import copy
 import multiprocessing
@@ -19,7 +19,7 @@ PATIENCE = 600  # seconds; a busy machine is slow
 
 
 def forkserver():
-    """Where new processes come from: one that has the slow imports behind it."""
+    """Return a context whose processes start with the slow imports done."""
     multiprocessing.set_forkserver_preload(
         [
             "dystress_text.programs.fine_tuning",
@@ -32,9 +32,7 @@ def forkserver():
 
 
 def spawn(world_size, work, *arguments):
-    """Call ``work(*arguments)`` in each of so many processes, which form a gloo group where the
-    work makes one.
-    """
+    """Call ``work(*arguments)`` in each of ``world_size`` processes that can form a gloo group."""
     forkserver()
     passed = (world_size, free_port(), work, *arguments)
     started = mp.start_processes(
@@ -45,7 +43,7 @@ def spawn(world_size, work, *arguments):
         if time.monotonic() > deadline:
             for each in started.processes:
                 each.kill()
-            pytest.fail("the processes wait for each other")
+            pytest.fail("timeout")
 
 
 def _process(rank, world_size, port, work, *arguments):
@@ -61,17 +59,16 @@ def _process(rank, world_size, port, work, *arguments):
 
 
 def free_port():
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def in_threads(world_size, work):
-    """What ``work(gather)`` returns in each of so many simulated processes: threads that meet at
-    every gather.
+    """Return the results of ``work(gather)`` in simulated processes.
 
-    Autograd sees the rows of all of them at once.
+    They are threads that meet at every gather, so autograd sees the rows of all of them.
     """
     barrier, rows = threading.Barrier(world_size, timeout=20), [None] * world_size
     results, errors = [None] * world_size, []
@@ -95,7 +92,7 @@ def own(rows, rank, world_size):
 
 
 def losses_of_ranks(build, temperature, views, world_size, **options):
-    """The loss of each simulated process, on its own rows of the views."""
+    """Return the loss of each simulated process on its share of the views."""
 
     def work(gather):
         loss = build(copy.deepcopy(temperature), gather=gather, **options)
@@ -105,7 +102,7 @@ def losses_of_ranks(build, temperature, views, world_size, **options):
 
 
 class ThreadGather:
-    """The threads lay down their rows, meet, and pick up everybody's."""
+    """Gather the rows of threads."""
 
     def __init__(self, rank, barrier, rows):
         self.rank, self.world_size, self.barrier, self.rows = rank, len(rows), barrier, rows
@@ -119,7 +116,7 @@ class ThreadGather:
 
 
 def run_main(arguments, errors):
-    """In a new process: the program with its standard error in a file."""
+    """Run the program in a new process, with its output in a file."""
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = Path(errors).open("w", buffering=1)  # noqa: SIM115  # for the life of the process
     from dystress_text.programs.train import main
@@ -137,13 +134,13 @@ def finish(process, seconds=120):
     process.join(seconds)
     if process.is_alive():
         process.kill()
-        pytest.fail("the process does not end")
+        pytest.fail("timeout")
     return process.exitcode
 
 
 def wait_for(condition, process=None, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert process is None or process.is_alive(), "the process has ended"
-        assert time.monotonic() < deadline, "it does not come"
+        assert process is None or process.is_alive(), "it ended early"
+        assert time.monotonic() < deadline, "timeout"
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Shared by several test modules."""
+"""Short training runs for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dystress_text.training.trainer import Trainer
 
 
 class ScriptedTask(SimcseTask):
-    """A real task whose evaluations return given values; counts how often it was saved."""
+    """A task with given scores that counts how often it is saved."""
 
     scores = iter(())
     saved = 0
@@ -48,8 +48,9 @@ def make_task(corpus, dropout=0.0, objective=None):
 
 
 def run(task, corpus, folder, scaler=None, **options):
-    """Train; returns the final state and the trainer. A scaler trains in fp16, which accelerate
-    refuses on a CPU.
+    """Train and return the final state and the trainer.
+
+    A scaler trains in fp16, which accelerate refuses on a CPU.
     """
     folder.mkdir(parents=True, exist_ok=True)
     defaults = {
@@ -62,11 +63,9 @@ def run(task, corpus, folder, scaler=None, **options):
     settings = TrainingSettings(output_dir=str(folder), **{**defaults, **options})
     accelerator = make_accelerator(settings)
     if scaler is not None:
-        accelerator.native_amp, accelerator.state._mixed_precision, accelerator.scaler = (
-            True,
-            "fp16",
-            scaler,
-        )
+        accelerator.native_amp = True
+        accelerator.state._mixed_precision = "fp16"
+        accelerator.scaler = scaler
     best = settings.metric_for_best_model
     started = Run(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
     trainer = Trainer(started, settings, accelerator)
@@ -83,30 +82,25 @@ def log_of(folder, key):
 
 
 def equal(a, b):
-    """Whether two models' :func:`weights` are the same bits."""
+    """Compare the :func:`weights` of two models bit by bit."""
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
 def interrupt(folder):
-    """Make a finished run one that was killed after its last checkpoint."""
+    """Turn a finished run into one that was killed after its last checkpoint."""
     record = json.loads((folder / "run.json").read_text())
     assert record.pop("state") == "finished"
     (folder / "run.json").write_text(json.dumps(record | {"state": "interrupted"}))
 
 
-TIMINGS = ("samples_per_second",)
-
-
 def outcome(folder):
-    """The model's bytes, and the log and the record without timings."""
+    """Return the model's bytes, and the log and the record without timings."""
     log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     record = json.loads((folder / "run.json").read_text())
-    kept = {
-        name: record[name]
-        for name in ("untrained", "trained", "best_step", "steps", "skipped_steps")
-    }
-    lines = [{name: value for name, value in line.items() if name not in TIMINGS} for line in log]
-    return (folder / "model.safetensors").read_bytes(), lines, kept
+    for line in log:
+        line.pop("samples_per_second", None)
+    names = ("untrained", "trained", "best_step", "steps", "skipped_steps")
+    return (folder / "model.safetensors").read_bytes(), log, [record[name] for name in names]
 
 
 def logged(out):

@@ -1,9 +1,6 @@
-"""The state of a run: who may write its folder, and what a finished run and one that replaces it
-leave.
-"""
+"""The state of a run: who may write its folder, and what replaces a finished run."""
 
 import json
-import re
 import shutil
 from functools import partialmethod
 from pathlib import Path
@@ -17,36 +14,32 @@ from trainer_cases import logged
 
 from dystress_text.errors import UserError
 from dystress_text.io.lock import LOCK, locked
-from dystress_text.programs.prepare import main as prepare
 from dystress_text.programs.sweep import main as sweep
 from dystress_text.programs.train import main
-from dystress_text.training import run as run_module
 from dystress_text.training.run_folder import checkpoint_folders
 from dystress_text.training.run_state import (
     REPLACING,
     TRAINED,
+    finish_replacement,
     locked_folder,
     state_of,
-    take_place,
 )
 from dystress_text.training.trainer import Trainer, spread_of
 
 
 def content(folder):
-    return {
-        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")
 def finished(tiny_run, tmp_path_factory):
-    """A finished run, with what its user has added; and its flags."""
+    """A finished run with files of its user, and its arguments."""
     folder = tmp_path_factory.mktemp("finished")
     flags = [*tiny_run, "--save_steps=0"]
     assert main([*flags, f"--output_dir={folder}"]) == 0
     (folder / "mine.txt").write_text("mine")
     (folder / "results.jsonl").write_text("{}")
-    (folder / "README.md").write_text("edited")
     return folder, flags
 
 
@@ -56,26 +49,17 @@ def out(finished, tmp_path):
     return tmp_path / "out"
 
 
-def test_a_finished_run_stays_as_it_is_unless_it_is_to_be_replaced(finished, out, capsys):
+def test_finished_run_is_kept(finished, out, capsys):
     before, flags = content(out), [*finished[1], f"--output_dir={out}"]
-    assert state_of(json.loads((out / "run.json").read_text())) == "finished"
-    for resume in ("auto", "yes"):
-        assert main([*flags, "--resume_from_checkpoint", resume]) == 0
-        assert capsys.readouterr().out.count("\n") == 1
-    for words in (
-        [],
-        ["--resume_from_checkpoint=auto", "--seed=7"],
-        ["--resume_from_checkpoint", "--max_steps=9"],
-    ):
-        assert main([*flags, *words]) == 2
-    said = capsys.readouterr().err
-    assert "holds a run, which is finished; name another folder, or add" in said
-    assert "with other settings (max_steps was 6, is 9)" in said
+    assert main([*flags, "--resume_from_checkpoint=auto"]) == 0
+    for more in ([], ["--resume_from_checkpoint", "--max_steps=9"]):
+        assert main([*flags, *more]) == 2
+        assert "--output_dir" in capsys.readouterr().err
     assert content(out) == before
 
 
-def interrupted(monkeypatch, words, step):
-    """The program, which is killed before a step."""
+def interrupted(monkeypatch, argv, step):
+    """Run the program, and kill it before a step."""
     steps, do = [], Trainer._step
 
     def killed(self, batches):
@@ -86,60 +70,32 @@ def interrupted(monkeypatch, words, step):
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "_step", killed)
-        assert main(words) == 130
+        assert main(argv) == 130
 
 
-def test_the_old_run_stands_until_the_new_one_is_trained(
-    finished, out, tmp_path, monkeypatch, capsys
-):
-    before, replace = (
-        content(out),
-        [*finished[1], f"--output_dir={out}", "--seed=3", "--overwrite_output_dir"],
-    )
-    interrupted(
-        monkeypatch, [*replace, "--save_steps=2"], 5
-    )  # after a checkpoint and a better model
-    assert {
-        name: data for name, data in content(out).items() if name.parts[0] != REPLACING
-    } == before
+def test_replacement_is_resumed(finished, out, tmp_path, monkeypatch, capsys):
+    """The old run is usable until the new one, which equals a run in a new folder, is trained."""
+    before, flags = content(out), [*finished[1], f"--output_dir={out}"]
+    replace = [*flags, "--seed=3", "--save_steps=2"]
+    interrupted(monkeypatch, [*replace, "--overwrite_output_dir"], 5)
+    kept = {name: data for name, data in content(out).items() if name.parts[0] != REPLACING}
+    assert kept == before
     SentenceTransformer(str(out))
-    assert (
-        main([*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto"]) == 0
-    )  # the old one's line
-    assert "holds this run, finished" in capsys.readouterr().out
-    resume = [word for word in replace if word != "--overwrite_output_dir"]
-    interrupted(monkeypatch, [*resume, "--save_steps=2", "--resume_from_checkpoint"], 2)
-    assert "going on after step 4" in capsys.readouterr().out
-    assert main([*resume, "--save_steps=2", "--resume_from_checkpoint"]) == 0
+    assert main([*flags, "--resume_from_checkpoint=auto"]) == 0  # the old run's command
+    capsys.readouterr()
+    interrupted(monkeypatch, [*replace, "--resume_from_checkpoint"], 2)
+    assert "step 4" in capsys.readouterr().out
+    assert main([*replace, "--resume_from_checkpoint"]) == 0
     assert main([*finished[1], f"--output_dir={tmp_path / 'new'}", "--seed=3"]) == 0
-    assert (out / "model.safetensors").read_bytes() == (
-        tmp_path / "new" / "model.safetensors"
-    ).read_bytes()
+    model = "model.safetensors"
+    assert (out / model).read_bytes() == (tmp_path / "new" / model).read_bytes()
     assert (out / "mine.txt").read_text() == "mine"
     assert not (out / "results.jsonl").exists()  # of the old model
     assert not (out / REPLACING).exists()
     assert state_of(json.loads((out / "run.json").read_text())) == "finished"
 
 
-def test_a_replacement_that_was_given_up_does_not_touch_the_finished_run(
-    finished, out, monkeypatch, capsys
-):
-    """The line of the finished run does not go on with one of other settings, and needs no lock
-    alone.
-    """
-    flags = [*finished[1], f"--output_dir={out}"]
-    interrupted(monkeypatch, [*flags, "--seed=3", "--overwrite_output_dir"], 3)
-    before = content(out)
-    capsys.readouterr()
-    assert main([*flags, "--resume_from_checkpoint=auto"]) == 0
-    assert "finished; nothing was changed" in capsys.readouterr().out
-    assert content(out) == before
-    shutil.rmtree(out / REPLACING)
-    monkeypatch.setattr(run_module, "locked_folder", None)  # as where nothing can be written
-    assert main([*flags, "--resume_from_checkpoint=auto"]) == 0
-
-
-def test_a_model_stands_while_its_run_without_checkpoints_begins_main(
+def test_model_is_kept_while_a_run_without_checkpoints_starts_again(
     finished, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
@@ -147,33 +103,15 @@ def test_a_model_stands_while_its_run_without_checkpoints_begins_main(
     interrupted(monkeypatch, flags, 4)
     model = (out / "model.safetensors").read_bytes()
     assert main([*flags, "--seed=3"]) == 2
-    assert "holds a run with other settings (seed was 42, is 3)" in capsys.readouterr().err
+    assert "--output_dir" in capsys.readouterr().err
     interrupted(monkeypatch, flags, 2)
-    interrupted(monkeypatch, flags, 4)
     assert (out / "model.safetensors").read_bytes() == model
     assert main(flags) == 0
-    assert main([*finished[1], "--eval_steps=2", f"--output_dir={tmp_path / 'new'}"]) == 0
-    assert (out / "model.safetensors").read_bytes() == (
-        tmp_path / "new" / "model.safetensors"
-    ).read_bytes()
+    assert state_of(json.loads((out / "run.json").read_text())) == "finished"
     assert not (out / REPLACING).exists()
 
 
-def test_a_finished_run_says_that_it_was_not_uploaded(finished, out, monkeypatch, capsys):
-    monkeypatch.setattr("dystress_text.programs.fine_tuning.check_push", lambda *_: None)
-    flags = [
-        *finished[1],
-        f"--output_dir={out}",
-        "--resume_from_checkpoint=auto",
-        "--push_to_hub=me/it",
-    ]
-    assert main(flags) == 0
-    assert "not uploaded. To upload it, run dystress export" in capsys.readouterr().out
-
-
-def test_a_replacement_killed_at_any_change_of_its_swap_is_completed_at_the_next_start(
-    finished, out, monkeypatch
-):
+def test_swap_killed_at_any_change_is_completed(finished, out, monkeypatch):
     new = out / REPLACING
     shutil.copytree(finished[0], new)
     (new / "model.safetensors").write_bytes(b"new")
@@ -183,8 +121,8 @@ def test_a_replacement_killed_at_any_change_of_its_swap_is_completed_at_the_next
         (new / name).unlink()
     wanted = content(new) | {Path("mine.txt"): b"mine"}
     for changes in range(100):
-        place = out.with_name(f"killed-after-{changes}")
-        shutil.copytree(out, place)
+        folder = out.with_name(f"killed-after-{changes}")
+        shutil.copytree(out, folder)
         left = [changes]
 
         def change(self, *target, do, left=left):
@@ -197,100 +135,58 @@ def test_a_replacement_killed_at_any_change_of_its_swap_is_completed_at_the_next
             for name in ("replace", "rename", "unlink"):
                 patch.setattr(Path, name, partialmethod(change, do=getattr(Path, name)))
             try:
-                take_place(place)
+                finish_replacement(folder)
             except KeyboardInterrupt:
                 pass
             else:
                 break
-        assert (place / TRAINED).is_dir() == (changes > 0)
+        assert (folder / TRAINED).is_dir() == (changes > 0)
         if changes:
-            with locked_folder(place):
-                assert content(place) == wanted | {Path(LOCK): b""}
-    assert content(place) == wanted
+            with locked_folder(folder):
+                assert content(folder) == wanted | {Path(LOCK): b""}
+    assert content(folder) == wanted
     assert changes > 8
 
 
-def test_what_is_refused_before_the_first_step_leaves_nothing(
-    finished, out, tmp_path, monkeypatch, capsys
-):
-    def refused(*_):
+def test_rejected_run_leaves_nothing(finished, out, tmp_path, monkeypatch):
+    def fail(*_):
         raise UserError("no such model can be saved")
 
-    monkeypatch.setattr("dystress_text.programs.fine_tuning.check_saving", refused)
-    before = sorted(out.rglob("*"))
+    monkeypatch.setattr("dystress_text.programs.fine_tuning.check_saving", fail)
+    before = content(out)
     assert main([*finished[1], f"--output_dir={out}", "--overwrite_output_dir"]) == 2
     assert main([*finished[1], f"--output_dir={tmp_path / 'a' / 'b'}"]) == 2
-    assert capsys.readouterr().err.count("no such model can be saved") == 2
-    assert sorted(out.rglob("*")) == before
+    assert content(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_two_processes_in_one_folder(flags, tmp_path, capsys):
-    """Of train, sweep and prepare the second one is refused, and the first one ends as if it were
-    alone.
-    """
-    out = tmp_path / "out"
+def test_second_process_is_rejected(flags, tmp_path, capsys):
+    out, errors = tmp_path / "out", tmp_path / "errors"
     with locked(out / LOCK):
-        for program, words in (
-            (main, flags),
-            (main, [*flags, "--resume_from_checkpoint=auto"]),
-            (main, [*flags, "--overwrite_output_dir"]),
-            (sweep, ["--presets", "quickstart", "--tasks=none", f"--output_dir={out}"]),
-        ):
-            assert program(words) == 2
-            assert "is in use by" in capsys.readouterr().err
+        assert sweep(["--presets", "quickstart", "--tasks=none", f"--output_dir={out}"]) == 2
         assert [path.name for path in out.iterdir()] == [LOCK]
-    with locked(tmp_path / f".senteval{LOCK}"):
-        assert prepare(["senteval", f"--data_dir={tmp_path}"]) == 2
-    assert f"{str(tmp_path / 'senteval')!r} is in use by" in capsys.readouterr().err
-    errors = tmp_path / "errors"
     process = start([*flags, "--logging_steps=1", "--max_steps=30"], errors)
     wait_for(lambda: logged(out) >= 1, process)
     assert main([*flags, "--resume_from_checkpoint=auto"]) == 2
+    assert capsys.readouterr().err.count("in use by") == 2
     assert finish(process) == 0, errors.read_text()
     assert json.loads((out / "run.json").read_text())["steps"] == 30
 
 
-def test_without_evaluation_the_model_is_written_once(tiny_run, tmp_path, monkeypatch):
-    from dystress_text.finetuning.task import SimcseTask
-
-    saved, save = [], SimcseTask.save
-    monkeypatch.setattr(
-        SimcseTask, "save", lambda self, folder: saved.append(folder) or save(self, folder)
-    )
-    assert main([*tiny_run, f"--output_dir={tmp_path}", "--eval_set=none", "--eval_steps=2"]) == 0
-    assert saved == [tmp_path]
-
-
-def test_a_collapse_ends_the_run_and_what_was_saved_before_stays(tiny_run, tmp_path, capsys):
+def test_collapse_ends_the_run(tiny_run, tmp_path, capsys):
     """A rate of 1 makes all vectors of this encoder one."""
-    flags = [
-        *tiny_run,
-        "--pooler_type=avg",
-        "--learning_rate=1",
-        "--max_steps=40",
-        "--save_steps=1",
-        "--eval_steps=1",
-        "--warmup_ratio=0.9",
-    ]
-    saved = {"stsb_dev": "The model of step ", "none": "This run has saved no model"}
-    for evaluation, said in saved.items():
-        out = tmp_path / evaluation
-        assert main([*flags, f"--output_dir={out}", f"--eval_set={evaluation}"]) == 2
-        last = capsys.readouterr().err.strip().splitlines()[-1]
-        collapsed = int(re.search(r"have collapsed at step (\d+) ", last)[1])
-        assert said in last
-        assert checkpoint_folders(out)[0].name == f"checkpoint-{collapsed - 1}"
-    SentenceTransformer(str(tmp_path / "stsb_dev"))
+    flags = ["--pooler_type=avg", "--learning_rate=1", "--max_steps=40", "--warmup_ratio=0.9"]
+    flags += ["--save_steps=1", "--eval_steps=1", f"--output_dir={tmp_path}"]
+    assert main([*tiny_run, *flags]) == 2
+    step = int(checkpoint_folders(tmp_path)[0].name.removeprefix("checkpoint-"))
+    assert f"collapsed at step {step + 1} " in capsys.readouterr().err
+    SentenceTransformer(str(tmp_path))
 
 
-def test_vectors_that_are_one_or_one_of_two_have_no_spread(monkeypatch):
-    # as on a GPU with --deterministic, before torch 2.10
-    monkeypatch.setattr(torch.Tensor, "kthvalue", None)
+def test_spread_equals_the_quantile_of_distances():
     rows = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
-    cosines = np.corrcoef(np.hstack([rows, -rows]))[
-        np.triu_indices(40, 1)
-    ]  # rows of mean 0 have the same cosines
+    # rows of mean 0 have the same cosines
+    cosines = np.corrcoef(np.hstack([rows, -rows]))[np.triu_indices(40, 1)]
     assert spread_of(rows) == pytest.approx(np.sort(1 - cosines)[311], rel=1e-4)
     two = torch.where(torch.arange(40)[:, None] % 2 == 0, rows[:1], rows[1:2])
     assert spread_of(two * torch.rand(40, 1)) < 1e-9

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.training.batches import load_ahead
+from dystress_text.training.batches import prefetch
 from vision.data.crops import RandomCrop, draw_box
 from vision.data.decoding import decode, resized
 from vision.data.image_files import ImageFiles
@@ -96,7 +96,7 @@ class _Split(ABC):
     def batches(self, batch_size: int, device: torch.device) -> Iterator[Tensor]:
         """All images in order, (b, 3, size, size) on the device; the last batch may have fewer."""
         rows = np.split(np.arange(len(self)), range(batch_size, len(self), batch_size))
-        loaded = load_ahead(lambda rows: {"images": self.batch(rows)}, rows, device)
+        loaded = prefetch(lambda rows: {"images": self.batch(rows)}, rows, device)
         return (batch["images"] for batch in loaded)
 
 

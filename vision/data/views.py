@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dystress_text.training.batches import Batch, load_ahead
+from dystress_text.training.batches import Batch, prefetch
 from vision.data.augment import CropAndFlip
 from vision.data.images import DecodedImages, ImageSet
 
@@ -65,4 +65,4 @@ class RandomViews:
     ) -> Iterator[list[Tensor]]:
         """The views on the device of batches of rows (b,), loaded ahead by a thread."""
         rows = (batch.numpy() for batch in batches)
-        return map(self.on_device, load_ahead(lambda rows: self.load(rows, step), rows, device))
+        return map(self.on_device, prefetch(lambda rows: self.load(rows, step), rows, device))

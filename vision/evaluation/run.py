@@ -15,7 +15,7 @@ import torch
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import to_json, versions
-from dystress_text.training.accelerator import device_alone, keep_fp32
+from dystress_text.training.accelerator import disable_tf32, single_process_device
 from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
 from dystress_text.training.run_record import RunRecord
 from vision.data.augment import crop_of
@@ -48,8 +48,8 @@ def run(settings: EvaluationSettings) -> bool:
     weights = weights_of(class_weights, train.classes)
     inputs = {name: _input_of(encoder, image_input) for name, encoder in encoders.items()}
     papers = papers_of(settings, encoders, dataset)
-    device = device_alone()
-    keep_fp32()
+    device = single_process_device()
+    disable_tf32()
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
     content: dict[str, Any] = {
         "settings": asdict(settings)

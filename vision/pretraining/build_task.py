@@ -14,7 +14,7 @@ from torch import nn
 from dystress_text.errors import ParameterError
 from dystress_text.losses.objectives import Objective
 from dystress_text.losses.other_losses import QueueInfoNCELoss
-from dystress_text.training.accelerator import gather_of
+from dystress_text.training.accelerator import make_gather
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
@@ -58,7 +58,7 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> Object
             reason = f"queue: dim {objective.dim} is not --out_dim {vision.out_dim}; leave it out"
             raise ParameterError("loss", reason)
         objective.start(vision.out_dim)
-    objective.gather = gather_of(accelerator)
+    objective.gather = make_gather(accelerator)
     return objective.to(accelerator.device)
 
 

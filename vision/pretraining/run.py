@@ -23,7 +23,7 @@ from dystress_text.training.accelerator import (
     make_accelerator,
     on_main_process,
 )
-from dystress_text.training.allocator import freed_memory_kept
+from dystress_text.training.allocator import keep_freed_memory
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record, write_record
@@ -54,7 +54,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     training = settings.training
     accelerator = make_accelerator(training)
     run_opened = open_run(accelerator, training, settings.options())
-    with freed_memory_kept(), run_opened as (folder, finished):
+    with keep_freed_memory(), run_opened as (folder, finished):
         if finished is not None:
             return finished
         with before_first_step(accelerator):

@@ -148,9 +148,9 @@ PROGRAM = Program(
     (VisionSettings, VisionEngineSettings),
     PRESETS,
     default="cifar10",
-    of_loss=("key_momentum", "small_crops", "small_crop_size"),
+    loss_options=("key_momentum", "small_crops", "small_crop_size"),
     # the last two are for a best model alone
-    not_of_a_row=("skip_corrupt", "sync_batchnorm", "knn_k", "eval_steps"),
+    row_free_options=("skip_corrupt", "sync_batchnorm", "knn_k", "eval_steps"),
 )
 
 
