@@ -17,7 +17,7 @@ from dystress_text.losses.gather import LocalGather, ProcessGather
 from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.losses.other_losses import QueueInfoNCELoss
 from dystress_text.losses.registry import LossPart
-from dystress_text.losses.reweighting import Rule
+from dystress_text.losses.reweighting import Reweighting
 from dystress_text.losses.temperature import ShiftedCosineTemperature, Temperature
 
 try:
@@ -53,12 +53,12 @@ class DySTreSSLoss(_Cached, nn.Module):
 
     A temperature that follows the run (``ScheduledTemperature``) needs the progress from the
     trainer: ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. It is set
-    at every step, so a resumed run needs only the trainer's checkpoints. What a rule learns is the
+    at every step, so a resumed run needs only the trainer's checkpoints. What a reweighting learns is the
     loss's own and not in those checkpoints.
 
     Args:
         model: the model to train. The objective moves to its device.
-        temperature: a temperature or rule, or a number for a constant one, for the InfoNCE
+        temperature: a temperature or reweighting, or a number for a constant one, for the InfoNCE
             objective. Default: the paper's for text, ``ShiftedCosineTemperature(0.05, 0.07,
             shift=-0.4)``.
         objective: another objective with its temperature and options, in place of ``temperature``.
@@ -88,7 +88,7 @@ class DySTreSSLoss(_Cached, nn.Module):
     def __init__(
         self,
         model: SentenceTransformer,
-        temperature: Rule | Temperature | float | None = None,
+        temperature: Reweighting | Temperature | float | None = None,
         *,
         objective: ContrastiveLoss | None = None,
         gather_across_devices: bool = False,

@@ -1,4 +1,4 @@
-"""Contrastive objectives; each takes any temperature, alone or in a rule of
+"""Contrastive objectives; each takes any temperature, alone or in a reweighting of
 :mod:`dystress_text.losses.reweighting`.
 
 DySTreSS (Manna et al.) gives each pair a temperature of its own, a function of the pair's cosine
@@ -45,7 +45,7 @@ from dystress_text.losses.registry import (
     parse,
     register,
 )
-from dystress_text.losses.reweighting import ADNCERule, Rule, as_rule
+from dystress_text.losses.reweighting import ADNCEReweighting, Reweighting, as_reweighting
 from dystress_text.losses.run_temperatures import AlignmentAdaptiveTemperature
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import positive_similarity, unit_vectors
@@ -87,7 +87,7 @@ class ContrastiveLoss(Objective):
     any temperature.
 
     Args:
-        temperature: any temperature, or a number for a constant one; or a rule with its
+        temperature: any temperature, or a number for a constant one; or a reweighting with its
             temperature.
         detach_temperature: whether the similarity is detached before the temperature is computed of
             it.
@@ -107,11 +107,11 @@ class ContrastiveLoss(Objective):
 
     both_views = False  # whether both views are anchors, and all other views candidates
     negatives_from_batch = True  # not from a queue
-    positive_in_denominator = False  # whether it is in row_loss's, where a rule may weigh it
+    positive_in_denominator = False  # whether it is in row_loss's, where a reweighting may weigh it
 
     def __init__(
         self,
-        temperature: Rule | Temperature | float,
+        temperature: Reweighting | Temperature | float,
         *,
         detach_temperature: bool = True,
         hard_negative_weight: float = 0.0,
@@ -119,8 +119,8 @@ class ContrastiveLoss(Objective):
         gather: Gather | None = None,
     ) -> None:
         super().__init__(gather)
-        self.rule = as_rule(temperature)
-        weighs = isinstance(self.rule, ADNCERule) and self.rule.weigh_positive
+        self.reweighting = as_reweighting(temperature)
+        weighs = isinstance(self.reweighting, ADNCEReweighting) and self.reweighting.weigh_positive
         if weighs and not self.positive_in_denominator:
             name = type(self).__name__
             raise ValueError(f"weigh_positive: {name} has no positive in the denominator to weigh")
@@ -157,9 +157,13 @@ class ContrastiveLoss(Objective):
             sums: :meth:`logsumexps` of its negatives, (rows,) each.
             count: its negatives.
         """
-        positive = self.rule.positive_logit(similarity, self.tau(similarity))  # (rows,), s / tau
-        negatives = self.rule.negatives_logsumexp(sums, positive, similarity, count)  # (rows,)
-        log_weight = self.rule.positive_log_weight(sums, similarity, count)
+        positive = self.reweighting.positive_logit(
+            similarity, self.tau(similarity)
+        )  # (rows,), s / tau
+        negatives = self.reweighting.negatives_logsumexp(
+            sums, positive, similarity, count
+        )  # (rows,)
+        log_weight = self.reweighting.positive_log_weight(sums, similarity, count)
         if log_weight is None:
             return self.row_loss(positive, negatives, similarity)  # InfoNCE's: the cross-entropy
         return self.weighted_row_loss(positive, negatives, similarity, log_weight)
@@ -174,21 +178,23 @@ class ContrastiveLoss(Objective):
         return tau
 
     def logsumexps(self, pairs: Pairs) -> Sequence[Tensor]:
-        """The logsumexp of each row's negative logits, (rows,); a few of them for rules of other
+        """The logsumexp of each row's negative logits, (rows,); a few of them for reweightings of other
         papers.
         """
         blockwise = self.blockwise
         if blockwise is None:
             blockwise = blockwise_pays(pairs)
         if blockwise:
-            return blockwise_logsumexps(pairs, self.rule, self.detach_temperature)
+            return blockwise_logsumexps(pairs, self.reweighting, self.detach_temperature)
         return self.logsumexps_of(pairs.similarity(), pairs)
 
     def logsumexps_of(self, similarity: Tensor, pairs: Pairs) -> list[Tensor]:
         """The same from the matrix of similarities, (rows, columns)."""
-        logits = self.rule.logits(similarity, self.tau(similarity))  # (rows, columns), s / tau
+        logits = self.reweighting.logits(
+            similarity, self.tau(similarity)
+        )  # (rows, columns), s / tau
         return [
-            pairs.mask_logits_(x.clone(), with_bonus=k == 0).logsumexp(dim=1)
+            pairs.mask_logits_(x.clone(), add_weight=k == 0).logsumexp(dim=1)
             for k, x in enumerate(logits)
         ]
 
@@ -214,10 +220,10 @@ class ContrastiveLoss(Objective):
     @property
     def temperature(self) -> Temperature:
         """The temperature of all pairs."""
-        return self.rule.temperature
+        return self.reweighting.temperature
 
     def argument(self, name: str) -> Any:
-        return self.rule if name == "temperature" else super().argument(name)
+        return self.reweighting if name == "temperature" else super().argument(name)
 
     def learned(self) -> dict[str, float]:
         return self.temperature.learned()
@@ -275,7 +281,7 @@ class InfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: Rule | Temperature | float,
+        temperature: Reweighting | Temperature | float,
         *,
         bidirectional: bool = False,
         **options: Any,
@@ -334,7 +340,11 @@ class DCLLoss(NTXentLoss):
     positive_in_denominator = False
 
     def __init__(
-        self, temperature: Rule | Temperature | float, *, per_view: bool = False, **options: Any
+        self,
+        temperature: Reweighting | Temperature | float,
+        *,
+        per_view: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(temperature, **options)
         check_flag("per_view", per_view)
@@ -380,10 +390,10 @@ class DCLWLoss(DCLLoss):
     source = "DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022)"
 
     def __init__(
-        self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any
+        self, temperature: Reweighting | Temperature | float, sigma: float = 0.5, **options: Any
     ) -> None:
         super().__init__(temperature, **options)
-        if isinstance(self.rule, ADNCERule):
+        if isinstance(self.reweighting, ADNCEReweighting):
             raise ValueError("adnce does not go with dclw: each has a sigma for weights of its own")
         check_number("sigma", sigma, "(0, inf)")
         self.sigma = sigma
@@ -432,7 +442,7 @@ class MACLLoss(ContrastiveLoss):
         a_0: float = 0.8,
         *,
         both_views: bool = False,
-        temperature: Rule | Temperature | float | None = None,
+        temperature: Reweighting | Temperature | float | None = None,
         **options: Any,
     ) -> None:
         adaptive = AlignmentAdaptiveTemperature(tau_0, alpha, a_0)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.losses.pairs import Pairs
 from dystress_text.losses.registry import check_count, check_number, register
-from dystress_text.losses.reweighting import Rule
+from dystress_text.losses.reweighting import Reweighting
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import unit_vectors
 
@@ -51,7 +51,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: Rule | Temperature | float,
+        temperature: Reweighting | Temperature | float,
         queue_size: int = 4096,
         dim: int | None = None,
         **options: Any,
@@ -114,7 +114,7 @@ class RINCELoss(InfoNCELoss):
 
     def __init__(
         self,
-        temperature: Rule | Temperature | float,
+        temperature: Reweighting | Temperature | float,
         q: float = 0.1,
         lam: float = 0.01,
         **options: Any,
@@ -148,7 +148,7 @@ class InverseScale(Temperature):
         return (-self.log_scale.to(similarity.dtype)).exp().expand_as(similarity)
 
 
-class SigmoidRule(Rule):
+class SigmoidReweighting(Reweighting):
     """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts
     ``softplus`` of its logit.
     """
@@ -202,7 +202,7 @@ class SigLIPLoss(ContrastiveLoss):
 
     source = "SigLIP (Zhai et al., ICCV 2023, Alg. 1)"
 
-    rule: SigmoidRule
+    reweighting: SigmoidReweighting
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class SigLIPLoss(ContrastiveLoss):
         learning_rate: float = 1e-3,
         **options: Any,
     ) -> None:
-        super().__init__(SigmoidRule(logit_scale, logit_bias), **options)
+        super().__init__(SigmoidReweighting(logit_scale, logit_bias), **options)
         check_number("learning_rate", learning_rate, "(0, inf)")
         if self.hard_negative_weight != 0:
             reason = "SigLIP has no softmax whose logits it could be added to"
@@ -225,6 +225,6 @@ class SigLIPLoss(ContrastiveLoss):
         return F.softplus(-positive) + negatives.exp()
 
     def learned(self) -> dict[str, float]:
-        scale = float(self.rule.temperature.log_scale.detach().exp())
-        bias = float(self.rule.bias.detach())
+        scale = float(self.reweighting.temperature.log_scale.detach().exp())
+        bias = float(self.reweighting.bias.detach())
         return {"logit_scale": round(scale, 6), "logit_bias": round(bias, 6)}

@@ -1,7 +1,7 @@
 """The parts of a loss by name, and a loss as text: ``infonce(shifted_cosine(0.05, 0.07,
 shift=-0.4))``.
 
-A part is an objective, a rule or a temperature. Its text is a call of its registered name with
+A part is an objective, a reweighting or a temperature. Its text is a call of its registered name with
 literals and other parts, a number standing for a constant temperature. The text is read, never
 evaluated as code.
 """
@@ -118,7 +118,7 @@ def _literal(value: object) -> str:
 
 
 def register(name: str) -> Callable[[type[P]], type[P]]:
-    """Class decorator that makes a temperature, rule or objective known by ``name`` in the text of
+    """Class decorator that makes a temperature, reweighting or objective known by ``name`` in the text of
     a loss.
 
     Examples:
@@ -157,7 +157,7 @@ def name_of(cls: type[LossPart]) -> str:
 
 def _check_class(cls: object) -> None:
     if not (isinstance(cls, type) and issubclass(cls, LossPart)):
-        raise TypeError("neither a temperature nor a rule nor an objective")
+        raise TypeError("neither a temperature nor a reweighting nor an objective")
     parameters(cls)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from core_cases import DETACH, EVERY, OBJECTIVES, assert_same, value_and_gradients, views
+from loss_cases import DETACH, EVERY, OBJECTIVES, assert_same, value_and_gradients, views
 
 from dystress_text import losses
 from dystress_text.losses import blockwise, objectives

@@ -1,4 +1,4 @@
-"""What the similarity log sums up, and a rule beside constants: loops over pairs, whose gradients
+"""What the similarity log sums up, and a reweighting beside constants: loops over pairs, whose gradients
 autograd takes.
 """
 
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import OBJECTIVES, TEMPERATURES, views
+from loss_cases import OBJECTIVES, TEMPERATURES, views
 from processes import in_threads, own
 
 from dystress_text import losses
 from dystress_text.losses import diagnosis
-from dystress_text.losses.diagnosis import BINS, Comparison, compare, constants, pair_sums
+from dystress_text.losses.diagnosis import BINS, ConstantComparison, compare, constants, pair_sums
 
 THRESHOLD = 0.1
 INFO_NCE = OBJECTIVES["InfoNCE"].loss
@@ -66,18 +66,18 @@ def check_comparison(found, rows, loss_of, loss_of_constant=INFO_NCE):
     """Against the same loops under some of the constants."""
     s, g, pulled = sizes(rows, loss_of)
     assert float(found.batches) == 1
-    assert float(found.pull) == pytest.approx(pulled / g.sum(), rel=1e-6)
+    assert float(found.gradient_ratio) == pytest.approx(pulled / g.sum(), rel=1e-6)
     for k in (0, 12, 20, 40):
         tau = 0.01 * 100 ** (k / 40)
         assert float(constants()[k]) == pytest.approx(tau)
         _, c, _ = sizes(rows, lambda rows, tau=tau: loss_of_constant(rows, lambda s: tau))
-        assert float(found.moved[k]) == pytest.approx(
+        assert float(found.total_variation[k]) == pytest.approx(
             np.abs(g / g.sum() - c / c.sum()).sum() / 2, abs=2e-6
         )
         shares, _ = np.histogram(s, BINS, (-1, 1), weights=c / c.sum())
         np.testing.assert_allclose(found.constants[k], shares, atol=2e-6)
     np.testing.assert_allclose(
-        found.rule, np.histogram(s, BINS, (-1, 1), weights=g / g.sum())[0], atol=2e-6
+        found.shares, np.histogram(s, BINS, (-1, 1), weights=g / g.sum())[0], atol=2e-6
     )
 
 
@@ -117,7 +117,7 @@ def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
         (losses.RINCELoss(0.2, q=0.5, lam=0.3), partial(spec.rince, tau=0.2, q=0.5, lam=0.3)),
         (losses.SigLIPLoss(5.0, -3.0).double(), partial(spec.siglip, scale=5.0, bias=-3.0)),
         (
-            losses.InfoNCELoss(losses.HardNegativeRule(0.2, 1.0, 0.0)),
+            losses.InfoNCELoss(losses.HCLReweighting(0.2, 1.0, 0.0)),
             partial(spec.hcl, tau=0.2, tau_plus=0.0, beta=1.0),
         ),
     ],
@@ -159,7 +159,9 @@ def test_batches_add_and_one_without_a_gradient_does_not_count():
     loss = losses.InfoNCELoss(TEMPERATURES["shifted"][0])
     first, second = (compare(loss, views(n, 4)) for n in (4, 7))
     nothing = compare(loss, [x * math.nan for x in views(4, 4)])
-    mean = Comparison(*(sum(each) for each in zip(first, second, nothing, strict=True))).mean()
+    mean = ConstantComparison(
+        *(sum(each) for each in zip(first, second, nothing, strict=True))
+    ).mean()
     assert float(mean.batches) == 2
     for value, one, two in zip(mean[1:], first[1:], second[1:], strict=True):
         torch.testing.assert_close(value, (one + two) / 2)
@@ -171,7 +173,7 @@ def test_in_fp32_a_large_lead_of_all_positives_still_has_shares():
     ]  # at 0.01 a lead of 100 and more
     found = compare(losses.InfoNCELoss(0.1), z)
     assert float(found.batches) == 1
-    assert bool(found.moved.isfinite().all())
+    assert bool(found.total_variation.isfinite().all())
 
 
 def test_watching_leaves_no_trace_but_the_mean_similarity_and_autocast_changes_nothing():

@@ -5,7 +5,7 @@ paper's gradients.
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import (
+from loss_cases import (
     DETACH,
     EVERY,
     FORMS,
@@ -92,7 +92,7 @@ def test_macl_takes_its_temperature_from_the_batch_without_a_gradient(name, deta
         expected = value_and_gradients(case.loss(case.rows(*z), lambda s, tau=tau: tau), z)
         assert_same(value_and_gradients(loss(*z), z), expected)
     assert any(
-        key.startswith("rule.temperature.") for key in loss.state_dict()
+        key.startswith("reweighting.temperature.") for key in loss.state_dict()
     )  # saved with the loss
 
 
@@ -109,7 +109,7 @@ def test_info_nce_has_the_gradients_of_the_paper(profile, detach):
     tau = torch.stack([formula(x) for x in s.flatten()]).view_as(s)
     (slope,) = torch.autograd.grad(tau.sum(), s)
     loss = losses.InfoNCELoss(temperature, detach_temperature=detach)
-    logits = loss.rule.logits(s, loss.tau(s))[0]
+    logits = loss.reweighting.logits(s, loss.tau(s))[0]
     rows = loss.row_loss(logits[:, 0], logits[:, 1:].logsumexp(dim=1), s[:, 0])
     (found,) = torch.autograd.grad(rows.sum(), s)
     s, tau = s.detach(), tau.detach()

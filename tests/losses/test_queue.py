@@ -3,7 +3,7 @@
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import OBJECTIVES, TEMPERATURES, assert_same, value_and_gradients
+from loss_cases import OBJECTIVES, TEMPERATURES, assert_same, value_and_gradients
 from torch.nn.functional import normalize
 
 from dystress_text.losses import AlignmentAdaptiveTemperature, QueueInfoNCELoss

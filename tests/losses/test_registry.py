@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from core_cases import assert_same, views
 from hypothesis import given
 from hypothesis import strategies as st
+from loss_cases import assert_same, views
 
 import dystress_text as dt
 from dystress_text.config.presets import PRESETS
@@ -59,18 +59,18 @@ temperatures = st.one_of(
         dt.AlignmentAdaptiveTemperature, st.floats(0.01, 1), st.floats(0, 3), st.floats(-1, 1)
     ),
 )
-rules = st.one_of(
+reweightings = st.one_of(
     temperatures,
-    st.builds(dt.HardNegativeRule, temperatures, st.floats(0, 2), st.floats(0, 0.9)),
-    st.builds(dt.FocalRule, temperatures, st.floats(-2, 1.9)),
-    st.builds(dt.HardnessRule, temperatures, st.floats(0, 1e20)),
+    st.builds(dt.HCLReweighting, temperatures, st.floats(0, 2), st.floats(0, 0.9)),
+    st.builds(dt.FocalReweighting, temperatures, st.floats(-2, 1.9)),
+    st.builds(dt.HardnessReweighting, temperatures, st.floats(0, 1e20)),
 )
 options = {"detach_temperature": st.booleans(), "hard_negative_weight": st.floats(-9, 9)}
 losses = st.one_of(
-    st.builds(dt.InfoNCELoss, rules, bidirectional=st.booleans(), **options),
+    st.builds(dt.InfoNCELoss, reweightings, bidirectional=st.booleans(), **options),
     st.builds(
         dt.DCLWLoss,
-        rules,
+        reweightings,
         st.floats(0.1, 2),
         per_view=st.booleans(),
         blockwise=st.sampled_from([None, True, False]),
@@ -83,12 +83,14 @@ losses = st.one_of(
         both_views=st.booleans(),
         **options,
     ),
-    st.builds(lambda rule: dt.MACLLoss(temperature=rule), rules),
-    st.builds(dt.InfoNCELoss, st.builds(dt.ADNCERule, temperatures, weigh_positive=st.booleans())),
+    st.builds(lambda reweighting: dt.MACLLoss(temperature=reweighting), reweightings),
+    st.builds(
+        dt.InfoNCELoss, st.builds(dt.ADNCEReweighting, temperatures, weigh_positive=st.booleans())
+    ),
     st.builds(
         dt.SigLIPLoss, st.floats(0.1, 99), st.floats(-99, 99), learning_rate=st.floats(1e-6, 1)
     ),
-    st.builds(dt.QueueInfoNCELoss, rules, st.integers(1, 9), st.sampled_from([None, 4])),
+    st.builds(dt.QueueInfoNCELoss, reweightings, st.integers(1, 9), st.sampled_from([None, 4])),
 )
 
 
@@ -132,7 +134,7 @@ WRONG = {
         "infonce(0.05, detach_temperature=3): detach_temperature must be True or False, got 3"
     ),
     "infonce(hcl(focal(0.1)))": (
-        "hcl(focal(0.1)): temperature must be no rule itself, got focal(0.1, margin=0.3)"
+        "hcl(focal(0.1)): temperature must be no reweighting itself, got focal(0.1, margin=0.3)"
     ),
     "dclw(adnce(0.1))": (
         "dclw(adnce(0.1)): adnce does not go with dclw: each has a sigma for weights of its own"
@@ -233,7 +235,7 @@ class Square(dt.ProfileTemperature):
         return similarity.square()
 
 @dt.register("doubled")
-class Doubled(dt.Rule):
+class Doubled(dt.Reweighting):
     def logits(self, similarity, tau):
         return (2 * similarity / tau,)
 
@@ -322,7 +324,7 @@ BROKEN = {
     "def __init__(self, tau): super().__init__(); self.tau = 2 * tau": (
         "the constructor of Broken must keep its arguments as they are"
     ),
-    "def __init__(self, tau): self.core = dt.losses.Rule(tau)": (
+    "def __init__(self, tau): self.core = dt.losses.Reweighting(tau)": (
         "AttributeError: cannot assign module before "
     ),
     "no_such_name": "cannot be loaded: NameError: name 'no_such_name' is not defined",
@@ -347,7 +349,7 @@ def test_what_is_no_part_or_no_name_is_not_registered():
             ValueError, match=r"^a part needs a name, as in @register\('square'\), got"
         ):
             dt.register(name)
-    with pytest.raises(TypeError, match="neither a temperature nor a rule nor an objective"):
+    with pytest.raises(TypeError, match="neither a temperature nor a reweighting nor an objective"):
         dt.register("square")(torch.nn.Linear)
 
 

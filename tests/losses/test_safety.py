@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from core_cases import EVERY, OBJECTIVES, PROFILES, value_and_gradients, views
+from loss_cases import EVERY, OBJECTIVES, PROFILES, value_and_gradients, views
 
 from dystress_text import losses
 from dystress_text.losses.vectors import unit_vectors

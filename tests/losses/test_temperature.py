@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from core_cases import OBJECTIVES, PROFILES, TEMPERATURES, assert_same, views
+from loss_cases import OBJECTIVES, PROFILES, TEMPERATURES, assert_same, views
 from scipy.integrate import solve_ivp
 from spec_formulas import cosine_tau, shifted_tau, simcse_rows
 
@@ -103,7 +103,7 @@ def test_a_learned_one_starts_as_it_is_told_and_says_so(start):
     learned = losses.LearnableTemperature(start)
     torch.testing.assert_close(learned(GRID), start(GRID), rtol=1e-6, atol=0)
     assert learned.fixed(**learned.learned()) == start
-    assert "rule.temperature.free" in losses.InfoNCELoss(learned).state_dict()
+    assert "reweighting.temperature.free" in losses.InfoNCELoss(learned).state_dict()
 
 
 @pytest.mark.parametrize("far", [-50.0, 0.0, 3.0, 50.0])
@@ -185,7 +185,11 @@ REFUSED = [
         {"temperature": losses.CosineTemperature(0.05, 0.05)},
         "low < 0.05 < 0.05 < high",
     ),
-    (losses.DebiasedRule, {"temperature": 0.5, "tau_plus": 1.0}, r"tau_plus must lie in \[0, 1\)"),
+    (
+        losses.DebiasedReweighting,
+        {"temperature": 0.5, "tau_plus": 1.0},
+        r"tau_plus must lie in \[0, 1\)",
+    ),
 ]
 
 

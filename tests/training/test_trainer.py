@@ -17,7 +17,7 @@ from dystress_text.analysis.runs import FinishedRun
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.losses import (
     CosineTemperature,
-    HardNegativeRule,
+    HCLReweighting,
     InfoNCELoss,
     LearnableTemperature,
     ScheduledTemperature,
@@ -295,11 +295,13 @@ class OwnTemperature(CosineTemperature):
         )  # its base looks at it first
 
 
-@pytest.mark.parametrize("rule", [None, HardNegativeRule])
-def test_only_what_can_learn_in_a_temperature_of_ones_own_does(rule, corpus, tmp_path):
+@pytest.mark.parametrize("reweighting", [None, HCLReweighting])
+def test_only_what_can_learn_in_a_temperature_of_ones_own_does(reweighting, corpus, tmp_path):
     temperature = OwnTemperature(0.05, 0.06)
     run(
-        make_task(corpus, objective=InfoNCELoss(rule(temperature) if rule else temperature)),
+        make_task(
+            corpus, objective=InfoNCELoss(reweighting(temperature) if reweighting else temperature)
+        ),
         corpus,
         tmp_path,
     )
