@@ -76,7 +76,7 @@ class _Matrix:
     block: int
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Yield rows and columns of each block; of a symmetric matrix, not those below the diagonal."""
+        """Yield rows and columns of each block; if symmetric, not below the diagonal."""
         for i in range(0, len(self.pairs.anchors), self.block):
             first = i if self.pairs.symmetric else 0
             for j in range(first, len(self.pairs.candidates), self.block):

@@ -192,17 +192,19 @@ class FocalReweighting(Reweighting):
 
 @register("adnce")
 class ADNCEReweighting(Reweighting):
-    """ADNCE (Wu et al., NeurIPS 2023): negatives weigh a Gaussian of their similarity, which has no
-    gradient.
+    """ADNCE (Wu et al., NeurIPS 2023): weigh negatives by a Gaussian of their similarity.
 
-    ``sum w exp(l)`` with ``w = g(s) / mean g`` over the row's negatives, ``g(s) = exp(-(s - mu)^2 /
-    (2 sigma^2))``, as in the authors' code for images. In their code for sentences the positive of
-    the denominator weighs too, and the mean is over it and the negatives: ``-l_p + log sum w
-    exp(l)``, which may be below 0. Published with this form: mu 0.4 and sigma 1 at the temperature
-    0.07 (BERT-base).
+    The negatives add ``sum w exp(l)`` to the denominator, with ``w = g(s) / mean g`` and ``g(s) =
+    exp(-(s - mu)^2 / (2 sigma^2))``, detached. This is the authors' code for images. Published for
+    sentences, with ``weigh_positive``: mu 0.4 and sigma 1 at the temperature 0.07 (BERT-base).
 
-    ``weigh_positive`` is the form for sentences, for objectives with the positive in the
-    denominator.
+    Args:
+        temperature: a temperature, or a number for a constant one.
+        mu: similarity of the largest weight.
+        sigma: width of the Gaussian; at least 1e-6.
+        weigh_positive: whether the positive in the denominator has a weight too, and counts in the
+            mean, as in the authors' code for sentences. The loss may then be negative. Needs an
+            objective with the positive in the denominator.
 
     Examples:
         >>> str(InfoNCELoss(ADNCEReweighting(0.07, mu=0.4, sigma=1.0, weigh_positive=True)))
@@ -224,7 +226,7 @@ class ADNCEReweighting(Reweighting):
     ) -> None:
         super().__init__(temperature)
         check_number("mu", mu, "(-1e3, 1e3)")
-        check_number("sigma", sigma, "[1e-6, inf)")  # its square divides
+        check_number("sigma", sigma, "[1e-6, inf)")
         check_flag("weigh_positive", weigh_positive)
         self.mu = mu
         self.sigma = sigma
