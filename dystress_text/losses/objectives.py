@@ -364,7 +364,7 @@ class DCLLoss(NTXentLoss):
         ]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        if self.per_view:  # each anchor has two rows, and the mean halves their sum
+        if self.per_view:  # each anchor has two rows: their mean is half the sum
             negatives = 2 * negatives
         return negatives - positive
 
