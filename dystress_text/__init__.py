@@ -16,19 +16,25 @@ if TYPE_CHECKING:
     from dystress_text.sentence_transformers_loss import DySTreSSLoss
 
     __all__ = [*_losses, "DySTreSSLoss", "audit", "evaluate", "train"]
-else:  # a type checker would take any name for a good one
+else:  # a __getattr__ that type checkers see would accept any name
     _ELSEWHERE = {
         "audit": "dystress_text.analysis.audit",
         "DySTreSSLoss": "dystress_text.sentence_transformers_loss",
         "evaluate": "dystress_text.programs.senteval",
         "train": "dystress_text.programs.train",
     }
+    _RENAMED = {
+        "ADNCERule": "ADNCEReweighting",
+        "DebiasedRule": "DebiasedReweighting",
+        "FocalRule": "FocalReweighting",
+        "HardNegativeRule": "HCLReweighting",
+        "HardnessRule": "HardnessReweighting",
+        "Rule": "Reweighting",
+    }
 
     def __getattr__(name: str) -> object:
-        """Load the loss core when one of its names is asked for: workers that clean text do without
-        torch.
-        """
-        if name in _ELSEWHERE:  # the rest of the package needs torch alone
+        """Import a public name when it is first used: workers that clean text need no torch."""
+        if name in _ELSEWHERE:  # these need more than torch
             return getattr(importlib.import_module(_ELSEWHERE[name]), name)
         if not name.startswith("__") or name == "__all__":
             losses = importlib.import_module("dystress_text.losses")
@@ -37,4 +43,6 @@ else:  # a type checker would take any name for a good one
                 return [*losses.__all__, *_ELSEWHERE]
             if name in losses.__all__:
                 return getattr(losses, name)
+        if name in _RENAMED:
+            raise AttributeError(f"{name} is now called {_RENAMED[name]}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,7 +17,7 @@ from dystress_text.losses.gather import LocalGather, ProcessGather
 from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.losses.other_losses import QueueInfoNCELoss
 from dystress_text.losses.registry import LossPart
-from dystress_text.losses.reweighting import Rule
+from dystress_text.losses.reweighting import Reweighting
 from dystress_text.losses.temperature import ShiftedCosineTemperature, Temperature
 
 try:
@@ -38,36 +38,36 @@ except ImportError:  # before 5.7
 
 
 class DySTreSSLoss(_Cached, nn.Module):
-    """A loss for ``SentenceTransformerTrainer`` whose temperature depends on the similarity of each
-    pair.
+    """DySTreSS for ``SentenceTransformerTrainer``: the similarity of a pair sets its temperature.
 
-    It replaces MultipleNegativesRankingLoss, and equals it (scale ``1 / tau``) at a constant
-    temperature. With ``mini_batch_size`` it replaces CachedMultipleNegativesRankingLoss: the same
-    gradient in the memory of one mini-batch, at the cost of a second forward pass.
-    ``MatryoshkaLoss`` can wrap either form.
+    At a constant temperature it equals MultipleNegativesRankingLoss (scale ``1 / tau``). With
+    ``mini_batch_size`` it caches gradients (Gao et al., RepL4NLP 2021), as
+    CachedMultipleNegativesRankingLoss does: the same gradient in the memory of one mini-batch, with
+    a second forward pass. ``MatryoshkaLoss`` can wrap either form. The temperature is that of Manna
+    et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning".
 
-    The columns are (anchor, positive) and then any number of hard negatives; labels are ignored.
-    Source of the temperature: Manna et al., "Dynamically Scaled Temperature in Self-Supervised
-    Contrastive Learning"; of the gradient cache: Gao et al., RepL4NLP 2021, by
-    sentence-transformers' own machinery.
+    The columns of the data are (anchor, positive) and any number of hard negatives. Labels are
+    ignored.
 
-    A temperature that follows the run (``ScheduledTemperature``) needs the progress from the
-    trainer: ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. It is set
-    at every step, so a resumed run needs only the trainer's checkpoints. What a rule learns is the
-    loss's own and not in those checkpoints.
+    A temperature that follows the run, such as ``ScheduledTemperature``, needs
+    ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. The trainer's
+    checkpoints do not contain parameters of the loss.
 
     Args:
         model: the model to train. The objective moves to its device.
-        temperature: a temperature or rule, or a number for a constant one, for the InfoNCE
-            objective. Default: the paper's for text, ``ShiftedCosineTemperature(0.05, 0.07,
-            shift=-0.4)``.
-        objective: another objective with its temperature and options, in place of ``temperature``.
-        gather_across_devices: use the candidates of all processes, not only of this one. Every
-            process must have the same number of rows.
-        mini_batch_size: rows to embed at a time, with gradients cached; None embeds all at once.
-            Both sizes need sentence-transformers 5.7.
-        mini_batch_num_tokens: tokens to embed at a time, in place of rows.
-        show_progress_bar: over the mini-batches.
+        temperature: a temperature, a number for a constant one, or a reweighting, for InfoNCE.
+            Default: the paper's for text, ``ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)``.
+        objective: replaces InfoNCE and ``temperature``.
+        gather_across_devices: whether the candidates of all processes are negatives. Each process
+            must have the same number of rows.
+        mini_batch_size: rows to embed at a time, with gradient caching; None embeds all at once.
+            Needs sentence-transformers 5.7.
+        mini_batch_num_tokens: tokens to embed at a time, instead of rows.
+        show_progress_bar: whether to show the progress over the mini-batches.
+
+    Raises:
+        ValueError: arguments exclude each other, or need another version or model.
+        TypeError: ``objective`` is not an objective.
 
     Examples:
         >>> from datasets import Dataset
@@ -88,7 +88,7 @@ class DySTreSSLoss(_Cached, nn.Module):
     def __init__(
         self,
         model: SentenceTransformer,
-        temperature: Rule | Temperature | float | None = None,
+        temperature: Reweighting | Temperature | float | None = None,
         *,
         objective: ContrastiveLoss | None = None,
         gather_across_devices: bool = False,
@@ -102,18 +102,15 @@ class DySTreSSLoss(_Cached, nn.Module):
                 temperature = ShiftedCosineTemperature(0.05, 0.07, -0.4)
             objective = InfoNCELoss(temperature)
         elif temperature is not None:
-            reason = "give either temperature or objective"
-            raise ValueError(f"an objective comes with its own temperature: {reason}")
+            raise ValueError("give either temperature or objective, which has a temperature")
         if not isinstance(objective, ContrastiveLoss):
             raise TypeError(
                 f"objective must be an instance, such as NTXentLoss(0.05), got {objective!r}"
             )
         if isinstance(objective, QueueInfoNCELoss):
-            reason = "which sentence-transformers' trainer has not"
-            raise ValueError(f"QueueInfoNCELoss needs a momentum encoder, {reason}")
+            raise ValueError("objective: QueueInfoNCELoss needs a momentum encoder")
         if not isinstance(objective.gather, LocalGather):
-            advice = "gather_across_devices=True replaces it"
-            raise ValueError(f"build the objective without gather; {advice}")
+            raise ValueError("use gather_across_devices=True instead of the objective's gather")
         _check_size(model, "mini_batch_size", mini_batch_size)
         _check_size(model, "mini_batch_num_tokens", mini_batch_num_tokens)
         self.uses_gradient_cache = (mini_batch_size or mini_batch_num_tokens) is not None
@@ -128,7 +125,12 @@ class DySTreSSLoss(_Cached, nn.Module):
     def forward(
         self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None
     ) -> Tensor:
-        """The loss, a scalar, of the tokenised columns: anchors, positives and hard negatives."""
+        """Return the loss, a scalar.
+
+        Args:
+            sentence_features: tokenised anchors, positives and hard negatives.
+            labels: ignored.
+        """
         columns = list(sentence_features)
         if self.uses_gradient_cache:
             return self.forward_cached(columns, None)
@@ -137,9 +139,12 @@ class DySTreSSLoss(_Cached, nn.Module):
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
     ) -> Tensor:
-        """The loss of the embeddings, a list of mini-batches (rows, dim) for each column.
+        """Return the loss for the gradient cache, or for one dimension of ``MatryoshkaLoss``.
 
-        Called by the gradient cache, and by ``MatryoshkaLoss`` once for each dimension.
+        Args:
+            reps: mini-batches of embeddings, (rows, dim) each, for each column.
+            labels: ignored.
+            with_backward: whether to call the backward.
         """
         loss = self.compute_loss_from_embeddings([torch.cat(mini_batches) for mini_batches in reps])
         if with_backward:
@@ -148,18 +153,21 @@ class DySTreSSLoss(_Cached, nn.Module):
         return loss
 
     def advance(self, epoch: float, run_fraction: float) -> None:
-        """Give the temperature the progress: epochs done, and the fraction of the run in [0, 1]."""
+        """Set the progress of the run for the temperature.
+
+        Args:
+            epoch: epochs done.
+            run_fraction: fraction of the run in [0, 1].
+        """
         self.objective.temperature.advance(epoch, run_fraction)
         self._knows_progress = True
 
     def callback(self) -> TrainerCallback:
-        """A callback that gives the temperature the trainer's progress; pass it in the trainer's
-        ``callbacks``.
-        """
+        """Return a callback for the trainer that calls :meth:`advance` before each step."""
         return _Progress(self)
 
     def get_config_dict(self) -> dict[str, Any]:
-        """The settings, for the model card."""
+        """Return the settings for the model card."""
         return {
             "loss": str(self.objective),
             "gather_across_devices": self.gather_across_devices,
@@ -180,30 +188,34 @@ class DySTreSSLoss(_Cached, nn.Module):
     def compute_loss_from_embeddings(
         self, embeddings: list[Tensor], labels: Tensor | None = None
     ) -> Tensor:
-        """The loss of the columns' embeddings, each (rows, dim), for a loss of yours that has other
-        terms too.
+        """Return the loss of embeddings, for use within another loss.
+
+        Args:
+            embeddings: (rows, dim) for each column.
+            labels: ignored.
+
+        Raises:
+            ValueError: there is one column, or a temperature never got the run's progress.
         """
         if len(embeddings) < 2:
             raise ValueError(
-                f"{type(self.objective).__name__} takes the text columns (anchor, positive) and "
-                f"any number of negatives behind them, got {len(embeddings)}; labels are not used"
+                f"{type(self.objective).__name__} needs the columns (anchor, positive) and "
+                f"optional negatives, got {len(embeddings)} without labels"
             )
         temperature = self.objective.temperature
         if temperature.needs_progress and self.model.training and not self._knows_progress:
             raise ValueError(
-                f"{type(temperature).__name__} follows the run but does not get its progress: pass "
-                "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in your own "
-                "loop"
+                f"{type(temperature).__name__} needs the progress of the run: pass "
+                "callbacks=[loss.callback()] to the trainer, or call loss.advance(...)"
             )
         self.objective.gather = LocalGather()
-        # not in __init__: there may be no group yet
+        # not in __init__, where the process group may not exist yet
         if self.gather_across_devices and dist.is_initialized() and dist.get_world_size() > 1:
             self.objective.gather = ProcessGather(dist.get_rank(), dist.get_world_size())
         single = len(embeddings) == 2 and len(embeddings[0]) * self.objective.gather.world_size == 1
         if single and self.objective.negatives_from_batch:
             warnings.warn(
-                "a batch of 1 pair has no negatives and counts as 0; dataloader_drop_last=True "
-                "leaves it out",
+                "a batch of 1 pair has no negatives: its loss is 0; set dataloader_drop_last=True",
                 stacklevel=2,
             )
             return (torch.cat(embeddings) * 0).sum()
@@ -212,15 +224,15 @@ class DySTreSSLoss(_Cached, nn.Module):
 
 
 def _check_size(model: SentenceTransformer, name: str, size: int | None) -> None:
-    """Refuse a size for the gradient cache that is no size, or that nothing here can use."""
+    """Raise a ValueError unless the gradient cache can use this size."""
     if size is None:
         return
     if type(size) is not int or size < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        raise ValueError(f"{name} must be a positive integer, got {size!r}")
     if not hasattr(_Cached, "forward_cached"):
         raise ValueError(f"{name} needs sentence-transformers 5.7 or newer")
     if has_static_embedding_input(model):
-        raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
+        raise ValueError(f"{name}: a StaticEmbedding cannot be embedded in mini-batches")
 
 
 class _Progress(TrainerCallback):

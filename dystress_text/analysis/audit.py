@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.paths import model_path, refuse_folder
-from dystress_text.losses.diagnosis import BINS, Comparison, PairSums, compare, pair_sums
+from dystress_text.losses.diagnosis import BINS, ConstantComparison, PairSums, compare, pair_sums
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.objectives import loss as core_loss
 from dystress_text.training.global_state import restored_global_state
@@ -182,7 +182,9 @@ def audit(
             sums.append(pair_sums(objective, views, HIGH_SIMILARITY))
             compared.append(compare(objective, views))
     steps = PairSums(*map(_stacked, zip(*sums, strict=True)))
-    comparison = Comparison(*(_stacked(each).sum(0) for each in zip(*compared, strict=True)))
+    comparison = ConstantComparison(
+        *(_stacked(each).sum(0) for each in zip(*compared, strict=True))
+    )
     lines = [{"step": i, **line} for i, line in enumerate(lines_of(steps, comparison), 1)]
     windows, negatives = windows_of(lines, "this audit")
     return Audit("sentences", str(objective), "sentences", negatives, windows)

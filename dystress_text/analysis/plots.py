@@ -40,22 +40,25 @@ def draw_losses(
 ) -> Figure | None:
     """Draw the temperature and the logit of losses over the similarity of a pair, in two panels.
 
-    A rule may give negatives another logit than positives; it is pale then. A temperature that
-    depends on more than the similarity is left out; None where nothing is left.
+    The positives' logit is pale where a reweighting makes the two differ. A temperature that
+    depends on more than the similarity is left out. None if nothing is left.
     """
     similarity = torch.linspace(-1, 1, 1201, dtype=torch.float64)
     figure = Figure(figsize=size)
     of_tau, of_logit = figure.subplots(*panels)
     for (name, loss), (colour, line) in zip(losses.items(), cycle(STYLES)):
-        rule = getattr(loss, "rule", None)
+        reweighting = getattr(loss, "reweighting", None)
         temperature = getattr(loss, "temperature", None)
-        if rule is None or temperature is None:
+        if reweighting is None or temperature is None:
             continue
         if temperature.needs_progress or temperature.needs_mean_positive:
             continue
         tau = temperature(similarity).detach().expand_as(similarity)
         of_tau.plot(similarity, tau, color=colour, linestyle=line, label=name)
-        logits = (rule.logits(similarity, tau)[0], rule.positive_logit(similarity, tau))
+        logits = (
+            reweighting.logits(similarity, tau)[0],
+            reweighting.positive_logit(similarity, tau),
+        )
         for logit, alpha in zip(logits, (0.4, 1), strict=True):
             of_logit.plot(similarity, logit.detach(), color=colour, linestyle=line, alpha=alpha)
     of_tau.margins(y=0.1)

@@ -17,7 +17,7 @@ from dystress_text.errors import UserError
 from dystress_text.losses.objectives import Objective, loss
 from dystress_text.losses.other_losses import SigLIPLoss
 from dystress_text.losses.registry import LossError
-from dystress_text.losses.reweighting import Rule
+from dystress_text.losses.reweighting import Reweighting
 from dystress_text.losses.run_temperatures import LearnableTemperature
 from dystress_text.losses.temperature import Temperature
 from dystress_text.training import run_folder
@@ -74,13 +74,13 @@ class FinishedRun:
         return tau.fixed(**learned) if isinstance(tau, LearnableTemperature) and learned else tau
 
     @property
-    def rule(self) -> Rule | None:
+    def reweighting(self) -> Reweighting | None:
         """What makes logits of similarities and temperatures; None without one."""
-        return getattr(self.loss, "rule", None)
+        return getattr(self.loss, "reweighting", None)
 
     @property
     def constant(self) -> float | None:
-        """The one temperature of all pairs, without a rule of another paper; None for others."""
+        """Return a constant temperature without reweighting; None for other losses."""
         tau = None if self.loss is None else self.loss.arguments().get("temperature")
         return tau if isinstance(tau, float) else None
 

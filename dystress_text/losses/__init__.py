@@ -17,12 +17,12 @@ from dystress_text.losses.objectives import (
 from dystress_text.losses.other_losses import QueueInfoNCELoss, RINCELoss, SigLIPLoss
 from dystress_text.losses.registry import LossError, register
 from dystress_text.losses.reweighting import (
-    ADNCERule,
-    DebiasedRule,
-    FocalRule,
-    HardNegativeRule,
-    HardnessRule,
-    Rule,
+    ADNCEReweighting,
+    DebiasedReweighting,
+    FocalReweighting,
+    HardnessReweighting,
+    HCLReweighting,
+    Reweighting,
 )
 from dystress_text.losses.run_temperatures import (
     AlignmentAdaptiveTemperature,
@@ -46,20 +46,20 @@ from dystress_text.losses.temperature import (
 )
 
 __all__ = [
-    "ADNCERule",
+    "ADNCEReweighting",
     "AlignmentAdaptiveTemperature",
     "ConstantTemperature",
     "ContrastiveLoss",
     "CosineTemperature",
     "DCLLoss",
     "DCLWLoss",
-    "DebiasedRule",
+    "DebiasedReweighting",
     "EvenODETemperature",
     "ExponentialTemperature",
-    "FocalRule",
+    "FocalReweighting",
     "Gather",
-    "HardNegativeRule",
-    "HardnessRule",
+    "HCLReweighting",
+    "HardnessReweighting",
     "InfoNCELoss",
     "LearnableTemperature",
     "LinearTemperature",
@@ -74,7 +74,7 @@ __all__ = [
     "ProfileTemperature",
     "QueueInfoNCELoss",
     "RINCELoss",
-    "Rule",
+    "Reweighting",
     "ScheduledTemperature",
     "ShiftedCosineTemperature",
     "SigLIPLoss",

@@ -1,24 +1,21 @@
-"""What a temperature does to a batch: similarities, temperatures and gradients of its pairs, beside
-constants.
+"""Measure what a loss does to the pairs of a batch, and compare it with constant temperatures.
 
-The gradient of a pair is the derivative of the loss by its similarity, ``dL / ds``; for a negative
-of InfoNCE with a detached temperature it is ``p / tau``. Autograd computes it, for any objective
-and temperature. The functions here take an objective and embeddings and compute the similarities
-again; nothing of the objective changes but a temperature that follows the batch. Call them before
-the loss of a queue, which takes the batch's keys in.
+The gradient of a pair is the derivative of the loss by its similarity, ``dL / ds``, by autograd;
+for a negative of InfoNCE with a detached temperature it is ``p / tau``. The functions take an
+objective and embeddings and compute the similarities again. They do not change the objective, but
+an alignment-adaptive temperature observes the batch. For a queue, call them before the loss, which
+stores the batch's keys.
 
-:func:`compare` sets a rule beside every constant temperature. Let ``g_ij`` be the size of the
-gradient that the negative pair (i, j) gets, ``|dL / ds_ij|``, and G its sum over the batch;
-``c_ij(tau)`` and ``C(tau)`` are the same under the constant temperature tau, for the same pairs.
-The distance of the rule from that constant is the total variation distance of the two
-distributions,
+:func:`compare` uses the total variation distance. Let ``g_ij = |dL / ds_ij|`` be the size of the
+gradient of the negative pair (i, j), and G its sum over the batch; ``c_ij(tau)`` and ``C(tau)`` are
+the same under the constant temperature tau. Then
 
-    moved(tau) = 1/2 sum_ij | g_ij / G - c_ij(tau) / C(tau) |,
+    total_variation(tau) = 1/2 sum_ij | g_ij / G - c_ij(tau) / C(tau) |
 
-the share of the negatives' gradient that must be moved from pairs to other pairs to turn one into
-the other: 0 for the same distribution, 1 for gradients on different pairs. The scale of the whole
-gradient is left out on purpose: Adam and clipping take it out. A scale that changes from step to
-step is therefore not seen.
+is the share of the negatives' gradient that must move to other pairs to turn one distribution into
+the other: 0 for equal distributions, 1 for gradients on different pairs. The scale of the gradient
+does not count, since Adam and clipping remove it; a scale that changes from step to step is
+therefore not seen.
 """
 
 from __future__ import annotations
@@ -37,15 +34,13 @@ from dystress_text.losses.vectors import positive_similarity
 BINS = 50  # of the histograms, over [-1, 1]
 BLOCK_ENTRIES = 2**22  # similarities at a time
 CONSTANTS = 41  # temperatures from 0.01 to 1, equal steps of their logarithm
-MOST_ANCHORS = 512  # of a batch, whose negatives are compared
-MOST_PAIRS = 2**22  # fewer anchors are compared where they have more candidates
-_AT_ONCE = 2**18  # entries for several constants at a time
+MOST_ANCHORS = 512  # compared in a batch
+MOST_PAIRS = 2**22  # compared in a batch; many candidates leave fewer anchors
+_AT_ONCE = 2**18  # entries of several constants at a time
 
 
 class PairSums(NamedTuple):
-    """Sums over the pairs of a batch. Those of several processes or batches can be added, field by
-    field.
-    """
+    """Sums over the pairs of a batch; add the fields to combine batches or processes."""
 
     counts: Tensor  # (3,) positives, negatives, negatives in the high-similarity region
     similarities: Tensor  # (2,) of positives and of negatives
@@ -56,26 +51,23 @@ class PairSums(NamedTuple):
     histograms: Tensor
 
 
-class Comparison(NamedTuple):
-    """A rule beside the constants; of one batch, or sums over batches and processes, added field by
-    field.
-    """
+class ConstantComparison(NamedTuple):
+    """A loss against constant temperatures; add the fields to combine batches or processes."""
 
-    batches: Tensor  # (), their number; a batch without a gradient counts as none
-    # (), gradient of the positives over that of the negatives; 1 a batch for InfoNCE with a
-    # detached tau
-    pull: Tensor
-    moved: Tensor  # (CONSTANTS,), the distance of each constant
-    rule: Tensor  # (BINS,), the share of the negatives' gradient by similarity under the rule
+    batches: Tensor  # (), their number; a batch without a gradient does not count
+    # (), gradient of the positives over that of the negatives; 1 for InfoNCE with a detached tau
+    gradient_ratio: Tensor
+    total_variation: Tensor  # (CONSTANTS,), distance to each constant
+    shares: Tensor  # (BINS,), shares of the negatives' gradient by similarity
     constants: Tensor  # (CONSTANTS, BINS), the same under each constant
 
-    def mean(self) -> Comparison:
-        """The mean over the batches; NaN without any."""
-        return Comparison(self.batches, *(each / self.batches for each in self[1:]))
+    def mean(self) -> ConstantComparison:
+        """Return the mean over the batches; NaN without batches."""
+        return ConstantComparison(self.batches, *(each / self.batches for each in self[1:]))
 
 
 class _Rows(NamedTuple):
-    """Anchors with the gradients of the mean loss by what it is computed from."""
+    """Anchors, and the gradients of the mean loss by similarity and logsumexps."""
 
     pairs: Pairs
     positive: Tensor  # (rows,), similarity of the positives
@@ -93,8 +85,12 @@ class _Rows(NamedTuple):
 
 @torch.no_grad()
 def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> PairSums:
-    """Sums over the pairs of this process's anchors; above the threshold lies the high-similarity
-    region.
+    """Return sums over the pairs of this process's anchors.
+
+    Args:
+        loss: the objective.
+        z: embeddings of the views, (n, dim) each.
+        threshold: similarity above which a negative counts as highly similar.
     """
     groups = _rows_of(loss, z)
     positive = groups[0].positive[: len(z[0])]  # (n,), once where both views are anchors
@@ -110,7 +106,7 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
             rows = group.some(slice(start, start + step))
             similarity, size = _of_negatives(loss, rows)
             # 1 for a negative
-            one = torch.ones_like(similarity).scatter_(1, rows.pairs.left_out, 0)
+            one = torch.ones_like(similarity).scatter_(1, rows.pairs.excluded, 0)
             tau = loss.tau(similarity)
             high = similarity > threshold
             counts[1] += one.sum()
@@ -126,59 +122,62 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
 
 
 @torch.no_grad()
-def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
-    """Compare a rule with the constants, on the negatives of this process's first
-    :data:`MOST_ANCHORS` anchors.
+def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> ConstantComparison:
+    """Compare a loss with constant temperatures, on this process's first anchors.
 
-    Under a constant, DCL is compared with DCL and any other objective with InfoNCE of the same
-    pairs: the gradient of a negative is then its probability over tau, without or with the positive
-    among the candidates.
+    DCL is compared with DCL, and any other objective with InfoNCE on the same pairs: under a
+    constant the gradient of a negative is its probability over tau, with the positive among the
+    candidates for InfoNCE alone. At most :data:`MOST_ANCHORS` anchors count.
+
+    Args:
+        loss: the objective.
+        z: embeddings of the views, (n, dim) each.
     """
     groups = _rows_of(loss, z)
     logits = []
     biases = []
     sizes = []
     bins = []
-    pulls = []
-    of_positive = -torch.inf if isinstance(loss, DCLLoss) else 0.0
+    positive_sizes = []
+    positive_bias = -torch.inf if isinstance(loss, DCLLoss) else 0.0
     for group in groups:
         most = min(MOST_ANCHORS, MOST_PAIRS // len(group.pairs.candidates)) // len(groups)
         rows = group.some(slice(0, max(1, most)))
         similarity, size = _of_negatives(loss, rows)
-        bias = rows.pairs.mask_logits_(torch.zeros_like(similarity), with_bonus=True)
+        bias = rows.pairs.mask_logits_(torch.zeros_like(similarity), add_weight=True)
         # (rows, 1 + columns), the positive first
         logits.append(torch.column_stack([rows.positive, similarity]))
-        biases.append(F.pad(bias, (1, 0), value=of_positive))
+        biases.append(F.pad(bias, (1, 0), value=positive_bias))
         sizes.append(size.flatten())
         bins.append(_bins_of(similarity).flatten())
-        pulls.append(rows.of_positive.sum())
+        positive_sizes.append(rows.of_positive.sum())
     size = torch.cat(sizes)  # (pairs,)
-    place = torch.cat(bins)  # (pairs,)
-    rule = size / size.sum()
-    moved = []
+    bin_of = torch.cat(bins)  # (pairs,)
+    shares = size / size.sum()
+    distances = []
     histograms = []
     for taus in torch.split(constants().to(size), max(1, _AT_ONCE // len(size))):
         each = [
             (s / taus[:, None, None] + bias).log_softmax(2)[:, :, 1:].flatten(1)
             for s, bias in zip(logits, biases, strict=True)
         ]
-        shares = torch.cat(each, dim=1).softmax(dim=1)  # (t, pairs), c / C
-        moved.append((shares - rule).abs().sum(dim=1) / 2)
-        nothing = shares.new_zeros(len(taus), BINS)
-        histograms.append(nothing.scatter_add_(1, place.expand_as(shares), shares))
-    compared = Comparison(
+        of_constants = torch.cat(each, dim=1).softmax(dim=1)  # (t, pairs), c / C
+        distances.append((of_constants - shares).abs().sum(dim=1) / 2)
+        empty = shares.new_zeros(len(taus), BINS)
+        histograms.append(empty.scatter_add_(1, bin_of.expand_as(of_constants), of_constants))
+    compared = ConstantComparison(
         batches=size.new_ones(()),
-        pull=torch.stack(pulls).sum() / size.sum(),
-        moved=torch.cat(moved),
-        rule=rule.new_zeros(BINS).scatter_add_(0, place, rule),
+        gradient_ratio=torch.stack(positive_sizes).sum() / size.sum(),
+        total_variation=torch.cat(distances),
+        shares=shares.new_zeros(BINS).scatter_add_(0, bin_of, shares),
         constants=torch.cat(histograms),
     )
-    whole = torch.stack([each.isfinite().all() for each in compared]).all()
-    return Comparison(*(torch.where(whole, each, 0) for each in compared))
+    valid = torch.stack([each.isfinite().all() for each in compared]).all()
+    return ConstantComparison(*(torch.where(valid, each, 0) for each in compared))
 
 
 def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
-    """This process's anchors, in the groups of the objective."""
+    """Return this process's anchors, in the groups of ``loss.pairs``."""
     with torch.autocast(device_type=z[0].device.type, enabled=False):
         groups = loss.pairs(loss.prepare(*z))
         leaves = []
@@ -202,9 +201,7 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
 
 
 def _of_negatives(loss: ContrastiveLoss, rows: _Rows) -> tuple[Tensor, Tensor]:
-    """Return similarities with all candidates and the sizes ``|dL / ds|``, (rows, columns) each; a
-    pair that is no negative has the size 0.
-    """
+    """Return similarities and sizes ``|dL / ds|``, (rows, columns) each; 0 for excluded pairs."""
     with torch.autocast(device_type=rows.positive.device.type, enabled=False):
         similarity = (rows.pairs.anchors @ rows.pairs.candidates.T).detach().requires_grad_()
         with torch.enable_grad():
@@ -214,12 +211,12 @@ def _of_negatives(loss: ContrastiveLoss, rows: _Rows) -> tuple[Tensor, Tensor]:
 
 
 def constants() -> Tensor:
-    """The temperatures that a rule is compared with, (CONSTANTS,), fp64."""
+    """Return the temperatures of the comparison, (CONSTANTS,), fp64."""
     return torch.logspace(-2, 0, CONSTANTS, dtype=torch.float64)
 
 
 def _bins_of(similarity: Tensor) -> Tensor:
-    """The bin of each similarity, int64 of the same shape."""
+    """Return the bin of each similarity, int64 of the same shape."""
     return ((similarity + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
 
 

@@ -1,9 +1,9 @@
-"""Gathering rows from all processes, with gradients that flow back to their owners.
+"""Gather rows from all processes, with gradients.
 
-A loss compares its own process's rows with the columns of all processes and returns the mean over
-its own rows. Data-parallel training averages the parameters' gradients over the processes. For the
-result to be the gradient of the mean over the global batch, the owner of a row must receive the
-*sum* of the gradients that all processes have for it.
+A loss compares the anchors of its own process with the candidates of all processes and returns the
+mean over its anchors. Data-parallel training averages the parameters' gradients over the processes.
+This equals the gradient of the mean over the global batch if each row receives the *sum* of its
+gradients in all processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Gather(Protocol):
-    """What a loss needs from the other processes.
+    """Interface of a loss to the other processes.
 
     Examples:
         >>> gather: Gather = LocalGather()
@@ -28,11 +28,11 @@ class Gather(Protocol):
     world_size: int
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """All processes' rows, (n, ...) -> (world_size * n, ...), in the order of the ranks."""
+        """Return the rows of all processes by rank, (n, ...) -> (world_size * n, ...)."""
 
 
 class LocalGather:
-    """One process: nothing to gather.
+    """The gather of a single process, which returns its argument.
 
     Examples:
         >>> LocalGather()(torch.ones(8, 16)).shape
@@ -47,8 +47,15 @@ class LocalGather:
 
 
 class ProcessGather:
-    """All processes of a torch.distributed group (None: the default one), each with the same number
-    of rows.
+    """The gather of a torch.distributed group, whose processes have equal numbers of rows.
+
+    Args:
+        rank: of this process in the group.
+        world_size: number of processes.
+        group: None for the default group.
+
+    Raises:
+        ValueError: the rank is outside ``[0, world_size)``.
 
     Examples:
         >>> # after torch.distributed.init_process_group

@@ -1,9 +1,7 @@
-"""The shape of an embedding space: alignment, uniformity, tolerance, inter-class uniformity,
-similarity histograms.
+"""Geometry of embeddings: alignment, uniformity, tolerance and similarity histograms.
 
-Embeddings need not be normalised; they are L2-normalised here. Computations over all pairs run in
-blocks of rows, so that there is never an N x N matrix. Products are in fp32 (fp64 for fp64 input),
-sums in fp64.
+Embeddings are L2-normalised here. Computations over all pairs run in blocks of rows, without an
+N x N matrix. Products are in fp32 (fp64 for fp64 embeddings), sums in fp64.
 """
 
 from __future__ import annotations
@@ -19,10 +17,11 @@ BLOCK = 1024  # rows a block: 1024 x N similarities at a time
 
 
 def alignment(x: Tensor, y: Tensor) -> Tensor:
-    """Mean squared distance of positive pairs (Eq. alignment; Wang and Isola, 2020); lower is
-    closer.
+    """Return the mean squared distance of positive pairs (Wang and Isola, 2020); lower is closer.
 
-    ``x`` and ``y`` are (pairs, dim), row i of one belonging to row i of the other.
+    Args:
+        x: (pairs, dim).
+        y: (pairs, dim); row i belongs to row i of ``x``.
 
     Examples:
         >>> x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 2.0]])  # at right angles
@@ -36,11 +35,13 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
 
 
 def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
-    """log mean exp(-t ||x_i - x_j||^2) over all pairs i != j (Eq. unif; Wang and Isola, 2020);
-    lower is more uniform.
+    """Return log mean exp(-t ||x_i - x_j||^2) over all i != j (Wang and Isola, 2020).
 
-    ``x`` is (n, dim) with at least two rows, ``t`` the width of the Gaussian potential, the field's
-    2.
+    Lower is more uniform.
+
+    Args:
+        x: (n, dim), at least two rows.
+        t: width of the Gaussian potential; 2 is usual.
 
     Examples:
         >>> opposite = torch.tensor([[1.0, 0.0], [-3.0, 0.0]])
@@ -63,10 +64,14 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
 
 
 def interclass_uniformity(x: Tensor, labels: Tensor, t: float = 2.0) -> Tensor:
-    """Uniformity of the class centroids (Eq. incu); lower is farther apart.
+    """Return the uniformity of the class centroids (Eq. incu); lower is farther apart.
 
-    A centroid is the mean of its class's normalised embeddings, normalised again. At least two
-    classes; ``x`` is (n, dim), ``labels`` (n,).
+    A centroid is the mean of its class's normalised embeddings, normalised again.
+
+    Args:
+        x: (n, dim).
+        labels: (n,), at least two classes.
+        t: as for :func:`uniformity`.
 
     Examples:
         >>> x, labels = torch.tensor([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1])
@@ -77,11 +82,14 @@ def interclass_uniformity(x: Tensor, labels: Tensor, t: float = 2.0) -> Tensor:
 
 
 def tolerance(x: Tensor, labels: Tensor, over_all_pairs: bool = False) -> Tensor:
-    """Mean similarity of pairs of one class, i != j (Wang and Liu, CVPR 2021); higher is more
-    tolerant.
+    """Return the mean similarity of pairs of one class, i != j (Wang and Liu, CVPR 2021).
 
-    With ``over_all_pairs``, ``s * 1[same class]`` is averaged over all pairs i != j instead of over
-    those of one class.
+    Higher is more tolerant.
+
+    Args:
+        x: (n, dim).
+        labels: (n,), a class with at least two members.
+        over_all_pairs: whether to average ``s * 1[same class]`` over all pairs instead.
 
     Examples:
         >>> x, labels = torch.tensor([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 0, 1])
@@ -95,8 +103,7 @@ def tolerance(x: Tensor, labels: Tensor, over_all_pairs: bool = False) -> Tensor
     same = (counts * (counts - 1)).sum()
     if same == 0:
         raise ValueError("tolerance needs a class with at least two members")
-    # over a class, the sum of s_ij with i != j is |sum of its vectors|^2 minus the sum of their
-    # |z_i|^2
+    # in a class, the sum of s_ij over i != j is |sum of z_i|^2 - sum of |z_i|^2
     total = sums.square().sum() - z.square().sum()
     if over_all_pairs:
         return total / (len(x) * (len(x) - 1))
@@ -115,9 +122,13 @@ class SimilarityHistograms(NamedTuple):
 def similarity_histograms(
     view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100
 ) -> SimilarityHistograms:
-    """Histograms of the similarities between two views of a data set, by kind of pair.
+    """Count the similarities between two views of a data set, by kind of pair.
 
-    Both views are (n, dim), their rows i of one sample, of class ``labels[i]``.
+    Args:
+        view1: (n, dim).
+        view2: (n, dim); rows i of both views belong to one sample.
+        labels: (n,), the samples' classes.
+        bins: their number.
     """
     if view1.shape != view2.shape:
         shapes = f"{tuple(view1.shape)} and {tuple(view2.shape)}"
@@ -130,22 +141,20 @@ def similarity_histograms(
         similarity = z1[rows] @ z2.T  # (block, n)
         kind = 2 - (labels[rows, None] == labels).long()  # 1 for one class, 2 for different classes
         kind[torch.arange(len(rows)), rows] = 0
-        place = ((similarity + 1) * (bins / 2)).long().clamp(0, bins - 1) + bins * kind
-        counts += torch.bincount(place.flatten(), minlength=3 * bins).view(3, bins)
+        index = ((similarity + 1) * (bins / 2)).long().clamp(0, bins - 1) + bins * kind
+        counts += torch.bincount(index.flatten(), minlength=3 * bins).view(3, bins)
     return SimilarityHistograms(torch.linspace(-1, 1, bins + 1), *counts.cpu())
 
 
 def _check_labels(x: Tensor, labels: Tensor) -> None:
     if x.ndim != 2 or labels.shape != x.shape[:1]:
         shapes = f"{tuple(labels.shape)} for {tuple(x.shape)} embeddings"
-        raise ValueError(f"labels must hold one class a row: {shapes}")
+        raise ValueError(f"labels must have one class per row: {shapes}")
 
 
 def _class_sums(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums of the unit vectors of each class present, (classes, dim) in fp64, and the classes'
-    sizes, (classes,).
-    """
+    """Return the classes' sums of unit vectors, (classes, dim) in fp64, and sizes, (classes,)."""
     _check_labels(x, labels)
-    _, place, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    _, index, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     sums = torch.zeros(len(counts), x.shape[1], dtype=torch.float64, device=x.device)
-    return sums.index_add_(0, place, unit_vectors(x).double()), counts
+    return sums.index_add_(0, index, unit_vectors(x).double()), counts

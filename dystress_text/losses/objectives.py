@@ -1,28 +1,26 @@
-"""Contrastive objectives; each takes any temperature, alone or in a rule of
-:mod:`dystress_text.losses.reweighting`.
+"""Contrastive objectives, each for any temperature and reweighting.
 
-DySTreSS (Manna et al.) gives each pair a temperature of its own, a function of the pair's cosine
-similarity s. The loss of an anchor with the positive p and the negatives n is
+DySTreSS (Manna et al.) makes the temperature of a pair a function of its cosine similarity s. The
+loss of an anchor with the positive p and the negatives n is
 
     L = -log( exp(s_p / tau(s_p)) / (exp(s_p / tau(s_p)) + sum_n exp(s_n / tau(s_n))) ).
 
-A low temperature near s = 0 pushes unrelated pairs apart; a higher one for similar pairs spares
+A low temperature near s = 0 pushes unrelated pairs apart. A higher one for similar pairs spares
 near-duplicates, which may be false negatives. :meth:`ContrastiveLoss.forward` computes L as
-``-logsigmoid(s_p / tau - logsumexp(s_n / tau))``. An objective says which pairs it has
-(:mod:`dystress_text.losses.pairs`) and what it makes of these two numbers. Above a size, the
-similarities are formed block by block (:mod:`dystress_text.losses.blockwise`); loss and gradients
-are the same. Embeddings need not be normalised. Everything runs in fp32 (fp64 for fp64 embeddings),
-under autocast too. A zero vector has similarity 0 to everything.
+``-logsigmoid(s_p / tau - logsumexp(s_n / tau))``. An objective defines its pairs
+(:mod:`dystress_text.losses.pairs`) and a function of these two terms. Large batches are computed
+block by block (:mod:`dystress_text.losses.blockwise`) with the same loss and gradients. Embeddings
+need not be normalised. All computation is in fp32 (fp64 for fp64 embeddings), under autocast too. A
+zero vector has similarity 0 to every other.
 
-By default the similarity is detached before tau is computed of it, as in the paper's pseudocode:
-per anchor, the gradients by s are then ``p / tau`` for a negative and ``-(1 - p) / tau`` for the
-positive, p being the softmax's probabilities. With ``detach_temperature=False`` tau is a part of
-the gradient, as in the paper's theory: ``p (tau - s tau') / tau^2`` and ``-(1 - p) (tau - s tau') /
-tau^2``.
+By default the similarity is detached before it determines tau, as in the paper's pseudocode. With
+the softmax's probabilities p, the gradients of an anchor by s are then ``p / tau`` for a negative
+and ``-(1 - p) / tau`` for the positive. With ``detach_temperature=False`` tau has a gradient, as in
+the paper's theory: ``p (tau - s tau') / tau^2`` and ``-(1 - p) (tau - s tau') / tau^2``.
 
-Across processes, pass a :class:`~dystress_text.losses.gather.ProcessGather`. The loss is then the
-mean over the process's own anchors; its average over the processes, and every parameter's gradient
-after DistributedDataParallel's averaging, equal those of one process with the whole batch.
+For several processes, pass a :class:`~dystress_text.losses.gather.ProcessGather`. The loss is then
+the mean over the process's own anchors. Its average over the processes, and the gradients that
+DistributedDataParallel averages, equal those of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -45,14 +43,17 @@ from dystress_text.losses.registry import (
     parse,
     register,
 )
-from dystress_text.losses.reweighting import ADNCERule, Rule, as_rule
+from dystress_text.losses.reweighting import ADNCEReweighting, Reweighting, as_reweighting
 from dystress_text.losses.run_temperatures import AlignmentAdaptiveTemperature
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import positive_similarity, unit_vectors
 
 
 class Objective(LossPart):
-    """Base of all losses of the embeddings of views; without a ``gather`` there is one process.
+    """Base of all losses on the embeddings of views.
+
+    Args:
+        gather: the other processes; None for a single process.
 
     Examples:
         >>> isinstance(loss("infonce(0.05)"), Objective)
@@ -65,9 +66,15 @@ class Objective(LossPart):
 
 
 def loss(text: str, own_classes: bool = False) -> Objective:
-    """The loss that a text such as ``dcl(cosine(0.1, 0.2))`` describes: ``loss(str(x)) == x``.
+    """Return the loss that a string such as ``dcl(cosine(0.1, 0.2))`` describes.
 
-    Errors and ``own_classes`` are those of :func:`dystress_text.losses.registry.parse`.
+    Args:
+        text: the string; ``loss(str(x)) == x``.
+        own_classes: whether a dotted name may import a module, as on a command line; never for a
+            record.
+
+    Raises:
+        LossError: a part is unknown, incomplete or invalid.
 
     Examples:
         >>> dcl = loss("dcl(cosine(0.1, 0.2))")
@@ -78,24 +85,21 @@ def loss(text: str, own_classes: bool = False) -> Objective:
     """
     part = parse(text, own_classes)
     if not isinstance(part, Objective):
-        raise LossError(f"{part}: no loss by itself; an objective takes it, as in infonce({part})")
+        raise LossError(f"{part}: not a loss; wrap it in an objective, such as infonce({part})")
     return part
 
 
 class ContrastiveLoss(Objective):
-    """Base of the objectives with negatives: from embeddings to the mean loss of the anchors, for
-    any temperature.
+    """Base of the objectives with negatives.
 
     Args:
-        temperature: any temperature, or a number for a constant one; or a rule with its
-            temperature.
-        detach_temperature: whether the similarity is detached before the temperature is computed of
-            it.
-        gather: the other processes.
-        blockwise: whether to compute without the matrix of similarities; None does so above some
-            millions of them.
-        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the
-            division by tau.
+        temperature: a temperature, a number for a constant one, or a reweighting.
+        detach_temperature: whether to detach the similarity before it determines the temperature.
+        hard_negative_weight: added to the logits of an anchor with its own hard negatives, after
+            the division by tau.
+        blockwise: whether to compute without the matrix of similarities; None does so for millions
+            of them.
+        gather: the other processes; None for a single process.
 
     Examples:
         >>> class Hinge(ContrastiveLoss):
@@ -105,13 +109,13 @@ class ContrastiveLoss(Objective):
         tensor(0.)
     """
 
-    both_views = False  # whether both views are anchors, and all other views candidates
-    negatives_from_batch = True  # not from a queue
-    positive_in_denominator = False  # whether it is in row_loss's, where a rule may weigh it
+    both_views = False  # whether both views are anchors, with all other views as candidates
+    negatives_from_batch = True  # False for a queue
+    positive_in_denominator = False  # whether a reweighting may weigh the positive there
 
     def __init__(
         self,
-        temperature: Rule | Temperature | float,
+        temperature: Reweighting | Temperature | float,
         *,
         detach_temperature: bool = True,
         hard_negative_weight: float = 0.0,
@@ -119,8 +123,8 @@ class ContrastiveLoss(Objective):
         gather: Gather | None = None,
     ) -> None:
         super().__init__(gather)
-        self.rule = as_rule(temperature)
-        weighs = isinstance(self.rule, ADNCERule) and self.rule.weigh_positive
+        self.reweighting = as_reweighting(temperature)
+        weighs = isinstance(self.reweighting, ADNCEReweighting) and self.reweighting.weigh_positive
         if weighs and not self.positive_in_denominator:
             name = type(self).__name__
             raise ValueError(f"weigh_positive: {name} has no positive in the denominator to weigh")
@@ -133,14 +137,16 @@ class ContrastiveLoss(Objective):
         self.blockwise = blockwise
 
     def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
-        """Mean loss over the anchors.
+        """Return the mean loss over the anchors, a scalar.
 
         Args:
             z1: anchors, (batch, dim).
-            z2: positives of the same shape; row i belongs to row i of ``z1``.
-            hard_negatives: any number of tensors of the same shape. Each of their rows is a
-                candidate of every anchor. ``hard_negative_weight`` is added to the logits of anchor
-                i with row i.
+            z2: positives, (batch, dim); row i belongs to row i of ``z1``.
+            hard_negatives: any number of tensors, (batch, dim). Each row is a candidate for every
+                anchor; ``hard_negative_weight`` applies to row i with anchor i.
+
+        Raises:
+            ValueError: the shapes differ, or a single pair has no negatives.
         """
         with torch.autocast(device_type=z1.device.type, enabled=False):
             losses = []
@@ -150,86 +156,88 @@ class ContrastiveLoss(Objective):
             return torch.cat(losses).mean()
 
     def row_losses(self, similarity: Tensor, sums: Sequence[Tensor], count: int) -> Tensor:
-        """The loss of each anchor, (rows,).
+        """Return the loss of each anchor, (rows,).
 
         Args:
-            similarity: of its positive, (rows,).
-            sums: :meth:`logsumexps` of its negatives, (rows,) each.
-            count: its negatives.
+            similarity: similarities of the positives, (rows,).
+            sums: :meth:`logsumexps` of the negatives, (rows,) each.
+            count: number of negatives of each anchor.
         """
-        positive = self.rule.positive_logit(similarity, self.tau(similarity))  # (rows,), s / tau
-        negatives = self.rule.negatives_logsumexp(sums, positive, similarity, count)  # (rows,)
-        log_weight = self.rule.positive_log_weight(sums, similarity, count)
+        positive = self.reweighting.positive_logit(
+            similarity, self.tau(similarity)
+        )  # (rows,), s / tau
+        negatives = self.reweighting.negatives_logsumexp(
+            sums, positive, similarity, count
+        )  # (rows,)
+        log_weight = self.reweighting.positive_log_weight(sums, similarity, count)
         if log_weight is None:
             return self.row_loss(positive, negatives, similarity)  # InfoNCE's: the cross-entropy
         return self.weighted_row_loss(positive, negatives, similarity, log_weight)
 
     def tau(self, similarity: Tensor) -> Tensor:
-        """Temperature of each pair, of the same shape; by default without a gradient by the
-        similarity.
-        """
+        """Return the temperature of each pair, of the same shape."""
         if self.detach_temperature:
             similarity = similarity.detach()
         tau: Tensor = self.temperature(similarity)
         return tau
 
     def logsumexps(self, pairs: Pairs) -> Sequence[Tensor]:
-        """The logsumexp of each row's negative logits, (rows,); a few of them for rules of other
-        papers.
+        """Return the logsumexp of each anchor's negatives, (rows,), for each logit of the
+        reweighting.
         """
         blockwise = self.blockwise
         if blockwise is None:
             blockwise = blockwise_pays(pairs)
         if blockwise:
-            return blockwise_logsumexps(pairs, self.rule, self.detach_temperature)
+            return blockwise_logsumexps(pairs, self.reweighting, self.detach_temperature)
         return self.logsumexps_of(pairs.similarity(), pairs)
 
     def logsumexps_of(self, similarity: Tensor, pairs: Pairs) -> list[Tensor]:
-        """The same from the matrix of similarities, (rows, columns)."""
-        logits = self.rule.logits(similarity, self.tau(similarity))  # (rows, columns), s / tau
+        """Return :meth:`logsumexps` from the matrix of similarities, (rows, columns)."""
+        logits = self.reweighting.logits(
+            similarity, self.tau(similarity)
+        )  # (rows, columns), s / tau
         return [
-            pairs.mask_logits_(x.clone(), with_bonus=k == 0).logsumexp(dim=1)
+            pairs.mask_logits_(x.clone(), add_weight=k == 0).logsumexp(dim=1)
             for k, x in enumerate(logits)
         ]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        """The loss of each anchor, (rows,): -log P, P the softmax probability of the positive among
-        all candidates.
+        """Return the loss of each anchor: -log of the positive's softmax probability.
 
         Args:
-            positive: its logit, (rows,); (..., rows) give losses of this shape.
-            negatives: logsumexp of the logits of the negatives, same shape.
-            similarity: of the positive, (rows,).
+            positive: logits of the positives, (rows,).
+            negatives: logsumexps of the logits of the negatives, (rows,).
+            similarity: similarities of the positives, (rows,).
         """
         return -F.logsigmoid(positive - negatives)
 
     def weighted_row_loss(
         self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
     ) -> Tensor:
-        """:meth:`row_loss` where the positive weighs ``exp(log_weight)``, (rows,) without a
-        gradient, in the denominator alone.
+        """Return :meth:`row_loss` with the positive weighed in the denominator alone.
+
+        The weight is ``exp(log_weight)``, (rows,), without a gradient.
         """
         return self.row_loss(positive + log_weight, negatives, similarity) + log_weight
 
     @property
     def temperature(self) -> Temperature:
-        """The temperature of all pairs."""
-        return self.rule.temperature
+        """The temperature, without the reweighting around it."""
+        return self.reweighting.temperature
 
     def argument(self, name: str) -> Any:
-        return self.rule if name == "temperature" else super().argument(name)
+        return self.reweighting if name == "temperature" else super().argument(name)
 
     def learned(self) -> dict[str, float]:
         return self.temperature.learned()
 
     def prepare(self, *embeddings: Tensor) -> list[Tensor]:
-        """Checked and normalised embeddings, (batch, dim) each; the temperature observes their mean
-        similarity.
-        """
+        """Check and normalise embeddings, (batch, dim) each; the temperature observes them."""
         shapes = [tuple(z.shape) for z in embeddings]
         if len(set(shapes)) != 1 or len(shapes[0]) != 2:
             found = ", ".join(map(str, shapes))
-            raise ValueError(f"embeddings must all have one shape (batch, dim), got {found}")
+            raise ValueError(f"embeddings must have the same shape (batch, dim), got {found}")
         single = len(embeddings) == 2 and len(embeddings[0]) * self.gather.world_size < 2
         if single and self.negatives_from_batch:
             raise ValueError("batch of 1 pair has no negatives: the batch size must be at least 2")
@@ -240,27 +248,25 @@ class ContrastiveLoss(Objective):
         return units
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
-        """The pairs of unit vectors (n, dim), in groups."""
+        """Return the pairs of unit vectors, (n, dim) each, in groups of anchors."""
         view_pairs = both_view_pairs if self.both_views else first_view_pairs
         return [view_pairs(z[0], z[1], z[2:], self.gather, self.hard_negative_weight)]
 
 
 @register("infonce")
 class InfoNCELoss(ContrastiveLoss):
-    """InfoNCE (van den Oord et al., 2018) in one direction: find each anchor's positive among those
-    of the batch.
+    """InfoNCE (van den Oord et al., 2018): find each anchor's positive among those of the batch.
 
-    SimCSE's objective and the default for text. Equals sentence-transformers'
-    MultipleNegativesRankingLoss (scale ``1 / tau``) at a constant temperature.
-
-    The paper's best STS row has ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07,
-    shift=-0.4)``, SimCSE 0.05.
+    SimCSE's objective and the default for text. At a constant temperature it equals
+    sentence-transformers' MultipleNegativesRankingLoss (scale ``1 / tau``). SimCSE uses 0.05, the
+    paper's best STS row ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``.
 
     Args:
-        temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
-        bidirectional: each positive also has to find its anchor among all anchors; the loss is the
-            mean of both directions; hard negatives are candidates of the first alone. Equals
+        temperature: a temperature, a number for a constant one, or a reweighting.
+        bidirectional: whether to find each positive's anchor among all anchors too, and return the
+            mean of both directions. Hard negatives are candidates in the first one. Equals
             MultipleNegativesRankingLoss with both directions and a partition for each.
+        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> infonce = InfoNCELoss(0.5)
@@ -275,7 +281,7 @@ class InfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: Rule | Temperature | float,
+        temperature: Reweighting | Temperature | float,
         *,
         bidirectional: bool = False,
         **options: Any,
@@ -293,11 +299,11 @@ class InfoNCELoss(ContrastiveLoss):
 
 @register("ntxent")
 class NTXentLoss(ContrastiveLoss):
-    """NT-Xent (SimCLR, Chen et al., ICML 2020): both views are anchors, all other 2N - 1 views are
-    candidates.
+    """NT-Xent (SimCLR, Chen et al., ICML 2020): find each view's pair among all 2N - 1 others.
 
-    The default for vision; the paper's pseudocode (Alg. vanilladystress) is
-    ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``.
+    The default for images. The paper's pseudocode (Alg. vanilladystress) is
+    ``NTXentLoss(CosineTemperature(0.1, 0.2))``. The arguments are those of
+    :class:`ContrastiveLoss`.
 
     Examples:
         >>> ntxent = NTXentLoss(CosineTemperature(0.1, 0.2))
@@ -314,16 +320,15 @@ class NTXentLoss(ContrastiveLoss):
 
 @register("dcl")
 class DCLLoss(NTXentLoss):
-    """Decoupled contrastive loss (Yeh et al., ECCV 2022): NT-Xent without the positive in the
-    denominator.
+    """DCL (Yeh et al., ECCV 2022): NT-Xent without the positive in the denominator.
 
-    ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both
-    directions.
+    ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views.
 
     Args:
-        temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
-        per_view: sum two logsumexps instead, each over the N - 1 negatives of one view, as DCLLoss
-            of lightly did before June 2025. Hard negatives join those of the positive's view.
+        temperature: a temperature, a number for a constant one, or a reweighting.
+        per_view: whether to sum two logsumexps instead, each over the N - 1 negatives of one view,
+            as lightly's DCLLoss did before June 2025. Hard negatives join the positive's view.
+        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> DCLLoss(0.5)(torch.eye(2), torch.eye(2))  # log(2) - 2
@@ -334,7 +339,11 @@ class DCLLoss(NTXentLoss):
     positive_in_denominator = False
 
     def __init__(
-        self, temperature: Rule | Temperature | float, *, per_view: bool = False, **options: Any
+        self,
+        temperature: Reweighting | Temperature | float,
+        *,
+        per_view: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__(temperature, **options)
         check_flag("per_view", per_view)
@@ -355,22 +364,22 @@ class DCLLoss(NTXentLoss):
         ]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        # per view, the mean is over two rows of each anchor: half of this sum
-        if self.per_view:
+        if self.per_view:  # each anchor has two rows: their mean is half the sum
             negatives = 2 * negatives
         return negatives - positive
 
 
 @register("dclw")
 class DCLWLoss(DCLLoss):
-    """DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022): far positives count more.
+    """DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022): distant positives count more.
 
     The positive term of pair i is multiplied by ``w_i = 2 - N softmax_i(s_p / sigma)`` over the
-    global batch, detached. ``per_view`` is that of :class:`DCLLoss`.
+    global batch, detached.
 
     Args:
-        temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
+        temperature: a temperature, a number for a constant one, or a reweighting.
         sigma: width of the weights; positive. A large one gives DCL.
+        options: those of :class:`DCLLoss`.
 
     Examples:
         >>> DCLWLoss(0.5, sigma=0.5)(torch.eye(2), torch.eye(2))  # equal positives weigh 1: as DCL
@@ -380,16 +389,16 @@ class DCLWLoss(DCLLoss):
     source = "DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022)"
 
     def __init__(
-        self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any
+        self, temperature: Reweighting | Temperature | float, sigma: float = 0.5, **options: Any
     ) -> None:
         super().__init__(temperature, **options)
-        if isinstance(self.rule, ADNCERule):
-            raise ValueError("adnce does not go with dclw: each has a sigma for weights of its own")
+        if isinstance(self.reweighting, ADNCEReweighting):
+            raise ValueError("dclw and adnce cannot be combined: both define weights by a sigma")
         check_number("sigma", sigma, "(0, inf)")
         self.sigma = sigma
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        directions = 1 if self.per_view else 2  # among the rows; both have the same similarities
+        directions = 1 if self.per_view else 2  # of the rows; both have the same similarities
         of_all = self.gather(similarity[: len(similarity) // directions].detach())  # (N,)
         weight = 2 - len(of_all) * torch.softmax(of_all / self.sigma, dim=0)
         own = weight.chunk(self.gather.world_size)[self.gather.rank]  # (n,)
@@ -398,21 +407,21 @@ class DCLWLoss(DCLLoss):
 
 @register("macl")
 class MACLLoss(ContrastiveLoss):
-    """Model-aware contrastive loss (Huang et al., ICML 2023): ``-sg(1 / (1 - P)) log P`` on the
-    rows of InfoNCE.
+    """Model-aware contrastive loss (Huang et al., ICML 2023): ``-sg(1 / (1 - P)) log P``.
 
-    ``MACLLoss(tau_0, alpha, a_0)`` uses :class:`AlignmentAdaptiveTemperature`, as its paper does;
-    the reweighting works with any other temperature too. Text: 0.05, 2, 0.8. The adaptive
-    temperature raises a TemperatureError when it reaches 0, at a mean positive similarity of a_0 -
-    1/alpha.
+    P is the softmax probability of InfoNCE.
+
+    The paper's temperature is :class:`AlignmentAdaptiveTemperature`, for text with 0.05, 2 and 0.8.
+    It raises a TemperatureError where it reaches 0, at the mean positive similarity ``a_0 -
+    1/alpha``.
 
     Args:
-        tau_0: the alignment-adaptive temperature where the mean positive similarity is ``a_0``.
-        alpha: its relative slope.
-        a_0: the similarity at ``tau_0``.
-        both_views: use the rows of NT-Xent instead.
-        temperature: replaces the alignment-adaptive temperature and its three parameters.
-        options: as for :class:`ContrastiveLoss`.
+        tau_0: the temperature at the mean positive similarity ``a_0``.
+        alpha: relative slope of the temperature.
+        a_0: the mean positive similarity at ``tau_0``.
+        both_views: whether to use the pairs of NT-Xent.
+        temperature: replaces the adaptive temperature and its three parameters.
+        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> macl = MACLLoss(0.05, alpha=2, a_0=0.8)
@@ -432,7 +441,7 @@ class MACLLoss(ContrastiveLoss):
         a_0: float = 0.8,
         *,
         both_views: bool = False,
-        temperature: Rule | Temperature | float | None = None,
+        temperature: Reweighting | Temperature | float | None = None,
         **options: Any,
     ) -> None:
         adaptive = AlignmentAdaptiveTemperature(tau_0, alpha, a_0)
@@ -449,10 +458,10 @@ class MACLLoss(ContrastiveLoss):
         return None if name in unused else super().argument(name)
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        """With m = negatives - positive this is softplus(m) / sg(sigmoid(m)).
+        """Return softplus(m) / sg(sigmoid(m)) with m = negatives - positive.
 
-        Its derivative by m is exactly 1, and below m = -40 its value is 1 in every precision, so
-        value and derivative are set apart: nothing can underflow.
+        Its derivative by m is exactly 1, and below m = -40 its value is 1 in every precision. Value
+        and derivative are computed separately, so that nothing underflows.
         """
         margin = negatives - positive
         safe = margin.detach().clamp(min=-40)
@@ -462,7 +471,7 @@ class MACLLoss(ContrastiveLoss):
     def weighted_row_loss(
         self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
     ) -> Tensor:
-        """P is the positive's share of the denominator, its weight included."""
+        """Include the positive's weight in P."""
         weighted = positive + log_weight
         others = torch.sigmoid((negatives - weighted).detach().clamp(min=-40))  # 1 - P
         return self.row_loss(weighted, negatives, similarity) + log_weight / others

@@ -1,6 +1,4 @@
-"""Objectives beside the paper's: MoCo's queue; RINCE, a function of InfoNCE's rows; SigLIP, a loss
-of single pairs.
-"""
+"""Further objectives: MoCo's queue, RINCE and SigLIP."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from torch import Tensor, nn
 from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.losses.pairs import Pairs
 from dystress_text.losses.registry import check_count, check_number, register
-from dystress_text.losses.reweighting import Rule
+from dystress_text.losses.reweighting import Reweighting
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import unit_vectors
 
@@ -24,17 +22,16 @@ _LINEAR = 40  # above it, softplus is the identity in fp64 too
 
 @register("queue")
 class QueueInfoNCELoss(ContrastiveLoss):
-    """InfoNCE against a queue of past keys (MoCo, He et al., CVPR 2020): find each query's key
-    among key and queue.
+    """InfoNCE with a queue of past keys as negatives (MoCo, He et al., CVPR 2020).
 
-    The keys come from a momentum encoder and carry no gradient. In training mode the batch's keys
-    of all processes enter the queue after the loss and push out the oldest keys. A batch of 1 is
-    valid.
+    The keys come from a momentum encoder and have no gradient. In training mode the keys of all
+    processes replace the oldest ones in the queue after the loss. A batch of 1 is valid.
 
     Args:
-        temperature: as for :class:`ContrastiveLoss`, like the options that are not named here.
+        temperature: a temperature, a number for a constant one, or a reweighting.
         queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
-        dim: dimension of the embeddings; None if :meth:`start` is told it.
+        dim: dimension of the embeddings; None to call :meth:`start` later.
+        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> queue = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
@@ -51,7 +48,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: Rule | Temperature | float,
+        temperature: Reweighting | Temperature | float,
         queue_size: int = 4096,
         dim: int | None = None,
         **options: Any,
@@ -64,15 +61,20 @@ class QueueInfoNCELoss(ContrastiveLoss):
             self.start(dim)
 
     def start(self, dim: int) -> None:
-        """Fill the queue with random keys of this dimension, the same ones in every process."""
+        """Fill the queue with random keys of ``dim`` numbers, equal in every process."""
         check_count("dim", dim, "[1, 65536]")
         generator = torch.Generator().manual_seed(0)
         keys = torch.randn(self.queue_size, dim, generator=generator)
         self.register_buffer("queue", unit_vectors(keys))
 
-    # the queue has the negatives
+    # a queue takes no hard negatives
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]
-        """Mean loss over the queries; both (batch, dim), key i belongs to query i."""
+        """Return the mean loss over the queries, a scalar.
+
+        Args:
+            queries: (batch, dim).
+            keys: (batch, dim); key i belongs to query i.
+        """
         keys = keys.detach()
         loss = super().forward(queries, keys)
         if self.training:
@@ -84,24 +86,24 @@ class QueueInfoNCELoss(ContrastiveLoss):
         query, key = z
         dim = self.queue.shape[1]
         if query.shape[1] != dim:
-            raise ValueError(f"dim of the queue's keys is {dim}, got {query.shape[1]}")
+            raise ValueError(f"dim: the queue has keys of {dim}, got {query.shape[1]}")
         nothing = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
         return [Pairs(query, key, self.queue.to(query.dtype), nothing)]
 
 
 @register("rince")
 class RINCELoss(InfoNCELoss):
-    """RINCE (Chuang et al., CVPR 2022): robust to views that do not belong together.
+    """RINCE (Chuang et al., CVPR 2022): robust to false positives.
 
-    ``-exp(q l_p) / q + (lam (exp(l_p) + sum exp(l)))^q / q`` with the logits l; nothing but the
-    temperature is detached. For q towards 0 it is InfoNCE and a constant. Published for images: q
-    0.1 (SimCLR) or 0.6 (MoCo v3), lam 0.01. With q 0.6 and the temperature 0.05 a row of a positive
-    of 0.9 weighs 5e4.
+    ``-exp(q l_p) / q + (lam (exp(l_p) + sum exp(l)))^q / q`` with the logits l. Only the
+    temperature is detached. Published for images: q 0.1 (SimCLR) or 0.6 (MoCo v3), lam 0.01. Values
+    grow fast: with q 0.6 and the temperature 0.05, a positive of similarity 0.9 has the weight 5e4.
 
     Args:
-        temperature: as for :class:`InfoNCELoss`, like the options that are not named here.
-        q: from InfoNCE, towards 0, to a symmetric loss, 1; in (0, 1].
+        temperature: a temperature, a number for a constant one, or a reweighting.
+        q: in (0, 1]. Towards 0 the loss is InfoNCE plus a constant, at 1 it is symmetric.
         lam: weight of the denominator; positive.
+        options: those of :class:`InfoNCELoss`.
 
     Examples:
         >>> str(RINCELoss(0.05, q=0.1, lam=0.01))
@@ -114,7 +116,7 @@ class RINCELoss(InfoNCELoss):
 
     def __init__(
         self,
-        temperature: Rule | Temperature | float,
+        temperature: Reweighting | Temperature | float,
         q: float = 0.1,
         lam: float = 0.01,
         **options: Any,
@@ -136,7 +138,7 @@ class RINCELoss(InfoNCELoss):
 
 
 class InverseScale(Temperature):
-    """SigLIP's temperature, 1 over a learned scale; the parameter is the scale's logarithm."""
+    """SigLIP's temperature: 1 over a scale, whose logarithm is learned."""
 
     def __init__(self, logit_scale: float) -> None:
         super().__init__()
@@ -148,10 +150,8 @@ class InverseScale(Temperature):
         return (-self.log_scale.to(similarity.dtype)).exp().expand_as(similarity)
 
 
-class SigmoidRule(Rule):
-    """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts
-    ``softplus`` of its logit.
-    """
+class SigmoidReweighting(Reweighting):
+    """SigLIP's logits ``scale s + bias`` with a learned scale and bias."""
 
     temperature: InverseScale
 
@@ -167,30 +167,25 @@ class SigmoidRule(Rule):
         return scale * similarity + self.bias.to(similarity.dtype)
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
-        """Their exponential is the softplus, so that its sum over the negatives is that of a
-        softmax.
-        """
+        """Return log(softplus(x)), so that a softmax's denominator sums softplus(x)."""
         x = self.positive_logit(similarity, tau)
         costs = F.softplus(x, threshold=_LINEAR)
-        nothing = costs < torch.finfo(x.dtype).tiny  # log(softplus(x)) is x where that underflows
-        return (torch.where(nothing, x, torch.where(nothing, torch.ones_like(x), costs).log()),)
+        tiny = torch.finfo(x.dtype).tiny  # below it, log(softplus(x)) is x
+        return (torch.where(costs < tiny, x, costs.clamp(min=tiny).log()),)
 
 
 @register("siglip")
 class SigLIPLoss(ContrastiveLoss):
-    """SigLIP's sigmoid loss (Zhai et al., ICCV 2023, Alg. 1): each pair is a positive or a negative
-    by itself.
+    """SigLIP (Zhai et al., ICCV 2023, Alg. 1): classify each pair as positive or negative.
 
-    ``mean over anchors of softplus(-(t p + b)) + sum softplus(t s + b)`` over the anchor's
-    negatives; t = exp(t') and b are learned: give them to the optimiser without weight decay. The
-    paper begins with t = 10 and b = -10.
+    The loss of an anchor is ``softplus(-(t p + b)) + sum softplus(t s + b)`` over its negatives.
+    The scale t = exp(t') and the bias b are learned: do not apply weight decay to them.
 
     Args:
-        logit_scale: t at the start; positive.
-        logit_bias: b at the start.
+        logit_scale: initial scale; positive.
+        logit_bias: initial bias.
         learning_rate: peak learning rate of both.
-        options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no
-            softmax.
+        options: those of :class:`ContrastiveLoss`, except ``hard_negative_weight``.
 
     Examples:
         >>> siglip = SigLIPLoss(logit_scale=10, logit_bias=-10)
@@ -202,7 +197,7 @@ class SigLIPLoss(ContrastiveLoss):
 
     source = "SigLIP (Zhai et al., ICCV 2023, Alg. 1)"
 
-    rule: SigmoidRule
+    reweighting: SigmoidReweighting
 
     def __init__(
         self,
@@ -212,11 +207,10 @@ class SigLIPLoss(ContrastiveLoss):
         learning_rate: float = 1e-3,
         **options: Any,
     ) -> None:
-        super().__init__(SigmoidRule(logit_scale, logit_bias), **options)
+        super().__init__(SigmoidReweighting(logit_scale, logit_bias), **options)
         check_number("learning_rate", learning_rate, "(0, inf)")
         if self.hard_negative_weight != 0:
-            reason = "SigLIP has no softmax whose logits it could be added to"
-            raise ValueError(f"hard_negative_weight must be 0: {reason}")
+            raise ValueError("hard_negative_weight must be 0: SigLIP has no softmax")
         self.logit_scale = logit_scale
         self.logit_bias = logit_bias
         self.learning_rate = learning_rate
@@ -225,6 +219,6 @@ class SigLIPLoss(ContrastiveLoss):
         return F.softplus(-positive) + negatives.exp()
 
     def learned(self) -> dict[str, float]:
-        scale = float(self.rule.temperature.log_scale.detach().exp())
-        bias = float(self.rule.bias.detach())
+        scale = float(self.reweighting.temperature.log_scale.detach().exp())
+        bias = float(self.reweighting.bias.detach())
         return {"logit_scale": round(scale, 6), "logit_bias": round(bias, 6)}

@@ -1,6 +1,4 @@
-"""Which pairs an objective has: anchors, their positives, and the candidates that they are compared
-with.
-"""
+"""The pairs that an objective compares: anchors, their positives, and candidate negatives."""
 
 from __future__ import annotations
 
@@ -14,20 +12,20 @@ from dystress_text.losses.gather import Gather
 
 
 class Pairs(NamedTuple):
-    """Unit vectors. Every anchor is compared with every candidate; those pairs are its negatives,
-    except a few.
+    """Unit vectors of anchors, positives and candidates.
 
-    If ``anchors`` and ``candidates`` are the same object, the matrix of logits is symmetric.
+    The negatives of an anchor are all candidates except the excluded ones. If ``anchors`` and
+    ``candidates`` are the same object, the matrix of logits is symmetric.
     """
 
     anchors: Tensor  # (rows, dim)
     positives: Tensor  # (rows, dim)
     candidates: Tensor  # (columns, dim)
-    # (rows, k), int64: candidates that are no negatives: the positive, the anchor itself
-    left_out: Tensor
-    # (rows, h), int64: the anchor's own hard negatives among the candidates
-    own: Tensor | None = None
-    bonus: float = 0.0  # added to the logits of these
+    # (rows, k), int64: columns that are not negatives, i.e. the positive and the anchor itself
+    excluded: Tensor
+    # (rows, h), int64: columns of the hard negatives that belong to the anchor
+    hard_negatives: Tensor | None = None
+    hard_negative_weight: float = 0.0  # added to the logits of these
 
     @property
     def symmetric(self) -> bool:
@@ -41,29 +39,33 @@ class Pairs(NamedTuple):
 
     @property
     def negative_count(self) -> int:
-        """The number of negatives in each row."""
-        return len(self.candidates) - self.left_out.shape[1]
+        """The number of negatives of each anchor."""
+        return len(self.candidates) - self.excluded.shape[1]
 
     def of_rows(self, rows: slice) -> Pairs:
-        """The pairs of some anchors."""
-        own = None if self.own is None else self.own[rows]
+        """Return the pairs of some of the anchors."""
+        hard_negatives = self.hard_negatives
+        if hard_negatives is not None:
+            hard_negatives = hard_negatives[rows]
         return self._replace(
             anchors=self.anchors[rows],
             positives=self.positives[rows],
-            left_out=self.left_out[rows],
-            own=own,
+            excluded=self.excluded[rows],
+            hard_negatives=hard_negatives,
         )
 
-    def mask_logits_(self, logits: Tensor, with_bonus: bool, first_column: int = 0) -> Tensor:
-        """Set logits to -inf in place where a pair is no negative, and add the bonus of an anchor's
-        own hard negatives.
+    def mask_logits_(self, logits: Tensor, add_weight: bool, first_column: int = 0) -> Tensor:
+        """Set the logits of excluded pairs to -inf, in place.
 
-        The logits are (rows, some columns), from ``first_column`` on. Only the first logit of a
-        rule has the bonus; a second one normalises weights.
+        Args:
+            logits: (rows, some columns).
+            add_weight: whether to add ``hard_negative_weight`` too. Only the first logit of a
+                reweighting takes it; a second one normalises weights.
+            first_column: the candidate of the first column.
         """
-        _add_at(logits, self.left_out - first_column, -torch.inf)
-        if with_bonus and self.own is not None:
-            _add_at(logits, self.own - first_column, self.bonus)
+        _add_at(logits, self.excluded - first_column, -torch.inf)
+        if add_weight and self.hard_negatives is not None:
+            _add_at(logits, self.hard_negatives - first_column, self.hard_negative_weight)
         return logits
 
 
@@ -85,60 +87,76 @@ class _GramMatrix(torch.autograd.Function):
 
 
 def _add_at(logits: Tensor, columns: Tensor, amount: float) -> None:
-    """Add an amount in some columns of each row, (rows, k); others than those of ``logits`` do not
-    count.
+    """Add an amount in some columns of each row, (rows, k); columns outside of ``logits`` are
+    ignored.
     """
     inside = columns.clamp(0, logits.shape[1] - 1)
     amounts = torch.full_like(columns, amount, dtype=logits.dtype).where(columns == inside, 0)
     logits.scatter_add_(1, inside, amounts)
 
 
-def own_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
-    """The columns of this process's rows among the rows of all processes, (rows,)."""
+def local_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
+    """Return the columns of this process's rows among the rows of all processes, (rows,)."""
     return torch.arange(rows, device=device) + gather.rank * rows
 
 
 def first_view_pairs(
-    z1: Tensor, z2: Tensor, hard_negatives: Sequence[Tensor], gather: Gather, bonus: float = 0.0
+    z1: Tensor,
+    z2: Tensor,
+    hard_negatives: Sequence[Tensor],
+    gather: Gather,
+    hard_negative_weight: float = 0.0,
 ) -> Pairs:
-    """Anchors z1 against all z2 (SimCSE's rows); unit vectors (n, dim), n x N pairs with N = n *
-    world_size.
+    """Compare each z1 with all z2, as SimCSE does.
+
+    Args:
+        z1: unit vectors of the anchors, (n, dim).
+        z2: unit vectors of the positives, (n, dim). Those of all N = n * world_size samples are
+            candidates.
+        hard_negatives: unit vectors of further candidates, (n, dim) each.
+        gather: the other processes.
+        hard_negative_weight: added to the logits of an anchor with its own hard negatives.
     """
-    columns = own_columns(len(z1), gather, z1.device)
+    columns = local_columns(len(z1), gather, z1.device)
     pairs = Pairs(z1, z2, gather(z2), columns.unsqueeze(1))
-    return _with_hard_negatives(pairs, hard_negatives, gather, bonus)
+    return _with_hard_negatives(pairs, hard_negatives, gather, hard_negative_weight)
 
 
 def both_view_pairs(
-    z1: Tensor, z2: Tensor, hard_negatives: Sequence[Tensor], gather: Gather, bonus: float = 0.0
+    z1: Tensor,
+    z2: Tensor,
+    hard_negatives: Sequence[Tensor],
+    gather: Gather,
+    hard_negative_weight: float = 0.0,
 ) -> Pairs:
-    """Both views as anchors against all other views (SimCLR's rows); 2n x 2N pairs, the anchor
-    itself left out.
+    """Compare both views of a sample with all other 2N - 1 views, as SimCLR does.
+
+    The arguments are those of :func:`first_view_pairs`.
     """
     anchors = torch.cat([z1, z2])  # (2n, dim)
     candidates = anchors
     if gather.world_size > 1:
         candidates = torch.cat([gather(z1), gather(z2)])  # (2N, dim)
-    first = own_columns(len(z1), gather, z1.device)  # columns of this process's rows of either view
+    first = local_columns(
+        len(z1), gather, z1.device
+    )  # columns of this process's rows of either view
     second = first + len(candidates) // 2
     # (2n, 2)
-    left_out = torch.stack([torch.cat([second, first]), torch.cat([first, second])], dim=1)
-    pairs = Pairs(anchors, torch.cat([z2, z1]), candidates, left_out)
-    return _with_hard_negatives(pairs, hard_negatives, gather, bonus)
+    excluded = torch.stack([torch.cat([second, first]), torch.cat([first, second])], dim=1)
+    pairs = Pairs(anchors, torch.cat([z2, z1]), candidates, excluded)
+    return _with_hard_negatives(pairs, hard_negatives, gather, hard_negative_weight)
 
 
-def _with_hard_negatives(pairs: Pairs, z: Sequence[Tensor], gather: Gather, bonus: float) -> Pairs:
-    """The pairs with hard negatives, unit vectors (n, dim) each, as further candidates of every
-    anchor.
-    """
+def _with_hard_negatives(pairs: Pairs, z: Sequence[Tensor], gather: Gather, weight: float) -> Pairs:
+    """Append hard negatives, unit vectors (n, dim) each, to the candidates of every anchor."""
     if not z:
         return pairs
     n = len(z[0])
     before = len(pairs.candidates)
-    sample = own_columns(n, gather, z[0].device).repeat(len(pairs.anchors) // n)  # (rows,)
-    own = [sample + before + i * n * gather.world_size for i in range(len(z))]
+    sample = local_columns(n, gather, z[0].device).repeat(len(pairs.anchors) // n)  # (rows,)
+    columns = [sample + before + i * n * gather.world_size for i in range(len(z))]
     return pairs._replace(
         candidates=torch.cat([pairs.candidates, *map(gather, z)]),  # (columns + h N, dim)
-        own=torch.stack(own, dim=1),
-        bonus=bonus,
+        hard_negatives=torch.stack(columns, dim=1),
+        hard_negative_weight=weight,
     )

@@ -1,9 +1,8 @@
-"""The parts of a loss by name, and a loss as text: ``infonce(shifted_cosine(0.05, 0.07,
-shift=-0.4))``.
+"""The parts of a loss by name, and losses as strings.
 
-A part is an objective, a rule or a temperature. Its text is a call of its registered name with
-literals and other parts, a number standing for a constant temperature. The text is read, never
-evaluated as code.
+A part is an objective, a reweighting or a temperature. Its string is a call of its registered name,
+such as ``infonce(shifted_cosine(0.05, 0.07, shift=-0.4))``. Arguments are literals and other parts;
+a number stands for a constant temperature. The string is parsed, never evaluated as code.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import keyword
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,15 +20,15 @@ from torch import nn
 from dystress_text.errors import lies_in, meant
 
 PARTS: dict[str, type[LossPart]] = {}  # the registry
-LONGEST = 1_000  # characters of a text
-# arguments that stand by position
+LONGEST = 1_000  # characters of a string
+# arguments written without their names
 _TEMPERATURES = ("temperature", "tau", "tau_0", "tau_min", "tau_max")
 
 P = TypeVar("P", bound="LossPart")
 
 
 class LossError(ValueError):
-    """The text of a loss is wrong; the message begins with the place.
+    """The string of a loss is invalid; the message begins with the part that is.
 
     Examples:
         >>> loss("infonce(cosin(0.1, 0.2))")
@@ -41,17 +39,17 @@ class LossError(ValueError):
 
 
 class LossPart(nn.Module):
-    """A part of a loss, which is a value: equal to another of its class with the same arguments.
+    """A part of a loss; parts of one class are equal if their arguments are.
 
-    A constructor keeps each argument as it is under its own name, as scikit-learn's estimators do.
-    Those before the ``*`` of its signature are always written, those behind it where they differ
-    from their defaults; ``gather`` is no part of the value.
+    A constructor stores each argument unchanged under its own name, as scikit-learn's estimators
+    do. The string has all positional arguments, and those keyword-only ones that differ from their
+    defaults. ``gather`` is not an argument in this sense.
     """
 
     source: ClassVar[str] = ""  # the paper, as a card cites it
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments that are written, by name."""
+        """Return the arguments of the string, by name."""
         given = {}
         for name, parameter in parameters(type(self)).items():
             value = self.argument(name)
@@ -63,18 +61,18 @@ class LossPart(nn.Module):
         return given
 
     def argument(self, name: str) -> Any:
-        """An argument of the constructor."""
+        """Return an argument of the constructor."""
         if not hasattr(self, name):
             cls = type(self).__name__
-            raise LossError(f"the constructor of {cls} must keep {name} as self.{name}")
+            raise LossError(f"the constructor of {cls} must store {name} as self.{name}")
         return getattr(self, name)
 
     def as_argument(self) -> LossPart | float:
-        """Return what stands for this part in the text of another; a number for a constant one."""
+        """Return this part as the argument of another; a number for a constant temperature."""
         return self
 
     def learned(self) -> dict[str, float]:
-        """What training has made of the arguments, by name; {} where nothing is learned."""
+        """Return the values of learned arguments, by name."""
         return {}
 
     def __eq__(self, other: object) -> bool:
@@ -82,7 +80,7 @@ class LossPart(nn.Module):
             return False
         return self.arguments() == other.arguments()
 
-    # by identity: torch keeps modules in sets, where two equal ones are two
+    # by identity: torch keeps modules in sets
     __hash__ = nn.Module.__hash__
 
     def __str__(self) -> str:
@@ -92,7 +90,7 @@ class LossPart(nn.Module):
         return self._written(type(self).__name__, repr)
 
     def replace(self, **changes: Any) -> Self:
-        """One with some other arguments."""
+        """Return a copy with some arguments changed."""
         return type(self)(**{**self.arguments(), **changes})
 
     def _written(self, name: str, write: Callable[[Any], str]) -> str:
@@ -118,8 +116,14 @@ def _literal(value: object) -> str:
 
 
 def register(name: str) -> Callable[[type[P]], type[P]]:
-    """Class decorator that makes a temperature, rule or objective known by ``name`` in the text of
-    a loss.
+    """Register a temperature, reweighting or objective, as a class decorator.
+
+    Args:
+        name: its name in the strings of losses.
+
+    Raises:
+        ValueError: the name is not an identifier, or another class has it.
+        TypeError: the class is not a part of a loss, or its constructor has unnamed parameters.
 
     Examples:
         >>> @register("quadratic")
@@ -129,16 +133,15 @@ def register(name: str) -> Callable[[type[P]], type[P]]:
         >>> loss("infonce(quadratic(0.05, 0.07))")
         InfoNCELoss(Quadratic(0.05, 0.07))
     """
-    valid = isinstance(name, str) and name.isascii() and name.isidentifier()
-    if not valid or keyword.iskeyword(name):
-        raise ValueError(f"a part needs a name, as in @register('square'), got {name!r}")
+    if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
+        raise ValueError(f"register needs a name, as in @register('square'), got {name!r}")
 
     def decorate(cls: type[P]) -> type[P]:
         _check_class(cls)
-        known = PARTS.get(name, cls)  # a class defined again, as in a notebook, takes its own place
+        known = PARTS.get(name, cls)  # redefining a class, as in a notebook, is fine
         ours = known.__module__.startswith(f"{__package__}.") and known.__module__ != cls.__module__
         if ours or known.__qualname__ != cls.__qualname__:
-            raise ValueError(f"{name!r} is {known.__name__} already: register another name")
+            raise ValueError(f"{name!r} is already {known.__name__}: register another name")
         PARTS[name] = cls
         return cls
 
@@ -146,9 +149,7 @@ def register(name: str) -> Callable[[type[P]], type[P]]:
 
 
 def name_of(cls: type[LossPart]) -> str:
-    """The name under which a class is registered; else module and class, which a command line may
-    name too.
-    """
+    """Return the registered name of a class, else its module and class."""
     for name, known in PARTS.items():
         if known is cls:
             return name
@@ -157,16 +158,17 @@ def name_of(cls: type[LossPart]) -> str:
 
 def _check_class(cls: object) -> None:
     if not (isinstance(cls, type) and issubclass(cls, LossPart)):
-        raise TypeError("neither a temperature nor a rule nor an objective")
+        raise TypeError("not a temperature, reweighting or objective")
     parameters(cls)
 
 
 def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
-    """The parameters of a constructor that a text can give; ``**options`` are those behind the base
-    class's ``*``.
+    """Return the parameters of a constructor, ``gather`` excepted.
+
+    ``**options`` stands for the base class's keyword-only parameters.
     """
     found: dict[str, inspect.Parameter] = {}
-    positional = True  # those of the nearest constructor count
+    positional = True  # only for the nearest constructor
     for base in cls.__mro__[: cls.__mro__.index(nn.Module)]:
         if "__init__" not in vars(base):
             continue
@@ -185,9 +187,7 @@ def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
 
 
 def check_number(name: str, value: float, interval: str) -> None:
-    """Refuse a parameter outside an interval such as ``[0, 1)``, and NaN; True was probably meant
-    for another one.
-    """
+    """Raise a ValueError unless a parameter is a number in an interval such as ``[0, 1)``."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} must be a number, got {value!r}")
     if not lies_in(value, interval):
@@ -195,40 +195,39 @@ def check_number(name: str, value: float, interval: str) -> None:
 
 
 def check_count(name: str, value: int, interval: str) -> None:
-    """As :func:`check_number`, for whole numbers."""
+    """Raise a ValueError unless a parameter is an integer in an interval."""
     check_number(name, value, interval)
     if not isinstance(value, int):
-        raise ValueError(f"{name} must be a whole number, got {value}")
+        raise ValueError(f"{name} must be an integer, got {value}")
 
 
 def check_flag(name: str, value: bool) -> None:
-    """Refuse what is neither true nor false: a number was probably meant for another parameter."""
+    """Raise a ValueError unless a parameter is a bool: a number was meant for another one."""
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 def parse(text: str, own_classes: bool = False) -> LossPart:
-    """The part that a text describes.
+    """Return the part that a string describes.
 
     Args:
         text: a name with its arguments, such as ``cosine(0.1, 0.2)``.
-        own_classes: whether a dotted name may load a module, as on a command line; never for a
+        own_classes: whether a dotted name may import a module, as on a command line; never for a
             record.
 
     Raises:
-        LossError: something in it is unknown, missing or does not fit.
+        LossError: a part is unknown, incomplete or invalid.
     """
     try:
         if len(text) > LONGEST:
             raise LossError(f"{_short(text)}: longer than {LONGEST} characters")
         node = ast.parse(text.strip(), mode="eval").body
         if not isinstance(node, ast.Call):
-            needed = "a name with its arguments is needed, such as infonce(0.05)"
-            raise LossError(f"{_short(text)}: {needed}")
+            raise LossError(f"{_short(text)}: expected a call, such as infonce(0.05)")
         return _part(node, own_classes)
     except LossError:
         raise
-    except (SyntaxError, ValueError) as error:  # the latter for characters that no source holds
+    except (SyntaxError, ValueError) as error:
         raise LossError(f"{_short(text)}: {getattr(error, 'msg', error)}") from None
     except (RecursionError, MemoryError):
         raise LossError(f"{_short(text)}: nested too deeply") from None
@@ -241,41 +240,27 @@ def _short(place: str | ast.expr) -> str:
 
 def _part(node: ast.Call, own_classes: bool) -> LossPart:
     cls = _class(node.func, own_classes)
-    stars = [each for each in node.args if isinstance(each, ast.Starred)]
-    if stars or None in [each.arg for each in node.keywords]:
-        raise LossError(f"{_short(node)}: no stars")
     positional = [_value(each, own_classes) for each in node.args]
-    named = [(str(each.arg), _value(each.value, own_classes)) for each in node.keywords]
+    named = {str(each.arg): _value(each.value, own_classes) for each in node.keywords}
     with _located(node):
-        taken = parameters(cls)
-        takes = f"it takes {', '.join(taken) or 'none'}"
-        by_position = [name for name, each in taken.items() if each.kind is not each.KEYWORD_ONLY]
-        if not taken and positional:
-            raise ValueError("it takes no arguments")
-        if len(positional) > len(by_position):
-            raise ValueError(f"at most {len(by_position)} arguments without a name; {takes}")
-        given = dict(zip(by_position, positional, strict=False))
-        for name, value in named:
-            if name not in taken:
-                raise ValueError(f"no parameter {name}{meant(name, taken)}; {takes}")
-            if name in given:
-                raise ValueError(f"{name} is given twice")
-            given[name] = value
-        needed = [name for name, each in taken.items() if each.default is each.empty]
-        missing = [name for name in needed if name not in given]
-        if missing:
-            raise ValueError(f"{' and '.join(missing)} must be given; {takes}")
-        part = cls(**given)
+        known = parameters(cls)
+        if len(named) < len(node.keywords):
+            raise ValueError("an argument is given twice")
+        for name in named:
+            if name not in known:
+                takes = ", ".join(known) or "no arguments"
+                raise ValueError(f"no parameter {name}{meant(name, known)}; it takes {takes}")
+        bound = inspect.Signature(list(known.values())).bind(*positional, **named)
+        part = cls(**bound.arguments)
         ours = __name__.partition(".")[0] == cls.__module__.partition(".")[0]
         if not ours and part != part.replace():
-            reason = "must keep its arguments as they are"
-            raise ValueError(f"the constructor of {cls.__name__} {reason}")
+            raise ValueError(f"the constructor of {cls.__name__} must not change its arguments")
         return part
 
 
 @contextmanager
 def _located(node: ast.expr) -> Iterator[None]:
-    """Name the place of an error."""
+    """Prefix an error with the part that caused it."""
     try:
         yield
     except Exception as error:  # a constructor may be the user's
@@ -287,7 +272,7 @@ def _value(node: ast.expr, own_classes: bool) -> object:
     if isinstance(node, ast.Call):
         return _part(node, own_classes)
     if isinstance(node, ast.Name):
-        raise LossError(f"{_short(node)}: a name needs its arguments")
+        raise LossError(f"{_short(node)}: expected a call or a literal")
     try:
         value = ast.literal_eval(node)
     except ValueError:
@@ -295,7 +280,7 @@ def _value(node: ast.expr, own_classes: bool) -> object:
     if value is None or type(value) in (bool, str):
         return value
     if type(value) not in (int, float):
-        raise LossError(f"{_short(node)}: not a number, text or part")
+        raise LossError(f"{_short(node)}: not a number, string or part")
     if not abs(value) <= sys.float_info.max:
         raise LossError(f"{_short(node)}: too large a number")
     return value
@@ -313,21 +298,19 @@ def _class(node: ast.expr, own_classes: bool) -> type[LossPart]:
             f"{name}: unknown{meant(name, PARTS)}; known are {', '.join(sorted(PARTS))}"
         )
     if not own_classes:
-        raise LossError(
-            f"{name}: a class of your own is not loaded here; import its module and register it"
-        )
+        raise LossError(f"{name}: not registered; import its module and register the class")
     with _located(node), _here_first():
         try:
             cls = getattr(importlib.import_module(module), inner)
         except Exception as error:  # the module is the user's
             raise ValueError(f"cannot be loaded: {type(error).__name__}: {error}") from error
         _check_class(cls)
-        return PARTS.setdefault(name_of(cls), cls)  # so that what the run writes can be read
+        return PARTS.setdefault(name_of(cls), cls)  # so that records of the run can be read
 
 
 @contextmanager
 def _here_first() -> Iterator[None]:
-    """Modules of the working directory can be loaded, as with ``python -m``."""
+    """Import from the working directory too, as ``python -m`` does."""
     sys.path.insert(0, "")
     try:
         yield

@@ -1,10 +1,9 @@
-"""Rules: what becomes of similarities and temperatures. The plain one divides; those of other
-papers weigh negatives.
+"""Reweighting of negatives, as other papers do it.
 
-A rule maps a similarity s and its temperature tau to logits, ``s / tau`` by default. The objective
-stays what it is. Each paper's loss is :class:`~dystress_text.losses.objectives.InfoNCELoss` or
-``NTXentLoss`` with its rule and a constant temperature. A rule with two logits returns to the
-objective what their two logsumexps amount to.
+A reweighting maps a similarity s and its temperature tau to logits, ``s / tau`` by default. Each
+paper's loss is :class:`~dystress_text.losses.objectives.InfoNCELoss` or ``NTXentLoss`` with its
+reweighting and a constant temperature. A reweighting may have two logits, whose logsumexps
+:meth:`Reweighting.negatives_logsumexp` combines.
 """
 
 from __future__ import annotations
@@ -19,11 +18,14 @@ from dystress_text.losses.registry import LossPart, check_flag, check_number, re
 from dystress_text.losses.temperature import Temperature, as_temperature
 
 
-class Rule(LossPart):
-    """Logits ``s / tau``; the base of the other rules.
+class Reweighting(LossPart):
+    """Logits ``s / tau``; the base of all reweightings.
+
+    Args:
+        temperature: a temperature, or a number for a constant one.
 
     Examples:
-        >>> class Margin(Rule):
+        >>> class Margin(Reweighting):
         ...     def positive_logit(self, similarity, tau):
         ...         return (similarity - 0.1) / tau
         >>> InfoNCELoss(Margin(0.5))(torch.eye(2), torch.eye(2))  # log(1 + exp(-0.9 / 0.5))
@@ -32,71 +34,71 @@ class Rule(LossPart):
 
     def __init__(self, temperature: Temperature | float) -> None:
         super().__init__()
-        if isinstance(temperature, Rule):
-            raise ValueError(f"temperature must be no rule itself, got {temperature}")
+        if isinstance(temperature, Reweighting):
+            raise ValueError(f"temperature must not be a reweighting, got {temperature}")
         self.temperature = as_temperature(temperature)
 
     def as_argument(self) -> LossPart | float:
-        return self.temperature.as_argument() if type(self) is Rule else self
+        return self.temperature.as_argument() if type(self) is Reweighting else self
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
-        """The logits of negatives, whose logsumexps over each row :meth:`negatives_logsumexp`
-        receives.
+        """Return the logits of negatives, each of the shape of ``similarity``.
+
+        Their logsumexps over each row go to :meth:`negatives_logsumexp`.
         """
         return (similarity / tau,)
 
     def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
-        """The logits of positives, (rows,)."""
+        """Return the logits of positives, (rows,)."""
         return similarity / tau
 
     def negatives_logsumexp(
         self, sums: Sequence[Tensor], positive: Tensor, similarity: Tensor, count: int
     ) -> Tensor:
-        """The logarithm of what the negatives add to the softmax's denominator, (rows,).
+        """Return the logarithm of the negatives' part of the softmax's denominator, (rows,).
 
         Args:
             sums: logsumexps of :meth:`logits` over each row's negatives, (rows,) each.
             positive: logits of the positives, (rows,).
-            similarity: of the positives, (rows,).
-            count: negatives in a row.
+            similarity: similarities of the positives, (rows,).
+            count: number of negatives in a row.
         """
         return sums[0]
 
     def positive_log_weight(
         self, sums: Sequence[Tensor], similarity: Tensor, count: int
     ) -> Tensor | None:
-        """The logarithm of the positive's weight in the softmax's denominator, (rows,) without a
-        gradient; None where it has none.
+        """Return the logarithm of the positive's weight in the denominator, (rows,), or None.
 
-        The similarity is that of the positives, (rows,); the rest is as for
-        :meth:`negatives_logsumexp`.
+        It has no gradient. The arguments are those of :meth:`negatives_logsumexp`.
         """
         return None
 
 
-def as_rule(temperature: Rule | Temperature | float) -> Rule:
-    """A rule as it is; a temperature or a number in the plain rule."""
-    return temperature if isinstance(temperature, Rule) else Rule(temperature)
+def as_reweighting(temperature: Reweighting | Temperature | float) -> Reweighting:
+    """Wrap a temperature or number in the plain reweighting; return a reweighting unchanged."""
+    return temperature if isinstance(temperature, Reweighting) else Reweighting(temperature)
 
 
 @register("hcl")
-class HardNegativeRule(Rule):
-    """HCL, contrastive learning with hard negatives (Robinson et al., ICLR 2021): negatives weigh
-    ``exp(beta l)``.
+class HCLReweighting(Reweighting):
+    """HCL (Robinson et al., ICLR 2021): weigh negatives by ``exp(beta l)``.
 
-    n negatives count as ``N = max((S - tau_plus n exp(l_p)) / (1 - tau_plus), n exp(l(-1)))`` with
-    ``S = sum w exp(l) / mean w``: some of them are really positives. As in the authors' code, beta
-    multiplies the logit, and the weights and their mean are part of the gradient. Published for
-    images: beta 1 and tau_plus 0.1 at the temperature 0.5. At text's 0.05 a row is soon at the
-    bound, where its negatives get no gradient.
+    Since some of the n negatives are really positives, the denominator has
+    ``max((S - tau_plus n exp(l_p)) / (1 - tau_plus), n exp(l(-1)))`` with
+    ``S = sum w exp(l) / mean w``. As in the authors' code, beta multiplies the logit, and the
+    weights and their mean have a gradient. Published for images: beta 1 and tau_plus 0.1 at the
+    temperature 0.5. At 0.05, usual for text, a row soon reaches the lower bound, where its
+    negatives get no gradient.
 
     Args:
-        beta: concentration of the weights on hard negatives; not negative. With 0 it is the
-            debiased loss.
+        temperature: a temperature, or a number for a constant one.
+        beta: concentration of the weights on hard negatives; not negative. 0 gives the debiased
+            loss.
         tau_plus: probability that a negative is of the anchor's class; in [0, 1).
 
     Examples:
-        >>> hcl = InfoNCELoss(HardNegativeRule(0.5, beta=1.0, tau_plus=0.1))
+        >>> hcl = InfoNCELoss(HCLReweighting(0.5, beta=1.0, tau_plus=0.1))
         >>> # S = 3, N = (3 - 0.3 exp(2)) / 0.9, log(1 + N / exp(2))
         >>> hcl(torch.eye(4), torch.eye(4))
         tensor(0.1113)
@@ -125,9 +127,9 @@ class HardNegativeRule(Rule):
         total = sums[0] - sums[1] + math.log(count)  # log S
         if self.tau_plus == 0:
             return total
-        # of the false negatives in S
+        # the false negatives' share of S
         log_share = math.log(self.tau_plus * count) + positive - total
-        below = torch.where(log_share < 0, log_share, -1.0)  # elsewhere the bound holds
+        below = torch.where(log_share < 0, log_share, -1.0)  # elsewhere the bound applies
         estimate = total + torch.log1p(-below.exp()) - math.log1p(-self.tau_plus)
         least = torch.full_like(total, -1.0)
         bound = math.log(count) + least / self.temperature(least)
@@ -135,14 +137,17 @@ class HardNegativeRule(Rule):
 
 
 @register("debiased")
-class DebiasedRule(HardNegativeRule):
-    """Debiased contrastive loss (Chuang et al., NeurIPS 2020): :class:`HardNegativeRule` with
-    ``beta=0``.
+class DebiasedReweighting(HCLReweighting):
+    """Debiased contrastive loss (Chuang et al., NeurIPS 2020), the case ``beta=0`` of HCL.
+
+    Args:
+        temperature: a temperature, or a number for a constant one.
+        tau_plus: probability that a negative is of the anchor's class; in [0, 1).
 
     Examples:
-        >>> DebiasedRule(0.5, tau_plus=0.1)
-        DebiasedRule(0.5, tau_plus=0.1)
-        >>> without = InfoNCELoss(DebiasedRule(0.5, tau_plus=0.0))  # is InfoNCE
+        >>> DebiasedReweighting(0.5, tau_plus=0.1)
+        DebiasedReweighting(0.5, tau_plus=0.1)
+        >>> without = InfoNCELoss(DebiasedReweighting(0.5, tau_plus=0.0))  # is InfoNCE
         >>> z = torch.eye(4)
         >>> torch.allclose(without(z, z), InfoNCELoss(0.5)(z, z))
         True
@@ -155,16 +160,19 @@ class DebiasedRule(HardNegativeRule):
 
 
 @register("focal")
-class FocalRule(Rule):
-    """Focal-InfoNCE (Hou and Li, Findings of EMNLP 2023): logits ``s (s + margin) / tau``, positive
-    ``p^2 / tau``.
+class FocalReweighting(Reweighting):
+    """Focal-InfoNCE (Hou and Li, Findings of EMNLP 2023): logits ``s (s + margin) / tau``.
 
-    Nothing but the temperature is detached. The logit falls for ``s < -margin / 2``. Published for
-    text: margin 0.3 at the temperature 0.05.
+    The positive's logit is ``s^2 / tau``. Only the temperature is detached. The logit falls for
+    ``s < -margin / 2``. Published for text: margin 0.3 at the temperature 0.05.
+
+    Args:
+        temperature: a temperature, or a number for a constant one.
+        margin: added to the similarity; in [-2, 2).
 
     Examples:
         >>> # as InfoNCE: 1 squared is 1, 0 is 0
-        >>> InfoNCELoss(FocalRule(0.5, margin=0.3))(torch.eye(2), torch.eye(2))
+        >>> InfoNCELoss(FocalReweighting(0.5, margin=0.3))(torch.eye(2), torch.eye(2))
         tensor(0.1269)
     """
 
@@ -183,24 +191,26 @@ class FocalRule(Rule):
 
 
 @register("adnce")
-class ADNCERule(Rule):
-    """ADNCE (Wu et al., NeurIPS 2023): negatives weigh a Gaussian of their similarity, which has no
-    gradient.
+class ADNCEReweighting(Reweighting):
+    """ADNCE (Wu et al., NeurIPS 2023): weigh negatives by a Gaussian of their similarity.
 
-    ``sum w exp(l)`` with ``w = g(s) / mean g`` over the row's negatives, ``g(s) = exp(-(s - mu)^2 /
-    (2 sigma^2))``, as in the authors' code for images. In their code for sentences the positive of
-    the denominator weighs too, and the mean is over it and the negatives: ``-l_p + log sum w
-    exp(l)``, which may be below 0. Published with this form: mu 0.4 and sigma 1 at the temperature
-    0.07 (BERT-base).
+    The negatives add ``sum w exp(l)`` to the denominator, with ``w = g(s) / mean g`` and ``g(s) =
+    exp(-(s - mu)^2 / (2 sigma^2))``, detached. This is the authors' code for images. Published for
+    sentences, with ``weigh_positive``: mu 0.4 and sigma 1 at the temperature 0.07 (BERT-base).
 
-    ``weigh_positive`` is the form for sentences, for objectives with the positive in the
-    denominator.
+    Args:
+        temperature: a temperature, or a number for a constant one.
+        mu: similarity of the largest weight.
+        sigma: width of the Gaussian; at least 1e-6.
+        weigh_positive: whether the positive in the denominator has a weight too, and counts in the
+            mean, as in the authors' code for sentences. The loss may then be negative. Needs an
+            objective with the positive in the denominator.
 
     Examples:
-        >>> str(InfoNCELoss(ADNCERule(0.07, mu=0.4, sigma=1.0, weigh_positive=True)))
+        >>> str(InfoNCELoss(ADNCEReweighting(0.07, mu=0.4, sigma=1.0, weigh_positive=True)))
         'infonce(adnce(0.07, mu=0.4, sigma=1, weigh_positive=True))'
         >>> # a single negative weighs 1: as InfoNCE
-        >>> InfoNCELoss(ADNCERule(0.5))(torch.eye(2), torch.eye(2))
+        >>> InfoNCELoss(ADNCEReweighting(0.5))(torch.eye(2), torch.eye(2))
         tensor(0.1269)
     """
 
@@ -216,14 +226,14 @@ class ADNCERule(Rule):
     ) -> None:
         super().__init__(temperature)
         check_number("mu", mu, "(-1e3, 1e3)")
-        check_number("sigma", sigma, "[1e-6, inf)")  # its square divides
+        check_number("sigma", sigma, "[1e-6, inf)")
         check_flag("weigh_positive", weigh_positive)
         self.mu = mu
         self.sigma = sigma
         self.weigh_positive = weigh_positive
 
     def log_height(self, similarity: Tensor) -> Tensor:
-        """log g(s), of the same shape."""
+        """Return the logarithm of the weight of each similarity, of the same shape."""
         return (similarity.detach() - self.mu).square().mul(-0.5 / self.sigma**2)
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
@@ -243,7 +253,7 @@ class ADNCERule(Rule):
         return self.log_height(similarity) - self.log_mean(sums, similarity, count)
 
     def log_mean(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
-        """The logarithm of the mean g of each row, (rows,)."""
+        """Return the logarithm of the mean weight of each row, (rows,)."""
         if not self.weigh_positive:
             return sums[1] - math.log(count)
         total = torch.logaddexp(self.log_height(similarity), sums[1].detach())
@@ -251,15 +261,19 @@ class ADNCERule(Rule):
 
 
 @register("hardness")
-class HardnessRule(Rule):
+class HardnessReweighting(Reweighting):
     """Hardness weights (Lan et al., "LLaVE", 2025, Eq. 5): logits ``l + strength sg(s)``.
 
-    As sentence-transformers' MultipleNegativesRankingLoss with ``hardness_mode="all_negatives"``.
-    It cites LLaVE with the strength 9, and Schechter Vera et al., "EmbeddingGemma" (2025), with 5.
-    Its scale is 20, the temperature 0.05.
+    Equals sentence-transformers' MultipleNegativesRankingLoss with
+    ``hardness_mode="all_negatives"`` at the temperature 0.05 (scale 20). LLaVE uses the strength 9,
+    EmbeddingGemma (Schechter Vera et al., 2025) 5.
+
+    Args:
+        temperature: a temperature, or a number for a constant one.
+        hardness_strength: factor of the detached similarity; not negative.
 
     Examples:
-        >>> hardness = InfoNCELoss(HardnessRule(0.5, hardness_strength=9.0))
+        >>> hardness = InfoNCELoss(HardnessReweighting(0.5, hardness_strength=9.0))
         >>> hardness(torch.eye(2), torch.eye(2))  # s = 0 adds nothing
         tensor(0.1269)
     """

@@ -1,7 +1,5 @@
-"""Temperatures that change during a run: with its progress, with the mean similarity of its
-positives, by training.
-
-What changes is a buffer or parameter, so that checkpoints save it.
+"""Temperatures that change during a run. Their state is in buffers and parameters, so that
+checkpoints save it.
 """
 
 from __future__ import annotations
@@ -24,13 +22,16 @@ from dystress_text.losses.temperature import (
 
 @register("scheduled")
 class ScheduledTemperature(Temperature):
-    """A temperature that swings between two values over the run, the same for all pairs (Kukleva et
-    al., ICLR 2023).
+    """A cosine schedule, the same for all pairs (Kukleva et al., ICLR 2023).
 
-    ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``: ``tau_max`` at
-    the start, ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
+    ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``. Kukleva et al.
+    use 0.1 to 1.0 with 200 epochs.
 
-    The ``unit`` of the half period is an epoch, or the run (as a one-epoch text run needs).
+    Args:
+        tau_min: temperature after ``half_period``.
+        tau_max: temperature at the start.
+        half_period: in units of ``unit``.
+        unit: ``"epoch"``, or ``"run"`` for the whole run.
 
     Examples:
         >>> tau = ScheduledTemperature(0.1, 1.0, half_period=200)
@@ -68,12 +69,16 @@ class ScheduledTemperature(Temperature):
 
 @register("alignment_adaptive")
 class AlignmentAdaptiveTemperature(Temperature):
-    """MACL's temperature (Huang et al., ICML 2023): ``tau_0 (1 + alpha (A - a_0))``, in text with
-    0.05, 2, 0.8.
+    """MACL's temperature (Huang et al., ICML 2023): ``tau_0 (1 + alpha (A - a_0))``.
 
-    A is the mean positive similarity of the global batch, without a gradient; before the first
-    batch it is ``a_0``. A batch with A <= a_0 - 1/alpha would make the temperature zero or negative
-    and raises a TemperatureError.
+    A is the mean positive similarity of the global batch, detached; ``a_0`` before the first batch.
+    A batch with A <= a_0 - 1/alpha raises a TemperatureError. The paper uses 0.05, 2 and 0.8 for
+    text.
+
+    Args:
+        tau_0: temperature at A = ``a_0``.
+        alpha: relative slope; not negative.
+        a_0: similarity in [-1, 1].
 
     Examples:
         >>> tau = AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8)
@@ -97,15 +102,14 @@ class AlignmentAdaptiveTemperature(Temperature):
         self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
 
     def observe(self, mean_positive: Tensor) -> None:
-        # reads from the device: the check must precede the loss
+        # synchronises with the device: the check must precede the loss
         aligned = float(mean_positive.detach())
         tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
         if not tau > 0:
             bound = self.a_0 - 1 / self.alpha if self.alpha > 0 else -math.inf
             raise TemperatureError(
-                f"the alignment-adaptive temperature reached {tau:.4g} and must stay positive: the "
-                f"mean positive similarity A = {aligned:.4f} is not above a_0 - 1/alpha = "
-                f"{bound:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); "
+                f"the alignment-adaptive temperature is {tau:.4g}, not positive: the mean positive "
+                f"similarity {aligned:.4f} is not above a_0 - 1/alpha = {bound:.4f}; "
                 "lower alpha or a_0"
             )
         self.mean_positive.fill_(aligned)
@@ -117,23 +121,22 @@ class AlignmentAdaptiveTemperature(Temperature):
 
 @register("learned")
 class LearnableTemperature(Temperature):
-    """A constant, or a profile's two end points, as parameters that stay within bounds.
+    """A learned constant, or a profile with learned ends, within bounds.
 
-    With a logistic function l and free numbers a and b, ``tau_min = low + (high - low) l(a)`` and
-    ``tau_max = tau_min + (high - tau_min) l(b)``, so that ``low < tau_min < tau_max < high``; a
-    constant has only the first. The gradient is that of the objective, also with
-    ``detach_temperature``, which detaches the similarities but not the parameters. The shape is the
-    start's: that of the even ODE keeps the ``tau_min`` it began with.
+    With the logistic function l and parameters a and b, ``tau_min = low + (high - low) l(a)`` and
+    ``tau_max = tau_min + (high - tau_min) l(b)``; a constant has only the first. The parameters get
+    the objective's gradient, also with ``detach_temperature``, which detaches only similarities.
+    The shape does not change: the even ODE's keeps its initial ``tau_min``.
 
-    Nothing in a contrastive loss stops the fall of a temperature: a lower one lowers the loss of
-    all pairs in order.
+    A contrastive loss does not bound its temperature from below: if all pairs are ranked correctly,
+    a lower temperature has a lower loss.
 
     Args:
-        temperature: the start, a number or a profile with ``tau_min < tau_max``; strictly between
-            the bounds.
-        low: the lower bound.
-        high: the upper bound.
-        learning_rate: peak learning rate of what is learned.
+        temperature: initial temperature, a number or a profile with ``tau_min < tau_max``, strictly
+            between the bounds.
+        low: lower bound.
+        high: upper bound.
+        learning_rate: peak learning rate of the parameters.
 
     Examples:
         >>> tau = LearnableTemperature(CosineTemperature(0.05, 0.07))
@@ -154,7 +157,7 @@ class LearnableTemperature(Temperature):
         super().__init__()
         start = as_temperature(temperature)
         if not isinstance(start, (ConstantTemperature, ProfileTemperature)):
-            raise ValueError(f"temperature {start} has nothing to learn; a constant or profile has")
+            raise ValueError(f"temperature must be a constant or a profile, got {start}")
         for name, value in {"low": low, "high": high, "learning_rate": learning_rate}.items():
             check_number(name, value, "(0, inf)")
         self.ends = [name for name in ("tau", "tau_min", "tau_max") if hasattr(start, name)]
@@ -162,8 +165,7 @@ class LearnableTemperature(Temperature):
         floors = [low, *starts[:-1]]
         if not all(a < b < high for a, b in zip(floors, starts, strict=True)):
             order = " < ".join(["low", *map(str, starts), "high"])
-            bounds = f"the bounds, 0 < low < high, got {low} and {high}"
-            raise ValueError(f"{order} must hold for {bounds}")
+            raise ValueError(f"temperature: {order} must hold, got low={low} and high={high}")
         self.temperature = start
         self.low = low
         self.high = high
@@ -189,5 +191,5 @@ class LearnableTemperature(Temperature):
         return dict(zip(self.ends, ends, strict=True))
 
     def fixed(self, **learned: float) -> Temperature:
-        """The temperature with end points that do not change, as :meth:`learned` gives them."""
+        """Return the temperature with the fixed ends that :meth:`learned` returned."""
         return self.temperature.replace(**learned)

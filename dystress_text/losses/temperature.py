@@ -1,11 +1,8 @@
 """Temperatures: tau as a function of the cosine similarity of a pair.
 
-A *profile* maps a similarity in [-1, 1] to a temperature through a dimensionless shape in [0, 1]:
-``tau(s) = tau_min + (tau_max - tau_min) * shape(s)``. Each profile is one small class with its
-shape.
-
-Source of all formulas: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive
-Learning" (DySTreSS), unless a docstring names another one.
+A *profile* is ``tau(s) = tau_min + (tau_max - tau_min) * shape(s)`` with a shape in [0, 1]. The
+formulas are those of Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive
+Learning" (DySTreSS), unless a docstring names another source.
 """
 
 from __future__ import annotations
@@ -24,8 +21,7 @@ _GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
 
 
 class Temperature(LossPart, ABC):
-    """Base of all temperatures, which map similarities; its other methods are for what changes
-    during the run.
+    """Base of all temperatures, functions of the similarity.
 
     Examples:
         >>> class Step(Temperature):
@@ -37,20 +33,20 @@ class Temperature(LossPart, ABC):
 
     @abstractmethod
     def forward(self, similarity: Tensor) -> Tensor:
-        """Temperature of each pair; the result has the shape, dtype and device of ``similarity``.
+        """Return the temperature of each pair, of the shape, dtype and device of ``similarity``.
 
-        Must be elementwise and deterministic: a large batch is computed block by block, and again
-        in the backward.
+        Must be elementwise and deterministic: large batches are computed block by block, twice.
         """
 
     def observe(self, mean_positive: Tensor) -> None:
-        """Receive the mean positive similarity of the global batch (a scalar). Losses call this
-        every step.
-        """
+        """Receive the mean positive similarity of the global batch, a scalar, from the loss."""
 
     def advance(self, epoch: float, run_fraction: float) -> None:
-        """Receive the progress: epochs done, and the fraction of the run in [0, 1]. The training
-        loop calls this.
+        """Receive the progress from the training loop before each step.
+
+        Args:
+            epoch: epochs done.
+            run_fraction: fraction of the run in [0, 1].
         """
 
     @property
@@ -63,8 +59,7 @@ class Temperature(LossPart, ABC):
 
 
 class TemperatureError(ValueError):
-    """A temperature cannot go on with a batch of the run; the message gives the values and what can
-    mend it.
+    """A batch gives a temperature that is not positive.
 
     Examples:
         >>> MACLLoss(0.05, alpha=2, a_0=0.8)(torch.eye(2), -torch.eye(2))  # positives far apart
@@ -75,7 +70,7 @@ class TemperatureError(ValueError):
 
 
 def check_range(tau_min: float, tau_max: float) -> None:
-    """Refuse a range that is empty or not positive."""
+    """Raise a ValueError unless 0 < tau_min <= tau_max."""
     check_number("tau_min", tau_min, "(0, inf)")
     check_number("tau_max", tau_max, "(0, inf)")
     if tau_min > tau_max:
@@ -105,7 +100,7 @@ class ConstantTemperature(Temperature):
 
 
 def as_temperature(temperature: Temperature | float) -> Temperature:
-    """A temperature as it is, a number as a constant one."""
+    """Convert a number to a constant temperature; return a temperature unchanged."""
     if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
         return ConstantTemperature(float(temperature))
     if not isinstance(temperature, Temperature):
@@ -114,12 +109,18 @@ def as_temperature(temperature: Temperature | float) -> Temperature:
 
 
 class ProfileTemperature(Temperature):
-    """A similarity-dependent temperature: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
+    """Base of the profiles: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
 
-    The base of the named profiles, and of your own, which sets what its shape needs before it calls
-    the constructor here. The temperature must be positive. If the logit ``s / tau(s)`` falls
-    somewhere while the similarity rises, a warning says so: a pair that gets closer is then treated
-    as if it moved apart.
+    A subclass sets the attributes that its shape needs before it calls this constructor. A warning
+    names the interval where the logit ``s / tau(s)`` falls as the similarity rises: there a closer
+    pair counts as a more distant one.
+
+    Args:
+        tau_min: temperature where the shape is 0; positive.
+        tau_max: temperature where the shape is 1; at least ``tau_min``.
+
+    Raises:
+        ValueError: the range is empty, or a temperature is not positive.
 
     Examples:
         >>> class Quadratic(ProfileTemperature):
@@ -137,24 +138,23 @@ class ProfileTemperature(Temperature):
         self.tau_min = tau_min
         self.tau_max = tau_max
         if not bool((self(_GRID) > 0).all()):
-            raise ValueError(f"shape of {self!r} gives temperatures that are not positive")
+            raise ValueError(f"shape of {self!r} has temperatures that are not positive")
         self._warn_where_the_logit_falls()
 
     @abstractmethod
     def shape(self, similarity: Tensor) -> Tensor:
-        """Elementwise; 0 where the temperature is tau_min, 1 where it is tau_max."""
+        """Return 0 where the temperature is tau_min, 1 where it is tau_max; elementwise."""
 
     def forward(self, similarity: Tensor) -> Tensor:
         return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
 
     def _warn_where_the_logit_falls(self) -> None:
-        """The logit s / tau rises where tau - s tau' > 0, which is D (s g' - g) < tau_min for tau =
-        tau_min + D g(s).
+        """Warn if s / tau falls.
 
-        So the largest ratio tau_max / tau_min for which it rises everywhere is 1 + 1 / max(s g' -
-        g).
+        It rises where tau - s tau' > 0, that is, D (s g' - g) < tau_min for tau = tau_min + D g(s).
+        So it rises everywhere while tau_max / tau_min < 1 + 1 / max(s g' - g).
         """
-        # kinks average their two sides
+        # at a kink, the mean of both sides
         slope = (self.shape(_GRID + 1e-6) - self.shape(_GRID - 1e-6)) / 2e-6
         steepness = _GRID * slope - self.shape(_GRID)  # (4001,), s g' - g
         falling = _GRID[(self.tau_max - self.tau_min) * steepness > self.tau_min * (1 + 1e-9)]
@@ -170,7 +170,7 @@ class ProfileTemperature(Temperature):
 
 @register("cosine")
 class CosineTemperature(ProfileTemperature):
-    """The vanilla DySTreSS temperature (Alg. 1): lowest at s = 0, ``tau_max`` at s = -1 and s = +1.
+    """DySTreSS (Alg. 1): ``tau_min`` at s = 0, ``tau_max`` at s = -1 and s = 1.
 
     ``tau(s) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi (1 + s)))``. The paper uses 0.07/0.2
     on CIFAR, 0.1/0.2 on ImageNet and 0.03/0.05 on text. ``tau_min == tau_max`` is the constant
@@ -187,17 +187,19 @@ class CosineTemperature(ProfileTemperature):
 
 @register("shifted_cosine")
 class ShiftedCosineTemperature(ProfileTemperature):
-    """The shifted DySTreSS temperature (Alg. 2), the default for text: 0.05/0.07 with shift -0.4.
+    """Shifted DySTreSS (Alg. 2), the default for text: 0.05/0.07 with shift -0.4.
 
     For ``shift <= 0`` a cosine dip on ``s <= -shift`` and the constant ``tau_max`` above it; for
-    ``shift > 0`` the mirror image. The minimum lies at ``-shift - scale`` (``shift <= 0``) or
-    ``-shift + scale``. The paper's rows "+", "*" and "**" are ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and
-    ``(-0.6, 0.8)``; ``shift=-1, scale=1`` is the vanilla cosine.
+    ``shift > 0`` the mirror image. The minimum is at ``-shift - scale`` or ``-shift + scale``. The
+    paper's rows "+", "*" and "**" have shift and scale ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and
+    ``(-0.6, 0.8)``; ``(-1, 1)`` is :class:`CosineTemperature`.
 
     Args:
+        tau_min: the minimum; positive.
+        tau_max: the plateau; at least ``tau_min``.
         shift: minus the plateau's edge; in [-1, 1].
-        scale: half the width of the dip (the paper's k). Default ``(1 + |shift|) / 2``, which puts
-            ``tau_max`` at s = -1 and s = +1.
+        scale: half the width of the dip (the paper's k). Default ``(1 + |shift|) / 2``, so that
+            the temperature is ``tau_max`` at s = -1 and s = 1.
 
     Examples:
         >>> tau = ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)
@@ -224,11 +226,14 @@ class ShiftedCosineTemperature(ProfileTemperature):
 
 @register("one_sided_cosine")
 class OneSidedCosineTemperature(ProfileTemperature):
-    """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above:
-    "version 3" of the shifts.
+    """A half cosine from ``tau_min`` at s = -1 to a plateau from s = -shift on ("version 3").
 
-    It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and
-    from -0.4 on. The shift lies in [-1, 1).
+    The paper's CIFAR ablation has plateaus from -0.2 and from -0.4 on.
+
+    Args:
+        tau_min: the minimum, at s = -1; positive.
+        tau_max: the plateau; at least ``tau_min``.
+        shift: minus the plateau's edge; in [-1, 1).
 
     Examples:
         >>> OneSidedCosineTemperature(0.05, 0.07, shift=-0.4)(torch.tensor([-1.0, 0.4, 1.0]))
@@ -259,10 +264,12 @@ class LinearTemperature(ProfileTemperature):
 
 @register("exponential")
 class ExponentialTemperature(ProfileTemperature):
-    """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of
-    Table abltempfunc).
+    """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (Table abltempfunc).
 
-    The larger the sharpness c, the narrower the dip at s = 0.
+    Args:
+        tau_min: the minimum, at s = 0; positive.
+        tau_max: the maximum, at s = -1 and s = 1.
+        sharpness: c; a larger one makes the dip narrower.
 
     Examples:
         >>> ExponentialTemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 0.5]))
@@ -293,12 +300,11 @@ class MonotonicCosineTemperature(ProfileTemperature):
 
 @register("even_ode")
 class EvenODETemperature(ProfileTemperature):
-    """A profile shaped like the solutions of the paper's ODE (Eq. tauij) that meets ``tau_min`` and
-    ``tau_max``.
+    """A profile like the solutions of the paper's ODE (Eq. tauij), from ``tau_min`` to ``tau_max``.
 
-    No solution of the ODE itself has ``tau_max`` at both ends and ``tau_min`` at 0; this one
-    mirrors the branch through ``tau(0) = tau_min``, ``g(s) = |s| / log(1 + |s| / tau_min)``, and
-    stretches it to ``tau_max``. It is an addition of this package.
+    No solution has ``tau_max`` at both ends and ``tau_min`` at 0. This profile mirrors the branch
+    through ``tau(0) = tau_min``, ``g(s) = |s| / log(1 + |s| / tau_min)``, and stretches it to
+    ``tau_max``. The paper does not have it.
 
     Examples:
         >>> EvenODETemperature(0.1, 0.2)(torch.tensor([-1.0, 0.0, 1.0]))
@@ -307,7 +313,7 @@ class EvenODETemperature(ProfileTemperature):
 
     def shape(self, similarity: Tensor) -> Tensor:
         ratio = similarity.abs() / self.tau_min
-        near_zero = ratio < 1e-3  # g / tau_min - 1 cancels there: use its Taylor series instead
+        near_zero = ratio < 1e-3  # where g / tau_min - 1 cancels: use its Taylor series
         safe = torch.where(near_zero, torch.ones_like(ratio), ratio)
         series = ratio * (1 / 2 - ratio * (1 / 12 - ratio * (1 / 24 - ratio * (19 / 720))))
         # g(|s|) / tau_min - 1
@@ -317,11 +323,13 @@ class EvenODETemperature(ProfileTemperature):
 
 @register("temo")
 class TeMoTemperature(ProfileTemperature):
-    """TeMo's ``tau_0 + alpha sqrt((1 + s) / 2)`` ("Temperature Modulation", submission 9080 to ICLR
-    2026).
+    """TeMo: ``tau_0 + alpha sqrt((1 + s) / 2)`` (submission 9080 to ICLR 2026).
 
-    It rises from ``tau_0`` at s = -1 to ``tau_0 + alpha`` at s = 1, for positives too. Published
-    for images with texts: 0.01 and 0.04, with ``detach_temperature=False``.
+    Published for images with captions: 0.01 and 0.04, with ``detach_temperature=False``.
+
+    Args:
+        tau_0: temperature at s = -1; positive.
+        alpha: rise from s = -1 to s = 1; not negative.
 
     Examples:
         >>> TeMoTemperature(0.01, alpha=0.04)(torch.tensor([-1.0, -0.5, 1.0]))
@@ -338,16 +346,18 @@ class TeMoTemperature(ProfileTemperature):
         super().__init__(tau_0, tau_0 + alpha)
 
     def shape(self, similarity: Tensor) -> Tensor:
-        return (0.5 * (1 + similarity)).clamp(min=1e-12).sqrt()  # where rounding takes s below -1
+        return (0.5 * (1 + similarity)).clamp(min=1e-12).sqrt()  # rounding may give s < -1
 
 
 def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
-    """The ODE family of the paper (Eq. tauij), ``s / log(delta K s - c)``, for plots; NaN where it
-    is not positive.
+    """Return the paper's ODE family (Eq. tauij), ``s / log(delta K s - c)``; NaN if not positive.
 
-    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels), with
-    the product ``delta_k`` of the gradient bound and the sum over the other pairs, and the
-    integration constant ``c``.
+    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels).
+
+    Args:
+        similarity: any shape.
+        delta_k: product of the gradient bound and the sum over the other pairs.
+        c: integration constant.
 
     Examples:
         >>> # 0.5 / log(4) and 1 / log(9)

@@ -21,7 +21,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from dystress_text.losses.diagnosis import Comparison, PairSums, compare, constants, pair_sums
+from dystress_text.losses.diagnosis import (
+    ConstantComparison,
+    PairSums,
+    compare,
+    constants,
+    pair_sums,
+)
 from dystress_text.losses.objectives import ContrastiveLoss
 
 HIGH_SIMILARITY = 0.4  # lower bound of the high-similarity region
@@ -34,7 +40,7 @@ class SimilarityLog:
         self.objective = objective
         self._step: PairSums | None = None
         self._steps: list[PairSums] = []
-        self._compared: Comparison | None = None
+        self._compared: ConstantComparison | None = None
         objective.register_forward_pre_hook(self._add)
 
     def _add(self, _: nn.Module, views: Sequence[Tensor]) -> None:
@@ -44,7 +50,7 @@ class SimilarityLog:
         self._step = sums
         compared = compare(self.objective, views)
         if self._compared is not None:
-            compared = Comparison(*map(torch.add, self._compared, compared))
+            compared = ConstantComparison(*map(torch.add, self._compared, compared))
         self._compared = compared
 
     def end_step(self) -> None:
@@ -60,7 +66,7 @@ class SimilarityLog:
         steps = [torch.stack(each) for each in zip(*self._steps, strict=True)]  # (steps, ...) each
         self._steps.clear()
         sums = PairSums(*_over_processes(steps, accelerator))
-        compared = Comparison(*_over_processes(self._compared, accelerator))
+        compared = ConstantComparison(*_over_processes(self._compared, accelerator))
         self._compared = None
         return lines_of(sums, compared)
 
@@ -69,7 +75,7 @@ def _over_processes(sums: Any, accelerator: Accelerator) -> list[Tensor]:
     return [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
 
 
-def lines_of(sums: PairSums, compared: Comparison) -> list[dict[str, Any]]:
+def lines_of(sums: PairSums, compared: ConstantComparison) -> list[dict[str, Any]]:
     """Return the lines of steps.
 
     Args:
@@ -86,17 +92,19 @@ def lines_of(sums: PairSums, compared: Comparison) -> list[dict[str, Any]]:
     return lines
 
 
-def _comparison(mean: Comparison) -> dict[str, Any]:
+def _comparison(mean: ConstantComparison) -> dict[str, Any]:
     """Return the line's comparison, limited to bins with negatives; shares to 1e-5."""
-    occupied = torch.cat([mean.rule[None], mean.constants]).nan_to_num().amax(0).nonzero().flatten()
+    occupied = (
+        torch.cat([mean.shares[None], mean.constants]).nan_to_num().amax(0).nonzero().flatten()
+    )
     bins = slice(int(occupied[0]), int(occupied[-1]) + 1) if len(occupied) else slice(0, 0)
     return {
         "batches": int(mean.batches),
         "tau": [float(f"{tau:.5g}") for tau in constants().tolist()],
-        "moved": _rounded(mean.moved),
-        "pull": float(f"{float(mean.pull):.5g}"),
+        "moved": _rounded(mean.total_variation),
+        "pull": float(f"{float(mean.gradient_ratio):.5g}"),
         "first_bin": bins.start,
-        "rule": _rounded(mean.rule[bins]),
+        "rule": _rounded(mean.shares[bins]),
         "constants": [_rounded(row[bins]) for row in mean.constants],
     }
 

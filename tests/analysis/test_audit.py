@@ -192,13 +192,13 @@ def test_a_run_is_audited_into_its_folder(logged, capsys):
 
 
 PARTS = """
-from dystress_text import ProfileTemperature, Rule
+from dystress_text import ProfileTemperature, Reweighting
 
 class Quadratic(ProfileTemperature):
     def shape(self, similarity):
         return similarity.square()
 
-class Margin(Rule):
+class Margin(Reweighting):
     def positive_logit(self, similarity, tau):
         return (similarity - 0.1) / tau
 """

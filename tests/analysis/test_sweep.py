@@ -257,7 +257,7 @@ def test_losses_are_on_top_of_the_preset_that_is_named_and_folders_have_their_na
      ("--table sts --jobs 0", "--jobs: must be at least 1, got 0"),
      ("--table sts -- --seed=3", "--seed=3: not behind --, each run has its own"),
      ("--table sts -- --max_stepps=3", "unknown option --max_stepps (did you mean --max_steps?)"),
-     ("--loss infonce(cosine(0.03))", "--loss: cosine(0.03): tau_max must be given"),
+     ("--loss infonce(cosine(0.03))", "--loss: cosine(0.03): missing a required argument: 'tau_max'"),
      ("--presets small paper --loss dcl(0.1)", "losses go on top of one preset, and 2 are named: small, paper"),
      ("--presets small paper", "small, paper differ in more than the loss (model_name_or_path, "),
      ("--presets own-text --pairs none.csv", "--pairs: "),

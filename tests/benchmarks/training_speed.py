@@ -51,7 +51,7 @@ from dystress_text.finetuning.task import SimcseTask
 from dystress_text.io.paths import EMBEDDED
 from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.allocator import freed_memory_kept
+from dystress_text.training.allocator import keep_freed_memory
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
@@ -102,7 +102,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
             output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision
         )
         start = time.perf_counter()
-        with freed_memory_kept():
+        with keep_freed_memory():
             engine(initial, text, settings)[0].fit()
         return time.perf_counter() - start
 

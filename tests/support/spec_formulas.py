@@ -1,7 +1,7 @@
-"""The formulas of the specification and of other papers' rules as loops over scalars of torch in
+"""The formulas of the specification and of other papers' reweightings as loops over scalars of torch in
 fp64.
 
-The tests hold the code to them. `.detach()` or `.item()` stands where the authors detach, so that
+The tests hold the code to them. `.detach()` or `.item()` is where the authors detach, so that
 autograd through a loop gives their gradient. A row is an anchor's value for its positive and the
 list of those for its negatives: similarities, or logits. Nothing here uses the package under test.
 """
@@ -147,7 +147,7 @@ def macl(positive: Tensor, negatives: list[Tensor]) -> Tensor:
     return loss / -torch.expm1(-loss.detach())
 
 
-# ---- rules of other papers: losses of a row of similarities
+# ---- reweightings of other papers: losses of a row of similarities
 
 
 def against(positive_logit: Tensor, effective_negatives: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Every temperature and every objective beside its formula in `spec_formulas`."""
+"""Every temperature and objective with its formula in `spec_formulas`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,9 +74,7 @@ def dclw(rows, logits):
 
 
 def per_view(rows, logits, of_rows):
-    """The decoupled loss of each view's negatives; the positive is counted once, hard negatives in
-    its view.
-    """
+    """The decoupled loss of each view's negatives; hard negatives join the positive's view."""
     n = len(rows) // 2
     view1, view2 = (
         [(p, x[: n - 1]) for p, x in logits],
@@ -99,9 +97,7 @@ class Objective:
     losses: Callable[[list[Row], list[Row]], list[Tensor]] = info_nce  # of similarities and logits
 
     def rows(self, z1, z2, *hard):
-        """Rows of similarities; hard negatives are candidates of all anchors but those of the
-        backward direction.
-        """
+        """Rows of similarities; hard negatives are no candidates in the backward direction."""
         rows = self.rows_of(z1, z2)
         anchors = [*z1, *([] if self.rows_of is both_directions else z2)]
         more = [[spec.similarity(a, h) for view in hard for h in view] for a in anchors]
@@ -110,9 +106,9 @@ class Objective:
             (p, [*negatives, *others]) for (p, negatives), others in zip(rows, more, strict=False)
         ]
 
-    def loss(self, rows, tau, detach=True, samples=0, hard=0, bonus=0.0):
-        """Of rows of similarities; ``bonus`` goes to an anchor's own of the ``samples`` in each of
-        ``hard`` views.
+    def loss(self, rows, tau, detach=True, samples=0, hard=0, weight=0.0):
+        """Of rows of similarities; an anchor's hard negative in each of ``hard`` views, of
+        ``samples`` rows, has its logit raised by ``weight``.
         """
         logits = spec.logits_of(rows, tau, detach)
         for row, (_, negatives) in enumerate(logits):
@@ -120,7 +116,7 @@ class Objective:
                 for place in range(
                     len(negatives) - hard * samples + row % samples, len(negatives), samples
                 ):
-                    negatives[place] = negatives[place] + bonus
+                    negatives[place] = negatives[place] + weight
         return spec.mean(self.losses(rows, logits))
 
 
@@ -168,6 +164,6 @@ def value_and_gradients(value, inputs):
 
 
 def assert_same(found, expected, limit=1e-10):
-    """The norm of each difference is at most that share of the norm."""
+    """Compare by the norm of the difference, relative to the norm."""
     for x, y in zip(found, expected, strict=True):
         assert (x - y).norm().item() <= limit * y.norm().item(), (x, y)
