@@ -30,7 +30,7 @@ from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid import WEIGHT, hybrid_part, may_have_graph
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
-from dystress_text.models.static import NEW
+from dystress_text.models.static import STATIC
 from dystress_text.training.run_record import BASE, BaseModel, RunRecord
 
 CARD = "README.md"
@@ -128,7 +128,7 @@ def describe_base(name_or_path: str) -> dict[str, Any]:
     """Return an encoder's name, not its path; whether the hub has it under that name; and the
     licence that its card states.
     """
-    if name_or_path == NEW:
+    if name_or_path == STATIC:
         return {"name": None, "on_hub": False, "license": None}
     folder = Path(name_or_path)
     local = folder.is_dir()

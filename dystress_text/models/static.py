@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import islice
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -21,11 +20,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dystress_text.errors import ParameterError
-from dystress_text.io.atomic import write_json
 from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
-from dystress_text.models.loading import CONFIG, save_model
 
-NEW = "static"  # in place of a model's name: a new static model
+STATIC = "static"  # in place of a model's name: a new static model
 PIECES = 4096  # most word pieces of a vocabulary that is learned
 TEXTS_READ = 200_000  # most texts that a vocabulary is learned from
 # a word with its marks and joiners, in parts where a script has no spaces, or one other sign
@@ -169,16 +166,6 @@ def freeze_unknown(model: SentenceTransformer) -> None:
         return gradient
 
     table.register_hook(without_unknown)  # type: ignore[no-untyped-call]
-
-
-def save_static(model: SentenceTransformer, folder: Path) -> None:
-    """Save a static model into a new folder, with a line by which model2vec normalises too."""
-    set_unknown(model)  # weight decay makes it smaller
-    save_model(model, folder)
-    if isinstance(model[-1], Normalize):
-        file = folder / CONFIG
-        settings = json.loads(file.read_text(encoding="utf-8"))
-        write_json(file, settings | {"normalize": True})
 
 
 def embedded_tokenizer() -> Tokenizer:

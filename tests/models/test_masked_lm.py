@@ -61,7 +61,7 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packed):
     embedder.train()
     batch = task.load(ROWS, 0)
     wanted = torch.full_like(batch["token_ids"], -100)
-    wanted[batch["masked_places"]] = batch["masked_tokens"]
+    wanted[batch["masked_indices"]] = batch["masked_tokens"]
     lengths = batch["lengths"].tolist()
     ids, mask, labels = (
         pad_sequence(x.split(lengths), True, padding)
@@ -80,7 +80,7 @@ def test_hidden_tokens_are_those_that_the_batch_has_there(corpus):
     batch = corpus.batch(np.arange(200))
     masking = TokenMasking(tokenizer, 0.15, seed=1)
     found = masking(batch, np.arange(200))
-    ids, hidden = batch["token_ids"], found["masked_places"]
+    ids, hidden = batch["token_ids"], found["masked_indices"]
     assert torch.equal(ids[hidden], found["masked_tokens"])
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     assert not special[hidden].any()
