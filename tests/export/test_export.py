@@ -90,15 +90,6 @@ def test_the_code_on_the_cards_gives_the_models_vectors(family, pooler, to, bloc
     assert (to == "onnx") == (not list(folder.rglob("*.safetensors")))
 
 
-@pytest.mark.parametrize(
-    ("family", "pooler", "to"),
-    [("llama", "last", "native"), ("gpt2", "avg", "hf"),
-     pytest.param("llama", "avg", "onnx", marks=pytest.mark.slow),
-     pytest.param("bert", "cls", "onnx", marks=pytest.mark.slow)],
-)  # fmt: skip
-def test_a_model_whose_empty_text_has_no_tokens_is_copied(family, pooler, to, tmp_path):
-    save_model(build_model(family, pooler, special="$A"), tmp_path / "out")
-    assert main([str(tmp_path / "out"), "--to", to]) == 0
 
 
 def test_the_native_copy_leaves_the_run_behind(model, tmp_path, capsys):
@@ -156,34 +147,8 @@ def test_folders_that_are_no_model_of_ours(model, tmp_path, capsys):
         assert os.listdir(tmp_path) == []
 
 
-def test_an_output_that_is_occupied(model, tmp_path, capsys):
-    (tmp_path / "full").mkdir()
-    (file := tmp_path / "full" / "mine.txt").write_text("mine")
-    occupied = "is not an empty folder; nothing was written"
-    for output, said in (
-        (file.parent, occupied),
-        (file, occupied),
-        (file / "below", "--output: cannot write"),
-    ):
-        assert main([str(model), "--to", "hf", "--output", str(output)]) == 2
-        assert said in one_line(capsys)
-    assert file.read_text() == "mine"
-    (tmp_path / "empty").mkdir()
-    assert main([str(model), "--to", "hf", "--output", str(tmp_path / "empty")]) == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [(["--to", "coreml"], "--to: no 'coreml'; known are native, hf, onnx"),
-     (["--to", "onnx"], "--to onnx needs onnxscript: pip install -c "),
-     (["--to", "hf", "--push_to_hub", "x/y"], "--push_to_hub: no token")],
-)  # fmt: skip
-def test_options_that_are_none(flags, said, model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "onnxscript" else name)
-    monkeypatch.setattr(program, "get_token", lambda: None)
-    assert main([str(model), *flags, "--output", str(tmp_path / "copy")]) == 2
-    assert said in one_line(capsys)
-    assert not (tmp_path / "copy").exists()
 
 
 @pytest.mark.parametrize("status", [None, 500])

@@ -70,25 +70,6 @@ def test_no_file_of_a_copy_has_a_path_of_the_machine(
     ] == []
 
 
-@pytest.mark.parametrize("kind", ["word pieces", "merges"])
-def test_a_tokenizer_has_the_files_that_older_readers_take(kind, tmp_path):
-    pieces = embedded_tokenizer() if kind == "word pieces" else learn_tokenizer(SENTENCES)
-    tokenizer = pretrained_tokenizer(pieces)
-    tokenizer.init_kwargs["max_length"] = 128  # what a call left, as in all-MiniLM-L6-v2
-    tokenizer(SENTENCES[0], truncation=True, max_length=5)
-    write_tokenizer(tokenizer, tmp_path)
-    whole = json.loads((tmp_path / "tokenizer.json").read_text())
-    assert whole["truncation"] is None
-    assert "max_length" not in json.loads((tmp_path / "tokenizer_config.json").read_text())
-    special = json.loads((tmp_path / "special_tokens_map.json").read_text())
-    assert special["pad_token"] == tokenizer.pad_token
-    if kind == "word pieces":
-        lines = (tmp_path / "vocab.txt").read_text().splitlines()
-        assert tokenizer.convert_tokens_to_ids(lines) == list(range(len(tokenizer)))
-    else:
-        assert all(isinstance(pair, str) for pair in whole["model"]["merges"])
-        assert not (tmp_path / "vocab.txt").exists()
-        assert len(whole["model"]["merges"]) > 10
 
 
 @pytest.mark.slow
@@ -115,23 +96,6 @@ def test_what_int8_loses_is_counted_as_by_hand(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [(["--to", "hf", "--quantize", "int8", "--text", "mine.txt"], "--quantize: is of --to onnx"),
-     (["--to", "onnx", "--quantize", "int4"], "--quantize: no 'int4' (did you mean int8?); known are int8"),
-     (["--to", "onnx", "--quantize", "int8"], "--text: a copy in int8 is compared on a text: name a file"),
-     (["--to", "onnx", "--quantize", "int8", "--text", "nope.txt"], "--text: "),
-     (["--to", "onnx", "--quantize", "int8", "--text", "one.txt"], "--text: 'one.txt' has 1 text to compare")],
-)  # fmt: skip
-def test_an_int8_copy_that_cannot_be_made_is_refused(flags, said, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    save_model(build_static(), tmp_path / "out")
-    Path("mine.txt").write_text("one\ntwo\n")
-    Path("one.txt").write_text("one\n")
-    assert main(["out", *flags]) == 2
-    (error,) = capsys.readouterr().err.splitlines()
-    assert error.startswith(f"dystress export: error: {said}")
-    assert not Path("out-onnx").exists()
 
 
 @pytest.mark.parametrize("kind", ["transformer", "table"])
@@ -158,29 +122,8 @@ def test_what_the_other_trainer_continued_is_copied(kind, tmp_path, capsys):
     np.testing.assert_allclose(again.encode(SENTENCES), model.encode(SENTENCES), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("normalize", [None, False])
-def test_a_new_model_ends_with_unit_length_unless_it_is_told_not_to(
-    normalize, tiny_bert, text_file, tmp_path
-):
-    more = {} if normalize is None else {"normalize": normalize}
-    run = dt.train(
-        preset="small", model_name_or_path=str(tiny_bert), train_file=str(text_file), eval_set=["none"], max_steps=1,
-        output_dir=str(tmp_path / "out"), **more,
-    )  # fmt: skip
-    modules = json.loads((run.folder / "modules.json").read_text())
-    assert ("Normalize" in modules[-1]["type"]) == (normalize is None)
-    lengths = np.linalg.norm(
-        SentenceTransformer(str(run.folder), device="cpu").encode(SENTENCES), axis=1
-    )
-    assert bool(np.allclose(lengths, 1, atol=1e-5)) == (normalize is None)
 
 
-def test_transfer_is_measured_on_vectors_before_they_get_unit_length(tmp_path):
-    model = build_model("bert", "avg", normalize=True)
-    save_model(model, tmp_path / "out")
-    vectors = load_model(str(tmp_path / "out"), None)[0](SENTENCES)
-    bare = SentenceTransformer(modules=list(model)[:-1], device="cpu")
-    np.testing.assert_allclose(vectors, bare.encode(SENTENCES), rtol=0, atol=1e-5)
 
 
 def test_a_native_copy_has_the_names_of_5_1(tmp_path, recwarn):

@@ -155,13 +155,3 @@ def test_a_head_that_cannot_take_results_is_one_line(head, evaluated, tmp_path):
     assert (tmp_path / CARD).read_text() == broken
 
 
-def test_a_card_of_another_program_and_ones_without_a_head_or_in_latin_1(evaluated, tmp_path):
-    assert evaluated({"STS12": 50.0}, theirs := "---\nlicense: mit\n---\n# Theirs\n") == (
-        theirs,
-        {},
-    )
-    card, found = evaluated({"STS12": 50.0}, "# Mine, by dystress\n")
-    assert (set(found), card.endswith("# Mine, by dystress\n")) == ({"MTEB STS12"}, True)
-    (tmp_path / CARD).write_bytes("Modèle, by dystress\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"cannot read .*README\.md: [^\n]+\Z"):
-        renew_results(tmp_path)
