@@ -7,6 +7,7 @@ fair model by itself.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, cast
@@ -208,7 +209,7 @@ def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
     vocabulary = copy.get_vocab()
     tokens = {"unk_token": unknown_token(copy), "pad_token": "[PAD]"}
     known = {name: token for name, token in tokens.items() if token in vocabulary}
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=copy, **known)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=copy, model_max_length=sys.maxsize, **known)
     if wrapped.pad_token is None:
         wrapped.pad_token = wrapped.unk_token or min(vocabulary, key=vocabulary.__getitem__)
     return wrapped

@@ -1,6 +1,4 @@
-"""What is in the files of models and of their copies, for readers of every age: lists, lengths,
-places, int8.
-"""
+"""The files of copies: names that older readers know, no paths of the machine, int8."""
 
 import json
 import os
@@ -31,7 +29,6 @@ from dystress_text.export.graph import (
     write_graph,
 )
 from dystress_text.models.loading import save_model
-from dystress_text.models.static import embedded_tokenizer, learn_tokenizer, pretrained_tokenizer
 from dystress_text.programs.export import main
 
 SENTENCES = list(dict.fromkeys(make_sentences(60)))
@@ -39,9 +36,7 @@ SENTENCES = list(dict.fromkeys(make_sentences(60)))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["transformer", "table"])
-def test_no_file_of_a_copy_has_a_path_of_the_machine(
-    kind, tiny_bert, tmp_path, monkeypatch, capsys
-):
+def test_copies_hold_no_path_of_the_machine(kind, tiny_bert, tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxscript")
     monkeypatch.chdir(tmp_path)
     Path("mine.txt").write_text("".join(f"{text}\n" for text in SENTENCES))
@@ -70,10 +65,8 @@ def test_no_file_of_a_copy_has_a_path_of_the_machine(
     ] == []
 
 
-
-
 @pytest.mark.slow
-def test_what_int8_loses_is_counted_as_by_hand(tmp_path):
+def test_int8_loss_equals_a_loop(tmp_path):
     pytest.importorskip("onnxscript")
     model = build_model("bert", "avg", normalize=True).eval()
     write_tokenizer(model.tokenizer, tmp_path)
@@ -96,10 +89,8 @@ def test_what_int8_loses_is_counted_as_by_hand(tmp_path):
     )
 
 
-
-
 @pytest.mark.parametrize("kind", ["transformer", "table"])
-def test_what_the_other_trainer_continued_is_copied(kind, tmp_path, capsys):
+def test_model_continued_by_sentence_transformers_is_copied(kind, tmp_path, capsys):
     """In fp32, from a saved model to a saved model by sentence-transformers alone."""
     if kind == "table":
         save_model(build_static(normalize=True), tmp_path / "out")
@@ -122,11 +113,7 @@ def test_what_the_other_trainer_continued_is_copied(kind, tmp_path, capsys):
     np.testing.assert_allclose(again.encode(SENTENCES), model.encode(SENTENCES), rtol=0, atol=1e-6)
 
 
-
-
-
-
-def test_a_native_copy_has_the_names_of_5_1(tmp_path, recwarn):
+def test_native_copy_has_the_names_of_5_1(tmp_path, recwarn):
     model = build_model("bert", "avg_top2", head=True, normalize=True)
     write_compatible(model, tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
@@ -147,7 +134,7 @@ def test_a_native_copy_has_the_names_of_5_1(tmp_path, recwarn):
     assert [str(w.message) for w in recwarn if "sentence_transformers" in str(w.filename)] == []
 
 
-def test_a_default_prompt_is_the_callers_part_in_a_copy(tmp_path):
+def test_default_prompt_of_copies(tmp_path):
     prompts = {"prompts": {"own": "red house "}, "default_prompt_name": "own"}
     model = build_model("bert", "avg", **prompts)
     save_model(model, tmp_path / "out")

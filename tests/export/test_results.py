@@ -1,6 +1,4 @@
-"""Results on the card: MTEB's names where the sets are MTEB's, the hub's form, and a card that was
-edited by hand.
-"""
+"""Results on the card, in the hub's form, and cards that were edited by hand."""
 
 import pytest
 from huggingface_hub import ModelCard
@@ -27,21 +25,19 @@ THEIRS = """model-index:
 
 @pytest.fixture
 def evaluated(tmp_path):
-    """Leaves results beside a card, renews the card, and returns its text and its results as the
-    hub reads them.
-    """
+    """Add results to a folder and renew its card; return its text and the results that the hub reads."""
     record = RunRecord(base_model=BaseModel("base"))
     write_card(tmp_path, record, build_model("bert", "avg"))
 
-    def after(figures, text=None, suite="senteval", retrieval=None, variant=None, **about):
+    def after(figures, text=None, suite="senteval", retrieval=None, variant=None, **metadata):
         card = tmp_path / CARD
         card.write_text(before := text or card.read_text())
-        about = {"weights": "w", **about}
+        metadata = {"weights": "w", **metadata}
         for task, figure in figures.items():
             name, kind = ("accuracy", "transfer") if task == "MR" else ("spearman", "sts")
             entry = {name: figure, "data_variant": variant}
-            write_results(tmp_path, {task: entry}, f"{suite}/{kind}", **about)
-        write_results(tmp_path, retrieval or {}, "retrieval", **about)
+            write_results(tmp_path, {task: entry}, f"{suite}/{kind}", **metadata)
+        write_results(tmp_path, retrieval or {}, "retrieval", **metadata)
         renewed = renew_results(tmp_path)
         assert renewed or card.read_text() == before
         found = ModelCard.load(card).data.eval_results or []
@@ -50,7 +46,7 @@ def evaluated(tmp_path):
     return after
 
 
-def test_a_set_has_mtebs_name_where_it_is_mtebs(evaluated):
+def test_sets_of_mteb_have_its_names(evaluated):
     pairs = {task.name: sum(count for count, *_ in task.parts.values()) for task in STS_TASKS}
     found = evaluated({**dict.fromkeys(pairs, 71.5), "MR": 80.25})[1]
     for (ours, count), (theirs, (data, mtebs)) in zip(pairs.items(), MTEB.items(), strict=True):
@@ -75,7 +71,7 @@ def test_a_set_has_mtebs_name_where_it_is_mtebs(evaluated):
     assert found["MTEB STS12"].metric_value == 71.5
 
 
-def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path):
+def test_edited_card_keeps_its_text(evaluated, tmp_path):
     head, words = (
         "# mine\nlanguage: no\nversion: 1.10\n",
         "## My words\n\nTrained with 'love'.\n\n## Licences",
@@ -119,7 +115,7 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
 
 
 @pytest.mark.parametrize(("mark", "end"), [("", "\r\n"), ("\ufeff", "\n"), ("\ufeff", "\r\n")])
-def test_a_card_with_a_byte_order_mark_or_crlf_takes_results(evaluated, tmp_path, mark, end):
+def test_card_with_a_byte_order_mark_or_crlf(evaluated, tmp_path, mark, end):
     card = tmp_path / CARD
     copy = tmp_path / "copy.md"
     head = f"license: mit\n{THEIRS}\n# mine\n"
@@ -148,10 +144,8 @@ def test_a_card_with_a_byte_order_mark_or_crlf_takes_results(evaluated, tmp_path
         'notes: "a\nmodel-index: b\nc"',
     ],
 )
-def test_a_head_that_cannot_take_results_is_one_line(head, evaluated, tmp_path):
+def test_damaged_head_is_rejected(head, evaluated, tmp_path):
     broken = f"---\n{head}\n---\nof dystress-text\n"
     with pytest.raises(UserError, match=r"README\.md: its head cannot take the results: [^\n]+\Z"):
         evaluated({"STS12": 50.0}, broken)
     assert (tmp_path / CARD).read_text() == broken
-
-
