@@ -40,7 +40,7 @@ def save(folder: Path) -> None:
     from dystress_text.models.static import embedded_tokenizer, initialize_by_idf, new_static
 
     tokenizer = embedded_tokenizer()
-    static = new_static(tokenizer, 16, normalize=True)
+    static = new_static(tokenizer, 64, normalize=True)
     initialize_by_idf(static, torch.ones(tokenizer.get_vocab_size()), texts=2, seed=0)
     models: dict[str, SentenceTransformer] = {
         "avg": build_model("bert", "avg", normalize=True),
