@@ -57,10 +57,7 @@ def a_record(**changes):
     ("options", "credited", "tags"),
     [("--preset=own-text", ["Cropping", "Yeh"], set()),  # DCL at the constant 0.03
      ("--temp=0.05", ["SimCSE", "InfoNCE"], {"simcse"}),
-     ("--preset=sts-macl", ["SimCSE", "Huang"], {"simcse"}),
      ("--loss=infonce(scheduled(0.05,0.07))", ["SimCSE", "InfoNCE", "Kukleva"], {"simcse"}),
-     ("--loss=infonce(focal(cosine(0.05,0.07))) --views=crop", ["Cropping", "InfoNCE", "Hou", "DySTreSS"],
-      {"dystress"}),
      ("--loss=infonce(learned(linear(0.05,0.07)))", ["SimCSE", "InfoNCE", "DySTreSS"], {"dystress", "simcse"})],
 )  # fmt: skip
 def test_card_credits_what_the_run_used(card, options, credited, tags):

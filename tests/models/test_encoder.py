@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, make_sentences, set_dropout
+from conftest import build_tokenizer, build_transformer, make_sentences
 from model_cases import (
     POSITIONS,
     build_model,
@@ -15,9 +15,7 @@ from model_cases import (
 from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BertModel
 
-from dystress_text.config.settings import TextSettings
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.models.embedder import Embedder, can_pack, check_views, encode
 from dystress_text.models.loading import load_encoder, position_limit, save_model
 from dystress_text.models.poolers import (
@@ -71,28 +69,6 @@ def test_pooler_is_recognised_by_its_modules(pooler):
     same_modules = {"cls", "cls_before_pooler"}
     found = pooler_of(build_model("bert", pooler, head=True, normalize=True))
     assert found == ("cls" if pooler in same_modules else pooler)
-
-
-@pytest.mark.parametrize(
-    ("pooler", "given", "expected"),
-    [
-        ("cls", None, True),
-        ("cls_before_pooler", None, False),
-        ("avg", True, True),
-        ("cls", False, False),
-    ],
-)
-def test_head_follows_simcse_and_is_for_training(pooler, given, expected, tiny_bert):
-    settings = TextSettings(str(tiny_bert), pooler_type=pooler, mlp_head=given)
-    embedder = load_initial_model(settings).embedder
-    assert (embedder.head is not None) == expected
-    set_dropout(embedder, 0.0)
-    batch = packed_batch(embedder.model, make_sentences(3))
-    bare = embedder.eval()(*batch)
-    found = embedder.train()(*batch)
-    if expected:
-        bare = torch.tanh(embedder.head.linear(bare))
-    torch.testing.assert_close(found, bare)
 
 
 def test_limit_of_positions_or_tokenizer(tmp_path):

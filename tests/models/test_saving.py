@@ -1,12 +1,10 @@
 """Saved models give sentence-transformers the same embeddings, with a head and without."""
 
 import json
-import random
 
 import numpy as np
 import pytest
 import torch
-from conftest import set_dropout
 from model_cases import TEXTS, build_model, build_static, random_head
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
@@ -108,25 +106,6 @@ def test_kept_head_is_saved_and_exported(family, pooler, normalize, tmp_path, ca
         assert export([str(tmp_path / "out"), "--to", "hf"]) == 2
         (error,) = capsys.readouterr().err.splitlines()
         assert "--to: " in error
-
-
-@pytest.mark.parametrize("lora", [None, 2])
-def test_check_saving_changes_no_state(lora, tiny_bert, tmp_path):
-    settings = TextSettings(str(tiny_bert), supervised=True, lora=lora)
-    initial = load_initial_model(settings)
-    set_dropout(initial.embedder, 0.1)
-    weights = {name: x.clone() for name, x in initial.embedder.train().state_dict().items()}
-
-    def random_states():
-        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
-
-    before = random_states()
-    check_saving(initial, tmp_path / "scratch")
-    assert (random_states(), initial.embedder.training) == (before, True)
-    after = initial.embedder.state_dict()
-    assert after.keys() == weights.keys()
-    assert all(torch.equal(x, weights[name]) for name, x in after.items())
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("error", [NotImplementedError("not\nsaved"), OSError(28, "disk full")])
