@@ -26,8 +26,7 @@ from dystress_text.finetuning import holdout
 from dystress_text.io.atomic import write_text
 from dystress_text.io.hub import hub_reachable
 from dystress_text.losses.temperature import DYSTRESS
-from dystress_text.models import hybrid_module
-from dystress_text.models.hybrid import WEIGHT, hybrid_part, may_have_graph
+from dystress_text.models.hybrid import hybrid_part
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
 from dystress_text.models.static import STATIC
 from dystress_text.training.run_record import BASE, BaseModel, RunRecord
@@ -83,8 +82,7 @@ def write_card(
         template_str=_FORM.read_text(encoding="utf-8"),
         dim=model.get_embedding_dimension(),
         dense_dim=None if hybrid is None else reader.get_embedding_dimension(),
-        weight=WEIGHT,
-        may_have_graph=hybrid is not None and may_have_graph(hybrid),
+        weight=None if hybrid is None else hybrid.weight,
         config=None if transformer is None else transformer.config,
         has_head=any(isinstance(module, Dense) for module in model),
         normalizes=isinstance(model[-1], Normalize) or hybrid is not None,
@@ -95,7 +93,6 @@ def write_card(
         pooler=str(pooler),
         averages_layers=pooler is None or averages_layers(pooler),
         pooling=_POOLINGS.get(pooler, _FIRST_TOKEN),
-        module_file=Path(hybrid_module.__file__).name,
         states=_states(pooler),
         similarity=_SIMILARITIES.get(similarity, f"{similarity} distance"),
         prompts=_prompts(model.prompts),

@@ -281,8 +281,5 @@ def _hub_errors(left: str) -> Iterator[None]:
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
-            reason = (
-                f"{status}: this token may not write there; "
-                "log in with one that may (`hf auth login`)"
-            )
+            reason = f"{status}: this token may not write there; log in with one that may"
         raise ParameterError("push_to_hub", f"{reason}. {left}") from error

@@ -134,12 +134,6 @@ def embed_padded(module: HybridEmbedding, input_ids: Tensor, attention_mask: Ten
     return joined(dense(features)["sentence_embedding"], lexical, module.weight)
 
 
-def may_have_graph(module: HybridEmbedding) -> bool:
-    """Return whether one ONNX graph can hold both parts, given that they share a vocabulary."""
-    dense = module.model
-    return dense.transformers_model is not None and not any(dense.prompts.values())
-
-
 def onnx_files(module: HybridEmbedding) -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
     """Return tokenizer and configuration for one ONNX graph of both parts.
 
@@ -149,8 +143,8 @@ def onnx_files(module: HybridEmbedding) -> tuple[PreTrainedTokenizerBase, Pretra
     dense = module.model
     own = without_special_tokens(fast_tokenizer(dense))
     transformer = dense.transformers_model
-    same = may_have_graph(module) and own.to_str() == module.lexical_tokenizer.to_str()
-    if transformer is None or not same:
+    same = own.to_str() == module.lexical_tokenizer.to_str()
+    if transformer is None or any(dense.prompts.values()) or not same:
         raise ParameterError(
             "to", "onnx needs a transformer without prompts, and one vocabulary for both parts"
         )
