@@ -127,7 +127,7 @@ def test_lexical_part_trains_as_a_static_model(train):
     hybrid = load_sentence_transformer(str(train("bert", own)[0]), "cpu")
     found, expected = hybrid[0].table.weight, alone[0].embedding.weight
     unknown = alone.tokenizer.token_to_id("[UNK]")
-    assert not found[unknown].any()  # a text of unknown words alone has the model's vector alone
+    assert not found[unknown].any()  # unknown text: only the dense part
     expected[unknown].data.zero_()
     assert torch.equal(found, expected)
 

@@ -154,7 +154,7 @@ def test_own_text_learns_topics(tmp_path):
     )
     cosine = model.similarity(
         one, other
-    ).numpy()  # (40, 40), of halves of topics that share no word
+    ).numpy()  # (40, 40); the two parts of a topic share no word
     assert (cosine.argmax(1) == np.arange(40)).mean() > 0.6  # untrained 0.02
     settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
     assert (settings["loss"], settings["train_batch_size"]) == ("dcl(0.1)", 256)
