@@ -1,4 +1,4 @@
-"""Copies of a model for other consumers, and the model card.
+"""Copy models for other software, and write the model card.
 
-May import: simcse and all rooms below it. Program: ``dystress export``.
+May import: finetuning and all rooms below it. Program: ``dystress export``.
 """

@@ -1,7 +1,6 @@
-"""The model card: what a model is, how it was trained, its results, and how each consumer gets its
-vectors.
+"""Write the model card: the model, its recipe, its results, and code that loads it.
 
-``card.md`` is its form; the tables and words that depend on the run are made here.
+``card.md`` is the template; values that depend on the run are made here.
 """
 
 from __future__ import annotations
@@ -27,23 +26,23 @@ from dystress_text.finetuning import holdout
 from dystress_text.io.atomic import write_text
 from dystress_text.io.hub import hub_reachable
 from dystress_text.losses.temperature import DYSTRESS
-from dystress_text.models import hybrid_module
-from dystress_text.models.hybrid import WEIGHT, hybrid_part, may_have_graph
+from dystress_text.models.hybrid import hybrid_part
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
-from dystress_text.models.static import NEW
+from dystress_text.models.static import STATIC
 from dystress_text.training.run_record import BASE, BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
 
 _FORM = Path(__file__).with_name("card.md")
+_FIRST_TOKEN = "the first token of the last layer"
 _POOLINGS = {
     "avg": "the mean over the tokens of the last layer",
     "avg_top2": "the mean over the tokens of the mean of the last two layers",
     "last": "the last token of the last layer",
     "avg_first_last": "the mean over the tokens of the mean of the first and the last layer",
+    None: f"{_FIRST_TOKEN}, or of a weighted mean of all layers",
 }
-_LAYERS = ", in place of the last layer a weighted mean of all"
 _SIMILARITIES = {"cosine": "cosine similarity", "dot": "dot product"}  # others are distances
 _LIBRARIES = {"native": "sentence-transformers", "hf": "transformers"}
 _OWN_DATA = "the user's own; not recorded"
@@ -56,21 +55,23 @@ def write_card(
     layout: str = "native",
     at: str = HERE,
 ) -> None:
-    """Write the card of a model; ``at`` is its location in the code.
+    """Write the card of a model.
 
-    The card leaves out what the record does not have; the record may be empty.
+    Args:
+        folder: of the model.
+        record: of its run; what it lacks is left out, so it may be empty.
+        model: as it is loaded.
+        layout: of the folder, ``native``, ``hf`` or ``onnx``.
+        at: folder or hub name that the card's code loads.
     """
     hybrid = hybrid_part(model)
-    base, reader, dense_dim = record.base_model, model, None
+    base = record.base_model
+    reader = model
     if hybrid is not None:
         base = record.hybrid or BaseModel()
         reader = hybrid.model
-        dense_dim = reader.get_embedding_dimension()
     limit = reader.max_seq_length
     pooler = pooler_of(model)
-    pooling = _POOLINGS.get(str(pooler), "the first token of the last layer")
-    if pooler is None:
-        pooling += _LAYERS
     similarity = str(model.similarity_fn_name)
     transformer = model.transformers_model
     data, data_license = _data(record)
@@ -80,21 +81,19 @@ def write_card(
         _metadata(record, base, layout, credits),
         template_str=_FORM.read_text(encoding="utf-8"),
         dim=model.get_embedding_dimension(),
-        dense_dim=dense_dim,
-        weight=WEIGHT,
-        may_have_graph=hybrid is not None and may_have_graph(hybrid),
+        dense_dim=None if hybrid is None else reader.get_embedding_dimension(),
+        weight=None if hybrid is None else hybrid.weight,
         config=None if transformer is None else transformer.config,
         has_head=any(isinstance(module, Dense) for module in model),
         normalizes=isinstance(model[-1], Normalize) or hybrid is not None,
         limit=limit if limit and limit < 10**6 else None,
         layout=layout,
         location=json.dumps(at.replace("`", "'")),
-        base_name=_plain(base.name) if base.name else None,
+        base=base,
         pooler=str(pooler),
         averages_layers=pooler is None or averages_layers(pooler),
-        pooling=pooling,
-        module_file=Path(hybrid_module.__file__).name,
-        states=_states(str(pooler)),
+        pooling=_POOLINGS.get(pooler, _FIRST_TOKEN),
+        states=_states(pooler),
         similarity=_SIMILARITIES.get(similarity, f"{similarity} distance"),
         prompts=_prompts(model.prompts),
         record=record,
@@ -105,10 +104,7 @@ def write_card(
         listed=_listed,
         titles=holdout.TITLES,
         results=_results(record),
-        chosen=_plain(record.step_chosen_by or ""),
-        eval_variant=_plain(record.data_variants.get("eval_set") or ""),
         similarities=plain_table(HEADER, random_pairs) if random_pairs else None,
-        base_license=_plain(base.license) if base.license else None,
         data_license=data_license,
         credits=credits,
         citation=CITATION if DYSTRESS in credits else None,
@@ -117,7 +113,7 @@ def write_card(
 
 
 def read_card(file: Path) -> str:
-    """Return the text of a card without a byte order mark and with Unix ends of lines."""
+    """Return the text of a card, without a byte order mark and with Unix line ends."""
     try:
         return file.read_text(encoding="utf-8-sig")
     except ValueError as error:
@@ -125,10 +121,8 @@ def read_card(file: Path) -> str:
 
 
 def describe_base(name_or_path: str) -> dict[str, Any]:
-    """Return an encoder's name, not its path; whether the hub has it under that name; and the
-    licence that its card states.
-    """
-    if name_or_path == NEW:
+    """Return an encoder's name without its path, whether it is on the hub, and its licence."""
+    if name_or_path == STATIC:
         return {"name": None, "on_hub": False, "license": None}
     folder = Path(name_or_path)
     local = folder.is_dir()
@@ -146,14 +140,14 @@ def describe_base(name_or_path: str) -> dict[str, Any]:
 
 
 def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table in Markdown, of cells that cannot break it."""
+    """Return a table in Markdown whose cells are escaped."""
     plain = [[_plain(cell) for cell in row] for row in rows]
     lines = [head, ["---" for _ in head], *plain]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _plain(value: Any) -> str:
-    """Return a value on one line, without the characters that end a cell or a code span."""
+    """Return a value on one line, escaped for a cell and a code span."""
     text = one_line(" ".join(str(value).replace("`", "'").split()))
     return text.replace("|", "\\|").replace("<", "&lt;")
 
@@ -161,7 +155,7 @@ def _plain(value: Any) -> str:
 def _metadata(
     record: RunRecord, base: BaseModel, layout: str, credits: Sequence[str]
 ) -> ModelCardData:
-    """Return the head of the card, which the hub reads."""
+    """Return the metadata of the card, which the hub reads."""
     tags = ["sentence-similarity", "feature-extraction", "dystress-text"]
     if layout == "native":
         tags.insert(0, "sentence-transformers")
@@ -184,7 +178,7 @@ def _metadata(
 
 
 def _data(record: RunRecord) -> tuple[str | None, str]:
-    """Return the training text and its licence in words."""
+    """Return descriptions of the training text and of its licence."""
     if "train_file" not in record.settings:
         return None, _OWN_DATA
     files = record.train_files
@@ -207,12 +201,11 @@ def _prompts(prompts: Mapping[str, str | None]) -> str:
     return ", ".join(f"`{_plain(text)}` ({_plain(role)})" for role, text in quoted.items())
 
 
-def _states(pooler: str) -> str | None:
-    """Return code for the layers that a pooler averages before the tokens."""
-    # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of
-    # ModernBERT
+def _states(pooler: str | None) -> str | None:
+    """Return code for the mean of the layers that a pooler averages; None for other poolers."""
+    # hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
     names = {-1: "output.last_hidden_state"}
-    layers = AVERAGED.get(pooler, ())
+    layers = AVERAGED.get(str(pooler), ())
     states = [names.get(layer, f"output.hidden_states[{layer}]") for layer in layers]
     if len(states) > 1:
         return f"({' + '.join(states)}) / {len(states)}"
@@ -225,9 +218,7 @@ def _listed(values: Mapping[str, Any]) -> str | None:
 
 
 def _results(record: RunRecord) -> str | None:
-    """Return the figures of the lexical baseline, before training of the best pooling and of the
-    model's own, and of the model.
-    """
+    """Return a table with the lexical baseline, the untrained poolings and the model."""
     if not record.trained:
         return None
     columns = {

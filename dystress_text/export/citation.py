@@ -3,7 +3,7 @@
 import re
 
 from dystress_text.losses.registry import PARTS
-from dystress_text.models.static import NEW
+from dystress_text.models.static import STATIC
 from dystress_text.training.run_record import RunRecord
 
 SIMCSE = "SimCSE (Gao et al., EMNLP 2021)"
@@ -29,7 +29,7 @@ def credits_of(record: RunRecord) -> list[str]:
     settings = record.settings
     found = [SIMCSE] if settings else []
     if settings.get("supervised"):
-        if settings.get("model_name_or_path") == NEW:
+        if settings.get("model_name_or_path") == STATIC:
             found = [_PAIRS]
     elif settings.get("views") == "crop":
         found = [_CROPS]

@@ -1,4 +1,4 @@
-"""Copies of a trained model in layouts that other tools load, and their upload."""
+"""Copy a trained model to layouts that other tools load, and upload it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.evaluation.embedder import OWN_POOLER, metadata_of_prompts, with_pooler
+from dystress_text.evaluation.embedder import OWN_POOLER, with_pooler
 from dystress_text.export.card import CARD, HERE, describe_base, read_card, write_card
 from dystress_text.export.compatible import write_compatible, write_config, write_tokenizer
 from dystress_text.export.graph import graph_vectors, int8_loss, quantize, write_graph
@@ -41,15 +41,14 @@ from dystress_text.models.loading import (
     prompts_of,
     transformer_of,
 )
-from dystress_text.models.poolers import AVERAGED, FIRST, LAST, pooler_of, pooling_modules
+from dystress_text.models.poolers import FIRST, pooler_of
 from dystress_text.models.static import is_static, pretrained_tokenizer
 from dystress_text.training.run_folder import RECORD, read_run
 from dystress_text.training.run_record import BaseModel, RunRecord
 
 TOLERANCE = 1e-4
 
-# the copy is checked on these: from one token to more than the longest input, in batches of odd
-# sizes
+# texts on which a copy is checked: from one token to more than the longest input
 PROBES = (
     "Yes.",
     "A man plays a guitar.",
@@ -70,15 +69,15 @@ def export(
     at: str = HERE,
     int8_on: Sequence[str] | None = None,
 ) -> tuple[Path, float]:
-    """Make a copy of a model folder in a layout; whole and checked, or not at all.
+    """Copy a model folder to a layout; the copy is complete and checked, or not made at all.
 
     Args:
         model: folder of a trained model, or the name of the small encoder of the package.
         to: the layout, ``native``, ``hf`` or ``onnx``.
-        output: where the copy goes; default beside the model.
+        output: an empty or new folder; by default a sibling of the model.
         at: the copy's name on its card.
-        int8_on: texts; an ONNX copy then has a second graph in int8, and what that loses on them is
-            printed.
+        int8_on: texts; an ONNX copy then gets a second graph in int8, and the loss on these texts
+            is printed.
 
     Returns:
         The copy's folder, and the largest difference between an entry of its embeddings and the
@@ -88,20 +87,23 @@ def export(
     if to == "onnx":
         require("onnx", "--to onnx")
     elif int8_on is not None:
-        raise ParameterError("quantize", "is of --to onnx")
+        raise ParameterError("quantize", "needs --to onnx")
     name = model_name(str(model))
-    if output is None:
-        # the copy of the small encoder does not go beside it in the package
+    if output is None:  # by name: not into the package, where the small encoder is
         output = Path(f"{os.path.abspath(name)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ParameterError(
             "output", f"{str(output)!r} exists and is not an empty folder; nothing was written"
         )
     is_users_folder = str(model) == name and model.is_dir()
-    is_encoder = name == EMBEDDED_MODEL and not is_users_folder
-    if is_encoder:
+    if name == EMBEDDED_MODEL and not is_users_folder:
         model = Path(model_path(name))
-    trained = load_model(model, is_encoder).eval()
+        trained = with_pooler(load_encoder(str(model)), "avg")
+    elif (model / MODULES).is_file():
+        trained = load_sentence_transformer(str(model))
+    else:
+        raise UserError(f"{str(model)!r} is not a model of dystress train: it has no {MODULES}")
+    trained.eval()
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(output) as folder:
@@ -155,17 +157,6 @@ def _write_card_of_copy(
         carry_results(own, card)
 
 
-def load_model(folder: Path, is_encoder: bool = False) -> SentenceTransformer:
-    """Load a trained model on the CPU, or an encoder alone with the mean of its tokens."""
-    if is_encoder:
-        module = load_encoder(str(folder)).module
-        return SentenceTransformer(modules=[module, *pooling_modules("avg", module)], device="cpu")
-    if not (folder / MODULES).is_file():
-        reason = f"is not a model of dystress train: a folder with {MODULES} is needed"
-        raise UserError(f"{str(folder)!r} {reason}")
-    return load_sentence_transformer(str(folder))
-
-
 def _write_native(model: SentenceTransformer, folder: Path) -> None:
     if hybrid_part(model) is not None:
         save_hybrid(model, folder)
@@ -174,52 +165,33 @@ def _write_native(model: SentenceTransformer, folder: Path) -> None:
 
 
 def _write_hf(model: SentenceTransformer, folder: Path) -> None:
-    """Write the encoder; its configuration says how to pool, and a head goes into the encoder's own
-    pooler.
-    """
+    """Write the encoder; a head becomes the encoder's own pooler, and the card says how to pool."""
     first = model[0]
     if not isinstance(first, Transformer):
         raise ParameterError(
-            "to", f"transformers alone has no {type(first).__name__}; native and onnx can hold it"
+            "to", f"transformers has no {type(first).__name__}; native and onnx can hold it"
         )
     pooler = pooler_of(model)
     if pooler is None:
-        raise ParameterError("to", "for hf this pooling has no place; native and onnx can hold it")
-    tokens = "mean"
-    if pooler == LAST:
-        tokens = "last"
-    elif pooler in FIRST:
-        tokens = "first"
-    pooling: dict[str, Any] = {
-        "pooler_type": pooler,
-        "mean_of_hidden_states": list(AVERAGED.get(pooler, (-1,))),
-        "tokens": tokens,
-        "normalize": isinstance(model[-1], Normalize),
-    }
+        raise ParameterError("to", "hf cannot hold this pooling; native and onnx can")
     transformer = transformer_of(first)
     heads = [module for module in model if isinstance(module, Dense)]
     if heads:
         dense = pooler_dense(transformer)
-        if tokens != "first" or dense is None or len(heads) > 1:
-            raise ParameterError(
-                "to", "for hf this model's head has no place; native and onnx can hold it"
-            )
+        if pooler not in FIRST or dense is None or len(heads) > 1:
+            raise ParameterError("to", "hf cannot hold this model's head; native and onnx can")
         dense.load_state_dict(heads[0].linear.state_dict())
-        pooling["head"] = "pooler_output"
-    transformer.config.sentence_embedding = pooling
     transformer.config.output_hidden_states = False
-    if any(model.prompts.values()) or model.similarity_fn_name != "cosine":
-        transformer.config.sentence_transformers = metadata_of_prompts(model)
     transformer.save_pretrained(folder)
     write_config(transformer.config, folder)
     write_tokenizer(first.tokenizer, folder)
 
 
 def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
-    """Write the graph in place of the weights, among the other files that sentence-transformers'
-    ONNX backend reads.
+    """Write the graph instead of the weights.
 
-    A static model, alone or in a hybrid one, is no transformer that this backend could read.
+    The other files are those that sentence-transformers' ONNX backend reads. That backend needs a
+    transformer, so a static or hybrid model gets the graph and the tokenizer only.
     """
     first = model[0]
     hybrid = hybrid_part(model)
@@ -243,7 +215,7 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
     write_graph(model, folder)
 
 
-# the copies are read back as the tools read them
+# each copy is read back as other tools read it
 
 
 def _embed_native(folder: Path, model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
@@ -266,7 +238,7 @@ def _embed_onnx(folder: Path, model: SentenceTransformer, texts: Sequence[str]) 
 
 
 def _with_prompt(model: SentenceTransformer, texts: Sequence[str]) -> list[str]:
-    """Return texts behind the model's default prompt, which is the caller's part in a copy."""
+    """Prepend the model's default prompt, which the caller of a copy has to do."""
     prompt = prompt_of(model) or ""
     return [prompt + text for text in texts]
 
@@ -293,7 +265,7 @@ def check_push(repository: str) -> None:
 
 
 def push(folder: Path, repository: str, left: Path) -> str:
-    """Upload a folder and return the address; ``left`` is what an error says is here."""
+    """Upload a folder and return its address; an error names the local folder ``left``."""
     with _hub_errors(f"The model is in {str(left)!r}"):
         HfApi().upload_folder(
             repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text"
@@ -309,8 +281,5 @@ def _hub_errors(left: str) -> Iterator[None]:
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
         status = getattr(getattr(error, "response", None), "status_code", None)
         if status in (401, 403):
-            reason = (
-                f"{status}: this token may not write there; "
-                "log in with one that may (`hf auth login`)"
-            )
+            reason = f"{status}: this token may not write there; log in with one that may"
         raise ParameterError("push_to_hub", f"{reason}. {left}") from error

@@ -1,4 +1,4 @@
-"""A model as one ONNX graph, in fp32 and in int8, and what the latter loses on a user's text."""
+"""Export a model as one ONNX graph, in fp32 and in int8, and compare the two on a text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dystress_text.models.hybrid import embed_padded, hybrid_part
 
-# where clients of the hub look for them
+# paths that clients of the hub expect
 FILE = "onnx/model.onnx"
 INT8_FILE = "onnx/model_quantized.onnx"
 NEIGHBOURS = 10
@@ -28,7 +28,7 @@ _OUTPUTS = ["last_hidden_state", "sentence_embedding"]
 
 
 class _Graph(nn.Module):
-    """A model as a function of tensors alone."""
+    """Compute a model from tensors only."""
 
     def __init__(self, model: SentenceTransformer) -> None:
         super().__init__()
@@ -62,12 +62,10 @@ class _Graph(nn.Module):
 
 
 def write_graph(model: SentenceTransformer, folder: Path) -> None:
-    """Write the graph of token ids and mask, both (n, length); token types are 0, as in the
-    encoder.
+    """Write the graph of token ids and mask, both (n, length); token types are 0.
 
-    A client that pools the states by itself gets the vectors too: the mean of layers is in them,
-    and if a vector is not the mean of its tokens, each of them has the vector, which no choice of
-    tokens, no mean and no padding changes.
+    Clients that pool the states themselves get the same embeddings: the states are the mean of the
+    layers, or, if an embedding is not the mean of its tokens, each state is the embedding.
     """
     ids = torch.ones(2, 7, dtype=torch.long)
     mask = torch.ones_like(ids)
@@ -81,16 +79,14 @@ def write_graph(model: SentenceTransformer, folder: Path) -> None:
             _Graph(model).eval(), (ids, mask), dynamo=True, dynamic_shapes=(axes, axes),
             input_names=_INPUTS, output_names=_OUTPUTS, opset_version=_OPSET, verbose=False,
         )  # fmt: skip
-    for node in (
-        program.model.graph.all_nodes()
-    ):  # each tells the lines of code it comes from, with their paths
+    for node in program.model.graph.all_nodes():  # which name paths of this machine
         node.metadata_props.clear()
     (folder / FILE).parent.mkdir()
     program.save(str(folder / FILE))  # weights above 2 GB lie in a second file
 
 
 def graph_vectors(folder: Path, texts: Sequence[str], file: str = FILE) -> Tensor:
-    """What a graph gives of texts, (n, dim), by the folder's tokenizer, as its card says."""
+    """Return a graph's embeddings of texts, (n, dim), tokenised by the folder's tokenizer."""
     import onnxruntime
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -105,10 +101,10 @@ def graph_vectors(folder: Path, texts: Sequence[str], file: str = FILE) -> Tenso
 
 
 def quantize(folder: Path) -> None:
-    """Write the graph with weights in int8 beside it, by ONNX Runtime's dynamic quantization."""
+    """Write the graph with int8 weights too, by ONNX Runtime's dynamic quantization."""
     from onnxruntime.quantization import quantize_dynamic
 
-    logging.disable(logging.WARNING)  # it advises a step that is for images
+    logging.disable(logging.WARNING)  # it recommends a step for images
     try:
         quantize_dynamic(folder / FILE, folder / INT8_FILE)
     finally:
@@ -116,7 +112,7 @@ def quantize(folder: Path) -> None:
 
 
 def int8_loss(folder: Path, texts: Sequence[str]) -> str:
-    """Return how far the graph in int8 is from the other one on at least two texts, in words."""
+    """Describe in a line how far the int8 graph is from the fp32 one on at least two texts."""
     exact = F.normalize(graph_vectors(folder, texts, FILE), dim=1)  # (n, dim)
     rough = F.normalize(graph_vectors(folder, texts, INT8_FILE), dim=1)  # (n, dim)
     cosines = (exact * rough).sum(1)  # (n,)

@@ -1,5 +1,6 @@
-"""Results on a model's card: ``model-index``, which the hub reads, and a table. The rest of the
-card keeps its text.
+"""Write results to a model's card: ``model-index``, which the hub reads, and a table.
+
+The rest of the card keeps its text.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ _TABLE = re.compile(
 
 
 def renew_results(folder: Path) -> str | None:
-    """Renew the results on a folder's card after an evaluation; return a line that says so.
+    """Update the results on a folder's card after an evaluation; return a line that says so.
 
-    Return None if the card has nothing to do with this package, or if the model was not evaluated
-    as it is loaded.
+    Returns:
+        None if this package did not write the card, or if the model was evaluated with other
+        settings than its own.
     """
     file = folder / CARD
     results = _of_model(results_in(folder))
@@ -60,7 +62,7 @@ def renew_results(folder: Path) -> str | None:
 
 
 def carry_results(source: Path, file: Path) -> None:
-    """Put the results on a model's card onto that of its copy."""
+    """Copy the results from a model's card to the card of its copy."""
     text = read_card(source)
     head = REGEX_YAML_BLOCK.search(text)
     index = _INDEX.search(f"{head[2]}\n") if head else None
@@ -69,7 +71,7 @@ def carry_results(source: Path, file: Path) -> None:
 
 
 def _of_model(results: Sequence[Result]) -> list[Result]:
-    """Return the newest results of the model as it is loaded, if it is the one evaluated last."""
+    """Return the newest results of the model evaluated last, with its own settings."""
     if not results:
         return []
     last = results[-1]
@@ -113,7 +115,7 @@ def _renewed(file: Path, text: str, results: Sequence[Result]) -> str:
 
 
 def _with(text: str, index: str, table: str) -> str:
-    """Replace ``model-index`` in a card, and the table where the card has a place for one."""
+    """Replace ``model-index`` in a card, and the table between its marks."""
     if REGEX_YAML_BLOCK.search(text) is None:
         text = f"---\n\n---\n\n{text}"
     head = REGEX_YAML_BLOCK.search(text)
@@ -124,7 +126,7 @@ def _with(text: str, index: str, table: str) -> str:
 
 
 def _on_card(result: Result) -> dict[str, EvalResult]:
-    """Return the entries of a result in the form of the hub, by metric."""
+    """Return a result as the hub's entries, by metric."""
     name, data_type, config = _data_set(result)
     has_split = result.kind in ("sts", "transfer") and result.task not in _FOLDS
     entries = {}

@@ -51,7 +51,7 @@ from dystress_text.models.poolers import (
     pooling_modules,
 )
 from dystress_text.models.static import (
-    NEW,
+    STATIC,
     TEXTS_READ,
     embedded_tokenizer,
     fast_tokenizer,
@@ -123,10 +123,10 @@ def load_initial_model(
         ParameterError: the model cannot be loaded, or an option does not fit it.
     """
     name = model_path(settings.model_name_or_path)
-    built_in = {NEW: "a new table of word vectors"} if "model_name_or_path" in given else {}
+    built_in = {STATIC: "a new table of word vectors"} if "model_name_or_path" in given else {}
     refuse_folder("model_name_or_path", settings.model_name_or_path, built_in)
-    if name != NEW:
-        reason = f"is of --model_name_or_path {NEW}; {name!r} has its own"
+    if name != STATIC:
+        reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
         if settings.vocabulary != "embedded":
             raise ParameterError("vocabulary", reason)
         if "dim" in given:

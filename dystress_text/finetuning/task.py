@@ -85,7 +85,7 @@ class SimcseTask:
         longest = batch["longest"]
         masked: tuple[Tensor, ...] = ()
         if self.masking is not None:
-            hidden = (batch["masked_places"], batch["masked_tokens"])
+            hidden = (batch["masked_indices"], batch["masked_tokens"])
             losses = model(batch["masked_ids"], lengths, longest, self.packed, hidden)  # (1,)
             masked = (losses, batch["masked_count"])
         rows = self.corpus.rows

@@ -23,7 +23,7 @@ from dystress_text.data.texts import TrainingText
 from dystress_text.errors import ParameterError
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import InitialModel
-from dystress_text.models.static import NEW, initialize_by_idf, table_of
+from dystress_text.models.static import STATIC, initialize_by_idf, table_of
 from dystress_text.training.batches import count_steps
 from dystress_text.training.settings import TrainingSettings
 
@@ -76,7 +76,7 @@ def prepare_data(
         )
     if crops is not None and initial.is_static:
         read = TokenCroppedCorpus(**vars(read), crops=crops)
-    if options.model_name_or_path == NEW:
+    if options.model_name_or_path == STATIC:
         assert isinstance(read, TokenizedCorpus)  # a static model's crops are spans of tokens
         model = initial.embedder.model
         frequencies = read.document_frequencies(len(table_of(model)))  # (vocabulary,)

@@ -1,5 +1,4 @@
-"""Sentence-transformers models in and out: loading, building, the packed forward pass, static and
-hybrid models, LoRA, the masked language model, saving.
+"""Build, load and save sentence-transformers models: packed pass, static, hybrid, LoRA.
 
-May import: core, cli, files, training.
+May import: losses, cli, io, training.
 """

@@ -34,8 +34,8 @@ from dystress_text.models.loading import (
     transformer_of,
 )
 from dystress_text.models.lora import merged_adapters
-from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states, reordered_weights
-from dystress_text.models.static import is_static, mean_of_rows, save_static
+from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
+from dystress_text.models.static import is_static, mean_of_rows, set_unknown
 
 TEXTS_AT_ONCE = 4_096  # tokenised together; features take many times the memory of the ids
 TOKENS_ON_CPU = 2_048  # of a batch of texts
@@ -45,7 +45,7 @@ Role = Literal["", "query", "document"]
 
 
 class Embedder(nn.Module):
-    """A model and what only its training needs, as one module for accelerate to prepare.
+    """Hold a model and what only its training needs, as one module for accelerate to prepare.
 
     Args:
         model: the model that is trained, evaluated and saved.
@@ -122,11 +122,12 @@ class Embedder(nn.Module):
     def save(self, folder: str | Path) -> None:
         """Save the model, with adapters merged, as sentence-transformers does.
 
-        Files of an earlier model in the folder are replaced when all new files are complete.
+        An earlier model in the folder is replaced once all new files are complete.
         """
-        save = save_static if is_static(self.model) else save_model
+        if is_static(self.model):
+            set_unknown(self.model)  # weight decay makes it smaller
         with quiet(), atomic_files(folder) as complete, merged_adapters(self.model):
-            save(self.model, complete)
+            save_model(self.model, complete)
 
 
 def can_pack(model: SentenceTransformer) -> bool:
@@ -224,12 +225,10 @@ def without_normalization(model: SentenceTransformer) -> SentenceTransformer:
 
 
 def prompt_of(model: SentenceTransformer, role: Role = "") -> str | None:
-    """Return what ``encode``, ``encode_query`` or ``encode_document`` puts before a text."""
+    """Return the prompt that ``encode``, ``encode_query`` or ``encode_document`` puts first."""
     names = {"query": ["query"], "document": ["document", "passage", "corpus"]}.get(role, [])
-    for name in (*names, model.default_prompt_name):
-        if name in model.prompts:
-            return model.prompts[name]
-    return None
+    known = [name for name in (*names, model.default_prompt_name) if name in model.prompts]
+    return model.prompts[known[0]] if known else None
 
 
 @torch.no_grad()
@@ -259,9 +258,9 @@ def encode(
         if can_pack(model):
             embeddings = _encode_packed(model, distinct, prompt_of(model, role), progress)
         else:
-            ways = {"query": model.encode_query, "document": model.encode_document}
-            way = ways.get(role, model.encode)
-            embeddings = way(distinct, convert_to_tensor=True, show_progress_bar=progress)
+            methods = {"query": model.encode_query, "document": model.encode_document}
+            method = methods.get(role, model.encode)
+            embeddings = method(distinct, convert_to_tensor=True, show_progress_bar=progress)
     return embeddings[[rows[text] for text in texts]].float().clone()
 
 
@@ -274,7 +273,7 @@ def _encode_packed(
     order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
     pieces: list[Tensor] = []
     bar = progress_bar(total=len(texts), show=progress, desc="encoding", unit=" texts")
-    with bar, reordered_weights():
+    with bar:
         for start in range(0, len(order), TEXTS_AT_ONCE):
             some = [texts[row] for row in order[start : start + TEXTS_AT_ONCE]]
             token_ids, lengths = tokenize(model, some, prompt)
@@ -291,7 +290,7 @@ def _encode_packed(
 def tokenize(
     model: SentenceTransformer, texts: Sequence[str], prompt: str | None = None
 ) -> tuple[Tensor, list[int]]:
-    """Return token ids (tokens,), text after text, and their numbers, as the model reads texts."""
+    """Return the token ids of texts (tokens,), text after text, and the length of each text."""
     features = model.preprocess(list(texts), prompt=prompt)
     ids = features["input_ids"]
     if "offsets" in features:  # of a static model, which does not pad
@@ -303,7 +302,7 @@ def tokenize(
 
 
 def batches_by_tokens(lengths: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield first and last + 1 of consecutive texts of at most ``most`` tokens, or of one text."""
+    """Yield slices (start, stop) of consecutive texts with at most ``most`` tokens, or one text."""
     first = 0
     tokens = 0
     for i, length in enumerate(lengths):
@@ -328,8 +327,5 @@ def check_views(embedder: Embedder) -> None:
     with torch.no_grad(), torch.random.fork_rng(devices), training_mode(embedder, True):
         first, second = embedder(ids.to(device).repeat(2), lengths)
     if torch.equal(first, second):
-        raise ParameterError(
-            "dropout",
-            "this encoder has none, so two views of a sentence are equal; give a rate, or views "
-            "crop",
-        )
+        reason = "this encoder has none, so two views of a text are equal; give a rate or use crops"
+        raise ParameterError("dropout", reason)

@@ -1,15 +1,13 @@
-"""A hybrid model: a sentence-transformers model's embedding and a static model's, in one vector.
+"""Build, load and save hybrid models: a dense and a lexical embedding in one vector.
 
-The static part is trained on one text; the dense model's weights stay as they are.
+The lexical part is a static model trained on one text; the dense model is not trained.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +17,16 @@ from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.io.atomic import atomic_files, write_json
+from dystress_text.io.atomic import atomic_files
 from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid_module import HybridEmbedding, joined
 from dystress_text.models.loading import (
-    MODULES,
     is_sentence_transformer,
     load_sentence_transformer,
     prompts_of,
     quiet,
     readable,
+    rename_modules,
 )
 from dystress_text.models.static import (
     fast_tokenizer,
@@ -42,8 +40,8 @@ WEIGHT = 0.7  # of the lexical part
 
 
 def new_hybrid(dense: SentenceTransformer, static: SentenceTransformer) -> SentenceTransformer:
-    """Return a hybrid model of both, which shares the vectors of the static one."""
-    set_unknown(static, 0.0)  # a text of unknown tokens alone has the dense embedding alone
+    """Return a hybrid model of both, which shares the static model's vectors."""
+    set_unknown(static, 0.0)  # a text of unknown tokens has only the dense part
     tokenizer = without_special_tokens(tokenizer_of(static))
     module = HybridEmbedding(dense, table_of(static).detach(), tokenizer, WEIGHT)
     module.table.weight = table_of(static)
@@ -79,19 +77,8 @@ def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
     with quiet(), atomic_files(folder) as complete:
         model.save(str(complete), create_model_card=False)
         shutil.copyfile(file, complete / file.name)
-        _name_modules(complete, lambda kind: f"{file.stem}.{kind}")
-        # by names that each release reads: 5 lacks some of 6
-        _name_modules(
-            complete / hybrid_module.MODEL, lambda kind: f"sentence_transformers.models.{kind}"
-        )
-
-
-def _name_modules(folder: Path, name: Callable[[str], str]) -> None:
-    """Write the types of a folder's modules, which ``name`` makes of their classes."""
-    modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
-    for entry in modules:
-        entry["type"] = name(entry["type"].rpartition(".")[2])
-    write_json(folder / MODULES, modules)
+        rename_modules(complete, file.stem)
+        rename_modules(complete / hybrid_module.MODEL)
 
 
 def check_dense(name_or_path: str) -> None:
@@ -113,48 +100,48 @@ def load_dense(name_or_path: str) -> SentenceTransformer:
         kinds = [type(module).__name__ for module in model]
         if {"Router", "Asym", HybridEmbedding.__name__} & {*kinds}:
             parts = ", ".join(kinds)
-            raise UserError(
-                f"{name_or_path!r} is made of {parts}; one encoder of all texts is needed"
-            )
+            raise UserError(f"{name_or_path!r} is made of {parts}; a single encoder is needed")
         with readable(name_or_path, "encode with"):
             embeddings: Any = model.encode(
                 ["One text.", ""], convert_to_tensor=True, show_progress_bar=False
             )
             if embeddings.ndim != 2 or not embeddings.isfinite().all():
-                raise UserError(f"{name_or_path!r} does not give one vector of numbers a text")
+                raise UserError(f"{name_or_path!r} does not give one finite vector for each text")
     except UserError as error:
         raise ParameterError("hybrid", str(error)) from error
     return model
 
 
 def embed_padded(module: HybridEmbedding, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """Return embeddings (n, dim) of whole texts (n, length) by the dense model's tokenizer.
+    """Embed whole texts, tokenised by the dense model's tokenizer: the ONNX graph of both parts.
 
-    The static part reads all tokens but those that the tokenizer puts around a text; what the dense
-    part reads is cut here, as its tokenizer would. This is for one graph of both.
+    The lexical part reads all tokens but the special ones around the text. The dense part reads as
+    many as its limit allows, cut here as its tokenizer would.
+
+    Args:
+        module: whose parts have one vocabulary.
+        input_ids: (n, length).
+        attention_mask: (n, length).
+
+    Returns:
+        Embeddings (n, dim).
     """
     dense: Any = module.model
     limit = dense.max_seq_length or sys.maxsize
     lengths = attention_mask.sum(1, keepdim=True)  # (n, 1)
     positions = torch.arange(input_ids.shape[1])  # (length,)
-    around = dense.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
-    before, after = around.index(0), around[::-1].index(0)  # how many tokens are put there
+    special = dense.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
+    before = special.index(0)  # number of special tokens at each end
+    after = special[::-1].index(0)
     is_token = (positions >= before) & (positions < lengths - after)  # (n, length)
-    tokens = (module.table(input_ids) * is_token.unsqueeze(-1)).sum(1)  # (n, dim of the table)
+    lexical = (module.table(input_ids) * is_token.unsqueeze(-1)).sum(1)  # (n, dim of the table)
     kept = torch.sym_min(input_ids.shape[1], limit)  # type: ignore[no-untyped-call]
     positions = positions[:kept]
-    moved = (lengths - limit).clamp(min=0) * (
-        positions >= limit - after
-    )  # (n, kept), the last ones
-    ids = input_ids.gather(1, positions + moved)
+    is_end = positions >= limit - after  # (kept,), special tokens of a text that is cut
+    shift = (lengths - limit).clamp(min=0) * is_end  # (n, kept)
+    ids = input_ids.gather(1, positions + shift)
     features = {"input_ids": ids, "attention_mask": attention_mask[:, :kept], "modality": "text"}
-    return joined(dense(features)["sentence_embedding"], tokens, module.weight)
-
-
-def may_have_graph(module: HybridEmbedding) -> bool:
-    """Return whether one graph can hold both parts, if they have one vocabulary."""
-    dense = module.model
-    return dense.transformers_model is not None and not any(dense.prompts.values())
+    return joined(dense(features)["sentence_embedding"], lexical, module.weight)
 
 
 def onnx_files(module: HybridEmbedding) -> tuple[PreTrainedTokenizerBase, PretrainedConfig]:
@@ -166,10 +153,10 @@ def onnx_files(module: HybridEmbedding) -> tuple[PreTrainedTokenizerBase, Pretra
     dense = module.model
     own = without_special_tokens(fast_tokenizer(dense))
     transformer = dense.transformers_model
-    same = may_have_graph(module) and own.to_str() == module.words.to_str()
-    if transformer is None or not same:
+    same = own.to_str() == module.lexical_tokenizer.to_str()
+    if transformer is None or any(dense.prompts.values()) or not same:
         raise ParameterError(
-            "to", "onnx needs one vocabulary of both parts, and a transformer without prompts"
+            "to", "onnx needs a transformer without prompts, and one vocabulary for both parts"
         )
     tokenizer: PreTrainedTokenizerBase = copy.deepcopy(dense.tokenizer)
     tokenizer.model_max_length = sys.maxsize

@@ -1,9 +1,8 @@
-"""A model's vector with that of a table of words beside it: [the model's ; weight x the words'],
-each of unit length.
+"""A hybrid model: the dense model's embedding and the lexical one, joined in one vector.
 
-This file lies in the folder of such a model, and needs nothing but sentence-transformers, which
-loads it if asked to trust the folder's code. ``dystress train --hybrid`` of dystress-text wrote
-both.
+The vector is [dense ; weight x lexical], each part of unit length. This file is saved with such a
+model and needs nothing but sentence-transformers, which loads it if asked to trust the folder's
+code. ``dystress train --hybrid`` of dystress-text wrote both.
 """
 
 from __future__ import annotations
@@ -19,32 +18,41 @@ import torch.nn.functional as F
 from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import load_dir_path
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-MODEL, WORDS, TOKENIZER, SETTINGS = "model", "words.safetensors", "words.json", "beside.json"
+MODEL = "model"
+SETTINGS = "hybrid.json"
+FILES = (SETTINGS, "lexical.safetensors", "lexical.json")
+FILES_OF_0_2 = ("beside.json", "words.safetensors", "words.json")  # still read
 FIRST_RELEASE = "5.4"  # of sentence-transformers that tells a module the prompt; before, it is text
 
 
 class HybridEmbedding(nn.Module):
-    """The only module of a SentenceTransformer, with another one inside.
+    """The only module of a SentenceTransformer; the dense model is inside.
 
     Args:
-        model: the model, whose vectors come first.
-        table: the words' vectors, (vocabulary, dim); a text's is the sum over its tokens.
-        words: the table's tokenizer, which reads the whole text, without a prompt of the model's at
-            its beginning.
-        weight: of the words' part.
+        model: the dense model, whose embedding comes first.
+        table: the vectors of the lexical part's tokens, (vocabulary, dim).
+        lexical_tokenizer: of the table; it reads the whole text without the model's prompts.
+        weight: of the lexical part.
     """
 
     save_in_root = True
 
     def __init__(
-        self, model: SentenceTransformer, table: Tensor, words: Tokenizer, weight: float
+        self,
+        model: SentenceTransformer,
+        table: Tensor,
+        lexical_tokenizer: Tokenizer,
+        weight: float,
     ) -> None:
         super().__init__()
-        self.model, self.words, self.weight = model, words, weight
+        self.model = model
+        self.lexical_tokenizer = lexical_tokenizer
+        self.weight = weight
         first: Any = model[0]
         if hasattr(first, "unpad_inputs"):
             first.unpad_inputs = False  # with flash attention its features would not be rows
@@ -53,19 +61,17 @@ class HybridEmbedding(nn.Module):
     def preprocess(
         self, inputs: Sequence[str], prompt: str | None = None, **options: Any
     ) -> dict[str, Any]:
-        """What both parts read of texts: one row a text in each tensor, so that losses may join,
-        cut and cache columns of them.
+        """Return the features of both parts.
+
+        Each tensor has one row a text, so that losses can join, cut and cache columns of texts.
         """
-        if hasattr(self.model, "preprocess"):
-            features: dict[str, Any] = self.model.preprocess(list(inputs), prompt=prompt, **options)
-        else:  # before 5.4
-            features = self.model.tokenize(list(inputs), **options)
+        features: dict[str, Any] = self.model.preprocess(list(inputs), prompt=prompt, **options)
         if "offsets" in features:  # a static model's tokens lie text after text
             starts = features.pop("offsets")[1:].tolist()
             rows = [ids.tolist() for ids in features["input_ids"].tensor_split(starts)]
             features["input_ids"], features["attention_mask"] = padded(rows)
         plain = [without_prompt(self.model, text) for text in inputs]
-        encodings = self.words.encode_batch(plain, add_special_tokens=False)
+        encodings = self.lexical_tokenizer.encode_batch(plain, add_special_tokens=False)
         # cached losses cut each tensor that is as wide as the model's mask to its longest text, so
         # these are wider
         width = 1 + features["attention_mask"].shape[1] if "attention_mask" in features else 1
@@ -75,7 +81,7 @@ class HybridEmbedding(nn.Module):
         return features
 
     def tokenize(self, texts: Sequence[str], **options: Any) -> dict[str, Any]:
-        """:meth:`preprocess` by its older name."""
+        """Call :meth:`preprocess` by its older name."""
         return self.preprocess(texts, **options)
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -86,31 +92,25 @@ class HybridEmbedding(nn.Module):
             ids, starts = flat(features["input_ids"], features["attention_mask"])
             dense = self.model({"input_ids": ids, "offsets": starts}, **options)
             empty = features["attention_mask"].sum(1, keepdim=True) == 0  # NaN in half precision
-            own = dense["sentence_embedding"].masked_fill(empty, 0)
+            dense = dense["sentence_embedding"].masked_fill(empty, 0)
         else:
             features = self.model(features, **options)
-            own = features["sentence_embedding"]
-        features["sentence_embedding"] = joined(own, lexical, self.weight)
+            dense = features["sentence_embedding"]
+        features["sentence_embedding"] = joined(dense, lexical, self.weight)
         return features
 
-    def get_sentence_embedding_dimension(self) -> int:
-        """Numbers of a vector."""
-        own: Any = (
-            getattr(self.model, "get_embedding_dimension", None)
-            or self.model.get_sentence_embedding_dimension
-        )
-        return int(own()) + self.table.embedding_dim
-
-    get_embedding_dimension = get_sentence_embedding_dimension
+    def get_embedding_dimension(self) -> int:
+        """Return the dimension of both parts together."""
+        return int(self.model.get_embedding_dimension() or 0) + self.table.embedding_dim
 
     @property
     def tokenizer(self) -> Any:
-        """The model's."""
+        """The dense model's tokenizer."""
         return self.model.tokenizer
 
     @property
     def max_seq_length(self) -> int | None:
-        """The most tokens that the model reads."""
+        """The most tokens that the dense model reads."""
         return self.model.max_seq_length
 
     @max_seq_length.setter
@@ -118,25 +118,25 @@ class HybridEmbedding(nn.Module):
         self.model.max_seq_length = value
 
     def save(self, path: str, **_: Any) -> None:
-        """Write both parts."""
-        self.model.save(str(Path(path) / MODEL), create_model_card=False)
-        self.save_words(Path(path))
-
-    def save_words(self, folder: Path) -> None:
-        """Write all but the model."""
-        save_file({"table": self.table.weight.detach().contiguous()}, folder / WORDS)
-        self.words.save(str(folder / TOKENIZER))
-        (folder / SETTINGS).write_text(json.dumps({"weight": self.weight}) + "\n", encoding="utf-8")
+        """Write both parts into a folder."""
+        folder = Path(path)
+        self.model.save(str(folder / MODEL), create_model_card=False)
+        settings, table, tokenizer = FILES
+        save_file({"table": self.table.weight.detach().contiguous()}, folder / table)
+        self.lexical_tokenizer.save(str(folder / tokenizer))
+        (folder / settings).write_text(json.dumps({"weight": self.weight}) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> HybridEmbedding:
-        """Read what :meth:`save` wrote, the model inside with the options of the whole; no code of
-        it is run.
+        """Load what :meth:`save` wrote.
+
+        The options of the whole model are the dense model's; code that comes with that is not run.
         """
-        if Version(sentence_transformers.__version__) < Version(FIRST_RELEASE):
+        installed = sentence_transformers.__version__
+        if Version(installed) < Version(FIRST_RELEASE):
             raise ImportError(
                 f"this model needs sentence-transformers {FIRST_RELEASE} or newer; "
-                f"{sentence_transformers.__version__} is installed"
+                f"{installed} is installed"
             )
         names = ("token", "cache_folder", "revision", "local_files_only")
         source: dict[str, Any] = {name: options[name] for name in names if name in options}
@@ -144,37 +144,36 @@ class HybridEmbedding(nn.Module):
         names = ("model_kwargs", "processor_kwargs", "config_kwargs", "backend")
         given: dict[str, Any] = {name: options[name] for name in names if name in options}
         model = SentenceTransformer(str(folder / MODEL), device="cpu", **given)
-        if is_table(model) and given.get("backend", "torch") != "torch":
-            raise ValueError(
-                f"backend {given['backend']!r} is of transformers; this model has none"
-            )
+        backend = given.get("backend", "torch")
+        if is_table(model) and backend != "torch":
+            raise ValueError(f"backend {backend!r} needs a transformer; this model has none")
         return cls.from_folder(model, folder)
 
     @classmethod
     def from_folder(cls, model: SentenceTransformer, folder: Path) -> HybridEmbedding:
-        """Read what :meth:`save_words` wrote."""
-        weight = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["weight"]
+        """Load the lexical part from a folder and join it with a dense model."""
+        settings, table, tokenizer = FILES if (folder / SETTINGS).is_file() else FILES_OF_0_2
         return cls(
             model,
-            load_file(folder / WORDS)["table"],
-            Tokenizer.from_file(str(folder / TOKENIZER)),
-            weight,
+            load_file(folder / table)["table"],
+            Tokenizer.from_file(str(folder / tokenizer)),
+            json.loads((folder / settings).read_text(encoding="utf-8"))["weight"],
         )
 
 
 def without_prompt(model: SentenceTransformer, text: str) -> str:
-    """A text without one of the model's prompts at its beginning."""
+    """Return a text without one of the model's prompts at its beginning."""
     prompts = [prompt for prompt in model.prompts.values() if prompt and text.startswith(prompt)]
     return text.removeprefix(max(prompts, key=len, default=""))
 
 
 def is_table(model: SentenceTransformer) -> bool:
-    """Whether a model is a table of tokens itself."""
-    return type(model[0]).__name__ == "StaticEmbedding"
+    """Return whether the dense model is a static one."""
+    return isinstance(model[0], StaticEmbedding)
 
 
 def padded(ids: Sequence[Sequence[int]], width: int = 0) -> tuple[Tensor, Tensor]:
-    """Token ids and their mask, both (n, length), at least ``width`` long; 0 pads."""
+    """Return token ids and their mask, both (n, length), at least ``width`` long; 0 pads."""
     lengths = torch.tensor([len(of_text) for of_text in ids])
     mask = torch.arange(max(width, int(lengths.max()))) < lengths.unsqueeze(1)
     rows = torch.zeros(mask.shape, dtype=torch.long)
@@ -183,15 +182,13 @@ def padded(ids: Sequence[Sequence[int]], width: int = 0) -> tuple[Tensor, Tensor
 
 
 def flat(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens (tokens,) of padded ids (n, length), text after text, and where each text begins
-    (n,).
-    """
+    """Return the tokens (tokens,) of padded ids (n, length), and each text's first index (n,)."""
     lengths = mask.sum(1)
     return ids[mask.bool()], lengths.cumsum(0) - lengths
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Vectors (n, dim) at length 1, in fp32; 0 stays 0 and has no gradient.
+    """Return vectors (n, dim) at length 1, in fp32; 0 stays 0 and has no gradient.
 
     ``F.normalize`` divides by an epsilon there, which gives a slope of 1e12, and in half precision
     NaN.
@@ -201,8 +198,12 @@ def unit(vectors: Tensor) -> Tensor:
     return vectors / lengths.masked_fill(lengths == 0, torch.inf)
 
 
-def joined(own: Tensor, words: Tensor, weight: float) -> Tensor:
-    """Vectors (n, a + b) of unit length, as precise as the model's, from those of a model (n, a)
-    and of words (n, b); a part may be 0.
+def joined(dense: Tensor, lexical: Tensor, weight: float) -> Tensor:
+    """Return [dense ; weight x lexical], (n, a + b), of unit length, in the precision of ``dense``.
+
+    Args:
+        dense: (n, a); a row may be 0.
+        lexical: (n, b); a row may be 0.
+        weight: of the lexical part, both parts being of unit length.
     """
-    return unit(torch.cat([unit(own), weight * unit(words)], 1)).to(own.dtype)
+    return unit(torch.cat([unit(dense), weight * unit(lexical)], 1)).to(dense.dtype)

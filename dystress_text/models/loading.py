@@ -16,17 +16,23 @@ from typing import Any, cast
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import (
+    Normalize,
+    StaticEmbedding,
+    Transformer,
+)
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from dystress_text.errors import ParameterError, UserError, reason_of
+from dystress_text.io.atomic import write_json
 from dystress_text.io.hub import hub_reachable, model_file
-from dystress_text.models.hybrid_module import SETTINGS as HYBRID_SETTINGS
+from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
+OLD_PACKAGE = "sentence_transformers.models"  # of modules, before 5.4
 
 _MLP = "mlp.dense.weight"  # SimCSE's head, in a folder that SimCSE's training wrote
 _POOLER = "pooler.dense.weight"
@@ -133,8 +139,9 @@ def _load(
         tokenizer.padding_side = "right"  # on the left, GPT-2 and its like would move positions
         if tokenizer.pad_token is None:
             if tokenizer.eos_token is None:
-                reason = "has no padding token: set pad_token in its tokenizer_config.json"
-                raise UserError(f"{name_or_path!r} {reason}")
+                raise UserError(
+                    f"{name_or_path!r} has no padding token: set pad_token in tokenizer_config.json"
+                )
             tokenizer.pad_token = tokenizer.eos_token
     return model
 
@@ -180,26 +187,42 @@ def is_sentence_transformer(name_or_path: str) -> bool:
 
 def is_hybrid(folder: Path) -> bool:
     """Return whether a folder is a saved hybrid model."""
-    return (folder / HYBRID_SETTINGS).is_file()
+    return any((folder / files[0]).is_file() for files in (FILES, FILES_OF_0_2))
+
+
+def rename_modules(folder: Path, package: str = OLD_PACKAGE) -> list[tuple[str, Path]]:
+    """Name the modules of a saved model as classes of a package.
+
+    Args:
+        folder: of the model.
+        package: by default the one that releases of sentence-transformers before 5.4 know.
+
+    Returns:
+        The class and the folder of each module.
+    """
+    file = folder / MODULES
+    modules = json.loads(file.read_text(encoding="utf-8"))
+    found = []
+    for entry in modules:
+        kind = entry["type"].rpartition(".")[2]
+        entry["type"] = f"{package}.{kind}"
+        found.append((kind, folder / entry["path"]))
+    write_json(file, modules)
+    return found
 
 
 def check_sentence_transformer(name_or_path: str) -> None:
-    """Refuse what is no sentence-transformers model, so that evaluation needs a pooler for it."""
-    if is_sentence_transformer(name_or_path):
-        return
-    where = "no"
-    if not Path(name_or_path).is_dir() and not hub_reachable():
-        where = "no folder and, with the hub out of reach, not in its cache as a"
-    raise ParameterError(
-        "model",
-        f"{name_or_path!r} is {where} sentence-transformers model; for an encoder alone give a "
-        "pooler_type",
-    )
+    """Check that a model is one of sentence-transformers, which needs no pooler."""
+    if not is_sentence_transformer(name_or_path):
+        reason = f"{name_or_path!r} is not a sentence-transformers model"
+        if not Path(name_or_path).is_dir() and not hub_reachable():
+            reason = f"no folder {name_or_path!r}; the hub is out of reach and not in its cache"
+        raise ParameterError("model", f"{reason}; an encoder alone needs a pooler_type")
 
 
 @contextmanager
 def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
-    """Turn any error inside into one line that says what cannot be loaded, without warnings."""
+    """Turn any error inside the context into one line that names the model; silence warnings."""
     try:
         with quiet():
             yield
@@ -239,9 +262,13 @@ def training_mode(module: nn.Module, mode: bool) -> Iterator[None]:
 
 
 def save_model(model: SentenceTransformer, folder: Path) -> None:
-    """Save a model into a new folder; the settings of the tokenizer's last call are left out."""
+    """Save a model into a new folder, without the settings of the tokenizer's last call."""
     reset_tokenizer(model.tokenizer)
     model.save(str(folder), create_model_card=False)
+    if isinstance(model[0], StaticEmbedding) and isinstance(model[-1], Normalize):
+        file = folder / CONFIG
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        write_json(file, settings | {"normalize": True})  # which model2vec reads
 
 
 def reset_tokenizer(tokenizer: Any) -> None:
@@ -257,7 +284,7 @@ def _is_local(name_or_path: str) -> bool:
 
 
 def _check_module_types(name_or_path: str) -> None:
-    """Refuse modules of a folder's own code, which some releases would run."""
+    """Reject modules that need the folder's own code, which some releases would run."""
     file = model_file(name_or_path, MODULES)
     if file is None:
         raise UserError(
@@ -269,7 +296,7 @@ def _check_module_types(name_or_path: str) -> None:
 
 
 def files_of(name_or_path: str) -> dict[str, Any]:
-    """Return where transformers finds an encoder's files: in the folder of the first module."""
+    """Return options by which transformers finds an encoder: in the first module's folder."""
     folder = ""
     file = model_file(name_or_path, MODULES)
     if file is not None:
@@ -279,7 +306,7 @@ def files_of(name_or_path: str) -> dict[str, Any]:
 
 
 def _loading_info(name_or_path: str) -> dict[str, Any]:
-    """Return which weights of an encoder the files lack or have too many, and its prefix.
+    """Return the missing and the unexpected weights of an encoder's files, and its prefix.
 
     sentence-transformers does not hand this through, so the weights are read once more.
     """
@@ -299,7 +326,7 @@ def _loading_info(name_or_path: str) -> dict[str, Any]:
 
 
 def _check_weights(name_or_path: str, info: Mapping[str, Any]) -> None:
-    """Refuse an encoder that lacks weights; a pooler's may be missing, since pooling needs none."""
+    """Reject an encoder that lacks weights other than those of its pooler, which is not used."""
     lacking = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
     if lacking:
         raise UserError(
@@ -309,12 +336,12 @@ def _check_weights(name_or_path: str, info: Mapping[str, Any]) -> None:
 
 
 def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
-    """Refuse a tokenizer without words: transformers makes one for a folder without its files."""
+    """Reject an empty tokenizer, which transformers makes of missing files, or another model's."""
     tokenizer = cast(PreTrainedTokenizerBase, module.tokenizer)
     table = cast(nn.Embedding, transformer_of(module).get_input_embeddings())
     vocabulary = tokenizer.get_vocab()
     if len(vocabulary) <= len(tokenizer.all_special_tokens):
-        raise UserError(f"{name_or_path!r} has no tokenizer files: no word is known")
+        raise UserError(f"{name_or_path!r} has no tokenizer files: its vocabulary is empty")
     highest = max(vocabulary.values())
     if highest >= table.num_embeddings:
         raise UserError(

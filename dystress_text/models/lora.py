@@ -1,4 +1,4 @@
-"""LoRA: low-rank adapters that train in place of a transformer's weights; saving merges them."""
+"""Train LoRA adapters instead of a transformer's weights; saving merges them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dystress_text.errors import ParameterError
 
 
 def add_adapters(transformer: PreTrainedModel, rank: int) -> None:
-    """Add adapters, scaled by 2, to the layers of peft's choice, and freeze all other weights."""
+    """Add adapters, scaled by 2, to peft's default layers, and freeze all other weights."""
     require("lora", "lora")
     from peft import LoraConfig, get_peft_model
 
@@ -27,13 +27,13 @@ def add_adapters(transformer: PreTrainedModel, rank: int) -> None:
     except ValueError as error:
         kind = transformer.config.model_type
         raise ParameterError(
-            "lora", f"peft has no choice of layers for encoders of type {kind!r}"
+            "lora", f"peft has no default layers for encoders of type {kind!r}"
         ) from error
 
 
 @contextmanager
 def merged_adapters(model: SentenceTransformer) -> Iterator[None]:
-    """Put a copy of the transformer with its adapters merged in its place, inside the context."""
+    """Replace the transformer, inside the context, with a copy whose adapters are merged."""
     first = model[0]
     adapted = first.model if isinstance(first, Transformer) else None
     if adapted is None or not any("lora_" in name for name, _ in adapted.named_parameters()):

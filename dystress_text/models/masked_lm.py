@@ -1,10 +1,8 @@
-"""A masked-language-model loss, added to the contrastive one on the same encoder (SimCSE's
-``--do_mlm``).
+"""Add a masked-language-model loss to the contrastive one (SimCSE's ``--do_mlm``).
 
-Some tokens of each sentence are hidden, and the encoder, in a pass of its own, has to name them
-(Devlin et al., NAACL
-2019: 80 % of them become the mask token, 10 % any token, 10 % stay). Only the hidden tokens go
-    through the head.
+The encoder predicts some tokens of each text, in a pass of its own; 80 % of them become the mask
+token, 10 % any token and 10 % stay (Devlin et al., NAACL 2019). Only these tokens go through the
+head.
 """
 
 from __future__ import annotations
@@ -28,20 +26,15 @@ from dystress_text.models.loading import files_of, readable
 from dystress_text.models.packed import Packing
 from dystress_text.training.batches import Batch
 
-HEADS = {
-    "bert": "cls",
-    "camembert": "lm_head",
-    "roberta": "lm_head",
-    "xlm-roberta": "lm_head",
-}  # by model type
+HEADS = {"bert": "cls"} | dict.fromkeys(("camembert", "roberta", "xlm-roberta"), "lm_head")
 
 
 class TokenMasking:
-    """Hides tokens of a batch; the seed and the batch's samples decide which ones.
+    """Mask tokens of a batch; the seed and the batch's samples decide which ones.
 
     Args:
         tokenizer: the encoder's.
-        probability: share of the tokens to hide, special tokens aside.
+        probability: share of the tokens to mask, special tokens aside.
         seed: of the run.
     """
 
@@ -55,13 +48,15 @@ class TokenMasking:
         self._seed = seed
 
     def __call__(self, batch: Batch, samples: NDArray[np.int64]) -> Batch:
-        """The inputs of the loss for a batch of ``token_ids`` (tokens,), ``lengths`` (n,) and
-        ``longest``.
+        """Return the inputs of the loss for a batch.
+
+        Args:
+            batch: ``token_ids`` (tokens,), ``lengths`` (n,) and ``longest``.
+            samples: indices (n,) of the samples.
 
         Returns:
-            ``masked_ids`` (tokens,), the tokens with some of them hidden; ``masked_places`` (m,),
-            where these stand among all tokens; ``masked_tokens`` (m,), what they are;
-            ``masked_count`` (1,), m.
+            ``masked_ids`` (tokens,), the tokens after masking; ``masked_indices`` (m,) of the
+            tokens to predict; ``masked_tokens`` (m,), what they were; ``masked_count`` (1,), m.
         """
         packing = Packing.of_lengths(batch["lengths"], batch["longest"], len(batch["token_ids"]))
         ids = packing.pad(batch["token_ids"])  # (n, longest)
@@ -70,26 +65,24 @@ class TokenMasking:
         self._collator.generator = torch.Generator().manual_seed(int(draw))
         masked, labels = self._collator.torch_mask_tokens(ids, special)
         wanted = labels[packing.mask]  # (tokens,), -100 at what stays
-        places = (wanted >= 0).nonzero().squeeze(1)
+        indices = (wanted >= 0).nonzero().squeeze(1)
         return {
             "masked_ids": masked[packing.mask],
-            "masked_places": places,
-            "masked_tokens": wanted[places],
-            "masked_count": torch.tensor([len(places)]),
+            "masked_indices": indices,
+            "masked_tokens": wanted[indices],
+            "masked_count": torch.tensor([len(indices)]),
         }
 
 
 def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
-    """The head that turns hidden states (m, dim) into logits (m, vocabulary), its last layer tied
-    to the embeddings.
+    """Load the head that maps hidden states (m, dim) to logits (m, vocabulary).
 
-    ``transformer`` is what came from ``name_or_path``.
+    Its last layer is tied to the token embeddings of ``transformer``, which was loaded from
+    ``name_or_path``.
     """
     kind = transformer.config.model_type
     if kind not in HEADS:
-        raise ParameterError(
-            "do_mlm", f"no head is known for {kind!r}; known are {', '.join(HEADS)}"
-        )
+        raise ParameterError("do_mlm", f"no head for {kind!r}; known: {', '.join(HEADS)}")
     with readable(name_or_path):
         model, info = AutoModelForMaskedLM.from_pretrained(
             name_or_path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False,

@@ -1,15 +1,12 @@
-"""The forward pass of BERT and similar encoders for training, on tokens packed without padding.
+"""Run BERT and similar encoders on tokens packed without padding.
 
-The result is that of transformers' own forward pass, with the same modules and weights, in less
+The result equals that of transformers' own forward pass, with the same modules and weights, in less
 time. Only attention sees padded rows. If only the first token's vector is needed, the last layer
 computes nothing else. :func:`dropout` draws the dropout masks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,29 +19,33 @@ from transformers.activations import GELUActivation
 MODEL_TYPES = ("bert", "camembert", "roberta", "xlm-roberta")
 
 _LEVELS = 1 << 16  # of a dropout rate on a CPU
-_reordered: ContextVar[dict[nn.Module, Tensor] | None] = ContextVar("reordered", default=None)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the tokens of texts lie: text after text, or each in a row that is padded on the right.
+    """Map between packed tokens, text after text, and rows that are padded on the right.
 
     Attributes:
-        starts: (rows,) each text's first one of the packed tokens.
-        places: (tokens,) ascending indices into the rows * length positions.
+        starts: (rows,) index of each text's first token among the packed ones.
+        indices: (tokens,) ascending indices into the rows * length positions.
         mask: (rows, length), true at tokens.
     """
 
     starts: Tensor
-    places: Tensor
+    indices: Tensor
     mask: Tensor
 
     @classmethod
     def of_lengths(cls, lengths: Tensor, longest: int, tokens: int) -> Packing:
-        """From the lengths (rows,) of texts, the longest, and their sum; reads nothing from the
-        device.
+        """Return the packing of texts without reading from the device.
+
+        Args:
+            lengths: (rows,) in tokens.
+            longest: the greatest length.
+            tokens: the sum of the lengths.
         """
-        device, starts = lengths.device, lengths.cumsum(0) - lengths
+        device = lengths.device
+        starts = lengths.cumsum(0) - lengths
         row = torch.repeat_interleave(
             torch.arange(len(lengths), device=device), lengths, output_size=tokens
         )
@@ -53,45 +54,39 @@ class Packing:
         return cls(starts, row * longest + position, mask)
 
     def pack(self, x: Tensor) -> Tensor:
-        """(rows, length, ...) -> (tokens, ...)."""
-        return cast(Tensor, _Pack.apply(x.flatten(0, 1), self.places))  # type: ignore[no-untyped-call]
+        """Pack (rows, length, ...) into (tokens, ...)."""
+        return cast(Tensor, _Pack.apply(x.flatten(0, 1), self.indices))  # type: ignore[no-untyped-call]
 
     def pad(self, x: Tensor, value: int = 0) -> Tensor:
-        """(tokens, ...) -> (rows, length, ...), with ``value`` at padding."""
-        return _spread(x, self.places, self.mask.numel(), value).view(
+        """Pad (tokens, ...) to (rows, length, ...) with ``value``."""
+        return _spread(x, self.indices, self.mask.numel(), value).view(
             *self.mask.shape, *x.shape[1:]
         )
 
-    def first(self, x: Tensor) -> Tensor:
-        """Each row's first token, (tokens, ...) -> (rows, ...)."""
-        return x[self.starts]
-
 
 class _Pack(torch.autograd.Function):
-    """The rows at ``places``. Its backward copies rows, where that of plain indexing adds them one
-    by one.
-    """
+    """Index rows; the backward copies rows, where that of plain indexing adds them one by one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
+    def forward(ctx: Any, x: Tensor, indices: Tensor) -> Tensor:
+        ctx.save_for_backward(indices)
         ctx.size = len(x)
-        return x[places]
+        return x[indices]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (places,) = ctx.saved_tensors
-        return _spread(grads[0], places, ctx.size), None
+        (indices,) = ctx.saved_tensors
+        return _spread(grads[0], indices, ctx.size), None
 
 
-def _spread(x: Tensor, places: Tensor, size: int, value: int = 0) -> Tensor:
-    return x.new_full((size, *x.shape[1:]), value).index_copy_(0, places, x)
+def _spread(x: Tensor, indices: Tensor, size: int, value: int = 0) -> Tensor:
+    return x.new_full((size, *x.shape[1:]), value).index_copy_(0, indices, x)
 
 
 def packed_states(
     transformer: PreTrainedModel, token_ids: Tensor, packing: Packing, first_only: bool = False
 ) -> list[Tensor]:
-    """Hidden states of the embedding layer and of each layer after it.
+    """Return the hidden states of the embedding layer and of each layer after it.
 
     Args:
         transformer: of a type in :data:`MODEL_TYPES`, no decoder; dropout applies if its
@@ -111,7 +106,7 @@ def packed_states(
 
 
 def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
-    positions = packing.places % packing.mask.shape[1]
+    positions = packing.indices % packing.mask.shape[1]
     table: nn.Embedding = embeddings.position_embeddings
     if table.padding_idx is not None:  # RoBERTa numbers positions from there
         positions = positions + table.padding_idx + 1
@@ -122,21 +117,8 @@ def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
 
 def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
     attended = _attend(layer.attention.self, _for_products(x), packing, first_only)
-    x = _residual(layer.attention.output, attended, packing.first(x) if first_only else x)
+    x = _residual(layer.attention.output, attended, x[packing.starts] if first_only else x)
     return _residual(layer.output, _intermediate(layer.intermediate, _for_products(x)), x)
-
-
-@contextmanager
-def reordered_weights() -> Iterator[None]:
-    """Reorder each layer's weights for oneDNN once, and not for each batch (5 % of the time).
-
-    The weights must not change in this context.
-    """
-    token = _reordered.set({})
-    try:
-        yield
-    finally:
-        _reordered.reset(token)
 
 
 def _linear(module: nn.Module, x: Tensor) -> Tensor:
@@ -154,8 +136,10 @@ def _intermediate(block: Any, x: Tensor) -> Tensor:
 
 
 def _by_onednn(module: nn.Module, x: Tensor) -> bool:
-    """Whether oneDNN can compute a layer. In fp32 torch takes another library, whose products take
-    1.15 times as long on an AMD EPYC with AVX-512; oneDNN's have no gradient.
+    """Return whether oneDNN can compute a layer.
+
+    In fp32 torch takes another library, whose products take 1.15 times as long on an AMD EPYC with
+    AVX-512; oneDNN's have no gradient.
     """
     return (
         type(module) is nn.Linear
@@ -167,20 +151,14 @@ def _by_onednn(module: nn.Module, x: Tensor) -> bool:
     )
 
 
-def _onednn_linear(module: Any, x: Tensor, activation: str) -> Tensor:
-    weight = module.weight
-    reordered = _reordered.get()
-    if reordered is not None:
-        if module not in reordered:
-            reordered[module] = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), len(x))
-        weight = reordered[module]
+def _onednn_linear(module: nn.Module, x: Tensor, activation: str) -> Tensor:
     exact = "none"  # of GELU, and not tanh's approximation
-    out = torch.ops.mkldnn._linear_pointwise(x, weight, module.bias, activation, [], exact)
+    out = torch.ops.mkldnn._linear_pointwise(x, module.weight, module.bias, activation, [], exact)
     return cast(Tensor, out)
 
 
 def _for_products(x: Tensor) -> Tensor:
-    """``x`` in the precision of autocast: converted once instead of by each linear layer."""
+    """Convert to the precision of autocast once instead of in each linear layer."""
     device = x.device.type
     if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
         return x.to(torch.get_autocast_dtype(device))
@@ -194,17 +172,18 @@ def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
 
 
 def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
-    """Self-attention of packed tokens (tokens, dim) -> (tokens, dim), or (rows, dim) for only the
-    first tokens.
+    """Return the self-attention of packed tokens (tokens, dim).
+
+    The shape is that of the tokens, or (rows, dim) with ``first_only``.
     """
     size = block.attention_head_size
 
     def by_head(z: Tensor) -> Tensor:
-        """(rows, length, dim) -> (rows, heads, length, size)."""
+        """Split (rows, length, dim) into (rows, heads, length, size)."""
         return z.view(*z.shape[:2], block.num_attention_heads, size).transpose(1, 2)
 
     if first_only:
-        query = by_head(_linear(block.query, packing.first(x)).unsqueeze(1))  # of length 1
+        query = by_head(_linear(block.query, x[packing.starts]).unsqueeze(1))  # of length 1
     else:
         query = by_head(packing.pad(_linear(block.query, x)))
     key = by_head(packing.pad(_linear(block.key, x)))
@@ -227,11 +206,15 @@ def _dropped(x: Tensor, module: nn.Dropout) -> Tensor:
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zeros with probability ``rate`` < 1, the rest scaled so that the mean stays; any shape.
+    """Apply dropout to a tensor of any shape.
 
-    On a CPU a 64-bit random number of torch's generator decides four entries (a rate is rounded to
-    1/65,536): drawing one number an entry, as torch does, took a quarter of a training step.
-    Elsewhere this is torch's own dropout.
+    On a CPU one 64-bit random number decides four entries, with the rate rounded to 1/65,536:
+    drawing a number for each entry, as torch does, took a quarter of a training step. Elsewhere
+    this is torch's own dropout.
+
+    Args:
+        x: of any shape.
+        rate: probability of a zero, below 1; the other entries are scaled so that the mean stays.
     """
     if x.device.type != "cpu":
         return F.dropout(x, rate)

@@ -20,8 +20,8 @@ from sentence_transformers.sentence_transformer.modules import (
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from dystress_text.models.embedder import prompt_of
-from dystress_text.models.loading import training_mode, transformer_of
+from dystress_text.models.embedder import encode
+from dystress_text.models.loading import prompts_of, training_mode, transformer_of
 
 FIRST = ("cls", "cls_before_pooler")
 LAST = "last"
@@ -37,7 +37,7 @@ _MODES = {
 
 
 def pooling_modules(pooler: str, module: Transformer) -> list[nn.Module]:
-    """Return the modules that pool the states of a transformer, to follow it in the model.
+    """Return the modules that follow a transformer in a model and pool its states.
 
     A pooler of several layers makes the transformer return the states of all its layers.
     """
@@ -53,22 +53,21 @@ def pooling_modules(pooler: str, module: Transformer) -> list[nn.Module]:
 
 def pooler_of(model: SentenceTransformer) -> str | None:
     """Return the pooler that a model's modules amount to; None for any other pooling."""
-    modules = {type(module): module for module in model}
     if not isinstance(model[0], Transformer):
         return "avg"  # a static model's mean over its tokens
+    modules = {type(module): module for module in model}
     pooling = modules.get(Pooling)
     weighted = modules.get(WeightedLayerPooling)
-    if pooling is None:
-        return None
     for pooler, mode in _MODES.items():
-        if pooling.pooling_mode != mode:
+        if pooling is None or pooling.pooling_mode != mode:
             continue
-        if weighted is None and not averages_layers(pooler):
+        if averages_layers(pooler) != (weighted is not None):
+            continue
+        if weighted is None:
             return pooler
-        if weighted is not None and averages_layers(pooler):
-            weights = cast(Tensor, weighted.layer_weights)  # (layers + 1,)
-            if torch.equal(weights.cpu(), layer_weights(pooler, len(weights) - 1)):
-                return pooler
+        weights = cast(Tensor, weighted.layer_weights).cpu()  # (layers + 1,)
+        if torch.equal(weights, layer_weights(pooler, len(weights) - 1)):
+            return pooler
     return None
 
 
@@ -84,9 +83,22 @@ def layer_weights(pooler: str, layers: int) -> Tensor:
     return weights
 
 
-@torch.no_grad()
+class _Poolers(nn.Module):
+    """Join the embeddings of several poolers in one vector."""
+
+    def __init__(self, poolers: Sequence[str], module: Transformer) -> None:
+        super().__init__()
+        self.pools = nn.ModuleList(
+            nn.Sequential(*pooling_modules(pooler, module)) for pooler in poolers
+        )
+
+    def forward(self, features: dict[str, Tensor], **_: object) -> dict[str, Tensor]:
+        pooled = [pool(dict(features))["sentence_embedding"] for pool in self.pools]  # (n, dim)
+        return {"sentence_embedding": torch.cat(pooled, 1)}
+
+
 def embeddings_by_pooler(
-    model: SentenceTransformer, texts: Sequence[str], poolers: Sequence[str], batch_size: int = 64
+    model: SentenceTransformer, texts: Sequence[str], poolers: Sequence[str]
 ) -> dict[str, Tensor]:
     """Return what the model's transformer gives with each of several poolers, in one pass.
 
@@ -94,38 +106,22 @@ def embeddings_by_pooler(
         Embeddings (texts, dim) on the CPU, not normalised and without a head, by pooler.
     """
     module = cast(Transformer, model[0])
-    transformer = transformer_of(module)
-    asked_for_layers = transformer.config.output_hidden_states
-    modules = {pooler: pooling_modules(pooler, module) for pooler in poolers}
-    transformer.config.output_hidden_states = True
-    prompt = prompt_of(model)
-    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-    pieces: dict[str, list[Tensor]] = {pooler: [] for pooler in poolers}
+    config = transformer_of(module).config
+    before = config.output_hidden_states
     with training_mode(model, False):
-        for start in range(0, len(order), batch_size):
-            batch = [texts[row] for row in order[start : start + batch_size]]
-            features = model.preprocess(batch, prompt=prompt)
-            features = {name: _to(value, model.device) for name, value in features.items()}
-            features = module(features)
-            for pooler, its_modules in modules.items():
-                pooled = dict(features)
-                for each in its_modules:
-                    pooled = each.to(model.device)(pooled)
-                pieces[pooler].append(pooled["sentence_embedding"].float().cpu())
-    transformer.config.output_hidden_states = asked_for_layers
-    inverse = torch.tensor(order).argsort()
-    return {pooler: torch.cat(of_pooler)[inverse] for pooler, of_pooler in pieces.items()}
-
-
-def _to(value: object, device: torch.device) -> object:
-    return value.to(device) if isinstance(value, Tensor) else value
+        modules = [module, _Poolers(poolers, module)]
+        config.output_hidden_states = True
+        every = SentenceTransformer(modules=modules, device=str(model.device), **prompts_of(model))
+        embeddings = encode(every, texts).cpu()  # (texts, poolers * dim)
+    config.output_hidden_states = before
+    return dict(zip(poolers, embeddings.chunk(len(poolers), 1), strict=True))
 
 
 @torch.no_grad()
 def attends_to_the_left_only(
     transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> bool:
-    """Return whether a token sees only those before it, so that the first one sees no other."""
+    """Return whether each token attends only to itself and those before it."""
     first, other = sorted(tokenizer.get_vocab().values())[-2:]
     ids = torch.tensor([[first, first], [first, other]], device=transformer.device)
     with training_mode(transformer, False):

@@ -1,15 +1,15 @@
-"""A static model: sentence-transformers' ``StaticEmbedding``, the mean of its tokens' vectors.
+"""Build static models: sentence-transformers' ``StaticEmbedding``, the mean of the tokens' vectors.
 
-A new one starts as random vectors that weigh a token by its inverse document frequency, which is a
-fair model by itself.
+A new one starts as random vectors scaled by the tokens' inverse document frequency, which is a fair
+model without training.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from itertools import islice
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -21,20 +21,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from dystress_text.errors import ParameterError
-from dystress_text.io.atomic import write_json
 from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
-from dystress_text.models.loading import CONFIG, save_model
 
-NEW = "static"  # in place of a model's name: a new static model
+STATIC = "static"  # in place of a model's name: a new static model
 PIECES = 4096  # most word pieces of a vocabulary that is learned
 TEXTS_READ = 200_000  # most texts that a vocabulary is learned from
 # a word with its marks and joiners, in parts where a script has no spaces, or one other sign
 _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{Cf}]")
-# Each number of the unknown token's vector. At 0 a text of unknown tokens alone would have no
-# direction, and where sentence-transformers divides by its length (in Normalize, and in each loss)
-# the slope is 1e12: one such text in a batch stops training. Normalize being its own, only the
-# vector can mend that. Known vectors are 5,000 times as large: a text of both changes by 1e-5, also
-# for readers such as model2vec, which leave the unknown token out; others do not change at all.
+# Each entry of the unknown token's vector. With 0, a text of only unknown tokens would have length
+# 0, and sentence-transformers divides by the length (in Normalize and in each loss) with a slope of
+# 1e12: one such text in a batch stops training. Known vectors are 5,000 times as large, so a text
+# of both changes by 1e-5, also for readers such as model2vec that leave unknown tokens out.
 UNKNOWN = 2e-5
 _SPREAD = 0.1  # standard deviation of a new row at the mean idf
 _RARE = 0.01  # share of the texts; a token in fewer weighs little more, since other texts come
@@ -86,8 +83,9 @@ def mean_of_rows(table: Tensor, token_ids: Tensor, lengths: Tensor) -> Tensor:
 
 
 class _MeanOfRows(torch.autograd.Function):
-    """The mean of rows. Its backward sums the gradients of the texts that a token is in: a bag of
-    texts for each token, where torch's own adds each token's gradient by itself.
+    """Average rows; the backward sums gradients by token.
+
+    It takes a bag of texts for each token, where torch's own adds the gradients one by one.
     """
 
     @staticmethod
@@ -134,7 +132,7 @@ def initialize_by_idf(
 
 
 def unknown_token(tokenizer: Tokenizer) -> str | None:
-    """Return the token that stands for what a tokenizer does not know; None without one."""
+    """Return a tokenizer's unknown token; None without one."""
     if isinstance(tokenizer.model, models.Unigram):  # only its settings have the id
         unknown = json.loads(tokenizer.to_str())["model"]["unk_id"]
         return None if unknown is None else tokenizer.id_to_token(unknown)
@@ -151,14 +149,14 @@ def unknown_id(model: SentenceTransformer) -> int | None:
 
 @torch.no_grad()
 def set_unknown(model: SentenceTransformer, value: float = UNKNOWN) -> None:
-    """Set each number of the unknown token's vector, if that is next to nothing."""
+    """Set each entry of the unknown token's vector, unless it was trained."""
     unknown = unknown_id(model)
     if unknown is not None and table_of(model)[unknown].abs().max() <= UNKNOWN:
         table_of(model)[unknown] = value
 
 
 def freeze_unknown(model: SentenceTransformer) -> None:
-    """Keep the vector of the unknown token in training, if it is next to nothing."""
+    """Exclude the unknown token's vector from training, unless it was trained before."""
     unknown = unknown_id(model)
     table = table_of(model)
     if unknown is None or table[unknown].abs().max() > UNKNOWN:
@@ -171,25 +169,15 @@ def freeze_unknown(model: SentenceTransformer) -> None:
     table.register_hook(without_unknown)  # type: ignore[no-untyped-call]
 
 
-def save_static(model: SentenceTransformer, folder: Path) -> None:
-    """Save a static model into a new folder, with a line by which model2vec normalises too."""
-    set_unknown(model)  # weight decay makes it smaller
-    save_model(model, folder)
-    if isinstance(model[-1], Normalize):
-        file = folder / CONFIG
-        settings = json.loads(file.read_text(encoding="utf-8"))
-        write_json(file, settings | {"normalize": True})
-
-
 def embedded_tokenizer() -> Tokenizer:
     """Return the English word pieces that come with the package."""
     return Tokenizer.from_file(str(EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"))
 
 
 def learn_tokenizer(texts: Iterable[str]) -> Tokenizer:
-    """Return word pieces learned from texts in any script, by byte-pair encoding over UTF-8.
+    """Learn word pieces from texts in any script, by byte-pair encoding over UTF-8.
 
-    All characters but spaces and control signs count. With fewer pieces long documents gain and
+    Spaces and control characters are left out. With fewer pieces long documents gain and
     short ones lose (docs/laboratory/own-text.md).
     """
     tokenizer = Tokenizer(models.BPE())
@@ -209,26 +197,26 @@ def learn_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy that adds no tokens to a text and neither cuts nor pads it."""
+    """Return a copy of a tokenizer without special tokens, truncation and padding."""
     settings = json.loads(tokenizer.to_str())
     settings |= {"post_processor": None, "truncation": None, "padding": None}
     return Tokenizer.from_str(json.dumps(settings))
 
 
 def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
-    """Return a copy of a static model's tokenizer as one of transformers."""
+    """Wrap a copy of a static model's tokenizer for transformers."""
     copy = without_special_tokens(tokenizer)
     vocabulary = copy.get_vocab()
     tokens = {"unk_token": unknown_token(copy), "pad_token": "[PAD]"}
     known = {name: token for name, token in tokens.items() if token in vocabulary}
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=copy, **known)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=copy, model_max_length=sys.maxsize, **known)
     if wrapped.pad_token is None:
         wrapped.pad_token = wrapped.unk_token or min(vocabulary, key=vocabulary.__getitem__)
     return wrapped
 
 
 def fast_tokenizer(model: SentenceTransformer) -> Tokenizer:
-    """Return the tokenizer of any model in the form that a static one needs."""
+    """Return a model's tokenizer in the form that a static model needs."""
     tokenizer = getattr(model.tokenizer, "backend_tokenizer", model.tokenizer)
     if not isinstance(tokenizer, Tokenizer):
         raise ParameterError(

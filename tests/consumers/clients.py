@@ -1,138 +1,86 @@
-"""Whether what other software reads of a saved model are the model's vectors.
+"""Compare the embeddings that other software gives of saved models with the models' own.
 
-    # here: models, their copies, and the vectors
-    python tests/consumers/clients.py save FOLDER [MODEL ...]
-    python tests/consumers/clients.py read FOLDER CLIENT ...   # where the client is installed
-    python tests/consumers/clients.py table FILE ...           # what ``read`` printed, as a table
+Run it by hand before a release; each client may have an environment of its own:
 
-``read`` needs nothing of this package. It prints a line of JSON for each model: the largest
-difference of an entry of unit vectors, and for how many of the queries the first hit is that of the
-cosine; or the client's error. It ends with the number of clients that are wrong and say nothing.
+    python tests/consumers/clients.py save FOLDER               # models, copies and embeddings
+    python tests/consumers/clients.py read FOLDER CLIENT ...    # where the client is installed
+    python tests/consumers/clients.py table FILE ...            # what ``read`` printed, as a table
+
+``read`` does not need this package. It prints a line of JSON for each model: the largest
+difference of an entry of unit vectors (readers), and for how many queries the first hit is the one
+of the cosine; or the client's error. The exit code is the number of clients with a wrong line.
 """
 
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-NEAR = 2e-5  # between entries of unit vectors; int8 and other formats have a measure of their own
-QUERIES = 40  # the first sentences search in the others
-SHOWN = {
-    "avg": "avg",
-    "first-last": "first-last",
-    "cls-head": "cls + head",
-    "static": "static",
-    "decoder": "decoder",
-}
+TOLERANCE = 2e-5  # of an entry of unit vectors
+QUERIES = 40  # the first texts search in the others
+KINDS = ("avg", "first-last", "cls-head", "static", "decoder")
 
 
-def save(folder: Path, only: Sequence[str] = ()) -> None:
-    """Models of five kinds and of four more families, or the named ones, with copies, sentences and
-    vectors.
-    """
-    import torch
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize
-    from transformers import AutoConfig, AutoModel
-
+def save(folder: Path) -> None:
+    """Save models of five kinds with their copies, texts and embeddings."""
     tests = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(tests), str(tests / "support")]
-    from model_cases import build_model, random_head
-
-    from dystress_text.evaluation.catalogue import eval_pairs
-    from dystress_text.evaluation.embedder import with_pooler
-    from dystress_text.export.copies import PROBES, export
-    from dystress_text.io.paths import EMBEDDED
-    from dystress_text.models.loading import load_encoder, save_model
-    from dystress_text.models.static import (
-        embedded_tokenizer,
-        initialize_by_idf,
-        new_static,
-        pretrained_tokenizer,
-        table_of,
-    )
-
-    torch.manual_seed(0)
-    probes = [text for text in PROBES if text]  # of a text without tokens nobody expects anything
-    sentences = [*list(dict.fromkeys(eval_pairs("mini_sts").sentences))[:300], *probes]
-
-    def small(pooler: str) -> SentenceTransformer:
-        return with_pooler(load_encoder(str(EMBEDDED / "bert-mini-wiki")), pooler)
-
-    pieces = embedded_tokenizer()
-    static = new_static(pieces, 256, normalize=True)
-    ids = [set(pieces.encode(text, add_special_tokens=False).ids) for text in sentences]
-    every = torch.tensor([i for of_text in ids for i in of_text])
-    counts = torch.bincount(every, minlength=len(table_of(static)))
-    initialize_by_idf(static, counts, len(sentences), 0)
-
-    sizes = {
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-    }
-    count = pieces.get_vocab_size()
-    llama = AutoConfig.for_model("llama", vocab_size=count, pad_token_id=0, **sizes)
-    AutoModel.from_config(llama).save_pretrained(folder / "decoder")
-    pretrained_tokenizer(pieces).save_pretrained(folder / "decoder")
-
-    models = {
-        "avg": small("avg"),
-        "first-last": small("avg_first_last"),
-        "cls-head": SentenceTransformer(modules=[*small("cls"), random_head(256)], device="cpu"),
-        "static": static,
-        "decoder": with_pooler(load_encoder(str(folder / "decoder")), "last"),
-    }
-    for family in ("roberta", "distilbert", "mpnet", "modernbert"):
-        models[family] = build_model(family, "avg_first_last")
-    vectors = {}
-    for name in only or models:
-        model = models[name]
-        if not isinstance(model[-1], Normalize):
-            model.append(Normalize())
-        save_model(model, folder / "out" / name)
-        vectors[name] = model.encode(sentences).tolist()
-        layouts = ["native", "onnx"]
-        if name != "static":
-            layouts.append("hf")
-        for to in layouts:
-            export(folder / "out" / name, to, folder / to / name)
-    (folder / "expected.json").write_text(json.dumps({"sentences": sentences, "vectors": vectors}))
-
-
-# ---- readers: what a user types to get vectors
-
-
-def sentence_transformers(model: str, texts: list[str]) -> Any:
+    import torch
+    from conftest import make_sentences
+    from model_cases import build_model
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(model).encode(texts)
+    from dystress_text.export.copies import PROBES, export
+    from dystress_text.models.loading import save_model
+    from dystress_text.models.static import embedded_tokenizer, initialize_by_idf, new_static
+
+    tokenizer = embedded_tokenizer()
+    static = new_static(tokenizer, 64, normalize=True)
+    initialize_by_idf(static, torch.ones(tokenizer.get_vocab_size()), texts=2, seed=0)
+    models: dict[str, SentenceTransformer] = {
+        "avg": build_model("bert", "avg", normalize=True),
+        "first-last": build_model("bert", "avg_first_last", normalize=True),
+        "cls-head": build_model("bert", "cls", head=True, normalize=True),
+        "static": static,
+        "decoder": build_model("llama", "last", normalize=True),
+    }
+    texts = [*make_sentences(300), *filter(None, PROBES)]
+    embeddings = {}
+    for kind, model in models.items():
+        save_model(model, folder / "out" / kind)
+        embeddings[kind] = model.encode(texts).tolist()
+        for to in ("native", "onnx") if kind == "static" else ("native", "onnx", "hf"):
+            export(folder / "out" / kind, to, folder / to / kind)
+    (folder / "expected.json").write_text(json.dumps({"texts": texts, "embeddings": embeddings}))
+
+
+# Readers return the embeddings of texts.
+
+
+def sentence_transformers(model: str, texts: list[str], **options: Any) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(model, **options).encode(texts)
 
 
 def sentence_transformers_onnx(model: str, texts: list[str]) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(model, backend="onnx").encode(texts)
+    return sentence_transformers(model, texts, backend="onnx")
 
 
 def by_card(model: str, texts: list[str]) -> Any:
-    code = re.findall(
-        r"```python\n(.*?)```", (Path(model) / "README.md").read_text(encoding="utf-8"), re.DOTALL
-    )[-1]
+    """Run the last block of code on the model's card."""
+    card = (Path(model) / "README.md").read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[-1]
     code = code.replace('"path/to/this/folder"', repr(model))
     code = re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE)
-    vectors: list[Any] = []
-    for start in range(0, len(texts), 8):
-        names = {"given": texts[start : start + 8], "print": lambda *_: None}
-        exec(code, names)
-        vectors += list(names["embeddings"])
-    return vectors
+    names: dict[str, Any] = {"given": texts, "print": lambda *_: None}
+    exec(code, names)
+    return names["embeddings"]
 
 
 def fastembed(model: str, texts: list[str]) -> Any:
@@ -140,7 +88,7 @@ def fastembed(model: str, texts: list[str]) -> Any:
     from fastembed.common.model_description import ModelSource, PoolingType
 
     source, file = ModelSource(hf=model), "onnx/model.onnx"
-    TextEmbedding.add_custom_model(model, PoolingType.MEAN, True, source, dim=256, model_file=file)
+    TextEmbedding.add_custom_model(model, PoolingType.MEAN, True, source, dim=16, model_file=file)
     return list(TextEmbedding(model, specific_model_path=model).embed(texts))
 
 
@@ -159,12 +107,6 @@ def llama_index(model: str, texts: list[str]) -> Any:
 def txtai(model: str, texts: list[str]) -> Any:
     from txtai import Embeddings
 
-    return Embeddings(path=model).batchtransform(texts)
-
-
-def txtai_named(model: str, texts: list[str]) -> Any:
-    from txtai import Embeddings
-
     return Embeddings(path=model, method="sentence-transformers").batchtransform(texts)
 
 
@@ -172,7 +114,7 @@ def infinity(model: str, texts: list[str]) -> Any:
     from infinity_emb import EngineArgs, SyncEngineArray
 
     engines = SyncEngineArray.from_args(
-        [EngineArgs(model_name_or_path=model, device="cpu", training="torch", dtype="float32")]
+        [EngineArgs(model_name_or_path=model, device="cpu", engine="torch", dtype="float32")]
     )
     try:
         return engines.embed(model=model, sentences=texts).result()[0]
@@ -205,7 +147,7 @@ def model2vec(model: str, texts: list[str]) -> Any:
     return StaticModel.from_pretrained(model).encode(texts, max_length=None)
 
 
-# ---- stores: the first hit of each query in what a user types
+# Stores return the index of each query's first hit.
 
 
 def faiss(model: str, texts: list[str], queries: list[str]) -> Any:
@@ -236,53 +178,8 @@ def chroma(model: str, texts: list[str], queries: list[str]) -> Any:
     return [int(found[0]) for found in collection.query(query_texts=queries, n_results=1)["ids"]]
 
 
-def haystack(model: str, texts: list[str], queries: list[str]) -> Any:
-    from haystack import Document
-    from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
-    from haystack.document_stores.in_memory import InMemoryDocumentStore
-    from haystack_integrations.components.embedders.sentence_transformers import (
-        SentenceTransformersDocumentEmbedder,
-        SentenceTransformersTextEmbedder,
-    )
-
-    store, embed = (
-        InMemoryDocumentStore(),
-        SentenceTransformersDocumentEmbedder(model=model, progress_bar=False),
-    )
-    embed.warm_up()
-    store.write_documents(
-        embed.run([Document(id=str(i), content=text) for i, text in enumerate(texts)])["documents"]
-    )
-    retrieve, of_query = (
-        InMemoryEmbeddingRetriever(store),
-        SentenceTransformersTextEmbedder(model=model, progress_bar=False),
-    )
-    of_query.warm_up()
-    return [
-        int(retrieve.run(of_query.run(query)["embedding"], top_k=1)["documents"][0].id)
-        for query in queries
-    ]
-
-
-def qdrant(model: str, texts: list[str], queries: list[str]) -> Any:
-    from qdrant_client import QdrantClient
-    from qdrant_client.models import Distance, PointStruct, VectorParams
-
-    vectors, store = np.array(fastembed(model, [*texts, *queries])), QdrantClient(":memory:")
-    store.create_collection(
-        "texts", vectors_config=VectorParams(size=vectors.shape[1], distance=Distance.COSINE)
-    )
-    store.upsert(
-        "texts", [PointStruct(id=i, vector=v.tolist()) for i, v in enumerate(vectors[: len(texts)])]
-    )
-    return [
-        store.query_points("texts", query=v.tolist(), limit=1).points[0].id
-        for v in vectors[len(texts) :]
-    ]
-
-
-# by name: the package whose version counts, the copy that is read, and the lines
-READERS: dict[str, tuple[str, str, Callable[[str, list[str]], Any]]] = {
+# name: (package, layout, function)
+READERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "sentence-transformers": ("sentence-transformers", "native", sentence_transformers),
     "sentence-transformers, onnx": ("sentence-transformers", "onnx", sentence_transformers_onnx),
     "transformers": ("transformers", "hf", by_card),
@@ -291,99 +188,79 @@ READERS: dict[str, tuple[str, str, Callable[[str, list[str]], Any]]] = {
     "LangChain": ("langchain-huggingface", "native", langchain),
     "LlamaIndex": ("llama-index-embeddings-huggingface", "native", llama_index),
     "txtai": ("txtai", "native", txtai),
-    "txtai, sentence-transformers": ("txtai", "native", txtai_named),
     "infinity": ("infinity-emb", "native", infinity),
     "setfit": ("setfit", "native", setfit),
     "BERTopic": ("bertopic", "native", bertopic),
     "KeyBERT": ("keybert", "native", keybert),
     "model2vec": ("model2vec", "native", model2vec),
 }
-STORES: dict[str, tuple[str, str, Callable[[str, list[str], list[str]], Any]]] = {
+STORES: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "FAISS": ("faiss-cpu", "native", faiss),
     "usearch": ("usearch", "native", usearch),
     "Chroma": ("chromadb", "native", chroma),
-    "Haystack": ("haystack-ai", "native", haystack),
-    "Qdrant, fastembed": ("qdrant-client", "onnx", qdrant),
 }
 
 
 def unit(vectors: Any) -> np.ndarray:
-    x = np.array([np.asarray(v, np.float64) for v in vectors])
+    """Return vectors (n, dim) at length 1, in fp64."""
+    x = np.array([np.asarray(vector, np.float64) for vector in vectors])
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 def read(folder: Path, client: str) -> bool:
-    """Print a line for each model; whether none is wrong without an error."""
-    content, good = json.loads((folder / "expected.json").read_text()), True
-    texts = content["sentences"]
-    package, layout, get = (READERS | STORES)[client]
-    for kind, vectors in content["vectors"].items():
-        place, expected = folder / layout / kind, unit(vectors)
-        cosines = expected[:QUERIES] @ expected[QUERIES:].T
-        if not place.is_dir():
+    """Print a line for each model; return whether a line is wrong without an error."""
+    content = json.loads((folder / "expected.json").read_text())
+    texts = content["texts"]
+    package, layout, function = (READERS | STORES)[client]
+    wrong = False
+    for kind, embeddings in content["embeddings"].items():
+        model = folder / layout / kind
+        if not model.is_dir():
             continue
-        line = {
-            "client": client,
-            "package": package,
-            "version": version(package),
-            "read": layout,
-            "model": kind,
-        }
+        expected = unit(embeddings)
+        line = {"client": client, "package": f"{package} {version(package)}", "model": kind}
         try:
             if client in READERS:
-                found = unit(get(str(place), texts))
+                found = unit(function(str(model), texts))
                 line["difference"] = float(np.abs(found - expected).max())
-                first = (found[:QUERIES] @ found[QUERIES:].T).argmax(1)
+                hits = (found[:QUERIES] @ found[QUERIES:].T).argmax(1)
             else:
-                first = np.array(get(str(place), texts[QUERIES:], texts[:QUERIES]))
-            line["hits"] = int((cosines[np.arange(QUERIES), first] > cosines.max(1) - 1e-6).sum())
-            line["right"] = line["hits"] == QUERIES and line.get("difference", 0) < NEAR
-            good &= line["right"]
+                hits = np.array(function(str(model), texts[QUERIES:], texts[:QUERIES]))
+            cosines = expected[:QUERIES] @ expected[QUERIES:].T  # (queries, others)
+            best = cosines[np.arange(QUERIES), hits] > cosines.max(1) - 1e-6
+            line["hits"] = int(best.sum())
+            line["right"] = bool(best.all()) and line.get("difference", 0) < TOLERANCE
+            wrong |= not line["right"]
         except Exception as error:
             line["error"] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         print(json.dumps(line), flush=True)
-    return good
+    return wrong
 
 
 def table(files: list[str]) -> None:
-    """Print a row for each client and version."""
-    lines = [
-        json.loads(line)
-        for file in files
-        for line in Path(file).read_text().splitlines()
-        if line[:1] == "{"
-    ]
-    rows: dict[tuple[str, str, str], dict[str, str]] = {}
-    for line in lines:
-        if "error" in line:
-            said = "refused"
-        elif not line["right"]:
-            said = "WRONG"
-        else:
-            said = (
-                f"{line['difference']:.0e}"
-                if "difference" in line
-                else f"{line['hits']} of {QUERIES}"
-            )
-        package = f"{line['package']} {line['version']}"
-        about = package if line["client"] == line["package"] else f"{line['client']} ({package})"
-        rows.setdefault((line["client"], about, line["read"]), {})[line["model"]] = said
-    print("| client | reads |", *(f" {title} |" for title in SHOWN.values()), sep="")
-    print("|---" * (2 + len(SHOWN)), "|", sep="")
-    order = [*READERS, "transformers.js", "llama.cpp", *STORES]
-    for (_, about, layout), of_model in sorted(
-        rows.items(), key=lambda row: order.index(row[0][0])
-    ):
-        print(
-            f"| {about} | {layout} |", *(f" {of_model.get(kind, '-')} |" for kind in SHOWN), sep=""
-        )
+    """Print a row for each client."""
+    rows: dict[str, dict[str, str]] = {}
+    for file in files:
+        for text in Path(file).read_text().splitlines():
+            if not text.startswith("{"):  # what a client printed
+                continue
+            line = json.loads(text)
+            cell = "WRONG"
+            if "error" in line:
+                cell = "refused"
+            elif line["right"]:
+                cell = f"{line['difference']:.0e}" if "difference" in line else str(line["hits"])
+            rows.setdefault(f"{line['client']} ({line['package']})", {})[line["model"]] = cell
+    print(f"| client | {' | '.join(KINDS)} |\n{'|---' * (1 + len(KINDS))}|")
+    for client, cells in rows.items():
+        print(f"| {client} | {' | '.join(cells.get(kind, '-') for kind in KINDS)} |")
 
 
 if __name__ == "__main__":
-    command, *words = sys.argv[1:]
+    command, *arguments = sys.argv[1:]
     if command == "save":
-        save(Path(words[0]), words[1:])
+        save(Path(arguments[0]))
     elif command == "read":
-        sys.exit(sum(not read(Path(words[0]), client) for client in words[1:]))
+        sys.exit(sum(read(Path(arguments[0]), client) for client in arguments[1:]))
     else:
-        table(words)
+        table(arguments)

@@ -1,6 +1,4 @@
-"""Results on the card: MTEB's names where the sets are MTEB's, the hub's form, and a card that was
-edited by hand.
-"""
+"""Results on the card, in the hub's form, and cards that were edited by hand."""
 
 import pytest
 from huggingface_hub import ModelCard
@@ -9,8 +7,8 @@ from sweep_runs import write_results
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import STS_TASKS
-from dystress_text.export.card import CARD, describe_base, write_card
-from dystress_text.export.results import carry_results, renew_results
+from dystress_text.export.card import CARD, write_card
+from dystress_text.export.results import renew_results
 from dystress_text.training.run_record import BaseModel, RunRecord
 
 MTEB = {  # of mteb 2.26.24: a task's name, its data set, and the pairs of its test split
@@ -27,21 +25,19 @@ THEIRS = """model-index:
 
 @pytest.fixture
 def evaluated(tmp_path):
-    """Leaves results beside a card, renews the card, and returns its text and its results as the
-    hub reads them.
-    """
+    """Add results to a folder and renew its card; return its text and the results that the hub reads."""
     record = RunRecord(base_model=BaseModel("base"))
     write_card(tmp_path, record, build_model("bert", "avg"))
 
-    def after(figures, text=None, suite="senteval", retrieval=None, variant=None, **about):
+    def after(figures, text=None, suite="senteval", retrieval=None, variant=None, **metadata):
         card = tmp_path / CARD
         card.write_text(before := text or card.read_text())
-        about = {"weights": "w", **about}
+        metadata = {"weights": "w", **metadata}
         for task, figure in figures.items():
             name, kind = ("accuracy", "transfer") if task == "MR" else ("spearman", "sts")
             entry = {name: figure, "data_variant": variant}
-            write_results(tmp_path, {task: entry}, f"{suite}/{kind}", **about)
-        write_results(tmp_path, retrieval or {}, "retrieval", **about)
+            write_results(tmp_path, {task: entry}, f"{suite}/{kind}", **metadata)
+        write_results(tmp_path, retrieval or {}, "retrieval", **metadata)
         renewed = renew_results(tmp_path)
         assert renewed or card.read_text() == before
         found = ModelCard.load(card).data.eval_results or []
@@ -50,7 +46,7 @@ def evaluated(tmp_path):
     return after
 
 
-def test_a_set_has_mtebs_name_where_it_is_mtebs(evaluated):
+def test_sets_of_mteb_have_its_names(evaluated):
     pairs = {task.name: sum(count for count, *_ in task.parts.values()) for task in STS_TASKS}
     found = evaluated({**dict.fromkeys(pairs, 71.5), "MR": 80.25})[1]
     for (ours, count), (theirs, (data, mtebs)) in zip(pairs.items(), MTEB.items(), strict=True):
@@ -75,64 +71,36 @@ def test_a_set_has_mtebs_name_where_it_is_mtebs(evaluated):
     assert found["MTEB STS12"].metric_value == 71.5
 
 
-def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path):
-    head, words = (
-        "# mine\nlanguage: no\nversion: 1.10\n",
-        "## My words\n\nTrained with 'love'.\n\n## Licences",
-    )
-    mine = (
-        (tmp_path / CARD)
-        .read_text()
-        .replace("license: unknown\n", f"{head}{THEIRS}")
-        .replace("## Licences", words)
-    )
+def test_edited_card_keeps_its_text(evaluated, tmp_path):
+    head = "# mine\nlanguage: no\nversion: 1.10\n"
+    text = (tmp_path / CARD).read_text().replace("license: unknown\n", f"{head}{THEIRS}")
+    mine = text.replace("## Licences", "## My text\n\nTrained with 'love'.\n\n## Licences")
     card, found = evaluated({"STS12": 50.0, "STS-B": 60.0}, mine)
-    assert "| MTEB STS12 | Spearman x 100 | 50.00 |" in card
-    assert {name: result.metric_value for name, result in found.items()} == {
-        "c": 1.1, "MTEB STS12": 50.0, "MTEB STSBenchmark": 60.0
-    }  # fmt: skip
+    assert set(found) == {"c", "MTEB STS12", "MTEB STSBenchmark"}
     again, found = evaluated({"STS12": 51.0}, weights="new")
     assert {name: result.metric_value for name, result in found.items()} == {
         "c": 1.1,
         "MTEB STS12": 51.0,
     }
-    assert ModelCard(again).data.model_name == "theirs"
-    assert (again.count("## Evaluation"), "MTEB STSBenchmark" in again) == (1, False)
-    for after in (card, again):  # all else is there to the letter, in its order
+    for after in (card, again):  # all else is unchanged and in its order
         lines = iter(after.splitlines())
         assert all(line in lines for line in mine.replace(THEIRS, "").splitlines())
-    search = {"cisi": {"nDCG@10": 12.0, "MRR@10": 30.5, "recall@100": 40.0, "documents": 1460}}
-    card, found = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search, weights="new")
-    assert set(found) == {"c", "MTEB STS12", "dystress-text MiniSTS", "cisi"}
-    assert "| cisi | MRR@10 x 100 | 30.50 | - |\n| cisi | recall@100 x 100 | 40.00 | - |" in card
-    assert [r.metric_type for r in ModelCard(card).data.eval_results][-2:] == [
-        "mrr_at_10",
-        "recall_at_100",
-    ]
-    other = evaluated({"MiniSTS": 41.0}, suite="mini", weights="others")
-    assert set(other[1]) == {"c", "dystress-text MiniSTS"}  # STS12 was another model's
+    search = {"cisi": {"nDCG@10": 12.0, "MRR@10": 30.5, "documents": 1460}}
+    newest = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search, weights="new")
+    assert set(newest[1]) == {"c", "MTEB STS12", "dystress-text MiniSTS", "cisi"}
     for more in ({"dtype": "bf16"}, {"pooler_type": "cls"}, {"mode": "fast"}):
-        assert evaluated({"STS12": 1.0}, weights="others", **more) == other
-    (tmp_path / "copy.md").write_text("---\nlicense: mit\n---\n# Copy\n")
-    carry_results(tmp_path / CARD, tmp_path / "copy.md")
-    assert ModelCard.load(tmp_path / "copy.md").data.eval_results == list(other[1].values())
+        assert evaluated({"STS12": 1.0}, weights="new", **more) == newest
 
 
 @pytest.mark.parametrize(("mark", "end"), [("", "\r\n"), ("\ufeff", "\n"), ("\ufeff", "\r\n")])
-def test_a_card_with_a_byte_order_mark_or_crlf_takes_results(evaluated, tmp_path, mark, end):
+def test_card_with_a_byte_order_mark_or_crlf(evaluated, tmp_path, mark, end):
     card = tmp_path / CARD
-    copy = tmp_path / "copy.md"
     head = f"license: mit\n{THEIRS}\n# mine\n"
     plain = card.read_text().replace("license: unknown\n", head) + "A caf\u00e9\n"
-    expected, results = evaluated({"STS12": 51.0}, plain)
+    expected, _ = evaluated({"STS12": 51.0}, plain)
     card.write_bytes((mark + plain.replace("\n", end)).encode())
     assert renew_results(tmp_path)
     assert card.read_bytes().decode() == expected
-    card.write_bytes((mark + expected.replace("\n", end)).encode())
-    copy.write_text("---\nlicense: mit\n---\n# Copy\n")
-    carry_results(card, copy)
-    assert ModelCard.load(copy).data.eval_results == list(results.values())
-    assert describe_base(str(tmp_path))["license"] == "mit"
     card.write_bytes((mark + f"# Mine, by dystress{end}").encode())
     renew_results(tmp_path)
     assert card.read_bytes().startswith(b"---\nmodel-index:\n")
@@ -148,20 +116,8 @@ def test_a_card_with_a_byte_order_mark_or_crlf_takes_results(evaluated, tmp_path
         'notes: "a\nmodel-index: b\nc"',
     ],
 )
-def test_a_head_that_cannot_take_results_is_one_line(head, evaluated, tmp_path):
+def test_damaged_head_is_rejected(head, evaluated, tmp_path):
     broken = f"---\n{head}\n---\nof dystress-text\n"
     with pytest.raises(UserError, match=r"README\.md: its head cannot take the results: [^\n]+\Z"):
         evaluated({"STS12": 50.0}, broken)
     assert (tmp_path / CARD).read_text() == broken
-
-
-def test_a_card_of_another_program_and_ones_without_a_head_or_in_latin_1(evaluated, tmp_path):
-    assert evaluated({"STS12": 50.0}, theirs := "---\nlicense: mit\n---\n# Theirs\n") == (
-        theirs,
-        {},
-    )
-    card, found = evaluated({"STS12": 50.0}, "# Mine, by dystress\n")
-    assert (set(found), card.endswith("# Mine, by dystress\n")) == ({"MTEB STS12"}, True)
-    (tmp_path / CARD).write_bytes("Modèle, by dystress\n".encode("latin-1"))
-    with pytest.raises(UserError, match=r"cannot read .*README\.md: [^\n]+\Z"):
-        renew_results(tmp_path)

@@ -86,10 +86,6 @@ def test_prompts_and_similarity_are_kept(flags, tmp_path, capsys):
         config = json.loads((folder / "config_sentence_transformers.json").read_text())
         assert {name: config[name] for name in kept} == kept
         assert "sentence_transformers" not in json.loads((folder / "config.json").read_text())
-    assert (
-        json.loads((tmp_path / "out-hf" / "config.json").read_text())["sentence_transformers"]
-        == kept
-    )
     trained = json.loads((out / "run.json").read_text())["trained"]
     model, found = SentenceTransformer(str(out), device="cpu"), read_collection(collection)
     relevant = {query: set(scores) for query, scores in found.relevant.items()}
@@ -122,16 +118,13 @@ def test_models_from_the_hub_and_its_cache(tmp_path):
             files[f"models/someone/{folder.name}"] = {
                 str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()
             }
-        for offline, said in (
-            ("0", "no sentence-tr"),
-            ("1", "no folder and, with the hub out of reach, not in its c"),
-        ):
+        for offline in ("0", "1"):
             with with_hub(address, tmp_path / "home", HF_HUB_OFFLINE=offline):
                 close(load_model("someone/sup", "pooler")[0](SENTENCES), by_hand(transformer, mlp))
                 initial = load_initial_model(TextSettings("someone/st"))
                 close(initial.model.encode(SENTENCES), expected)
                 close(normalize(load_model("someone/st", None)[0](SENTENCES)), expected)
-                with pytest.raises(UserError, match=f"model: 'someone/sup' is {said}"):
+                with pytest.raises(UserError, match=r"model: .*someone/sup"):
                     load_model("someone/sup", None)
                 with pytest.raises(UserError, match=r"^model_name_or_path: .*someone/none"):
                     load_initial_model(TextSettings("someone/none"))

@@ -1,36 +1,30 @@
-"""Words beside a model: one saved model of both, which loads without this package, and one graph of
-both.
-"""
+"""Hybrid models: both parts in one saved model, which loads without this package, and one graph."""
 
-import hashlib
 import json
-import re
+import shutil
 import subprocess
 import sys
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, make_sentences
+from conftest import build_tokenizer, make_sentences
 from model_cases import build_model
-from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
-from sentence_transformers.sentence_transformer.modules import Router, StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
-from dystress_text.evaluation.embedder import load_model
-from dystress_text.models.hybrid import embed_padded, onnx_files
-from dystress_text.models.hybrid_module import HybridEmbedding
+from dystress_text.errors import ParameterError
+from dystress_text.models.hybrid import embed_padded, load_dense, onnx_files
+from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
-from dystress_text.training.run_record import BASE
 
 TEXTS = [
     *make_sentences(9),
@@ -57,18 +51,9 @@ numpy.testing.assert_array_equal(
 """
 
 
-def router():
-    parts = [
-        StaticEmbedding(build_tokenizer().backend_tokenizer, embedding_dim=8) for _ in range(2)
-    ]
-    return SentenceTransformer(
-        modules=[Router.for_query_document(*([part] for part in parts))], device="cpu"
-    )
-
-
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Folders of models to stand beside, by kind."""
+    """Folders of dense models, by kind."""
     place = tmp_path_factory.mktemp("models")
     save_model(build_model("bert", "avg", normalize=True), place / "bert")
     prompts = {"query": "the cat saw ", "other": "red house "}
@@ -80,8 +65,6 @@ def models(tmp_path_factory):
     SentenceTransformer(modules=[static], device="cpu").save(
         str(place / "static"), create_model_card=False
     )
-    router().save(str(place / "router"), create_model_card=False)
-    build_transformer("bert").save_pretrained(place / "alone")
     (place / "damaged").mkdir()
     (place / "damaged" / "modules.json").write_text("[{")
     return place
@@ -89,7 +72,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def train(models, text_file, tmp_path_factory):
-    """Train beside a kind of model; returns the folder and the exit code."""
+    """Train a hybrid with a kind of dense model; return the folder and the exit code."""
     made = {}
 
     def run(kind, *more):
@@ -106,43 +89,12 @@ def train(models, text_file, tmp_path_factory):
     return run
 
 
-def weights_of(folder):
-    return {
-        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
-        for file in folder.glob("*.safetensors")
-    }
-
-
-def test_the_dense_model_alone_is_measured_beside_the_untrained_hybrid(train, models, tmp_path):
-    texts = make_sentences(12, seed=3)
-    pairs = tmp_path / "pairs.csv"
-    rows = [f"{a},{b},{i % 6}" for i, (a, b) in enumerate(pairwise(texts))]
-    pairs.write_text("\n".join(["sentence1,sentence2,score", *rows]) + "\n")
-    folder, code = train("bert", f"--eval_file={pairs}")
-    assert code == 0
-    record = json.loads((folder / "run.json").read_text())
-    dense = SentenceTransformer(str(models / "bert"), device="cpu")
-    vectors = normalize(dense.encode(texts, convert_to_tensor=True), dim=1)
-    cosines = (vectors[:-1] * vectors[1:]).sum(1).tolist()
-    expected = 100 * spearmanr(cosines, [i % 6 for i in range(11)]).statistic
-    assert list(record["untrained"]) == [BASE, "avg"]
-    assert record["untrained"][BASE]["pairs_spearman"] == pytest.approx(expected, abs=0.1)
-    card = (folder / "README.md").read_text()
-    assert card.startswith("---\nlibrary_name")  # no base_model that the hub does not have
-    assert "# bert with word vectors" in card
-    assert "| dense model | bert, not trained |" in card
-    assert f"| {BASE} | untrained, avg |" in card
-    assert "AutoModel" not in card  # the folder's transformer is one part of it
-    assert not re.search(r"layers|Pooling: |base model \||\| dropout", card)
-
-
 @pytest.mark.parametrize("kind", ["bert", "prompts", "static"])
-def test_the_saved_model_has_both_vectors_and_loads_without_this_package(
-    kind, train, models, tmp_path
-):
+def test_saved_model_joins_both_parts_and_loads_without_this_package(kind, train, models, tmp_path):
     folder, code = train(kind)
     assert code == 0
-    assert weights_of(folder / "model") == weights_of(models / kind) != {}
+    weights = "model.safetensors"
+    assert (folder / "model" / weights).read_bytes() == (models / kind / weights).read_bytes()
     command = [
         sys.executable,
         "-I",
@@ -159,36 +111,25 @@ def test_the_saved_model_has_both_vectors_and_loads_without_this_package(
     model = SentenceTransformer(str(models / kind), device="cpu")
     own = normalize(model.encode(TEXTS, convert_to_tensor=True), dim=1)
     module = load_sentence_transformer(str(folder), "cpu")[0]
-    ids = [encoding.ids for encoding in module.words.encode_batch(TEXTS)]  # of the whole texts
-    words = normalize(torch.stack([module.table.weight[of_text].sum(0) for of_text in ids]), dim=1)
-    both = normalize(torch.cat([own, 0.7 * words], 1), dim=1).detach()
+    ids = [
+        encoding.ids for encoding in module.lexical_tokenizer.encode_batch(TEXTS)
+    ]  # of the whole texts
+    lexical = normalize(
+        torch.stack([module.table.weight[of_text].sum(0) for of_text in ids]), dim=1
+    )
+    both = normalize(torch.cat([own, 0.7 * lexical], 1), dim=1).detach()
     torch.testing.assert_close(vectors, both, rtol=0, atol=1e-6)
-    embed, _ = load_model(str(folder), None)
-    torch.testing.assert_close(embed(TEXTS), both, rtol=0, atol=1e-6)
-    card = (folder / "README.md").read_text()
-    assert f"first {own.shape[1]} of {kind}" in card
-    assert "trust_remote_code=True" in card
 
 
-def test_the_table_trains_as_without_the_model(train):
+def test_lexical_part_trains_as_a_static_model(train):
     own = "--vocabulary=embedded"
     alone = SentenceTransformer(str(train(None, own)[0]), device="cpu")
-    beside = load_sentence_transformer(str(train("bert", own)[0]), "cpu")
-    found, expected = beside[0].table.weight, alone[0].embedding.weight
+    hybrid = load_sentence_transformer(str(train("bert", own)[0]), "cpu")
+    found, expected = hybrid[0].table.weight, alone[0].embedding.weight
     unknown = alone.tokenizer.token_to_id("[UNK]")
-    assert not found[unknown].any()  # a text of unknown words alone has the model's vector alone
+    assert not found[unknown].any()  # unknown text: only the dense part
     expected[unknown].data.zero_()
     assert torch.equal(found, expected)
-
-
-def test_words_are_without_the_models_prompts(train):
-    model = load_sentence_transformer(str(train("prompts")[0]), "cpu")
-    assert model.prompts["query"] == "the cat saw "
-    words = [
-        model.encode("a dog ran", prompt=prompt)[-16:] for prompt in ("", "the cat saw ", None)
-    ]
-    for other in words[1:]:
-        np.testing.assert_allclose(other, words[0], atol=1e-6)
 
 
 COLUMNS = [  # some have one token a text, so there are as many tokens as texts
@@ -199,7 +140,7 @@ COLUMNS = [  # some have one token a text, so there are as many tokens as texts
 
 
 @pytest.mark.parametrize("kind", ["bert", "static"])
-def test_losses_of_three_columns_read_each_text(kind, train):
+def test_losses_of_three_columns_equal_a_loop(kind, train):
     model = load_sentence_transformer(str(train(kind)[0]), "cpu").eval()
     anchors, *candidates = (
         torch.from_numpy(model.encode(texts)).double().numpy() for texts in COLUMNS
@@ -223,7 +164,7 @@ def test_losses_of_three_columns_read_each_text(kind, train):
     torch.testing.assert_close(*gradients)
 
 
-def test_a_part_without_a_known_token_has_no_gradient_and_no_nan(train):
+def test_unknown_text_has_finite_gradients_and_no_nan(train):
     model = load_sentence_transformer(str(train("bert")[0]), "cpu").eval()
     texts = ["\N{DUCK}", "the cat"]
     vectors = model(model.tokenize(texts))["sentence_embedding"]
@@ -238,7 +179,7 @@ def test_a_part_without_a_known_token_has_no_gradient_and_no_nan(train):
     np.testing.assert_allclose(half, vectors.detach(), atol=4e-3)
 
 
-def test_the_graph_counts_tokens_of_the_text_that_equal_special_ones(train):
+def test_padded_embedding_equals_encode(train):
     folder, _ = train("bert")
     model = load_sentence_transformer(str(folder), "cpu").eval()
     tokenizer, _ = onnx_files(model[0])
@@ -248,38 +189,7 @@ def test_the_graph_counts_tokens_of_the_text_that_equal_special_ones(train):
     np.testing.assert_allclose(found.detach(), expected, rtol=0, atol=2e-6)
 
 
-def test_options_of_the_load_reach_the_model_inside_or_are_refused(train):
-    folder = str(train("bert")[0])
-    options = {
-        "model_kwargs": {"dtype": torch.float16},
-        "processor_kwargs": {"model_max_length": 5},
-    }
-    module = HybridEmbedding.load(folder, **options)
-    assert next(module.model.parameters()).dtype == torch.float16
-    assert module.tokenize(["a cat ran to the house"])["input_ids"].shape == (1, 5)
-    with pytest.raises(Exception, match=r"(?i)optimum|onnx"):  # whose model has no graph
-        HybridEmbedding.load(folder, backend="onnx", local_files_only=True)
-    with pytest.raises(ValueError, match="backend 'onnx'"):
-        HybridEmbedding.load(str(train("static")[0]), backend="onnx")
-
-
-def test_the_card_names_the_release_that_loads_it(train, monkeypatch):
-    folder, _ = train("bert")
-    card = (folder / "README.md").read_text()
-    assert "from version 5.4 on" in card
-    assert "--to onnx" in card
-    assert "--to onnx" not in (train("static")[0] / "README.md").read_text()
-    modules = json.loads((folder / "model" / "modules.json").read_text())
-    assert {entry["type"].rpartition(".")[0] for entry in modules} == {
-        "sentence_transformers.models"
-    }
-    # older releases put a prompt of the user's own before the text, where it counts as words
-    monkeypatch.setattr("sentence_transformers.__version__", "5.3.1")
-    with pytest.raises(ImportError, match=r"needs sentence-transformers 5\.4 or newer"):
-        HybridEmbedding.load(str(folder))
-
-
-def test_a_prompt_of_the_users_own_is_no_text(train):
+def test_prompt_is_for_the_dense_part_only(train):
     model = load_sentence_transformer(str(train("bert")[0]), "cpu")
     plain, prompted = (model.encode("a dog ran", prompt=prompt) for prompt in ("", "red house "))
     np.testing.assert_allclose(prompted[-16:], plain[-16:], atol=1e-6)
@@ -287,7 +197,7 @@ def test_a_prompt_of_the_users_own_is_no_text(train):
 
 
 @pytest.mark.slow
-def test_one_graph_gives_both_vectors(train, tmp_path):
+def test_onnx_graph_equals_encode(train, tmp_path):
     import onnxruntime
 
     folder, _ = train("bert")
@@ -302,36 +212,23 @@ def test_one_graph_gives_both_vectors(train, tmp_path):
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=2e-6)
 
 
-def test_what_a_layout_cannot_hold_is_refused(train, tmp_path, capsys):
-    for kind, to, reason in (
-        ("bert", "hf", "--to: "),
-        ("prompts", "onnx", "--to: "),
-        ("static", "onnx", "--to: "),
-    ):
-        folder, _ = train(kind)
-        capsys.readouterr()
-        assert export([str(folder), f"--to={to}", f"--output={tmp_path / 'copy'}"]) == 2
-        error = capsys.readouterr().err.strip()
-        assert reason in error
-        assert "\n" not in error
-        assert not (tmp_path / "copy").exists()
-    assert export([str(train("bert")[0]), "--to=native", f"--output={tmp_path / 'copy'}"]) == 0
+def test_models_of_0_2_load(train, tmp_path):
+    folder, _ = train("bert")
+    old = shutil.copytree(folder, tmp_path / "old")
+    for name, old_name in zip(FILES, FILES_OF_0_2, strict=True):
+        (old / name).rename(old / old_name)
+    expected = load_sentence_transformer(str(folder)).encode(TEXTS)
+    np.testing.assert_array_equal(load_sentence_transformer(str(old)).encode(TEXTS), expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [("router", "one encoder of all texts"), ("alone", "is no folder or name of a sentence-transformers model"),
-     ("damaged", "cannot load"), ("nothing", "is no folder"), ("", "--dim: is of --model_name_or_path static")],
-)  # fmt: skip
-def test_a_model_that_cannot_be_used_is_refused_before_the_first_step(
-    kind, reason, train, models, tiny_bert, capsys
-):
-    more = [] if kind else [f"--hybrid={models / 'bert'}", f"--model_name_or_path={tiny_bert}"]
-    folder, code = train(kind, *more)
-    error = capsys.readouterr().err.strip()
-    assert code == 2
-    if kind:
-        assert "--hybrid: " in error
-    assert reason in error
-    assert "\n" not in error
-    assert not (folder / "metrics.jsonl").exists()
+@pytest.mark.parametrize(("kind", "to"), [("bert", "hf"), ("prompts", "onnx"), ("static", "onnx")])
+def test_layouts_that_cannot_hold_a_hybrid_are_rejected(kind, to, train, tmp_path, capsys):
+    assert export([str(train(kind)[0]), f"--to={to}", f"--output={tmp_path / 'copy'}"]) == 2
+    assert "--to: " in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "copy").exists()
+
+
+def test_models_that_cannot_be_the_dense_part_are_rejected(models):
+    for kind in ("damaged", "nothing"):
+        with pytest.raises(ParameterError, match=r"hybrid: [^\n]+\Z"):
+            load_dense(str(models / kind))

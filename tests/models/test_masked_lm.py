@@ -1,4 +1,4 @@
-"""The masked-language-model loss beside the contrastive one, against transformers' own model."""
+"""The masked-language-model loss against transformers' own model."""
 
 import math
 
@@ -43,7 +43,7 @@ def checkpoint(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_loss_is_that_of_transformers(checkpoint, text_file, packed):
+def test_loss_equals_transformers(checkpoint, text_file, packed):
     folder, model = checkpoint
     settings = TextSettings(str(folder), pooler_type="avg", mlp_head=False, do_mlm=True)
     initial = load_initial_model(settings)
@@ -61,7 +61,7 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packed):
     embedder.train()
     batch = task.load(ROWS, 0)
     wanted = torch.full_like(batch["token_ids"], -100)
-    wanted[batch["masked_places"]] = batch["masked_tokens"]
+    wanted[batch["masked_indices"]] = batch["masked_tokens"]
     lengths = batch["lengths"].tolist()
     ids, mask, labels = (
         pad_sequence(x.split(lengths), True, padding)
@@ -74,13 +74,13 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packed):
     torch.testing.assert_close(task.loss(embeddings) - contrast, 0.3 * theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_hidden_tokens_are_those_that_the_batch_has_there(corpus):
+def test_masked_tokens_are_the_batchs(corpus):
     tokenizer = build_tokenizer()
     tokenizer.mask_token = MASK
     batch = corpus.batch(np.arange(200))
     masking = TokenMasking(tokenizer, 0.15, seed=1)
     found = masking(batch, np.arange(200))
-    ids, hidden = batch["token_ids"], found["masked_places"]
+    ids, hidden = batch["token_ids"], found["masked_indices"]
     assert torch.equal(ids[hidden], found["masked_tokens"])
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     assert not special[hidden].any()
@@ -96,7 +96,7 @@ def test_hidden_tokens_are_those_that_the_batch_has_there(corpus):
     assert not torch.equal(masking(batch, np.arange(1, 201))["masked_ids"], found["masked_ids"])
 
 
-def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, corpus):
+def test_processes_share_the_mean_over_masked_tokens(tiny_bert, corpus):
     initial = load_initial_model(TextSettings(str(tiny_bert), pooler_type="avg"))
     initial.tokenizer.mask_token = MASK
     z = torch.randn(2, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -113,7 +113,7 @@ def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, corpus):
     assert float(both) == pytest.approx(float(InfoNCELoss(0.1)(*z)) + 0.5 * 8 / 11, rel=1e-12)
 
 
-def test_the_program_trains_with_it_and_the_model_has_no_head(checkpoint, flags, tmp_path):
+def test_trained_model_is_saved_without_the_head(checkpoint, flags, tmp_path):
     given = [flag for flag in flags if not flag.startswith("--model_name")]
     more = ["--grad_cache_chunk=3", "--gradient_accumulation_steps=2"]
     assert (
@@ -125,8 +125,8 @@ def test_the_program_trains_with_it_and_the_model_has_no_head(checkpoint, flags,
     assert not any("lm_head" in name for name in load_file(tmp_path / "out" / "model.safetensors"))
 
 
-def test_a_head_that_is_missing_is_new_and_one_of_another_kind_is_refused(tiny_bert):
-    with pytest.warns(UserWarning, match="has no masked-language-model head"):
+def test_missing_head_warns_and_unknown_family_is_rejected(tiny_bert):
+    with pytest.warns(UserWarning, match="head"):
         load_lm_head(str(tiny_bert), build_transformer("bert"))
     with pytest.raises(ParameterError, match=r"do_mlm: .*'mpnet'"):
         load_lm_head("nowhere", build_transformer("mpnet"))

@@ -50,7 +50,7 @@ def test_embeddings_and_gradients_equal_transformers(family, lora, pooler, train
 
 
 @pytest.mark.parametrize(("family", "pooler"), [("bert", "cls_before_pooler"), ("roberta", "avg")])
-def test_dropout_is_where_transformers_has_it(family, pooler):
+def test_dropout_sites_equal_transformers(family, pooler):
     """The spread of 2,000 views, and each dropout's share in it."""
     embedder = Embedder(build_model(family, pooler)).train()
     transformer = embedder.model[0].model
@@ -79,7 +79,7 @@ def test_dropout_is_where_transformers_has_it(family, pooler):
         )
 
 
-def test_bf16_is_as_near_to_fp32_as_transformers_is():
+def test_bf16_error_is_that_of_transformers():
     embedder = Embedder(build_model("bert", "avg")).train()
     set_dropout(embedder, 0.0)
     batch = make_batch(embedder.model, 40)
@@ -95,7 +95,7 @@ def test_bf16_is_as_near_to_fp32_as_transformers_is():
 @pytest.mark.parametrize(
     ("rate", "dtype"), [(0.01, torch.float64), (0.1, torch.float32), (0.5, torch.bfloat16)]
 )
-def test_dropout_has_its_rate_and_scale_and_entries_are_independent(rate, dtype):
+def test_dropout_rate_scale_and_independence(rate, dtype):
     torch.manual_seed(3)
     n = 1_000_003  # no multiple of the four entries that a random number decides
     out = dropout(torch.ones(n, dtype=dtype), rate)
