@@ -32,18 +32,19 @@ if TYPE_CHECKING:
 # a loss is expected to train like its nearest constant below both bounds
 EQUIVALENT_DISTANCE = 0.10  # of the total variation distance
 EQUIVALENT_RATIO = 0.10  # of the gradient ratio from 1
-END = 0.1  # the share of the steps in the first and in the last window
 
 Floats = NDArray[np.float64]
 Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Window:
-    """A loss compared with constant temperatures over some steps.
+class Audit:
+    """A loss compared with constant temperatures on a data set.
 
     Attributes:
-        steps: the first and the last step.
+        loss: its text, such as ``infonce(cosine(0.05, 0.07))``.
+        data: ``sentences`` or ``images``.
+        negatives: the number of negative pairs.
         tau: the nearest constant.
         total_variation: the distance from that constant, 0 to 1.
         gradient_ratio: gradient of the positives over that of the negatives; 1 for InfoNCE.
@@ -52,7 +53,9 @@ class Window:
         total_variations: the distance from each of them, (constants,).
     """
 
-    steps: tuple[int, int]
+    loss: str
+    data: str
+    negatives: int
     tau: float
     total_variation: float
     gradient_ratio: float
@@ -65,25 +68,6 @@ class Window:
         """Whether the loss is expected to train like the nearest constant."""
         is_usual_ratio = abs(self.gradient_ratio - 1) < EQUIVALENT_RATIO
         return self.total_variation < EQUIVALENT_DISTANCE and is_usual_ratio
-
-
-@dataclass(frozen=True)
-class Audit:
-    """A loss compared with constant temperatures on a data set.
-
-    Attributes:
-        source: where the batches come from, such as the folder of a run.
-        loss: its text, such as ``infonce(cosine(0.05, 0.07))``.
-        data: ``sentences`` or ``images``.
-        negatives: the number of negative pairs.
-        windows: ``all`` and, if the log has several comparisons, ``first`` and ``last``.
-    """
-
-    source: str
-    loss: str
-    data: str
-    negatives: int
-    windows: Mapping[str, Window]
 
 
 def audit(
@@ -112,8 +96,7 @@ def audit(
         >>> found = audit("bert-mini-wiki", texts, "infonce(0.05)", batch_size=4)
         >>> found.negatives  # the three others for each text
         12
-        >>> window = found.windows["all"]
-        >>> round(window.tau, 3), window.equivalent  # a constant is nearest to itself
+        >>> round(found.tau, 3), found.equivalent  # a constant is nearest to itself
         (0.05, True)
     """
     from sentence_transformers import SentenceTransformer
@@ -147,76 +130,60 @@ def audit(
     steps = type(sums[0])(*map(_stacked, zip(*sums, strict=True)))
     total = type(compared[0])(*(_stacked(each).sum(0) for each in zip(*compared, strict=True)))
     lines = [{"step": step, **line} for step, line in enumerate(lines_of(steps, total), 1)]
-    windows, negatives = windows_of(lines, "this audit")
-    return Audit("sentences", str(objective), "sentences", negatives, windows)
+    return audit_log(lines, "this audit", str(objective), "sentences")
 
 
 def _stacked(of_batches: tuple[Tensor, ...]) -> Tensor:
     return torch.stack(of_batches).double().cpu()
 
 
-def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], int]:
-    """Return the windows of a similarity log and its number of negative pairs.
+def audit_log(lines: Sequence[Line], log: object, loss: str, data: str) -> Audit:
+    """Compare a loss with constant temperatures by the similarity log of its training.
 
     Args:
         lines: of the log, in order.
         log: its name, for errors.
+        loss: its text.
+        data: ``sentences`` or ``images``.
 
     Raises:
         UserError: the log is damaged, or holds no comparison with constants.
     """
     try:
         ends = [line for line in lines if "comparison" in line]
-        starts = [1, *(line["step"] + 1 for line in ends)]
-        parts = [_Part(start, line) for start, line in zip(starts, ends, strict=False)]
-        parts = [part for part in parts if part.comparison["batches"]]
-        if not parts:
+        compared = [_renamed(line["comparison"]) for line in ends]
+        compared = [each for each in compared if each["batches"]]
+        if not compared:
             raise UserError(f"{log} has no comparison with constants: train with --log_similarity")
-        chosen = {"all": parts}
-        if len(parts) > 1:
-            total = parts[-1].stop
-            first = [part for part in parts if part.stop <= END * total]
-            last = [part for part in parts if part.stop > (1 - END) * total]
-            chosen = {"first": first or parts[:1], "all": parts, "last": last}
-        negatives = sum(sum(line["histograms"]["negatives"]) for line in ends)
-        return {name: _window(some, lines) for name, some in chosen.items()}, round(negatives)
+        weights = [each["batches"] for each in compared]
+
+        def mean(key: str) -> Floats:
+            values = np.array([each[key] for each in compared], dtype=float)
+            return np.asarray(np.average(values, axis=0, weights=weights))
+
+        similarities = [line["negative"] for line in lines if line["negative"] is not None]
+        taus = np.array(compared[0]["tau"], dtype=float)
+        total_variations = mean("total_variation")
+        tau, least = nearest_constant(taus, total_variations)
+        return Audit(
+            loss=loss,
+            data=data,
+            negatives=round(sum(sum(line["histograms"]["negatives"]) for line in ends)),
+            tau=tau,
+            total_variation=least,
+            gradient_ratio=float(mean("gradient_ratio")),
+            negative=float(np.mean(similarities)),
+            taus=taus,
+            total_variations=total_variations,
+        )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{log} is damaged: {type(error).__name__} {error}") from error
 
 
-class _Part:
-    """A comparison of a log and the steps that it covers."""
-
-    def __init__(self, start: int, line: Line) -> None:
-        self.start = start
-        self.stop: int = line["step"]
-        # keys of 0.2 are moved and pull
-        names = {"moved": "total_variation", "pull": "gradient_ratio"}
-        self.comparison = {names.get(key, key): each for key, each in line["comparison"].items()}
-
-
-def _window(parts: Sequence[_Part], lines: Sequence[Line]) -> Window:
-    weights = [part.comparison["batches"] for part in parts]
-
-    def mean(key: str) -> Floats:
-        values = np.array([part.comparison[key] for part in parts], dtype=float)
-        return np.asarray(np.average(values, axis=0, weights=weights))
-
-    first = parts[0].start
-    last = parts[-1].stop
-    negatives = [line["negative"] for line in lines if first <= line["step"] <= last]
-    taus = np.array(parts[0].comparison["tau"], dtype=float)
-    total_variations = mean("total_variation")
-    tau, least = nearest_constant(taus, total_variations)
-    return Window(
-        steps=(first, last),
-        tau=tau,
-        total_variation=least,
-        gradient_ratio=float(mean("gradient_ratio")),
-        negative=float(np.mean([each for each in negatives if each is not None])),
-        taus=taus,
-        total_variations=total_variations,
-    )
+def _renamed(comparison: Line) -> Line:
+    """Return a comparison with the keys of this version in place of those of 0.2."""
+    names = {"moved": "total_variation", "pull": "gradient_ratio"}
+    return {names.get(key, key): value for key, value in comparison.items()}
 
 
 def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
@@ -245,55 +212,25 @@ def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
     return tau, math.sqrt(max(0.0, float(squares[best])))
 
 
-def summary(audit: Audit) -> list[str]:
-    """Return the audit in one or two sentences; the first names the nearest constant."""
-    window = audit.windows["all"]
-    expected = "expected" if window.equivalent else "not expected"
-    distance = f"total variation {100 * window.total_variation:.1f} %"
-    lines = [
-        f"On these {audit.data} the nearest constant temperature is {_tau(window)} ({distance}); "
-        f"the loss is {expected} to train like it."
-    ]
-    if abs(window.gradient_ratio - 1) >= EQUIVALENT_RATIO:
-        lines.append(f"Gradient ratio {window.gradient_ratio:.2f}; that of InfoNCE is 1.00.")
-    return lines
-
-
-def _tau(window: Window) -> str:
-    """Return the nearest constant, marked if it is the least or the greatest that was tried."""
-    ends = {float(window.taus[0]): " or less", float(window.taus[-1]): " or more"}
-    return f"{window.tau:.4f}{ends.get(window.tau, '')}"
-
-
-def window_table(audit: Audit) -> list[list[str]]:
-    """Return a row for each window, the header first."""
-    rows = [
-        ["steps", "nearest constant", "total variation", "gradient ratio", "mean s of negatives"]
-    ]
-    for window in audit.windows.values():
-        first, last = window.steps
-        row = [
-            f"{first:,} to {last:,}",
-            _tau(window),
-            f"{100 * window.total_variation:.1f} %",
-            f"{window.gradient_ratio:.2f}",
-            f"{window.negative:.3f}",
-        ]
-        rows.append(row)
-    return rows
+def summary(audit: Audit) -> str:
+    """Return the audit in three lines; the first names the nearest constant."""
+    ends = {float(audit.taus[0]): " or less", float(audit.taus[-1]): " or more"}
+    tau = f"{audit.tau:.4f}{ends.get(audit.tau, '')}"
+    expected = "expected" if audit.equivalent else "not expected"
+    return (
+        f"On these {audit.data} the nearest constant temperature is {tau}; "
+        f"the loss is {expected} to train like it.\n"
+        f"Total variation {100 * audit.total_variation:.1f} %, "
+        f"gradient ratio {audit.gradient_ratio:.2f} (1.00 for InfoNCE).\n"
+        f"Mean similarity of {audit.negatives:,} negatives: {audit.negative:.3f}; {audit.loss}"
+    )
 
 
 def to_json(audit: Audit) -> dict[str, Any]:
     """Return the content of ``audit.json``."""
-    window = audit.windows["all"]
     return {
         **vars(audit),
-        "nearest_constant": round(window.tau, 5),
-        "total_variation": round(window.total_variation, 5),
-        "gradient_ratio": round(window.gradient_ratio, 5),
-        "equivalent": window.equivalent,
-        "windows": {
-            name: {key: np.round(value, 5).tolist() for key, value in vars(each).items()}
-            for name, each in audit.windows.items()
-        },
+        "equivalent": audit.equivalent,
+        "taus": audit.taus.tolist(),
+        "total_variations": audit.total_variations.tolist(),
     }

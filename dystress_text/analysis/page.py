@@ -78,10 +78,8 @@ def render_page(
     from dystress_text.analysis import page_drawings
 
     names = labels(runs)
-    measured = ("Before and after training", results(runs, names))
-    tables = [*tables, measured]
     if len(runs) == 1:
-        tables = [measured, *tables[:-1]]
+        tables = [("Before and after training", results(runs[0].record)), *tables]
         verdict = outcome(runs[0].record)
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     form = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
@@ -121,28 +119,22 @@ def data_uri(media_type: str, content: bytes) -> str:
     return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
-    """Return each metric of each run before and after training, and of the lexical baseline.
+def results(record: RunRecord) -> Table:
+    """Return a row for each metric: before and after training, and of the lexical baseline.
 
-    Before training there are the best pooler and that of the run. A single run has a row for each
-    metric, several have a column.
+    Before training there are the best pooler and that of the run.
     """
-    metrics = dict.fromkeys(metric for run in runs for metric in run.record.trained)
-    rows = [["", *(": ".join(filter(None, metric_title(metric))) for metric in metrics)]]
-    for run, label in zip(runs, names, strict=True):
-        record = run.record
-        figures: dict[str, Figures] = {}
-        for pooler, untrained in record.untrained_best_and_own.items():
-            labels = {record.pooler: "untrained", BASE: BASE}
-            figures[labels.get(pooler, f"untrained, best pooler {pooler}")] = untrained
-        figures["trained"] = record.trained
-        if record.lexical:
-            figures["TF-IDF/BM25"] = record.lexical
-        for name, of_name in figures.items():
-            cells = [f"{of_name[metric]:.2f}" if metric in of_name else "-" for metric in metrics]
-            rows.append([name if len(runs) == 1 else f"{label}, {name}", *cells])
-    if len(runs) == 1:
-        return [list(column) for column in zip(*rows, strict=True)]
+    figures: dict[str, Figures] = {}
+    labels = {record.pooler: "untrained", BASE: BASE}
+    for pooler, untrained in record.untrained_best_and_own.items():
+        figures[labels.get(pooler, f"untrained, best pooler {pooler}")] = untrained
+    figures["trained"] = record.trained
+    if record.lexical:
+        figures["TF-IDF/BM25"] = record.lexical
+    rows = [["", *figures]]
+    for metric in record.trained:
+        cells = [f"{each[metric]:.2f}" if metric in each else "-" for each in figures.values()]
+        rows.append([": ".join(filter(None, metric_title(metric))), *cells])
     return rows
 
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dystress_text.analysis.outcome import MEASURES, metric_title
+from dystress_text.analysis.outcome import metric_title
 from dystress_text.analysis.page import Pictures, data_uri
 from dystress_text.analysis.plots import GREY, SIMILARITIES, STYLES, draw_losses, style
 from dystress_text.analysis.runs import FinishedRun, Line, labels
@@ -21,12 +21,10 @@ WIDTH = 9 / 2.54  # inches
 Curves = Mapping[str, Mapping[int, float]]  # values by step, by metric
 Histograms = Mapping[str, Sequence[float]]  # counts over [-1, 1] by kind of pairs
 _NOT_DRAWN = {"step", "learning_rate", "samples_per_second"}
-_SCORED = {  # of pairs of a development set by their score
+_KINDS = {  # of pairs, by the name of a histogram; a development set is split at a score
     "random": ("random pairs", STYLES[3]),
     "others": ("pairs scored {:g} or less", STYLES[1]),
     "alike": ("pairs scored above {:g}", STYLES[0]),
-}
-_BATCHES = {
     "negatives": ("negatives", STYLES[1]),
     "gradient": ("gradient of the negatives", STYLES[3]),
     "positives": ("positives", STYLES[0]),
@@ -49,9 +47,7 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     ]
     logged = {name for lines in metrics for line in lines for name in line} - _NOT_DRAWN
     measured = {name for name in logged if any(len(each.get(name, {})) > 1 for each in curves)}
-    titles = {
-        name: "\n".join(filter(None, metric_title(name))) for name in sorted(measured, key=_order)
-    }
+    titles = {name: "\n".join(filter(None, metric_title(name))) for name in sorted(measured)}
     if any(logs):
         titles |= _FIGURES
     pairs = _losses(runs)
@@ -63,13 +59,6 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
         for metric, title in titles.items()
     ]
     return [("Over training", drawn), ("Similarities and temperature", pairs)]
-
-
-def _order(metric: str) -> tuple[int, str]:
-    """Return the sort key of a metric: its kind, then its name."""
-    kinds = ["loss", *MEASURES]
-    kind = metric.rpartition("_")[2]
-    return kinds.index(kind) if kind in kinds else len(kinds), metric
 
 
 def _curves(run: FinishedRun, lines: Sequence[Line]) -> Curves:
@@ -148,34 +137,31 @@ def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]
     pictures = []
     scored = run.record.similarities
     if scored:
-        above = scored.get("positive_above", 4.0)  # the usual bound on STS
-        kinds = {name: (label.format(above), look) for name, (label, look) in _SCORED.items()}
         times = [time for time in ("before", "after") if time in scored]
         panels = {f"{scored['set']}, {time} training": scored[time] for time in times}
         seen = "Similarities of scored pairs before and after training"
-        pictures.append((seen, _histograms(panels, kinds)))
+        pictures.append((seen, _histograms(panels, scored.get("positive_above", 4.0))))
     logged = [line["histograms"] for line in log if "histograms" in line]
     if logged:
         panels = {"first training batches": logged[0], "last training batches": logged[-1]}
         seen = "Similarities of the pairs of the first and the last training batches"
-        pictures.append((seen, _histograms(panels, _BATCHES)))
+        pictures.append((seen, _histograms(panels)))
     return pictures
 
 
-def _histograms(
-    panels: Mapping[str, Histograms], kinds: Mapping[str, tuple[str, tuple[str, object]]]
-) -> str:
+def _histograms(panels: Mapping[str, Histograms], score: float = 0.0) -> str:
     """Draw histograms, a panel for each title."""
     with style():
         figure = Figure(figsize=(WIDTH, 0.5 + 1.25 * len(panels)))
         grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (title, histograms) in zip(grid, panels.items(), strict=True):
-            for name, (label, (colour, line)) in kinds.items():
+            for name in [kind for kind in _KINDS if kind in histograms]:
+                label, (colour, line) = _KINDS[name]
                 counts = np.array(histograms[name])
                 density = counts * len(counts) / (2 * max(counts.sum(), 1e-12))
                 edges = np.linspace(-1, 1, len(counts) + 1)
                 look = {"color": colour, "linestyle": line, "linewidth": 1.4}
-                axes.stairs(density, edges, label=label, **look)
+                axes.stairs(density, edges, label=label.format(score), **look)
             axes.set(ylabel="density", title=title)
             axes.set(xlabel="cosine similarity s", xlim=(-1, 1), xticks=SIMILARITIES)
             axes.label_outer()

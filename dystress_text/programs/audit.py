@@ -3,7 +3,7 @@
     dystress audit out/            # a run of text or images with --log_similarity
     dystress audit "dcl(cosine(0.1, 0.2))" "dcl(0.1)" --figure curve.png
 
-The first command prints a sentence and a table, and writes ``audit.json`` into the run's folder.
+The first command prints the audit and writes ``audit.json`` into the run's folder.
 The second one draws temperature and logit over the similarity of a pair. To audit a model and
 sentences without training, train a few steps with ``--learning_rate 1e-12``.
 """
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.cli.extras import require
-from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import write_json
 from dystress_text.training import run_folder
@@ -57,7 +56,7 @@ def main(argv: list[str]) -> None:
         raise ParameterError("figure", "required for several losses; an audit takes one run")
     folder = Path(options.runs[0])
     # imported here because torch would slow down --help
-    from dystress_text.analysis.audit import Audit, summary, to_json, window_table, windows_of
+    from dystress_text.analysis.audit import audit_log, summary, to_json
 
     if run_folder.read_record(folder).get("program") not in run_folder.PROGRAMS:
         raise UserError(f"no run in {str(folder)!r}; --figure draws a loss")
@@ -65,11 +64,9 @@ def main(argv: list[str]) -> None:
     log = folder / run_folder.SIMILARITY_LOG
     if not log.is_file():
         raise UserError(f"{str(folder)!r} has no {log.name}: train with --log_similarity")
-    windows, negatives = windows_of(list(run_folder.read_steps(log)), log)
     data = "images" if record.program == run_folder.IMAGE_PROGRAM else "sentences"
-    audit = Audit(str(folder), record.loss, data, negatives, windows)
-    lines = [*summary(audit), f"{audit.loss}: {audit.source}", lay_out(window_table(audit))]
-    print(*lines, sep="\n", flush=True)
+    audit = audit_log(list(run_folder.read_steps(log)), log, record.loss, data)
+    print(summary(audit), flush=True)
     try:
         write_json(folder / run_folder.AUDIT, to_json(audit))
     except OSError as error:

@@ -14,7 +14,7 @@ from sweep_runs import error_of, record_of
 from trainer_cases import make_task, run
 
 import dystress_text
-from dystress_text.analysis.audit import Audit, Window, summary, windows_of
+from dystress_text.analysis.audit import Audit, audit_log, summary
 from dystress_text.config.arguments import parse
 from dystress_text.losses import InfoNCELoss, diagnosis
 from dystress_text.programs import audit
@@ -36,9 +36,8 @@ def model(tiny_bert):
 )
 def test_constant_between_grid_points(loss, tau, model):
     found = dystress_text.audit(model.eval(), make_sentences(120), loss, batch_size=60)
-    window = found.windows["all"]
-    assert window.tau == pytest.approx(tau, rel=0.01)
-    assert window.total_variation < 0.01
+    assert found.tau == pytest.approx(tau, rel=0.01)
+    assert found.total_variation < 0.01
     assert found.negatives > 0
     assert not model.training
 
@@ -51,11 +50,11 @@ def test_model_and_run_agree(tiny_run, tmp_path, text_file):
     assert audit.main([str(tmp_path)]) == 0
     record = json.loads((tmp_path / "audit.json").read_text())
     sentences = text_file.read_text().splitlines()
-    window = dystress_text.audit(str(tmp_path), sentences, COSINE, batch_size=50).windows["all"]
-    assert window.tau == pytest.approx(record["nearest_constant"], rel=0.03)
-    assert window.total_variation == pytest.approx(record["total_variation"], abs=0.01)
-    assert window.gradient_ratio == pytest.approx(record["gradient_ratio"], abs=0.05)
-    assert window.negative == pytest.approx(record["windows"]["all"]["negative"], abs=0.02)
+    found = dystress_text.audit(str(tmp_path), sentences, COSINE, batch_size=50)
+    assert found.tau == pytest.approx(record["tau"], rel=0.03)
+    assert found.total_variation == pytest.approx(record["total_variation"], abs=0.01)
+    assert found.gradient_ratio == pytest.approx(record["gradient_ratio"], abs=0.05)
+    assert found.negative == pytest.approx(record["negative"], abs=0.02)
 
 
 def test_learned_loss_on_the_models_device(model, monkeypatch):
@@ -94,23 +93,13 @@ def part(step, tau, batches=10):
     }
 
 
-def steps_of(lines):
-    return {name: window.steps for name, window in windows_of(lines, "log")[0].items()}
-
-
-def test_windows_of_the_first_and_last_tenth():
-    lines = []
-    for k in range(1, 21):
-        lines += [{"step": 5 * k - 1, "negative": 0.0}, part(5 * k, 0.02 + k / 500)]
-    windows, negatives = windows_of(lines, "log")
-    assert negatives == 1000
-    assert steps_of(lines) == {"first": (1, 10), "all": (1, 100), "last": (91, 100)}
-    assert windows["first"].tau == pytest.approx(0.023, rel=0.02)
-    assert windows["last"].tau == pytest.approx(0.059, rel=0.02)
-    assert windows["last"].gradient_ratio == pytest.approx(0.9)
-    assert windows["last"].negative == pytest.approx((0.95 + 1.0) / 4)
-    lines = [part(step, 0.1, batches=0 if step == 100 else 10) for step in range(10, 101, 10)]
-    assert steps_of(lines) == {"first": (1, 10), "all": (1, 90), "last": (81, 90)}
+def test_mean_over_a_log():
+    lines = [part(5, 0.05), {"step": 7, "negative": 0.0}, part(10, 0.05), part(15, 0.9, batches=0)]
+    found = audit_log(lines, "log", "infonce(0.05)", "sentences")
+    assert found.negatives == 150
+    assert found.tau == pytest.approx(0.05, rel=0.02)
+    assert found.gradient_ratio == pytest.approx(0.9)
+    assert found.negative == pytest.approx((0.05 + 0.0 + 0.1 + 0.15) / 4)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +107,9 @@ def test_windows_of_the_first_and_last_tenth():
     [(0.018, 1, True), (0.018, 1.5, False), (0.234, 1, False)],
 )
 def test_equivalence(distance, ratio, equivalent):
-    window = Window((1, 200), 0.01, distance, ratio, 0.3, TAUS, TAUS)
-    found = summary(Audit("out", "infonce(0.05)", "images", 999, {"all": window}))
-    assert window.equivalent == equivalent
-    assert f"{100 * distance:.1f} %" in found[0]
-    assert len(found) == 1 + (ratio != 1)
+    found = Audit("infonce(0.05)", "images", 999, 0.01, distance, ratio, 0.3, TAUS, TAUS)
+    assert found.equivalent == equivalent
+    assert f"{100 * distance:.1f} %" in summary(found)
 
 
 @pytest.fixture
@@ -140,12 +127,11 @@ def test_record_of_a_run(logged, capsys):
     out, errors = capsys.readouterr()
     assert errors == ""
     record = json.loads((logged / "audit.json").read_text())
-    assert f"{record['nearest_constant']:.4f}" in out
+    assert f"{record['tau']:.4f}" in out
     lines = [json.loads(line) for line in (logged / "similarity.jsonl").read_text().splitlines()]
-    window = record["windows"]["all"]
     negatives = np.mean([line["negative"] for line in lines])
-    assert window["taus"][20] == 0.1
-    assert window["negative"] == pytest.approx(negatives, abs=1e-5)
+    assert record["taus"][20] == 0.1
+    assert record["negative"] == pytest.approx(negatives, abs=1e-5)
 
 
 def test_picture_of_losses(tmp_path, monkeypatch):

@@ -1,27 +1,22 @@
 """Tables of runs against NumPy and SciPy."""
 
-import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
-from sweep_runs import error_of, record_of, write_results, write_run
+from sweep_runs import error_of, write_results, write_run
 
 from dystress_text.analysis.tables import (
     Comparisons,
-    groups_of,
     sections,
     verdict,
 )
-from dystress_text.analysis.text_runs import TRAINING, TextRun, read_text_runs
-from dystress_text.config.arguments import parse
+from dystress_text.analysis.text_runs import TRAINING, read_text_runs
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.programs.report import main
-from dystress_text.training.run_record import RunRecord
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
@@ -204,16 +199,6 @@ def test_baselines(tmp_path, taus, named, pairs):
     assert names == {(f"dcl({name})", f"dcl({other})") for name, other in pairs}
 
 
-def test_collections_and_files_of_pairs(tmp_path):
-    for seed in range(2):
-        for name in (CONSTANT, SHIFTED):
-            run = write_run(tmp_path, name, seed, 0.0, tasks=())
-            write_results(run, {each: {"spearman": 1.0} for each in ("a", "b")}, "pairs")
-            write_results(run, {each: cisi(1.0)["cisi"] for each in ("c", "d")}, "retrieval")
-    columns = [each.column for each in compared(tmp_path).comparisons]
-    assert columns == ["a", "b", "c nDCG@10", "d nDCG@10"]
-
-
 def sts(figure, sums="a"):
     return {"STS-B": {"spearman": figure, "sha256": {"sts-test.csv": sums}}}
 
@@ -244,30 +229,6 @@ def test_other_measurements_are_not_compared(tmp_path, printed, ours, theirs, ab
         refused = f"{SHIFTED} - {CONSTANT} not compared: measured with {why}"
         assert lines[-1].endswith(refused)
         assert not any("= " in line for line in lines)
-
-
-def test_notes_on_other_measurements(tmp_path, printed):
-    write_results(tmp_path / "base", sts(60, "b"), model="x/base")
-    mr = {"MR": {"accuracy": 80.0, "sha256": {"pos": "a"}}}
-    fast = {"model": "x/fast", "mode": "fast"}
-    write_results(tmp_path / "fast", sts(60), **fast)
-    write_results(tmp_path / "fast", mr, "senteval/transfer", **fast)
-    for name, more in (
-        ("mine", {"eval_sha256": {"sts_b_dev": "a"}}),
-        ("yours", {"eval_sha256": {"sts_b_dev": "b"}}),
-    ):
-        run = write_run(tmp_path, name, 0, 0.0, tasks=(), **more)
-        write_results(run, sts(60))
-        write_results(run, mr, "senteval/transfer")
-    of_runs = (
-        "Development set, by the model that was kept: not comparable, measured with other data "
-    )
-    assert f"{of_runs}(sts_b_dev_spearman, sts_b_dev_uniformity)" in printed(tmp_path)
-    said = "STS, Spearman x 100: not comparable, measured with other data (STS-B)"
-    assert said in printed(tmp_path / "mine-seed-0", tmp_path / "base")
-    text = printed(tmp_path / "mine-seed-0", tmp_path / "fast" / "results.jsonl")
-    assert "Transfer, accuracy x 100: not comparable, measured with other mode (MR)" in text
-    assert "STS, Spearman x 100: not comparable" not in text
 
 
 def test_newest_results_in_test_mode(tmp_path):
@@ -337,15 +298,6 @@ def test_evaluated_models(sweep, tmp_path, monkeypatch, printed, capsys):
 def test_results_of_0_2(shared, printed):
     text = printed(shared / "models" / "bert-mini-wiki")
     assert re.search(r"^bert-mini-wiki, avg +43\.85 ", text, re.MULTILINE)
-
-
-def test_models_inside_a_run(tmp_path, printed):
-    run = write_run(tmp_path, CONSTANT, 0, 70.0)
-    tasks = {task: {"spearman": 1.0} for task in TASKS["sts"]}
-    write_results(run / "model", tasks, model="x/inside")
-    text = printed(run)
-    assert re.search(rf"^{CONSTANT}, 1 seed ", text, re.MULTILINE)
-    assert "inside" not in text
 
 
 def test_styles_and_notes(sweep, printed):
@@ -421,17 +373,3 @@ def test_invalid_places(tmp_path, monkeypatch, spoil, argv, name, capsys):
     write_run(tmp_path / "a", CONSTANT, 1, 70.0)
     spoil(tmp_path / argv.split()[-1])
     assert name in error_of(capsys, *argv.split(), main=main)
-
-
-def test_nan_is_excluded():
-    figures = {0: math.nan, 1: 1.0}
-    runs = [
-        TextRun(
-            Path(f"a-seed-{seed}"),
-            RunRecord.from_json(record_of(parse(["--preset=paper", f"--seed={seed}"]))),
-            {TRAINING: {"x": x}},
-        )
-        for seed, x in figures.items()
-    ]
-    (group,) = groups_of(runs)
-    assert Comparisons(runs).by_seed("a", group, "x") == {1: 1.0}

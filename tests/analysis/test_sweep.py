@@ -27,7 +27,6 @@ from transformers import AutoTokenizer
 
 from dystress_text.analysis import sweep as program
 from dystress_text.analysis.sweep import PlannedRun, plan
-from dystress_text.config.presets import TABLES
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, TASKS
 from dystress_text.evaluation.results import results_in
@@ -214,13 +213,6 @@ def planned(words):
     """The options of each run by name."""
     runs = plan(make_parser().parse_args(words), ())
     return {run.folder.name: program.parse(run.options).options() for run in runs}
-
-
-def test_rows_of_a_table():
-    names = [*planned(["--table", "sts", "--seeds", "0", "1", "2", "1"])]
-    assert names == [
-        f"{row}-seed-{seed}" for seed in (0, 1, 2) for row in TABLES["sts"]
-    ]  # a whole table, then another
 
 
 def test_losses_and_folders():
