@@ -1,8 +1,7 @@
-"""What a temperature rule amounted to, from the lines of a similarity log: the nearest constant,
-and how near it is.
+"""Which constant temperature a loss amounts to, from the lines of a similarity log.
 
-The distance is that of :mod:`dystress_text.losses.diagnosis`: the share of the negatives' gradient
-that must be moved. All steps count the same.
+The distance is that of :mod:`dystress_text.losses.diagnosis`: the total variation distance between
+the distributions of the negatives' gradient over the pairs. All steps count the same.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.paths import model_path, refuse_folder
-from dystress_text.losses.diagnosis import BINS, ConstantComparison, PairSums, compare, pair_sums
+from dystress_text.losses.diagnosis import compare, pair_sums
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.objectives import loss as core_loss
 from dystress_text.training.global_state import restored_global_state
@@ -30,99 +29,45 @@ from dystress_text.training.similarity_log import HIGH_SIMILARITY, lines_of
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# a rule is expected to train like its nearest constant if less of the negatives' gradient is moved,
-# and if the gradient of the positives differs from that of the negatives by less
-EQUIVALENT_MOVED = 0.10
-EQUIVALENT_PULL = 0.10
-END = 0.1  # the share of the steps that are the first, or the last ones
+# a loss is expected to train like its nearest constant below both bounds
+EQUIVALENT_DISTANCE = 0.10  # of the total variation distance
+EQUIVALENT_RATIO = 0.10  # of the gradient ratio from 1
 
 Floats = NDArray[np.float64]
 Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Window:
-    """A rule over some steps."""
+class Audit:
+    """A loss compared with constant temperatures on a data set.
 
-    steps: tuple[int, int]  # the first and the last one
-    tau: float  # the nearest constant
-    # the share of the negatives' gradient to move to turn the rule's into that constant's
-    moved: float
-    pull: float  # the gradient of the positives over that of the negatives; 1 for InfoNCE
-    negative: float  # mean similarity of the negatives
-    taus: Floats  # the constants that the rule was compared with, (constants,)
-    moved_by_constant: Floats  # of each, (constants,)
-    rule: Floats  # shares of the negatives' gradient by similarity, (BINS,)
-    constant: Floats  # the same under the nearest constant, (BINS,)
+    Attributes:
+        loss: its text, such as ``infonce(cosine(0.05, 0.07))``.
+        data: ``sentences`` or ``images``.
+        negatives: the number of negative pairs.
+        tau: the nearest constant.
+        total_variation: the distance from that constant, 0 to 1.
+        gradient_ratio: gradient of the positives over that of the negatives; 1 for InfoNCE.
+        negative: mean similarity of the negatives.
+        taus: the constants that were tried, (constants,).
+        total_variations: the distance from each of them, (constants,).
+    """
+
+    loss: str
+    data: str
+    negatives: int
+    tau: float
+    total_variation: float
+    gradient_ratio: float
+    negative: float
+    taus: Floats
+    total_variations: Floats
 
     @property
     def equivalent(self) -> bool:
-        return self.moved < EQUIVALENT_MOVED and abs(self.pull - 1) < EQUIVALENT_PULL
-
-    @property
-    def along_axis(self) -> float:
-        """The share that moves along the similarity axis; the rest moves between pairs of one
-        similarity.
-        """
-        return float(np.abs(self.rule - self.constant).sum() / 2)
-
-
-@dataclass(frozen=True)
-class Audit:
-    """A rule on a data set."""
-
-    source: str  # where its batches come from
-    loss: str  # such as ``infonce(cosine(0.05, 0.07))``
-    data: str  # sentences or images
-    negatives: int  # their number
-    # ``all`` and, where there are several logged parts, ``first`` and ``last``
-    windows: Mapping[str, Window]
-
-
-def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], int]:
-    """Return the windows of a similarity log of this name, and the number of negatives in it."""
-    try:
-        parts = _parts(lines)
-        if not parts:
-            raise UserError(
-                f"{log} compares no gradient of negatives with constants: "
-                "train with --log_similarity"
-            )
-        total = parts[-1].last
-        chosen = {"all": parts}
-        if len(parts) > 1:
-            first = [part for part in parts if part.last <= END * total]
-            last = [part for part in parts if part.first > (1 - END) * total]
-            chosen = {"first": first or parts[:1], "all": parts, "last": last or parts[-1:]}
-        histograms = [line["histograms"]["negatives"] for line in lines if "comparison" in line]
-        negatives = round(sum(map(sum, histograms)))
-        return {name: _window(some, lines) for name, some in chosen.items()}, negatives
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise UserError(f"{log} is damaged: {type(error).__name__} {error}") from error
-
-
-class _Part(NamedTuple):
-    """A comparison of a log, with the first and the last step that it is of."""
-
-    first: int
-    last: int
-    comparison: Mapping[str, Any]
-
-    def shares(self, values: Sequence[float]) -> Floats:
-        """Return shares for all bins, (BINS,); the log has only those from ``first_bin`` on."""
-        before = self.comparison["first_bin"]
-        return np.pad(np.array(values, dtype=float), (before, BINS - before - len(values)))
-
-
-def _parts(lines: Sequence[Line]) -> list[_Part]:
-    """Return the comparisons that compare a batch; each is of the steps since the one before."""
-    parts = []
-    first = 1
-    for line in lines:
-        if "comparison" in line:
-            parts.append(_Part(first, line["step"], line["comparison"]))
-            first = line["step"] + 1
-    return [part for part in parts if part.comparison["batches"]]
+        """Whether the loss is expected to train like the nearest constant."""
+        is_usual_ratio = abs(self.gradient_ratio - 1) < EQUIVALENT_RATIO
+        return self.total_variation < EQUIVALENT_DISTANCE and is_usual_ratio
 
 
 def audit(
@@ -132,13 +77,15 @@ def audit(
     batch_size: int = 64,
     seed: int = 42,
 ) -> Audit:
-    """Return what a loss amounts to on the two dropout views of sentences, without training.
+    """Compare a loss with constant temperatures on two dropout views of sentences.
+
+    Nothing is trained.
 
     Args:
         model: a model, or its folder or name.
-        sentences: any number; the last ones that fill no batch are left out.
+        sentences: any number; an incomplete last batch is dropped.
         loss: an objective or its text.
-        batch_size: sentences that are each other's negatives.
+        batch_size: sentences of a batch, which are each other's negatives.
         seed: of the dropout.
 
     Raises:
@@ -147,96 +94,116 @@ def audit(
     Examples:
         >>> texts = ["It rains.", "A dog ran home.", "The bank was closed.", "She sings."]
         >>> found = audit("bert-mini-wiki", texts, "infonce(0.05)", batch_size=4)
-        >>> found.negatives  # of each text the three others
+        >>> found.negatives  # the three others for each text
         12
-        >>> window = found.windows["all"]
-        >>> round(window.tau, 3), window.equivalent  # a constant is nearest to itself
+        >>> round(found.tau, 3), found.equivalent  # a constant is nearest to itself
         (0.05, True)
     """
     from sentence_transformers import SentenceTransformer
 
     objective = core_loss(loss) if isinstance(loss, str) else loss
     if not isinstance(objective, ContrastiveLoss):
-        raise ParameterError("loss", f"{objective} has no negatives to look at")
-    if isinstance(model, str):
-        refuse_folder("model", model)
-    encoder = SentenceTransformer(model_path(model)) if isinstance(model, str) else model
+        raise ParameterError("loss", f"{objective} has no negatives")
     if len(sentences) < batch_size:
         raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")
-    objective = copy.deepcopy(objective).to(encoder.device)  # the caller's stays where it is
+    if isinstance(model, str):
+        refuse_folder("model", model)
+        model = SentenceTransformer(model_path(model))
+    objective = copy.deepcopy(objective).to(model.device)  # the caller's keeps its device
     sums = []
     compared = []
     with restored_global_state(), torch.no_grad(), ExitStack() as after:
         torch.manual_seed(seed)
-        after.callback(encoder.train, encoder.training)
-        encoder.train()
+        after.callback(model.train, model.training)
+        model.train()
         for start in range(0, len(sentences) - batch_size + 1, batch_size):
-            features = encoder.preprocess(list(sentences[start : start + batch_size]))
+            features = model.preprocess(list(sentences[start : start + batch_size]))
             tensors = {
-                name: value.to(encoder.device)
+                name: value.to(model.device)
                 for name, value in features.items()
                 if isinstance(value, Tensor)
             }
             # (batch, dim) each
-            views = [encoder(dict(tensors))["sentence_embedding"].float() for _ in range(2)]
+            views = [model(dict(tensors))["sentence_embedding"].float() for _ in range(2)]
             sums.append(pair_sums(objective, views, HIGH_SIMILARITY))
             compared.append(compare(objective, views))
-    steps = PairSums(*map(_stacked, zip(*sums, strict=True)))
-    comparison = ConstantComparison(
-        *(_stacked(each).sum(0) for each in zip(*compared, strict=True))
-    )
-    lines = [{"step": i, **line} for i, line in enumerate(lines_of(steps, comparison), 1)]
-    windows, negatives = windows_of(lines, "this audit")
-    return Audit("sentences", str(objective), "sentences", negatives, windows)
+    steps = type(sums[0])(*map(_stacked, zip(*sums, strict=True)))
+    total = type(compared[0])(*(_stacked(each).sum(0) for each in zip(*compared, strict=True)))
+    lines = [{"step": step, **line} for step, line in enumerate(lines_of(steps, total), 1)]
+    return audit_log(lines, "this audit", str(objective), "sentences")
 
 
 def _stacked(of_batches: tuple[Tensor, ...]) -> Tensor:
     return torch.stack(of_batches).double().cpu()
 
 
-def _window(parts: Sequence[_Part], lines: Sequence[Line]) -> Window:
-    weights = [part.comparison["batches"] for part in parts]
+def audit_log(lines: Sequence[Line], log: object, loss: str, data: str) -> Audit:
+    """Compare a loss with constant temperatures by the similarity log of its training.
 
-    def mean(values: Sequence[Any]) -> Floats:
-        return np.asarray(np.average(np.array(values, dtype=float), axis=0, weights=weights))
+    Args:
+        lines: of the log, in order.
+        log: its name, for errors.
+        loss: its text.
+        data: ``sentences`` or ``images``.
 
-    first = parts[0].first
-    last = parts[-1].last
-    negatives = [line["negative"] for line in lines if first <= line["step"] <= last]
-    taus = np.array(parts[0].comparison["tau"], dtype=float)
-    moved = mean([part.comparison["moved"] for part in parts])
-    tau, least = nearest_constant(taus, moved)
-    # (constants, BINS)
-    constants = mean([[part.shares(row) for row in part.comparison["constants"]] for part in parts])
-    nearest = [np.interp(math.log(tau), np.log(taus), column) for column in constants.T]
-    return Window(
-        steps=(first, last),
-        tau=tau,
-        moved=least,
-        pull=float(mean([part.comparison["pull"] for part in parts])),
-        negative=float(np.mean([each for each in negatives if each is not None])),
-        taus=taus,
-        moved_by_constant=moved,
-        rule=mean([part.shares(part.comparison["rule"]) for part in parts]),
-        constant=np.array(nearest),
-    )
-
-
-def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
-    """Return the constant with the least moved share, and this share, between the constants that
-    were tried.
-
-    For a rule that is a constant the share is a V over the logarithm of tau, for others a rounded
-    V: its square is smooth in both cases. A polynomial through the squares at the five constants
-    around the least one gives the minimum.
-
-    Both are (constants,), the constants at equal steps of their logarithm.
+    Raises:
+        UserError: the log is damaged, or holds no comparison with constants.
     """
-    least = int(np.argmin(moved))
+    try:
+        ends = [line for line in lines if "comparison" in line]
+        compared = [_renamed(line["comparison"]) for line in ends]
+        compared = [each for each in compared if each["batches"]]
+        if not compared:
+            raise UserError(f"{log} has no comparison with constants: train with --log_similarity")
+        weights = [each["batches"] for each in compared]
+
+        def mean(key: str) -> Floats:
+            values = np.array([each[key] for each in compared], dtype=float)
+            return np.asarray(np.average(values, axis=0, weights=weights))
+
+        similarities = [line["negative"] for line in lines if line["negative"] is not None]
+        taus = np.array(compared[0]["tau"], dtype=float)
+        total_variations = mean("total_variation")
+        tau, least = nearest_constant(taus, total_variations)
+        return Audit(
+            loss=loss,
+            data=data,
+            negatives=round(sum(sum(line["histograms"]["negatives"]) for line in ends)),
+            tau=tau,
+            total_variation=least,
+            gradient_ratio=float(mean("gradient_ratio")),
+            negative=float(np.mean(similarities)),
+            taus=taus,
+            total_variations=total_variations,
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UserError(f"{log} is damaged: {type(error).__name__} {error}") from error
+
+
+def _renamed(comparison: Line) -> Line:
+    """Return a comparison with the keys of this version in place of those of 0.2."""
+    names = {"moved": "total_variation", "pull": "gradient_ratio"}
+    return {names.get(key, key): value for key, value in comparison.items()}
+
+
+def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
+    """Return the constant with the least distance, and this distance, between those that were
+    tried.
+
+    For a loss with a constant temperature the distance is a V over the logarithm of tau, for others
+    a rounded V: its square is smooth in both cases. The minimum is that of a polynomial through the
+    squares at the five constants around the least one.
+
+    Args:
+        taus: the constants, at equal steps of their logarithm, (constants,).
+        distances: of each constant, (constants,).
+    """
+    least = int(np.argmin(distances))
     if least in (0, len(taus) - 1):
-        return float(taus[least]), float(moved[least])
+        return float(taus[least]), float(distances[least])
     start = min(max(least - 2, 0), len(taus) - 5)
-    through = np.polyfit(np.arange(start, start + 5) - least, moved[start : start + 5] ** 2, 4)
+    near = np.arange(start, start + 5)
+    through = np.polyfit(near - least, distances[near] ** 2, 4)
     offsets = np.linspace(-1, 1, 2001)
     squares = np.polyval(through, offsets)
     best = int(np.argmin(squares))
@@ -245,60 +212,25 @@ def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
     return tau, math.sqrt(max(0.0, float(squares[best])))
 
 
-def in_words(audit: Audit) -> list[str]:
-    """Return the audit in a few lines; the first one says what the rule amounts to."""
-    window = audit.windows["all"]
-    name = tau_in_words(window)
-    moved = f"{100 * window.moved:.1f} % of the gradient"
-    amounts = f"is no constant: the nearest is {name}, and {moved} must be moved"
-    if window.moved < EQUIVALENT_MOVED:
-        amounts = f"is the constant {name} to within {moved}"
-    expected = "expected" if window.equivalent else "not expected"
-    lines = [f"On these {audit.data} this rule {amounts}; it is {expected} to train like it."]
-    if abs(window.pull - 1) >= EQUIVALENT_PULL:
-        times = f"{window.pull:.2f} times that of its negatives"
-        lines.append(f"The gradient of its positives is {times}; that of InfoNCE is 1.00 times.")
-    return lines
+def summary(audit: Audit) -> str:
+    """Return the audit in three lines; the first names the nearest constant."""
+    ends = {float(audit.taus[0]): " or less", float(audit.taus[-1]): " or more"}
+    tau = f"{audit.tau:.4f}{ends.get(audit.tau, '')}"
+    expected = "expected" if audit.equivalent else "not expected"
+    return (
+        f"On these {audit.data} the nearest constant temperature is {tau}; "
+        f"the loss is {expected} to train like it.\n"
+        f"Total variation {100 * audit.total_variation:.1f} %, "
+        f"gradient ratio {audit.gradient_ratio:.2f} (1.00 for InfoNCE).\n"
+        f"Mean similarity of {audit.negatives:,} negatives: {audit.negative:.3f}; {audit.loss}"
+    )
 
 
-def tau_in_words(window: Window) -> str:
-    """Return the nearest constant, with a word if it is at an end of those that were tried."""
-    ends = {float(window.taus[0]): " or less", float(window.taus[-1]): " or more"}
-    return f"{window.tau:.4f}{ends.get(window.tau, '')}"
-
-
-def table(audit: Audit) -> list[list[str]]:
-    """Return the windows side by side, the header first."""
-    lines = [["steps", "nearest constant", "moved", "along s", "pull", "mean s of negatives"]]
-    for window in audit.windows.values():
-        first, last = window.steps
-        line = [
-            f"{first:,} to {last:,}",
-            tau_in_words(window),
-            f"{100 * window.moved:.1f} %",
-            f"{100 * window.along_axis:.1f} %",
-            f"{window.pull:.2f}",
-            f"{window.negative:.3f}",
-        ]
-        lines.append(line)
-    return lines
-
-
-def record_of(audit: Audit) -> dict[str, Any]:
-    """Return the audit as ``audit.json`` holds it; ``edges`` are those of the bins of ``rule`` and
-    ``constant``.
-    """
-    whole = audit.windows["all"]
+def to_json(audit: Audit) -> dict[str, Any]:
+    """Return the content of ``audit.json``."""
     return {
         **vars(audit),
-        "nearest_constant": round(whole.tau, 5),
-        "moved": round(whole.moved, 5),
-        "pull": round(whole.pull, 5),
-        "equivalent": whole.equivalent,
-        "equivalent_below": {"moved": EQUIVALENT_MOVED, "pull": EQUIVALENT_PULL},
-        "edges": np.linspace(-1, 1, BINS + 1).round(5).tolist(),
-        "windows": {
-            name: {key: np.round(value, 5).tolist() for key, value in vars(window).items()}
-            for name, window in audit.windows.items()
-        },
+        "equivalent": audit.equivalent,
+        "taus": audit.taus.tolist(),
+        "total_variations": audit.total_variations.tolist(),
     }

@@ -1,4 +1,4 @@
-"""The first lines of a run's page: what was trained, its figures, and which step was kept."""
+"""Describe the outcome of a run: what was trained, its figures, and the checkpoint kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.analysis.runs import FinishedRun
+from dystress_text.evaluation.catalogue import STS_SETS
 from dystress_text.evaluation.lexical import not_beaten
+from dystress_text.evaluation.readers import slug_of
 from dystress_text.finetuning import holdout
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.run_record import RunRecord
@@ -22,26 +24,20 @@ MEASURES = {  # by the end of a metric's name
     "recall@100": "recall@100 x 100, higher is better",
     "ndcg@10_graded": "nDCG@10 of graded judgements x 100, higher is better",
 }
-_WHOLE = {
+_TITLES = {
     "loss": ("training loss", "lower is better"),
     holdout.METRIC: ("half-document retrieval", "recall@1 x 100, higher is better"),
     holdout.OF_PAIRS: ("held-out pairs", "recall@1 x 100, higher is better"),
     "avg_spearman": ("mean of the sets", MEASURES["spearman"]),
     "avg_transfer_dev": ("mean of the transfer tasks", MEASURES["accuracy"]),
 }
-_SETS = {
-    "sts_b_dev": "STS-B dev",
-    "sts_b_test": "STS-B test",
-    "sick_r_dev": "SICK-R dev",
-    "sick_r_test": "SICK-R test",
-    "mini_sts": "mini-STS",
-}
+_SETS = {slug_of(task.title): task.title for task in STS_SETS.values()}
 
 
 def metric_title(metric: str) -> tuple[str, str]:
-    """Return the set of a metric and its measure; of an unknown one the name and ""."""
-    if metric in _WHOLE:
-        return _WHOLE[metric]
+    """Return the set of a metric and its measure; an unknown one has the name and ""."""
+    if metric in _TITLES:
+        return _TITLES[metric]
     neighbours = re.fullmatch(r"knn(\d+)", metric)
     if neighbours:
         return f"{neighbours[1]} nearest neighbours", MEASURES["accuracy"]
@@ -53,7 +49,7 @@ def metric_title(metric: str) -> tuple[str, str]:
 
 
 def title(runs: Sequence[FinishedRun]) -> str:
-    """Return what was trained on what."""
+    """Return which model was trained on which data."""
     trained = "; ".join(dict.fromkeys(_trained(run.record) for run in runs))
     return trained if len(runs) == 1 else f"{len(runs)} runs: {trained}"
 
@@ -74,12 +70,12 @@ def _trained(record: RunRecord) -> str:
 
 
 def outcome(record: RunRecord) -> list[str]:
-    """Return the run's figures, the sets where the lexical baseline is better, the kept step."""
+    """Return the main figure, the sets on which the lexical baseline wins, and the kept step."""
     return [*_figures(record), *not_beaten(record), _kept(record)]
 
 
 def _figures(record: RunRecord) -> list[str]:
-    """Return the line of the metric that chose the step, that of held-out texts, or the first."""
+    """Return a line on the metric that selected the checkpoint, or on the first one."""
     wanted = (record.settings.get("metric_for_best_model"), *record.trained)
     metric = next((metric for metric in wanted if metric in record.trained), None)
     if metric is None:

@@ -1,8 +1,7 @@
-"""The page of a run (its ``report.html``) or of several side by side: settings, curves, tables and
-similarities.
+"""Write the page of a run, its ``report.html``, or of several: settings, tables and pictures.
 
-It is one file with its pictures inside: it loads nothing, runs no script and opens offline. It
-knows no task: what a task measured comes as tables. Needs the ``plots`` extra.
+The page is a single file with its pictures inside; it loads nothing, runs no script and opens
+offline. A task adds what it measured as tables. Needs the ``plots`` extra.
 """
 
 from __future__ import annotations
@@ -21,19 +20,31 @@ from dystress_text.analysis.runs import FinishedRun, differing, labels
 from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
 from dystress_text.io.atomic import write_text
-from dystress_text.training.presets import describe_row
 from dystress_text.training.run_folder import REPORT
 from dystress_text.training.run_record import BASE, Figures, RunRecord
 
 Table = list[list[str]]  # cells as text, the header first
-Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
-_SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "processes", "versions")
+Pictures = list[tuple[str, str, str]]  # description, caption or "", and the picture as a URI
+_ENVIRONMENT = (
+    "program",
+    "data",
+    "corpus",
+    "data_variants",
+    "steps",
+    "train_seconds",
+    "device",
+    "processes",
+    "versions",
+)
 
 
 def leave_report(folder: Path, render: Callable[[], str], shown: str = "the run") -> str:
-    """Write the page at the end of a run; return where it is, or why there is none.
+    """Write a page and return a line about it; an error becomes the line and fails no run.
 
-    The run must not fail for its page.
+    Args:
+        folder: of the run.
+        render: returns the page.
+        shown: what the page shows.
     """
     try:
         write_text(folder / REPORT, render())
@@ -49,10 +60,17 @@ def render_page(
     verdict: Sequence[str] = (),
     examples: Sequence[tuple[str, Pictures]] = (),
 ) -> str:
-    """Return the page of a run, or of several side by side, as HTML.
+    """Return the page of one or several runs as HTML.
 
-    Tables and pictures of examples have titles. The outcome of the run, or the verdict on several,
-    comes first. Notes are what a reader of the tables must know.
+    Args:
+        runs: to show.
+        tables: by title.
+        notes: on the tables.
+        verdict: on several runs, the first lines; a single run begins with its outcome.
+        examples: pictures by title.
+
+    Raises:
+        UserError: the extra ``plots`` is not installed, or a log is damaged.
     """
     require("plots", "a page")
     from jinja2 import StrictUndefined, Template
@@ -60,32 +78,34 @@ def render_page(
     from dystress_text.analysis import page_drawings
 
     names = labels(runs)
-    measured = ("Before and after training", results(runs, names))
-    tables = [*tables, measured]
     if len(runs) == 1:
-        tables = [measured, *tables[:-1]]
+        tables = [("Before and after training", results(runs[0].record)), *tables]
         verdict = outcome(runs[0].record)
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     form = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     page: str = form.render(
         title=title(runs),
         names=names,
-        summaries={run.configuration: _summary(run) for run in runs}.values(),
         tables=[(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]],
         galleries=[*examples, *page_drawings.galleries(runs)],
         notes=notes,
         verdict=verdict,
         differing=differing(runs),
         settings=[run.record.settings for run in runs],
-        surroundings=[_surroundings(run.record) for run in runs],
+        environment=[_environment(run.record) for run in runs],
     )
     # a file name may hold bytes that are not UTF-8
     return page.encode("utf-8", "backslashreplace").decode()
 
 
 def raster(pixels: NDArray[np.uint8], width: int) -> str:
-    """Return an image (height, width, 3) as a data URI, at most so wide and of 256 colours."""
-    from PIL import Image  # which comes with the extra
+    """Return an image as a data URI.
+
+    Args:
+        pixels: (height, width, 3).
+        width: the most that it may have; 256 colours are kept.
+    """
+    from PIL import Image  # comes with the extra
 
     image = Image.fromarray(pixels)
     image.thumbnail((width, width))
@@ -99,47 +119,29 @@ def data_uri(media_type: str, content: bytes) -> str:
     return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def _summary(run: FinishedRun) -> str:
-    record = run.record
-    seconds = record.train_seconds or 0
-    parts = [
-        f"{run.configuration}: {record.loss}",
-        f"{record.steps:,} steps in {seconds:,.0f} s",
-        str(record.device),
-    ]
-    row = describe_row(record.paper)
-    if row:
-        parts.append(f"preset of {row}")
-    return ", ".join(parts)
+def results(record: RunRecord) -> Table:
+    """Return a row for each metric: before and after training, and of the lexical baseline.
 
-
-def results(runs: Sequence[FinishedRun], names: Sequence[str]) -> Table:
-    """Return each metric of each run: before training, of the best pooler and of the run's own,
-    after it, and of the lexical baseline. A run alone has the metrics in lines.
+    Before training there are the best pooler and that of the run.
     """
-    metrics = dict.fromkeys(metric for run in runs for metric in run.record.trained)
-    rows = [["", *(": ".join(filter(None, metric_title(metric))) for metric in metrics)]]
-    for run, label in zip(runs, names, strict=True):
-        record = run.record
-        figures: dict[str, Figures] = {}
-        for pooler, untrained in record.untrained_best_and_own.items():
-            labels = {record.pooler: "untrained", BASE: BASE}
-            figures[labels.get(pooler, f"untrained, best pooler {pooler}")] = untrained
-        figures["trained"] = record.trained
-        if record.lexical:
-            figures["TF-IDF/BM25"] = record.lexical
-        for name, of_name in figures.items():
-            cells = [f"{of_name[metric]:.2f}" if metric in of_name else "-" for metric in metrics]
-            rows.append([name if len(runs) == 1 else f"{label}, {name}", *cells])
-    if len(runs) == 1:
-        return [list(column) for column in zip(*rows, strict=True)]
+    figures: dict[str, Figures] = {}
+    labels = {record.pooler: "untrained", BASE: BASE}
+    for pooler, untrained in record.untrained_best_and_own.items():
+        figures[labels.get(pooler, f"untrained, best pooler {pooler}")] = untrained
+    figures["trained"] = record.trained
+    if record.lexical:
+        figures["TF-IDF/BM25"] = record.lexical
+    rows = [["", *figures]]
+    for metric in record.trained:
+        cells = [f"{each[metric]:.2f}" if metric in each else "-" for each in figures.values()]
+        rows.append([": ".join(filter(None, metric_title(metric))), *cells])
     return rows
 
 
-def _surroundings(record: RunRecord) -> dict[str, Any]:
-    """Return what a run ran on, by names such as ``versions: torch``."""
+def _environment(record: RunRecord) -> dict[str, Any]:
+    """Return data, device and versions by names such as ``versions: torch``."""
     options: dict[str, Any] = {}
-    for key in _SURROUNDINGS:
+    for key in _ENVIRONMENT:
         value = getattr(record, key)
         if isinstance(value, Mapping):
             options |= {f"{key}: {name}": entry for name, entry in value.items()}

@@ -1,6 +1,4 @@
-"""The pictures of a run's page: 9 cm wide, so that one fills a phone's width and several stand side
-by side.
-"""
+"""Draw the pictures of a page, 9 cm wide: one fills the width of a phone."""
 
 from __future__ import annotations
 
@@ -13,22 +11,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dystress_text.analysis.outcome import MEASURES, metric_title
+from dystress_text.analysis.outcome import metric_title
 from dystress_text.analysis.page import Pictures, data_uri
 from dystress_text.analysis.plots import GREY, SIMILARITIES, STYLES, draw_losses, style
 from dystress_text.analysis.runs import FinishedRun, Line, labels
 from dystress_text.training.run_record import RunRecord
 
 WIDTH = 9 / 2.54  # inches
-Curves = Mapping[str, Mapping[int, float]]  # values by step, by what was measured
+Curves = Mapping[str, Mapping[int, float]]  # values by step, by metric
 Histograms = Mapping[str, Sequence[float]]  # counts over [-1, 1] by kind of pairs
 _NOT_DRAWN = {"step", "learning_rate", "samples_per_second"}
-_SCORED = {  # of pairs of a development set by their score
+_KINDS = {  # of pairs, by the name of a histogram; a development set is split at a score
     "random": ("random pairs", STYLES[3]),
     "others": ("pairs scored {:g} or less", STYLES[1]),
     "alike": ("pairs scored above {:g}", STYLES[0]),
-}
-_BATCHES = {
     "negatives": ("negatives", STYLES[1]),
     "gradient": ("gradient of the negatives", STYLES[3]),
     "positives": ("positives", STYLES[0]),
@@ -45,35 +41,30 @@ _FIGURES = {
 def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     """Return the pictures of a page by heading; a gallery may be empty."""
     logs = [run.similarities() for run in runs]
-    metrics = [_curves(run, run.metrics()) for run in runs]
-    steps = [_curves(run, log) for run, log in zip(runs, logs, strict=True)]
-    measured = {name for curves in metrics for name, curve in curves.items() if len(curve) > 1}
-    titles = {
-        name: "\n".join(filter(None, metric_title(name)))
-        for name in sorted(measured - _NOT_DRAWN, key=_order)
-    }
+    metrics = [run.metrics() for run in runs]
+    curves = [
+        _curves(run, [*lines, *log]) for run, lines, log in zip(runs, metrics, logs, strict=True)
+    ]
+    logged = {name for lines in metrics for line in lines for name in line} - _NOT_DRAWN
+    measured = {name for name in logged if any(len(each.get(name, {})) > 1 for each in curves)}
+    titles = {name: "\n".join(filter(None, metric_title(name))) for name in sorted(measured)}
+    if any(logs):
+        titles |= _FIGURES
     pairs = _losses(runs)
     for run, log, label in zip(runs, logs, labels(runs), strict=True):
         caption = label if len(runs) > 1 else ""
         pairs += [(seen, caption, drawn) for seen, drawn in _similarities(run, log)]
-    return [
-        ("Over training", _over_steps(runs, metrics, titles)),
-        ("Similarities and temperature", pairs),
-        ("Pairs of each step", _over_steps(runs, steps, _FIGURES if any(logs) else {})),
+    drawn = [
+        (f"{metric} over the steps", "", _drawn(metric, title, runs, curves))
+        for metric, title in titles.items()
     ]
-
-
-def _order(metric: str) -> tuple[int, str]:
-    """Return the place of a metric on the page: by what it measures, then by its name."""
-    kinds = ["loss", *MEASURES]
-    kind = metric.rpartition("_")[2]
-    return kinds.index(kind) if kind in kinds else len(kinds), metric
+    return [("Over training", drawn), ("Similarities and temperature", pairs)]
 
 
 def _curves(run: FinishedRun, lines: Sequence[Line]) -> Curves:
-    """Return the curves of a log, from the figures of the run's own pooler before training on.
+    """Return the curves of logs, which begin with the figures before training.
 
-    A value that was not finite is None, which is drawn as a gap.
+    None stands for a value that was not finite and is drawn as a gap.
     """
     curves: dict[str, dict[int, float]] = {}
     untrained = {"step": 0, **run.record.untrained.get(run.record.pooler, {})}
@@ -83,17 +74,8 @@ def _curves(run: FinishedRun, lines: Sequence[Line]) -> Curves:
     return curves
 
 
-def _over_steps(
-    runs: Sequence[FinishedRun], curves: Sequence[Curves], titles: Mapping[str, str]
-) -> Pictures:
-    """Draw each metric with a line for each run; those of one configuration have one colour."""
-    return [
-        (f"{metric} over the steps", "", _drawn(metric, title, runs, curves))
-        for metric, title in titles.items()
-    ]
-
-
 def _drawn(metric: str, title: str, runs: Sequence[FinishedRun], curves: Sequence[Curves]) -> str:
+    """Draw a metric with a line for each run; runs of one configuration share the colour."""
     looks = dict(zip(dict.fromkeys(run.configuration for run in runs), cycle(STYLES)))
     with style():
         figure = Figure(figsize=(WIDTH, 2.1))
@@ -123,13 +105,13 @@ def _drawn(metric: str, title: str, runs: Sequence[FinishedRun], curves: Sequenc
 
 
 def _visible(name: str) -> str:
-    """Return a name for a legend: neither a formula nor hidden, as one with _ before it is."""
+    """Escape what Matplotlib would draw as a formula or leave out of a legend."""
     name = name.replace("$", r"\$")
     return f"./{name}" if name.startswith("_") else name
 
 
 def _mark(axes: Axes, record: RunRecord, metric: str, curve: Mapping[int, float]) -> None:
-    """Mark on the curve of a single run the step that was kept and the lexical baseline."""
+    """Mark the checkpoint that was kept and the lexical baseline on the curve of a single run."""
     axes.lines[0].set_label("this run")
     step = record.best_step or -1
     is_choice = record.settings.get("metric_for_best_model") == metric
@@ -151,38 +133,35 @@ def _losses(runs: Sequence[FinishedRun]) -> Pictures:
 
 
 def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]]:
-    """Draw the pairs of the development set, and those of the batches where they were logged."""
+    """Draw histograms of the pairs of the development set and of the logged batches."""
     pictures = []
     scored = run.record.similarities
     if scored:
-        above = scored.get("positive_above", 4.0)  # the usual bound on STS
-        kinds = {name: (label.format(above), look) for name, (label, look) in _SCORED.items()}
         times = [time for time in ("before", "after") if time in scored]
         panels = {f"{scored['set']}, {time} training": scored[time] for time in times}
         seen = "Similarities of scored pairs before and after training"
-        pictures.append((seen, _histograms(panels, kinds)))
+        pictures.append((seen, _histograms(panels, scored.get("positive_above", 4.0))))
     logged = [line["histograms"] for line in log if "histograms" in line]
     if logged:
         panels = {"first training batches": logged[0], "last training batches": logged[-1]}
         seen = "Similarities of the pairs of the first and the last training batches"
-        pictures.append((seen, _histograms(panels, _BATCHES)))
+        pictures.append((seen, _histograms(panels)))
     return pictures
 
 
-def _histograms(
-    panels: Mapping[str, Histograms], kinds: Mapping[str, tuple[str, tuple[str, object]]]
-) -> str:
-    """Draw a panel for each title."""
+def _histograms(panels: Mapping[str, Histograms], score: float = 0.0) -> str:
+    """Draw histograms, a panel for each title."""
     with style():
         figure = Figure(figsize=(WIDTH, 0.5 + 1.25 * len(panels)))
         grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (title, histograms) in zip(grid, panels.items(), strict=True):
-            for name, (label, (colour, line)) in kinds.items():
+            for name in [kind for kind in _KINDS if kind in histograms]:
+                label, (colour, line) = _KINDS[name]
                 counts = np.array(histograms[name])
                 density = counts * len(counts) / (2 * max(counts.sum(), 1e-12))
                 edges = np.linspace(-1, 1, len(counts) + 1)
                 look = {"color": colour, "linestyle": line, "linewidth": 1.4}
-                axes.stairs(density, edges, label=label, **look)
+                axes.stairs(density, edges, label=label.format(score), **look)
             axes.set(ylabel="density", title=title)
             axes.set(xlabel="cosine similarity s", xlim=(-1, 1), xticks=SIMILARITIES)
             axes.label_outer()
@@ -191,12 +170,12 @@ def _histograms(
 
 
 def _legend(figure: Figure, axes: Axes, columns: int = 1) -> None:
-    """Add one legend for panels that share their lines, below the figure."""
+    """Add one legend below the figure."""
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
 
 
 def picture(figure: Figure) -> str:
-    """Return a figure as a URI that holds it."""
+    """Return a figure as a data URI."""
     with io.BytesIO() as drawn:
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         return data_uri("image/svg+xml", drawn.getvalue())

@@ -1,4 +1,4 @@
-"""The common style of all figures, and the picture of a loss. Needs the ``plots`` extra."""
+"""Draw losses, in the common style of all figures. Needs the ``plots`` extra."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from dystress_text.analysis.runs import FinishedRun
 from dystress_text.losses.objectives import Objective
 
-# a colour-blind-safe palette, and line styles so that print in grey still tells the curves apart
+# a colour-blind-safe palette; line styles distinguish the curves in grey print
 STYLES = [
     ("#0072b2", "-"),
     ("#d55e00", "--"),
@@ -29,7 +29,7 @@ GREY = "#8c8c8c"
 
 
 def style() -> AbstractContextManager[None]:
-    """Text sizes (from 7 points), grid and layout of all figures, in a context."""
+    """Return a context with the text sizes, grid and layout of all figures."""
     return matplotlib.style.context(Path(__file__).with_name("figures.mplstyle"))
 
 

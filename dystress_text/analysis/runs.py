@@ -1,6 +1,4 @@
-"""Finished runs of text or images: their records, their curves, and which of them can stand side by
-side.
-"""
+"""Read finished runs of text or images, and group them by configuration."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ class FinishedRun:
 
     @property
     def configuration(self) -> str:
-        """The folder's name without the seed, or the loss where the folder is named by it."""
+        """The folder's name without the seed, or the loss if the folder is named after it."""
         name, _, seed = self.folder.name.rpartition("-seed-")
         if not (seed.isdigit() and name):
             name = self.folder.name
@@ -48,17 +46,15 @@ class FinishedRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The options that make the configuration."""
+        """The options that define the configuration."""
         free = {*CONFIGURATION_FREE, "seed"}
         return {name: value for name, value in self.record.settings.items() if name not in free}
 
     @cached_property
     def loss(self) -> Objective | None:
-        """The loss before the first step; None where the user's own class or one of images is not
-        loaded here.
-        """
+        """The loss before the first step; None if its class is not loaded here."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # training has said that a logit falls
+            warnings.simplefilter("ignore")  # training has given the warning
             try:
                 return loss(self.record.loss)
             except LossError:
@@ -66,7 +62,7 @@ class FinishedRun:
 
     @property
     def temperature(self) -> Temperature | None:
-        """The temperature of the trained model; None without one."""
+        """The temperature of the trained model; None if the loss has none."""
         learned = self.record.learned_temperature
         if isinstance(self.loss, SigLIPLoss):
             return self.loss.replace(**learned).temperature
@@ -88,7 +84,7 @@ class FinishedRun:
         return list(run_folder.read_steps(self.folder / run_folder.LOG))
 
     def similarities(self) -> list[Line]:
-        """The lines of the log of similarities; none without --log_similarity."""
+        """The lines of the similarity log; none without --log_similarity."""
         log = self.folder / run_folder.SIMILARITY_LOG
         return list(run_folder.read_steps(log)) if log.is_file() else []
 
@@ -97,14 +93,19 @@ R = TypeVar("R", bound=FinishedRun)
 
 
 def as_folder(loss: str) -> str:
-    """Return the name of a configuration's folder; it holds no brackets and blanks."""
+    """Return a loss without brackets and blanks, as the name of a folder."""
     return re.sub(r"[^\w.=+]+", "-", loss).strip("-")
 
 
 def baselines_named(given: Sequence[str], losses: Mapping[str, str]) -> list[str]:
-    """Return the configurations that ``--baseline`` names, as shown, by folder or by loss.
+    """Return the configurations that ``--baseline`` names.
 
-    ``losses`` has the loss of each configuration.
+    Args:
+        given: names as the tables show them, folders or losses.
+        losses: the loss of each configuration.
+
+    Raises:
+        ParameterError: nothing has that name.
     """
     names = []
     for wanted in given:
@@ -118,7 +119,15 @@ def baselines_named(given: Sequence[str], losses: Mapping[str, str]) -> list[str
 def read_finished(
     folders: Iterable[Path], programs: Sequence[str] = run_folder.PROGRAMS
 ) -> tuple[list[FinishedRun], list[str]]:
-    """Return the finished runs of these programs, and the names of the others."""
+    """Return finished runs and the names of unfinished ones.
+
+    Args:
+        folders: runs, or folders of runs.
+        programs: that may have written them.
+
+    Raises:
+        UserError: there is no finished run, or another program has written one.
+    """
     runs = []
     unfinished = []
     for folder in run_folder.run_folders(folders):
@@ -136,7 +145,11 @@ def read_finished(
 
 
 def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
-    """Return the runs of each configuration; refuse two with one seed, or with other settings."""
+    """Return the runs of each configuration.
+
+    Raises:
+        UserError: two runs of a configuration have the same seed or different settings.
+    """
     configurations: dict[str, list[R]] = {}
     for run in runs:
         others = configurations.setdefault(run.configuration, [])
@@ -152,25 +165,23 @@ def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
 
 
 def differing(runs: Sequence[FinishedRun], but: Collection[str] = ()) -> list[str]:
-    """Return the settings in which runs differ, apart from seed, folders and those in ``but``."""
+    """Return the settings in which runs differ, except seed, folders and those in ``but``."""
     return [name for name in differing_keys([run.settings for run in runs]) if name not in but]
 
 
 def differing_keys(options: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys whose values differ; a missing value is None."""
+    """Return the keys whose values differ; a missing value counts as None."""
     keys = dict.fromkeys(key for each in options for key in each)
     return [key for key in keys if any(each.get(key) != options[0].get(key) for each in options)]
 
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:
-    """Return a name for each run, which no other one has."""
+    """Return a unique name for each run."""
     configurations = [run.configuration for run in runs]
-    names = [
-        run.configuration
-        if configurations.count(run.configuration) == 1
-        else f"{run.configuration}, seed {run.seed}"
-        for run in runs
-    ]
+    names = []
+    for run in runs:
+        name = run.configuration
+        names.append(name if configurations.count(name) == 1 else f"{name}, seed {run.seed}")
     folders = [run.folder.name for run in runs]
     return [
         folder if names.count(name) > 1 else name

@@ -1,6 +1,4 @@
-"""Train and evaluate many configurations with several seeds, each run in its own process and
-folder.
-"""
+"""Train and evaluate configurations with several seeds, each run in its own process."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ from dystress_text.training.run_folder import RECORD
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.run_state import finished_record, locked_folder
 
-UNTRAINED = "untrained"  # folder of the model that runs start from, and of its results
+UNTRAINED = "untrained"  # the folder of the initial model and its results
 SET_HERE = {
     "--output_dir",
     "--seed",
@@ -58,23 +56,59 @@ SET_HERE = {
 }
 
 
-# what each model is measured on: what the evaluation calls it, by option, name and checksum
+# what each model is measured on: the argument of the evaluation by option, name and checksum
 Sets = Mapping[tuple[str, str, str | None], str]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A model that is measured as the runs are, such as the untrained one."""
+class PlannedRun:
+    """A run of the sweep, done or not, or the untrained model, which is only evaluated.
 
-    folder: Path  # of the results
-    model: str  # what the evaluation calls it
-    suite: tuple[str, ...]  # options of all evaluations
+    Attributes:
+        folder: of the model and its results; its name has the configuration and the seed.
+        sets: what the model is measured on.
+        suite: options of all evaluations.
+        options: of the training program, without the folder; None for the untrained model.
+        weights: the checksum that results must have; None for any.
+    """
+
+    folder: Path
     sets: Sets
-    weights: str | None = None  # their checksum; None for any
+    suite: tuple[str, ...]
+    options: tuple[str, ...] | None = None
+    weights: str | None = None
 
     def commands(self) -> Iterator[list[str]]:
-        """Yield what is left to do, each step when those before it are done."""
-        # what a user measured with other options is no figure of the run
+        """Yield the commands that remain; each follows from the results of those before it."""
+        output = ["--output", str(self.folder / RESULTS)]
+        if self.options is not None:
+            output = []  # the evaluation writes into the folder of a run and updates its card
+            if not self.is_trained():
+                folder = (f"--output_dir={self.folder}", "--resume_from_checkpoint=auto")
+                yield [*_program("train"), *self.options, *folder]
+        missing = self._missing()
+        if missing:
+            yield [
+                *_program("senteval"),
+                "--model",
+                str(self.folder),
+                *output,
+                *self.suite,
+                *missing,
+            ]
+
+    def is_trained(self) -> bool:
+        """Return whether the folder holds this run, finished.
+
+        Raises:
+            UserError: it holds a run with other settings.
+        """
+        assert self.options is not None
+        return finished_record(self.folder, parse(self.options).asked()) is not None
+
+    def _missing(self) -> list[str]:
+        """Return the options that name what has not been measured."""
+        # a user may have evaluated the model with other options
         own = {**OWN_SETTINGS, "mode": "test"}
         measured = {
             ("tasks", each.task, None) if "/" in each.group else (each.group, each.task, each.data)
@@ -85,33 +119,15 @@ class Measured:
         for key, source in self.sets.items():
             if key not in measured:
                 missing.setdefault(f"--{key[0]}", []).append(source)
-        if missing:
-            named = [word for option, sources in missing.items() for word in (option, *sources)]
-            # a run's own folder is where its results lie, and its card shows them
-            output = str(self.folder / RESULTS)
-            to = () if isinstance(self, PlannedRun) else ("--output", output)
-            yield [*_program("senteval"), "--model", self.model, *to, *self.suite, *named]
-
-
-@dataclass(frozen=True)
-class PlannedRun(Measured):
-    """A run of the sweep, done or not; its folder is named by the configuration and the seed."""
-
-    options: tuple[str, ...] = ()  # of the training program, without the folder and resuming
-
-    def commands(self) -> Iterator[list[str]]:
-        if not self.is_trained():
-            folder = (f"--output_dir={self.folder}", "--resume_from_checkpoint=auto")
-            yield [*_program("train"), *self.options, *folder]
-        yield from super().commands()
-
-    def is_trained(self) -> bool:
-        """Whether the folder holds this run, finished; one with other settings is refused."""
-        return finished_record(self.folder, parse(self.options).asked()) is not None
+        return [word for option, sources in missing.items() for word in (option, *sources)]
 
 
 def sets_of(options: Any) -> Sets:
-    """Read what models will be measured on; look whether the files of the tasks are there."""
+    """Read the sets that models will be measured on.
+
+    Raises:
+        ParameterError: a file of a task is missing, or data are damaged.
+    """
     tasks = options.tasks
     if tasks is None:
         tasks = [] if options.pairs or options.retrieval else ["sts"]
@@ -120,8 +136,8 @@ def sets_of(options: Any) -> Sets:
     folder = suite_folder(options.suite, options.data_dir)
     for file in (folder / name for task in chosen for name in task.files):
         if not file.is_file() and not options.dry_run:
-            reason = f"no {file}; dystress prepare senteval gets it; --suite mini and --pairs "
-            raise ParameterError("data_dir", f"{reason}need none")
+            reason = f"no {file}: run dystress prepare senteval; --suite mini and --pairs "
+            raise ParameterError("data_dir", f"{reason}need no data")
     pairs = [read_scored_pairs(source, "pairs") for source in options.pairs]
     check_distinct("pairs", [each.name for each in pairs])
     sets: dict[tuple[str, str, str | None], str] = {}
@@ -140,9 +156,7 @@ def _program(name: str) -> list[str]:
 
 
 def configurations(options: Any) -> dict[str, list[str]]:
-    """Return options of the training program by the name of the configuration: presets, or losses
-    on top of one of them.
-    """
+    """Return the options of each configuration by its name: presets, or losses in one preset."""
     names = [name for table in options.table for name in TABLES[table]] + options.presets
     presets = {name: [f"--preset={name}"] for name in names}
     if not options.loss:
@@ -150,29 +164,37 @@ def configurations(options: Any) -> dict[str, list[str]]:
             raise UserError("nothing to run: name a --table, --presets, or a --loss")
         return presets
     if len(presets) > 1:
-        named = f"{len(presets)} are named: {', '.join(presets)}"
-        raise UserError(f"losses go on top of one preset, and {named}")
+        named = f"--presets has {', '.join(presets)}"
+        raise UserError(f"--loss changes the loss of one preset, but {named}")
     preset = [f"--preset={name}" for name in presets]
     found = {}
     for given in options.loss:
-        loss = parse([*preset, f"--loss={given}"]).text.loss  # in one spelling
+        loss = parse([*preset, f"--loss={given}"]).text.loss  # normalised
         found[as_folder(loss)] = [*preset, f"--loss={loss}"]
     return found
 
 
 def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
-    """Return the runs, seed by seed; check every command line before the first one starts."""
+    """Return the runs, seed by seed.
+
+    Args:
+        options: of the sweep.
+        extra: options of the training program.
+
+    Raises:
+        UserError: a command line is wrong, or configurations differ in more than the loss.
+    """
     own = {*SET_HERE, "--preset"} if options.table or options.presets else SET_HERE
     for argument in extra:
         if argument.split("=")[0] in own:
-            raise UserError(f"{argument}: not behind --, each run has its own")
+            raise UserError(f"{argument}: not allowed after --, the sweep sets it")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     planned = []
     compared = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
+        warnings.simplefilter("ignore")  # each run gives its own warnings
         named = configurations(options)
         for seed in dict.fromkeys(options.seeds):
             for name, own_options in named.items():
@@ -187,24 +209,21 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     away = differing([*compared.values()], {"loss"})
     if away and not options.different_settings:
         raise UserError(
-            f"{', '.join(named)} differ in more than the loss ({', '.join(away)}), so that no "
-            "difference between them is a temperature's; "
-            "--different_settings runs them all the same"
+            f"{', '.join(named)} differ in more than the loss ({', '.join(away)}); "
+            "--different_settings allows it"
         )
     sets = sets_of(options)
     suite: tuple[str, ...] = ("--suite", options.suite)
     if options.data_dir is not None:
         suite += ("--data_dir", options.data_dir)
-    return [
-        PlannedRun(folder, str(folder), suite, sets, options=run_options)
-        for folder, run_options in planned
-    ]
+    return [PlannedRun(folder, sets, suite, options=run_options) for folder, run_options in planned]
 
 
-def references(options: Any, runs: Sequence[PlannedRun]) -> Iterator[Measured]:
-    """Yield the model that the runs start from, which is saved.
+def initial_models(options: Any, runs: Sequence[PlannedRun]) -> Iterator[PlannedRun]:
+    """Save and yield the untrained models that the runs start from.
 
-    What a run would refuse before its first step is refused here.
+    Raises:
+        UserError: a run would be rejected before its first step.
     """
     if not any(True for run in runs for _ in run.commands()):
         return
@@ -212,13 +231,13 @@ def references(options: Any, runs: Sequence[PlannedRun]) -> Iterator[Measured]:
     for run in runs[:count]:
         name = UNTRAINED if count == 1 else f"{UNTRAINED}-{run.folder.name}"
         folder = options.output_dir / name
-        save_untrained(parse(run.options), folder)
+        save_untrained(parse(run.options or ()), folder)
         weights = load_model(str(folder), None)[1]["weights"]
-        yield Measured(folder, str(folder), run.suite, run.sets, weights)
+        yield PlannedRun(folder, run.sets, run.suite, weights=weights)
 
 
 def save_untrained(settings: RunSettings, folder: Path) -> None:
-    """Save the model that a run starts from, and check what the run would check."""
+    """Save the model that a run starts from, and check all that the run would check."""
     with restored_global_state(), quiet():
         text = training_text(settings.text)
         build_evaluators(settings.evaluation, settings.text.data_dir)
@@ -233,7 +252,7 @@ def save_untrained(settings: RunSettings, folder: Path) -> None:
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
-    """Run what is missing; return whether every run is trained and evaluated at the end."""
+    """Run what is missing; return whether every run is trained and evaluated."""
     runs = plan(options, extra)
     output: Path = options.output_dir
     if options.dry_run:
@@ -245,7 +264,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         logs.mkdir(exist_ok=True)
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         print(f"{count}, {options.jobs} at once, in {output}", flush=True)
-        failures = run_all([*references(options, runs), *runs], logs, options.jobs)
+        failures = run_all([*initial_models(options, runs), *runs], logs, options.jobs)
         done = [run.folder for run in runs if run.folder.name not in failures]
         if done:
             others = [
@@ -260,13 +279,13 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class _Runner:
-    """Trains and evaluates a run in processes of its own.
+    """Train and evaluate a run in processes of its own.
 
     Attributes:
         logs: folder of the processes' output.
         environment: of the processes.
-        signals: those that have asked the sweep to stop.
-        stopped: why nothing more is started: what fails before any run has begun fails all.
+        signals: those that the sweep has received.
+        stopped: the run that failed before any other had begun; nothing more is started then.
     """
 
     logs: Path
@@ -274,8 +293,8 @@ class _Runner:
     signals: list[int]
     stopped: list[str] = field(default_factory=list)
 
-    def __call__(self, run: Measured | PlannedRun) -> str:
-        """Return why the run failed; empty where it did not."""
+    def __call__(self, run: PlannedRun) -> str:
+        """Return why the run failed; "" if it did not."""
         name = run.folder.name
         reason = ""
         with (self.logs / f"{name}.log").open("a+", encoding="utf-8") as log:
@@ -308,23 +327,23 @@ class _Runner:
         return reason
 
     def _wait_until_free(self, folder: Path) -> None:
-        """Wait for a run that a killed sweep has started: it goes on without it."""
-        told = False
+        """Wait for a run that a killed sweep has left behind."""
+        reported = False
         while not self.signals:
             try:
                 with locked(folder / LOCK):
                     return
             except UserError as error:
-                if not told:
+                if not reported:
                     print(f"{folder.name}: waiting, {error}", flush=True)
-                told = True
+                reported = True
                 time.sleep(1)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         while not self.signals:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(timeout=1)
-        print("stopping a run, which saves what it has", flush=True)
+        print("stopping a run, which saves its state", flush=True)
         process.terminate()
         return process.wait()
 
@@ -336,10 +355,19 @@ def _error_in(log: str) -> str:
     return (errors or lines or [""])[-1]
 
 
-def run_all(runs: Sequence[Measured | PlannedRun], logs: Path, at_once: int) -> dict[str, str]:
-    """Train and evaluate runs, so many at once, and return why some failed, by name.
+def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, str]:
+    """Train and evaluate runs; return why some failed, by name.
 
-    SIGTERM and Ctrl-C reach the processes, which save what they have and are waited for.
+    SIGTERM and Ctrl-C stop the processes, which save their state first.
+
+    Args:
+        runs: in order.
+        logs: folder of the processes' output.
+        at_once: the number of processes.
+
+    Raises:
+        Interrupted: by a signal.
+        UserError: a run failed before any other had begun.
     """
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -360,10 +388,10 @@ def run_all(runs: Sequence[Measured | PlannedRun], logs: Path, at_once: int) -> 
     if signals:
         raise Interrupted(
             signals[0],
-            f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there",
+            f"stopped by {signal.Signals(signals[0]).name}; the same command continues",
         )
     if runner.stopped:
         raise UserError(
-            f"{runner.stopped[0]} failed before any run had begun; no other was started"
+            f"{runner.stopped[0]} failed before any run had begun; no other one was started"
         )
     return {run.folder.name: reason for run, reason in zip(runs, reasons, strict=True) if reason}

@@ -1,6 +1,4 @@
-"""Tables of a sweep: mean and deviation over seeds, the paper's figures, tests against constants,
-and notes on them.
-"""
+"""Tables of runs: mean and deviation over seeds, the paper's figures, and paired differences."""
 
 from __future__ import annotations
 
@@ -13,7 +11,6 @@ from pathlib import Path
 
 from dystress_text.analysis.page import Table
 from dystress_text.analysis.runs import (
-    FinishedRun,
     baselines_named,
     by_configuration,
     differing,
@@ -21,21 +18,17 @@ from dystress_text.analysis.runs import (
 )
 from dystress_text.analysis.text_runs import TRAINING, Evaluated, TextRun
 from dystress_text.cli import text_table
-from dystress_text.config.arguments import parse
-from dystress_text.config.paper import ROWS, PaperRow
 from dystress_text.config.presets import PRESETS
-from dystress_text.data.texts import WIKI1M
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
 from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.evaluation.statistics import Difference, holm, paired, spread
-from dystress_text.training.run_record import RunRecord
 
 _TITLES = {
     TRAINING: "Development set, by the model that was kept",
     "retrieval": "Search x 100",
     "pairs": "Own pairs, Spearman x 100",
 }
-_STYLES = {  # heading of a table, and what stands before a note
+_STYLES = {  # the heading of a table, and the prefix of a note
     "text": ("{}\n\n", ""),
     "markdown": ("## {}\n\n", "- "),
     "latex": ("% {}\n", "% "),
@@ -53,12 +46,19 @@ _STATISTICS = (
 
 @dataclass(frozen=True)
 class Group:
-    """Figures that stand in one table."""
+    """The columns of one table.
 
-    key: str  # of a run's figures
+    Attributes:
+        key: of a run's figures, such as ``senteval/sts``.
+        title: of the table.
+        tasks: in order.
+        mean: the column of their average; "" for none.
+    """
+
+    key: str
     title: str
-    tasks: tuple[str, ...]  # in order
-    mean: str = ""  # the column of their average; "" for none
+    tasks: tuple[str, ...]
+    mean: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -66,31 +66,23 @@ class Group:
 
     @property
     def headlines(self) -> list[str]:
-        """The columns that comparisons are about: the average, or each set in its first metric."""
+        """The columns that are compared: the average, or each set in its first metric."""
         if self.mean:
             return [self.mean]
         first = METRICS[0] if self.key == "retrieval" else ""
         return [task for task in self.tasks if task.endswith(first)]
 
     def row(self, figures: Mapping[str, Row]) -> Row:
-        """Return a line of the table from the figures of a run or model by group."""
+        """Return a row of the table from figures by group."""
         found = figures.get(self.key, {})
         row: Row = {task: found.get(task) for task in self.tasks}
         if self.mean:
             row[self.mean] = average(row)
         return row
 
-    def paper(self, run: TextRun) -> tuple[str, Row] | None:
-        """Return the name of the paper's row for the run, and its figures over the same tasks."""
-        suite, _, kind = self.key.partition("/")
-        published = paper_row(run)
-        if published is None or suite != "senteval" or kind not in TASKS:
-            return None
-        return published.name, self.row({self.key: published.figures(kind)})
-
 
 def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
-    """Return the tables that these have figures for."""
+    """Return the tables that runs and models have figures for."""
     tasks: dict[str, dict[str, None]] = {}
     for run in runs:
         for key, row in run.figures.items():
@@ -111,20 +103,8 @@ def _group(key: str, tasks: list[str]) -> Group:
     return Group(key, GROUPS[kind], tuple(tasks), mean)
 
 
-def paper_row(run: TextRun) -> PaperRow | None:
-    """Return the row of the paper's table for a run that has its encoder, data and loss."""
-    settings = run.record.settings
-    encoder = Path(settings.get("model_name_or_path") or "").name
-    trained_on = [Path(file).name for file in run.record.train_files] or [WIKI1M]
-    if encoder != PRESETS["paper"].settings["model_name_or_path"]:
-        return None
-    if trained_on != [WIKI1M] or run.variants:
-        return None
-    return next((row for row in ROWS if row.loss == run.record.loss), None)
-
-
 def unlike(key: str, tasks: Sequence[str], runs: Sequence[TextRun | Evaluated]) -> str:
-    """Return how the measurements of one figure differ, and of which; empty where they do not."""
+    """Return how evaluations of the same tasks differ; "" if they do not."""
     differs: dict[str, list[str]] = {}
     for task in tasks:
         measured = [run for run in runs if task in run.figures.get(key, {})]
@@ -136,17 +116,26 @@ def unlike(key: str, tasks: Sequence[str], runs: Sequence[TextRun | Evaluated]) 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A configuration against a baseline in a column of a group."""
+    """A configuration compared with a baseline in one column.
+
+    Attributes:
+        group: the table.
+        column: of the table.
+        name: of the configuration.
+        baseline: the name of another configuration.
+        difference: of the two, paired by seed.
+        obstacle: why they cannot be compared; "" if they can.
+    """
 
     group: Group
     column: str
     name: str
     baseline: str
     difference: Difference
-    obstacle: str  # why the difference says nothing; empty where it does
+    obstacle: str
 
     def summary(self) -> str:
-        """Return the difference with its interval and the flag, or why there is none."""
+        """Return the difference with its interval and the flag, or the obstacle."""
         names = f"{self.name} - {self.baseline}"
         if self.obstacle:
             return f"{names} not compared: {self.obstacle}"
@@ -159,26 +148,33 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """Runs by configuration, and which configurations are compared."""
+    """Runs by configuration, and their comparisons.
 
-    runs: Sequence[TextRun]  # finished ones
-    unfinished: Sequence[str] = ()  # names of the others
-    evaluated: Sequence[Evaluated] = ()  # models that are no runs, for the tables
-    baselines: Sequence[str] = ()  # configurations named by the user; empty for the ones that fit
+    Attributes:
+        runs: finished ones.
+        unfinished: names of the others.
+        evaluated: models without a run, for the tables.
+        baselines: configurations named by the user; empty for the default ones.
+    """
+
+    runs: Sequence[TextRun]
+    unfinished: Sequence[str] = ()
+    evaluated: Sequence[Evaluated] = ()
+    baselines: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        # runs that do not go together are refused here
+        # refuse contradictory runs at once
         losses = {name: runs[0].record.loss for name, runs in self.configurations.items()}
         object.__setattr__(self, "baselines", baselines_named(self.baselines, losses))
 
     @property
     def shown(self) -> list[TextRun | Evaluated]:
-        """All that have a line in a table."""
+        """All that have a row in a table."""
         return [*self.runs, *self.evaluated]
 
     @cached_property
     def configurations(self) -> dict[str, list[TextRun]]:
-        """The runs by configuration, the paper's rows in its order first."""
+        """The runs by configuration; the paper's rows come first, in its order."""
         found = by_configuration(self.runs)
         published = [name for name in PRESETS if name in found]
         others = sorted(found.keys() - PRESETS.keys())
@@ -187,9 +183,10 @@ class Comparisons:
     def baselines_of(self, name: str) -> list[str]:
         """Return the configurations that one is compared with.
 
-        They are those that the user named. Else they are constants whose runs differ from it in
-        the loss alone: the own loss of the preset that all have; else 0.05 (SimCSE's) and its own
-        tau_max, or all if there is neither, those of InfoNCE before those of other objectives.
+        Those that the user named come first. The default are constants whose runs differ in the
+        loss alone: the own loss of the preset that all runs share, or 0.05 (SimCSE's) and the
+        tau_max of the configuration, or all. Constants of InfoNCE precede those of other
+        objectives.
         """
         if self.baselines:
             return [baseline for baseline in self.baselines if baseline != name]
@@ -209,7 +206,7 @@ class Comparisons:
 
     @cached_property
     def presets_own(self) -> str:
-        """The configuration with the loss of the one preset that all have; "" without one."""
+        """The configuration with the loss of the preset that all runs share; "" without one."""
         presets = {str(run.record.settings.get("preset")) for run in self.runs}
         preset = PRESETS.get(presets.pop()) if len(presets) == 1 else None
         for name, runs in self.configurations.items():
@@ -227,9 +224,9 @@ class Comparisons:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Each configuration against its baselines in each headline, p corrected for all.
+        """Each configuration compared with its baselines; p is corrected for all comparisons.
 
-        The sets of training are left out: they chose the step that was kept.
+        Development sets of training are excluded because they chose the checkpoint.
         """
         pairs: list[tuple[str, str]] = []
         for name in self.configurations:
@@ -251,30 +248,33 @@ class Comparisons:
         ]
 
     def _obstacle(self, group: Group, column: str, *names: str) -> str:
-        """Return why configurations cannot be compared; empty where they can."""
+        """Return why configurations cannot be compared; "" if they can."""
         runs = [run for name in names for run in self.configurations[name]]
         tasks = group.tasks if column == group.mean else (column,)
         chose = [task for task in tasks if any(run.chose(task) for run in runs)]
         if chose:
-            return f"{', '.join(chose)} chose the step that was kept"
+            return f"{', '.join(chose)} selected the checkpoint"
         other = unlike(group.key, tasks, runs)
         return f"measured with {other}" if other else ""
 
     def by_seed(self, name: str, group: Group, column: str) -> dict[int, float]:
-        """Return a configuration's figures in a column."""
-        figures = {run.seed: group.row(run.figures)[column] for run in self.configurations[name]}
-        known = {seed: figure for seed, figure in figures.items() if figure is not None}
-        return {seed: figure for seed, figure in known.items() if math.isfinite(figure)}
+        """Return the finite figures of a configuration in a column, by seed."""
+        found = {}
+        for run in self.configurations[name]:
+            figure = group.row(run.figures)[column]
+            if figure is not None and math.isfinite(figure):
+                found[run.seed] = figure
+        return found
 
 
 def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, Table]]:
-    """Return the tables with their titles; ``but`` names a group to leave out."""
+    """Return the tables with their titles, without that of the group ``but``."""
     groups = groups_of(compared.shown)
     return [(group.title, _means(compared, group)) for group in groups if group.key != but]
 
 
 def _means(compared: Comparisons, group: Group) -> Table:
-    """Return mean and deviation of each figure, the paper's figure, and the difference."""
+    """Return mean and deviation of each figure, the paper's figure, and the gap."""
     lines = [["", *group.columns]]
     for model in compared.evaluated:
         if group.key in model.figures:
@@ -284,13 +284,15 @@ def _means(compared: Comparisons, group: Group) -> Table:
         found = [compared.by_seed(name, group, column) for column in group.columns]
         seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
         lines.append([f"{name}, {seeds}", *(_spread_cell(each, len(runs)) for each in found)])
-        published = group.paper(runs[0])
-        if published is None:
+        published = runs[0].paper_row
+        suite, _, kind = group.key.partition("/")
+        if published is None or suite != "senteval":
             continue
-        title, figures = published
-        lines.append([f"  paper: {title}", *(_cell(figure, "-") for figure in figures.values())])
-        gaps = map(_gap, found, figures.values())
-        lines.append(["  ours - paper", *gaps])
+        figures = group.row({group.key: published.figures(kind)})
+        lines.append(
+            [f"  paper: {published.name}", *(_cell(each, "-") for each in figures.values())]
+        )
+        lines.append(["  ours - paper", *map(_gap, found, figures.values())])
     return lines
 
 
@@ -312,7 +314,12 @@ def _gap(by_seed: Mapping[int, float], published: float | None) -> str:
 
 
 def render(compared: Comparisons, style: str) -> str:
-    """Return verdict, tables and notes as ``text``, ``markdown`` or ``latex``."""
+    """Return verdict, tables and notes as text.
+
+    Args:
+        compared: the runs.
+        style: ``text``, ``markdown`` or ``latex``.
+    """
     heading, note = _STYLES[style]
     parts = ["\n".join(note + line for line in verdict(compared))]
     for title, lines in sections(compared):
@@ -322,9 +329,10 @@ def render(compared: Comparisons, style: str) -> str:
 
 
 def verdict(compared: Comparisons) -> list[str]:
-    """Return which configuration is highest, and all differences with intervals and flags.
+    """Return the best configuration of each column, then all differences.
 
-    None for a configuration alone.
+    Returns:
+        The lines; none for a single configuration.
     """
     if len(compared.configurations) < 2:
         return []
@@ -338,14 +346,12 @@ def verdict(compared: Comparisons) -> list[str]:
         lines.insert(0, _NO_COMPARISON)
     away = compared.away(*compared.configurations)
     if away:
-        lines.append(f"Settings that differ besides the loss: {', '.join(away)}")
+        lines.append(f"Other settings that differ: {', '.join(away)}")
     return lines
 
 
 def _answer(compared: Comparisons, found: Sequence[Comparison]) -> list[str]:
-    """Return the lines of one column: the highest configuration with its smallest difference, the
-    models that are no runs, and the other differences.
-    """
+    """Return the best configuration with its smallest difference, then the other differences."""
     group, column, where = found[0].group, found[0].column, found[0].where
     tested = [each for each in found if not each.obstacle]
     if not tested:
@@ -364,18 +370,16 @@ def _answer(compared: Comparisons, found: Sequence[Comparison]) -> list[str]:
 
 
 def notes_of(compared: Comparisons) -> list[str]:
-    """Return what a reader of the tables must know: setups, variants, what does not compare."""
+    """Return notes on the tables: setups, variants of data, and what is not comparable."""
     setups: dict[str, list[str]] = {}
     for name, runs in compared.configurations.items():
         setups.setdefault(_setup(runs[0]), []).append(name)
     notes = [f"Setup of {', '.join(names)}: {setup}" for setup, names in setups.items()]
     groups = groups_of(compared.shown)
-    published = [run for run in compared.runs if any(group.paper(run) for group in groups)]
-    away = not_the_papers(published)
-    if away:
-        notes.append(f"Not the paper's setup: {', '.join(away)}")
+    differs = dict.fromkeys(run.record.paper.differs for run in compared.runs)
+    notes += [f"Not the paper's setup: {each}" for each in differs if each]
     variants = {variant for each in compared.shown for variant in each.variants}
-    notes += [f"Not the published data but a variant: {variant}" for variant in sorted(variants)]
+    notes += [f"Variant of the published data: {variant}" for variant in sorted(variants)]
     for group in groups:
         other = unlike(group.key, group.tasks, compared.shown)
         if other:
@@ -391,7 +395,7 @@ def notes_of(compared: Comparisons) -> list[str]:
     if any(each.difference.n > 1 for each in compared.comparisons):
         notes.append(_STATISTICS)
     if compared.unfinished:
-        notes.append(f"Not finished and left out: {', '.join(compared.unfinished)}")
+        notes.append(f"Excluded, not finished: {', '.join(compared.unfinished)}")
     return notes
 
 
@@ -405,14 +409,3 @@ def _setup(run: TextRun) -> str:
         f"learning rate {settings['learning_rate']:g}, {corpus['sentences']:,} sentences "
         f"(sha256 {corpus['sha256'][:12]}), {run.record.device}"
     )
-
-
-def not_the_papers(runs: Sequence[TextRun]) -> list[str]:
-    """Return the settings, apart from the loss, that are not those of the paper's text runs."""
-    paper = FinishedRun(Path(), RunRecord(settings=parse(["--preset=paper"]).options()))
-    # mlp_only_train is the paper's unless it is switched off; the setup says the precision
-    ignored = {"loss", "eval_steps", "mixed_precision", "mlp_only_train"}
-    away = differing([paper, *runs], ignored)
-    if any(run.settings.get("mlp_only_train") is False for run in runs):
-        away.append("mlp_only_train")
-    return away

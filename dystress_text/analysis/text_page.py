@@ -1,4 +1,4 @@
-"""The pages of text runs: the tables of the evaluations, and what random pairs reach."""
+"""Write the pages of text runs, with the tables of their evaluations."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from dystress_text.finetuning import holdout
 
 
 def leave_text_report(folder: Path) -> str:
-    """Write the ``report.html`` of a finished text run; return where it is, or why it is not."""
+    """Write the ``report.html`` of a finished text run; return a line about it."""
     return leave_report(folder, lambda: text_page(Comparisons(*read_text_runs([folder]))))
 
 
 def text_page(compared: Comparisons) -> str:
-    """Return the page of text runs, alone or side by side, as HTML."""
+    """Return the page of one or several text runs as HTML.
+
+    Raises:
+        UserError: there is no run.
+    """
     if not compared.runs:
-        raise UserError(
-            "a page shows runs, and there is none: --format text has the figures of the models"
-        )
+        raise UserError("an HTML page needs a run: --format text shows the figures of models")
     records = [run.record for run in compared.runs]
     alone = len(records) == 1
-    # the page of a single run has another table for what its training measured
+    # the page of a single run has its own table of what training measured
     tables = sections(compared, but=TRAINING if alone else None)
     held = records[0].held_out
     if alone and held is not None:

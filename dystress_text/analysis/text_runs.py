@@ -1,9 +1,7 @@
-"""Finished runs of text with what was measured on the test sets: from their folders, or from a file
-of runs.
+"""Read finished text runs and evaluated models with their figures.
 
-A model that is no run, such as the untrained one, has the results of its evaluations alone. A file
-of runs has a line of JSON for each, with what tables need of it: ``dystress report sweep/ --format
-jsonl``.
+They come from folders, from result files, or from a file of runs: a line of JSON for each run, as
+``dystress report sweep/ --format jsonl`` prints it.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.analysis.runs import FinishedRun, read_finished
+from dystress_text.config.paper import ROWS, PaperRow
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import (
     MINI_TRANSFER_TASKS,
@@ -48,13 +47,19 @@ _KEPT = ("loss", "steps", "train_seconds", "device", "paper")
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A model that is no run of the training program, with its figures."""
+    """A model without a run, such as the untrained one, with its figures.
 
-    name: str  # of the model, with its pooler where the evaluation was told one
-    # by group (``training``, ``retrieval``, or suite and kind, as in ``senteval/sts``), then task
+    Attributes:
+        name: of the model, with the pooler that the evaluation was given.
+        figures: by group (``training``, ``retrieval``, or suite and kind, such as
+            ``senteval/sts``), then by task.
+        variants: of the published data.
+        measured: the data, mode and precision of each figure, by group and task.
+    """
+
+    name: str
     figures: Mapping[str, Row]
-    variants: Sequence[str] = ()  # what the data were, if they were not the published ones
-    # how, by group and task: on which data, in which mode and so on
+    variants: Sequence[str] = ()
     measured: Measured = field(default_factory=dict)
 
     def line(self) -> str:
@@ -64,14 +69,22 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class TextRun(FinishedRun):
-    """A finished run of text with its figures, as those of :class:`Evaluated`."""
+    """A finished text run with its figures, as in :class:`Evaluated`."""
 
     figures: Mapping[str, Row]
     variants: Sequence[str] = ()
     measured: Measured = field(default_factory=dict)
 
+    @property
+    def paper_row(self) -> PaperRow | None:
+        """The row of the paper's table that the run repeats; None for other settings or data."""
+        paper = self.record.paper
+        if paper.differs or self.variants:
+            return None
+        return next((row for row in ROWS if row.title in paper.rows), None)
+
     def chose(self, column: str) -> bool:
-        """Whether the set of a column may have chosen the step that was kept."""
+        """Return whether the set of a column may have selected the checkpoint."""
         metrics = list(self.figures[TRAINING])
         chosen = self.record.settings.get("metric_for_best_model")
         choosing = [chosen] if chosen else metrics[:1]
@@ -85,21 +98,27 @@ class TextRun(FinishedRun):
         """Return the run as a line of a file of runs."""
         record = self.record.to_json()
         kept = {name: record[name] for name in _KEPT if name in record}
-        chosen = self.record.settings.get("metric_for_best_model")
-        preset = self.record.settings.get("preset")
-        more = {"seed": self.seed, "metric_for_best_model": chosen, "preset": preset}
-        kept["settings"] = {**self.settings, **more}
+        settings = self.record.settings
+        more = ("seed", "metric_for_best_model", "preset")
+        kept["settings"] = {**self.settings, **{name: settings.get(name) for name in more}}
         kept["corpus"] = {name: self.record.corpus[name] for name in ("sentences", "sha256")}
         evaluated = Evaluated(self.folder.name, self.figures, self.variants, self.measured)
         return json.dumps({**kept, **vars(evaluated)})
 
 
 def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], list[Evaluated]]:
-    """Read finished runs of text, the names of unfinished ones, and models that are no runs.
+    """Read finished text runs, the names of unfinished ones, and models without a run.
 
-    A place is a run, an evaluated model, a folder of both, or a file of runs or results
-    (``.jsonl``). Models inside a run's folder are parts of the run. One of
-    the models is the lexical baseline, where the runs' results have its figures.
+    Args:
+        places: runs, evaluated models, folders of both, or files of runs or results (``.jsonl``).
+            Models inside the folder of a run belong to it.
+
+    Returns:
+        The runs, the names of unfinished ones, and the models. One of these is the lexical
+        baseline if the results of the runs have its figures.
+
+    Raises:
+        UserError: a place holds no run and no model, or a file is damaged.
     """
     lines: list[TextRun | Evaluated] = []
     folders: list[Path] = []
@@ -107,10 +126,6 @@ def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], li
         if place.suffix == ".jsonl":
             lines += _of_file(place)
             continue
-        if place.suffix == ".json":
-            raise UserError(
-                f"{place}: result files of 0.2 are not read; run dystress senteval again"
-            )
         models = _models_in(place)
         lines += models
         if not models or any(place.glob(f"*/{RECORD}")):
@@ -146,7 +161,7 @@ def _of_file(file: Path) -> list[TextRun | Evaluated]:
 
 
 def _models_in(place: Path) -> list[Evaluated]:
-    """Return the evaluated models in a folder or the folders in it, apart from runs."""
+    """Return the evaluated models in a folder or the folders in it, without runs."""
     if not place.is_dir() or (place / RECORD).is_file():
         return []
     inner = [folder for folder in sorted(place.iterdir()) if folder.is_dir()]
@@ -184,8 +199,9 @@ def _with_figures(run: FinishedRun) -> TextRun:
 
 
 def _evaluated(name: str, results: Sequence[Result]) -> Evaluated:
-    """Return the figures of the weights that were evaluated last; the test mode precedes the fast
-    one.
+    """Return the figures of the weights that were evaluated last.
+
+    The test mode takes precedence over the fast one.
     """
     current = [each for each in results if each.weights == results[-1].weights]
     current = [each for each in current if each.kind != "geometry"]

@@ -1,12 +1,11 @@
-"""What a temperature rule amounted to on the data of a run: the nearest constant, and how near it
-is. Or its picture.
+"""Find the constant temperature that the loss of a run amounts to, or draw losses.
 
-    dystress audit out/            # of a run of text or images with --log_similarity
+    dystress audit out/            # a run of text or images with --log_similarity
     dystress audit "dcl(cosine(0.1, 0.2))" "dcl(0.1)" --figure curve.png
 
-The first prints a sentence and a table, and writes ``audit.json`` into the run's folder. The second
-draws temperature and logit over the similarity of a pair.
-For a model and sentences without training: a run of a few steps at ``--learning_rate 1e-12``.
+The first command prints the audit and writes ``audit.json`` into the run's folder.
+The second one draws temperature and logit over the similarity of a pair. To audit a model and
+sentences without training, train a few steps with ``--learning_rate 1e-12``.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.cli.extras import require
-from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import write_json
 from dystress_text.training import run_folder
 
 
 def make_parser() -> OneLineParser:
-    """The program's options."""
+    """Return the parser of the program's options."""
     parser = OneLineParser("dystress audit", __doc__)
     help = "folder of a run with --log_similarity, or with --figure losses"
     parser.add_argument("runs", nargs="+", metavar="RUN", help=help)
@@ -40,14 +38,14 @@ def _draw(texts: list[str], file: Path) -> None:
     with style():
         figure = draw_losses(losses, (1, 2), (4.75, 2.2 + 0.15 * len(losses)))
         if figure is None:
-            raise UserError("no loss has a temperature that the similarity of a pair decides")
+            raise UserError("no loss has a temperature that depends on the similarity alone")
         figure.savefig(file)
     print(f"{file} shows the losses.")
 
 
 @program("dystress audit")
 def main(argv: list[str]) -> None:
-    """The program."""
+    """Run the program."""
     options = make_parser().parse_args(argv)
     if options.figure is not None:
         try:
@@ -55,10 +53,10 @@ def main(argv: list[str]) -> None:
         except (OSError, ValueError) as error:  # of the file, its ending, or a loss
             raise ParameterError("figure", reason_of(error)) from error
     if len(options.runs) > 1:
-        raise ParameterError("figure", "draws several; an audit is of one run")
+        raise ParameterError("figure", "required for several losses; an audit takes one run")
     folder = Path(options.runs[0])
-    # here, so that help does without torch
-    from dystress_text.analysis.audit import Audit, in_words, record_of, table, windows_of
+    # imported here because torch would slow down --help
+    from dystress_text.analysis.audit import audit_log, summary, to_json
 
     if run_folder.read_record(folder).get("program") not in run_folder.PROGRAMS:
         raise UserError(f"no run in {str(folder)!r}; --figure draws a loss")
@@ -66,13 +64,11 @@ def main(argv: list[str]) -> None:
     log = folder / run_folder.SIMILARITY_LOG
     if not log.is_file():
         raise UserError(f"{str(folder)!r} has no {log.name}: train with --log_similarity")
-    windows, negatives = windows_of(list(run_folder.read_steps(log)), log)
     data = "images" if record.program == run_folder.IMAGE_PROGRAM else "sentences"
-    audit = Audit(str(folder), record.loss, data, negatives, windows)
-    lines = [*in_words(audit), f"{audit.loss}: {audit.source}", lay_out(table(audit))]
-    print(*lines, sep="\n", flush=True)
+    audit = audit_log(list(run_folder.read_steps(log)), log, record.loss, data)
+    print(summary(audit), flush=True)
     try:
-        write_json(folder / run_folder.AUDIT, record_of(audit))
+        write_json(folder / run_folder.AUDIT, to_json(audit))
     except OSError as error:
         raise UserError(f"cannot write to {str(folder)!r}: {reason_of(error)}") from error
-    print(f"{folder / run_folder.AUDIT} has the figures.")
+    print(f"{folder / run_folder.AUDIT} holds the figures.")

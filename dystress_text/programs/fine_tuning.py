@@ -17,7 +17,6 @@ from sentence_transformers.base.evaluation import SentenceEvaluator
 
 from dystress_text.analysis.outcome import outcome
 from dystress_text.analysis.page import results
-from dystress_text.analysis.runs import FinishedRun
 from dystress_text.analysis.text_page import leave_text_report
 from dystress_text.cli.text_table import lay_out
 from dystress_text.config.settings import PROGRAM, RunSettings
@@ -79,9 +78,9 @@ class FinishedTraining:
         return "\n".join([trained, *outcome(record)[:3], f"in {self.folder}"])
 
     def _repr_html_(self) -> str:
-        """Return the lines of repr and a table of all metrics, for notebooks."""
-        run = FinishedRun(self.folder, RunRecord.from_json(self.record))
-        return f"<pre>{escape(repr(self))}</pre>{lay_out(results([run], ['']), 'html')}"
+        """Return the same and all figures, as a notebook shows them."""
+        figures = lay_out(results(RunRecord.from_json(self.record)), "html")
+        return f"<pre>{escape(repr(self))}</pre>{figures}"
 
     @property
     def evaluation(self) -> dict[str, float]:

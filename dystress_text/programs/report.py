@@ -1,17 +1,17 @@
-"""Tables of runs: mean and deviation over seeds, the paper's figures, and paired differences.
+"""Print tables of runs: mean and deviation over seeds, the paper's figures, paired differences.
 
     dystress report sweep/
     dystress report sweep/ --format latex > tables.tex
     dystress report sweep/ --format jsonl > runs.jsonl  # a line for each run, to report again
     dystress report out_a/ out_b/ --baseline out_b      # single runs
-    dystress report base/ out/                          # a model that is no run beside one
+    dystress report base/ out/                          # an evaluated model and a run
     # with curves, settings and similarities
     dystress report out_a/ out_b/ --format html > compare.html
 
-The first lines are the differences with intervals. They are paired by seed and corrected for their
-number; figures of other data are not compared. --baseline takes names as the tables show them, or
-losses. Without it a configuration is compared with constants of its setup: with the own loss of the
-preset that all have, or with 0.05 (SimCSE) and its own tau_max, or with every constant.
+The first lines are the differences with intervals, paired by seed and corrected for their number.
+Figures on different data are not compared. --baseline takes names as the tables show them, or
+losses. The default baselines are constants of the same setup: the loss of the preset that all runs
+share, or 0.05 (SimCSE) and the configuration's tau_max, or every constant.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from dystress_text.cli.command_line import OneLineParser, program
 
 
 def make_parser() -> OneLineParser:
-    """The program's options."""
+    """Return the parser of the program's options."""
     parser = OneLineParser("dystress report", __doc__)
     add = parser.add_argument
-    folders = "of a sweep, a run or an evaluated model; or a file of runs or results (.jsonl)"
+    folders = (
+        "folder of a sweep, a run or an evaluated model; or a file of runs or results (.jsonl)"
+    )
     add("folders", nargs="+", type=Path, metavar="FOLDER", help=folders)
     formats = (*text_table.FORMATS, "jsonl", "html")
     add(
         "--format",
         choices=formats,
         default="text",
-        help="of the tables (default text); html is a page",
+        help="format of the tables (default text); html is a page",
     )
     add(
         "--baseline",
@@ -47,9 +49,9 @@ def make_parser() -> OneLineParser:
 
 @program("dystress report")
 def main(argv: list[str]) -> None:
-    """The program."""
+    """Run the program."""
     options = make_parser().parse_args(argv)
-    # here, so that help and wrong options come at once
+    # imported here because torch would slow down --help
     from dystress_text.analysis.tables import Comparisons, render
     from dystress_text.analysis.text_page import text_page
     from dystress_text.analysis.text_runs import read_text_runs

@@ -1,5 +1,4 @@
-"""Train and evaluate many configurations with several seeds, each run in its own process and
-folder.
+"""Train and evaluate configurations with several seeds, each run in its own process and folder.
 
     # three temperatures on your own scored pairs and your own search
     dystress sweep --presets own-text --loss "dcl(0.05)" "dcl(0.1)" "dcl(0.2)" \\
@@ -8,12 +7,12 @@ folder.
     dystress sweep --table sts controls --seeds 0 1 2 --tasks all # and constants as their controls
     dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
 
-Losses go on top of the one preset that is named. The last lines say which configuration is higher,
-beside the untrained model and the lexical baseline (TF-IDF, BM25).
+Each --loss replaces the loss of the preset. The last lines compare the configurations with each
+other, the untrained model and the lexical baseline (TF-IDF, BM25).
 
-What follows -- goes to the training program. What all runs need is checked before the first one.
-The same command again runs what is missing and resumes runs that stopped. A run that fails does not
-stop the others, unless it is the first and fails before its first step; the exit code is then 1.
+Options after -- go to the training program. All data are checked before the first run. The same
+command again runs what is missing and resumes interrupted runs. A failed run does not stop the
+others, unless it is the first one and fails before its first step; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dystress_text.config.presets import TABLES
 
 
 def make_parser() -> OneLineParser:
-    """The program's options."""
+    """Return the parser of the program's options."""
     parser = OneLineParser("dystress sweep", __doc__)
     add = parser.add_argument_group("what to train").add_argument
     tables = "sts: the rows of the paper's table; controls: constants; rules: of other papers"
@@ -37,7 +36,13 @@ def make_parser() -> OneLineParser:
         metavar="NAME",
         help="presets by name: dystress train --list_presets",
     )
-    add("--loss", nargs="+", default=[], metavar="LOSS", help="losses, on top of one preset")
+    add(
+        "--loss",
+        nargs="+",
+        default=[],
+        metavar="LOSS",
+        help="losses that replace that of the preset",
+    )
     add(
         "--seeds",
         nargs="+",
@@ -45,7 +50,7 @@ def make_parser() -> OneLineParser:
         default=[0, 1, 2],
         help="of every configuration (default 0 1 2)",
     )
-    different = "take configurations that differ in more than the loss"
+    different = "allow configurations that differ in more than the loss"
     add("--different_settings", action="store_true", help=different)
     add = parser.add_argument_group("how").add_argument
     add(
@@ -61,9 +66,9 @@ def make_parser() -> OneLineParser:
         help="sts, transfer, all, names of tasks, or none; default sts, none with --pairs or "
         "--retrieval",
     )
-    pairs = "evaluate on scored pairs of your own, as dystress senteval does"
+    pairs = "evaluate on your own scored pairs, as dystress senteval does"
     add("--pairs", nargs="+", default=[], metavar="FILE", help=pairs)
-    search = "evaluate on search, in collections of your own"
+    search = "evaluate search in your own collections"
     add("--retrieval", nargs="+", default=[], type=Path, metavar="FOLDER", help=search)
     add(
         "--baseline",
@@ -78,21 +83,21 @@ def make_parser() -> OneLineParser:
         default="senteval",
         help="of the evaluation (default senteval)",
     )
-    add("--data_dir", help="where prepared data lie, for training and evaluation")
+    add("--data_dir", help="folder of prepared data, for training and evaluation")
     add(
         "--dry_run",
         action="store_true",
-        help="list the runs with their next commands, and do nothing",
+        help="list the runs with their next commands; run nothing",
     )
     return parser
 
 
 @program("dystress sweep")
 def main(argv: list[str]) -> bool:
-    """The program; whether every run is done."""
+    """Run the program; return whether every run is done."""
     cut = argv.index("--") if "--" in argv else len(argv)
     options = make_parser().parse_args(argv[:cut])
-    # here, so that help and wrong options come at once
+    # imported here because torch would slow down --help
     from dystress_text.analysis.sweep import sweep
 
     return sweep(options, argv[cut + 1 :])

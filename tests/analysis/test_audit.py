@@ -1,6 +1,4 @@
-"""The audit: the nearest constant against constants that are known, and the program on runs, models
-and bad input.
-"""
+"""The audit against known constants, and its program."""
 
 import copy
 import json
@@ -16,11 +14,9 @@ from sweep_runs import error_of, record_of
 from trainer_cases import make_task, run
 
 import dystress_text
-from dystress_text.analysis.audit import Audit, Window, in_words, windows_of
+from dystress_text.analysis.audit import Audit, audit_log, summary
 from dystress_text.config.arguments import parse
-from dystress_text.errors import UserError
 from dystress_text.losses import InfoNCELoss, diagnosis
-from dystress_text.losses.diagnosis import BINS
 from dystress_text.programs import audit
 from dystress_text.programs.train import main as train
 
@@ -34,130 +30,86 @@ def model(tiny_bert):
     return SentenceTransformer(modules=[transformer, Pooling(16)], device="cpu")
 
 
-@pytest.mark.parametrize("loss", [InfoNCELoss(0.0107), InfoNCELoss(0.0687), "ntxent(0.3)"])
-def test_the_nearest_constant_of_a_constant_is_itself(loss, model):
-    """Though it lies between those of the grid."""
+@pytest.mark.parametrize(
+    ("loss", "tau"),
+    [(InfoNCELoss(0.0107), 0.0107), (InfoNCELoss(0.0687), 0.0687), ("ntxent(0.3)", 0.3)],
+)
+def test_constant_between_grid_points(loss, tau, model):
     found = dystress_text.audit(model.eval(), make_sentences(120), loss, batch_size=60)
-    window = found.windows["all"]
-    assert window.tau == pytest.approx(float(str(loss).strip(")").partition("(")[2]), rel=0.01)
-    assert window.moved < 0.01
-    assert (found.negatives > 0, model.training) == (True, False)
+    assert found.tau == pytest.approx(tau, rel=0.01)
+    assert found.total_variation < 0.01
+    assert found.negatives > 0
+    assert not model.training
 
 
-def test_the_audit_of_a_model_is_that_of_a_run_that_learns_nothing(
-    tiny_run, tmp_path, text_file, capsys
-):
-    flags = [
-        *tiny_run,
-        "--pooler_type=avg",
-        f"--loss={COSINE}",
-        "--learning_rate=1e-12",
-        "--train_batch_size=50",
-    ]
-    assert (
-        train(
-            [
-                *flags,
-                "--eval_set=none",
-                "--max_steps=20",
-                "--log_similarity",
-                f"--output_dir={tmp_path}",
-            ]
-        )
-        == 0
-    )
+def test_model_and_run_agree(tiny_run, tmp_path, text_file):
+    """With a learning rate that changes nothing."""
+    flags = ["--pooler_type=avg", f"--loss={COSINE}", "--learning_rate=1e-12", "--eval_set=none"]
+    flags += ["--train_batch_size=50", "--max_steps=20", "--log_similarity"]
+    assert train([*tiny_run, *flags, f"--output_dir={tmp_path}"]) == 0
     assert audit.main([str(tmp_path)]) == 0
     record = json.loads((tmp_path / "audit.json").read_text())
     sentences = text_file.read_text().splitlines()
-    window = dystress_text.audit(str(tmp_path), sentences, COSINE, batch_size=50).windows["all"]
-    assert window.tau == pytest.approx(record["nearest_constant"], rel=0.03)
-    assert window.moved == pytest.approx(record["moved"], abs=0.01)
-    assert window.pull == pytest.approx(record["pull"], abs=0.05)
-    assert window.negative == pytest.approx(record["windows"]["all"]["negative"], abs=0.02)
+    found = dystress_text.audit(str(tmp_path), sentences, COSINE, batch_size=50)
+    assert found.tau == pytest.approx(record["tau"], rel=0.03)
+    assert found.total_variation == pytest.approx(record["total_variation"], abs=0.01)
+    assert found.gradient_ratio == pytest.approx(record["gradient_ratio"], abs=0.05)
+    assert found.negative == pytest.approx(record["negative"], abs=0.02)
 
 
-@pytest.mark.parametrize("loss", ["infonce(learned(0.05))", "siglip()"])
-def test_what_a_loss_learns_is_moved_to_the_device_of_the_model(loss, model, monkeypatch):
-    """For want of a GPU on the meta device, which cannot be read at the end."""
+def test_learned_loss_on_the_models_device(model, monkeypatch):
+    """The meta device stands in for a GPU; it cannot be read at the end."""
     leave_autocast_out(monkeypatch)
     monkeypatch.setattr(
         "transformers.masking_utils._ignore_bidirectional_mask_sdpa",
         lambda *_: False,
         raising=False,
     )
-    objective = dystress_text.loss(loss)
-    on_meta = copy.deepcopy(model).to("meta")
-    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
-        dystress_text.audit(on_meta, make_sentences(8), objective, batch_size=4)
-    assert next(objective.parameters()).device.type == "cpu"  # the caller's
+    objective = dystress_text.loss("siglip()")
+    with pytest.raises(NotImplementedError, match="meta"):
+        dystress_text.audit(copy.deepcopy(model).to("meta"), make_sentences(8), objective, 4)
+    assert next(objective.parameters()).device.type == "cpu"
 
 
-def test_what_a_model_cannot_be_audited_on_names_the_parameter(model):
-    for sentences, loss, message in (
-        (3, COSINE, "sentences: 3 fill no"),
-        (64, "infonce(cosine(0.03))", "tau_max"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            dystress_text.audit(model, make_sentences(sentences), loss)
+@pytest.mark.parametrize(
+    ("sentences", "loss", "name"),
+    [(3, COSINE, "sentences"), (64, "infonce(cosine(0.03))", "tau_max")],
+)
+def test_invalid_arguments(model, sentences, loss, name):
+    with pytest.raises(ValueError, match=name):
+        dystress_text.audit(model, make_sentences(sentences), loss)
 
 
-def part(step, tau, batches=10, rule=(0.25, 0.75)):
-    """A line whose distance is |log tau' / tau|, with the gradient in two bins."""
-    comparison = {
-        "batches": batches, "tau": TAUS.tolist(), "moved": np.abs(np.log(TAUS / tau)).tolist(), "pull": 0.9,
-        "first_bin": 30, "rule": list(rule), "constants": [[0.5, 0.5]] * len(TAUS),
-    }  # fmt: skip
+def part(step, tau, batches=10):
+    """A line whose distance is |log tau' / tau|, with the keys of 0.2."""
+    distances = np.abs(np.log(TAUS / tau)).tolist()
+    comparison = {"batches": batches, "tau": TAUS.tolist(), "moved": distances, "pull": 0.9}
+    histograms = {"negatives": [20, 30]}
     return {
         "step": step,
         "negative": step / 100,
-        "histograms": {"negatives": [20, 30]},
+        "histograms": histograms,
         "comparison": comparison,
     }
 
 
-def steps_of(windows):
-    return {name: window.steps for name, window in windows.items()}
-
-
-def test_windows_are_the_first_tenth_all_and_the_last_tenth_of_the_steps():
-    lines = [
-        line
-        for k in range(1, 21)
-        for line in ({"step": 5 * k - 1, "negative": 0.0}, part(5 * k, 0.02 + k / 500))
-    ]
-    windows, negatives = windows_of(lines, "log")
-    assert negatives == 1000
-    assert steps_of(windows) == {"first": (1, 10), "all": (1, 100), "last": (91, 100)}
-    assert windows["first"].tau == pytest.approx(0.023, rel=0.02)
-    assert windows["last"].tau == pytest.approx(0.059, rel=0.02)
-    assert windows["last"].negative == pytest.approx((0.95 + 1.0) / 4)
-    assert windows["all"].along_axis == pytest.approx(0.25)
-    assert windows["all"].rule[30:32] - windows["all"].constant[30:32] == pytest.approx(
-        [-0.25, 0.25]
-    )
-    lines = [part(step, 0.1, batches=0 if step == 100 else 10) for step in range(10, 101, 10)]
-    assert steps_of(windows_of(lines, "log")[0]) == {
-        "first": (1, 10),
-        "all": (1, 90),
-        "last": (81, 90),
-    }
-    with pytest.raises(UserError, match=r"^log compares no gradient of negatives with constants"):
-        windows_of([part(step, 0.1, batches=0) for step in (100, 200, 300, 400)], "log")
+def test_mean_over_a_log():
+    lines = [part(5, 0.05), {"step": 7, "negative": 0.0}, part(10, 0.05), part(15, 0.9, batches=0)]
+    found = audit_log(lines, "log", "infonce(0.05)", "sentences")
+    assert found.negatives == 150
+    assert found.tau == pytest.approx(0.05, rel=0.02)
+    assert found.gradient_ratio == pytest.approx(0.9)
+    assert found.negative == pytest.approx((0.05 + 0.0 + 0.1 + 0.15) / 4)
 
 
 @pytest.mark.parametrize(
-    ("moved", "pull", "words", "equivalent"),
-    [(0.018, 1, ["is the constant 0.0100 or less to within 1.8 %", "it is expected to train like it."], True),
-     (0.018, 1.5, ["it is not expected to train like it.", "positives is 1.50 times that of its negatives"], False),
-     (0.234, 1, ["is no constant: the nearest is 0.0100 or less, and 23.4 % of the gradient must be moved"], False)],
-)  # fmt: skip
-def test_words_and_verdict(moved, pull, words, equivalent):
-    shares = np.full(BINS, 1 / BINS)
-    window = Window((1, 200), 0.01, moved, pull, 0.3, TAUS, TAUS, shares, shares)
-    said = " ".join(in_words(Audit("out", "infonce(0.05)", "images", 999, {"all": window})))
-    assert said.startswith("On these images this rule is ")
-    assert [part for part in words if part not in said] == []
-    assert window.equivalent == equivalent
+    ("distance", "ratio", "equivalent"),
+    [(0.018, 1, True), (0.018, 1.5, False), (0.234, 1, False)],
+)
+def test_equivalence(distance, ratio, equivalent):
+    found = Audit("infonce(0.05)", "images", 999, 0.01, distance, ratio, 0.3, TAUS, TAUS)
+    assert found.equivalent == equivalent
+    assert f"{100 * distance:.1f} %" in summary(found)
 
 
 @pytest.fixture
@@ -170,92 +122,64 @@ def logged(tmp_path, corpus):
     return tmp_path
 
 
-def test_a_run_is_audited_into_its_folder(logged, capsys):
+def test_record_of_a_run(logged, capsys):
     assert audit.main([str(logged)]) == 0
     out, errors = capsys.readouterr()
     assert errors == ""
     record = json.loads((logged / "audit.json").read_text())
-    assert out.startswith(
-        f"On these sentences this rule is the constant {record['nearest_constant']:.4f} to within "
-    )
-    assert record["equivalent"] == (record["moved"] < 0.1 and abs(record["pull"] - 1) < 0.1)
+    assert f"{record['tau']:.4f}" in out
     lines = [json.loads(line) for line in (logged / "similarity.jsonl").read_text().splitlines()]
-    parts = [line["comparison"] for line in lines if "comparison" in line]
-    of_all = record["windows"]["all"]
-    assert of_all["taus"][20] == 0.1
-    assert of_all["moved_by_constant"][20] == pytest.approx(
-        np.mean([p["moved"][20] for p in parts]), abs=2e-5
-    )
-    assert of_all["negative"] == pytest.approx(
-        np.mean([line["negative"] for line in lines]), abs=1e-5
-    )
+    negatives = np.mean([line["negative"] for line in lines])
+    assert record["taus"][20] == 0.1
+    assert record["negative"] == pytest.approx(negatives, abs=1e-5)
 
 
-PARTS = """
-from dystress_text import ProfileTemperature, Reweighting
-
-class Quadratic(ProfileTemperature):
-    def shape(self, similarity):
-        return similarity.square()
-
-class Margin(Reweighting):
-    def positive_logit(self, similarity, tau):
-        return (similarity - 0.1) / tau
-"""
-
-
-def test_a_picture_has_the_temperature_and_logits_of_a_loss_of_ones_own(tmp_path, monkeypatch):
+def test_picture_of_losses(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own_parts.py").write_text(PARTS)
-    own = "infonce(own_parts.Margin(own_parts.Quadratic(0.05, 0.07)))"
     figures = []
     save = Figure.savefig
     monkeypatch.setattr(
         Figure, "savefig", lambda self, file: figures.append(self) or save(self, file)
     )
-    assert audit.main(["infonce(0.1)", own, "--figure", "own.png"]) == 0
+    losses = ["infonce(0.1)", "infonce(focal(cosine(0.05, 0.07), margin=0.3))"]
+    assert audit.main([*losses, "--figure", "own.png"]) == 0
     assert (tmp_path / "own.png").read_bytes().startswith(b"\x89PNG")
-    panels = figures[0].axes
-    (_, (s, tau)), (*_, (_, negative), (_, positive)) = (
-        [line.get_xydata().T for line in axes.lines] for axes in panels
-    )
-    assert (s[0], s[-1]) == (-1, 1)
-    assert tau == pytest.approx(0.05 + 0.02 * s**2)
-    assert positive == pytest.approx((s - 0.1) / tau)
-    assert negative == pytest.approx(s / tau)
+    of_tau, of_logit = figures[0].axes
+    s, tau = of_tau.lines[1].get_xydata().T
+    positive = of_logit.lines[-1].get_xydata()[:, 1]
+    assert tau == pytest.approx(0.06 + 0.01 * np.cos(np.pi * (1 + s)))
+    assert positive == pytest.approx(s**2 / tau)
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "name"),
     [
-        (["infonce(0.05)"], "no run in 'infonce(0.05)'; --figure draws a loss"),
-        (["a", "b"], "--figure: draws several; an audit is of one run"),
-        (["infonce(0.05", "--figure=a.png"], "--figure: infonce(0.05: "),
-        (["macl(0.05, 2, 0.8)", "--figure=a.png"], "no loss has a temperature that the similarity"),
-        (["infonce(0.05)", "--figure=a.xyz"], "--figure: Format 'xyz' is not supported"),
-        (["infonce(0.05)", "--figure=no/a.png"], "--figure: [Errno 2] No such file"),
+        (["infonce(0.05)"], "--figure"),
+        (["a", "b"], "--figure"),
+        (["infonce(0.05", "--figure=a.png"], "--figure"),
+        (["macl(0.05, 2, 0.8)", "--figure=a.png"], "temperature"),
+        (["infonce(0.05)", "--figure=a.xyz"], "--figure"),
+        (["infonce(0.05)", "--figure=no/a.png"], "--figure"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(argv, said, tmp_path, monkeypatch, capsys):
+def test_wrong_command_lines(argv, name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert said in error_of(capsys, *argv, main=audit.main)
+    assert name in error_of(capsys, *argv, main=audit.main)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_audited_is_one_line(logged, capsys):
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"step": 2, "histograms": {"negatives": [999]}, "comparison": {"batches": 3}},
+        {"step": 2, "histograms": {"negatives": [999]}},
+        None,
+    ],
+)
+def test_damaged_or_missing_logs(logged, line, capsys):
     log = logged / "similarity.jsonl"
-    line = json.loads(log.read_text().splitlines()[1])
-    for content, words, said in (
-        (None, [logged / "nothing"], "no run in"),
-        (None, [logged, "--no_such", "8"], "--no_such"),
-        (
-            {**line, "histograms": {"negatives": [999]}, "comparison": {"batches": 3}},
-            [logged],
-            "is damaged",
-        ),
-        ({"step": 2, "histograms": line["histograms"]}, [logged], "--log_similarity"),
-        ("", [logged], "has no similarity.jsonl: train with --log_similarity"),
-    ):
-        if content is not None:
-            log.write_text(json.dumps(content)) if content else log.unlink()
-        assert said in error_of(capsys, *words, main=audit.main)
+    if line is None:
+        log.unlink()
+    else:
+        log.write_text(json.dumps(line))
+    assert "similarity.jsonl" in error_of(capsys, logged, main=audit.main)

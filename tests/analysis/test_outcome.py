@@ -1,4 +1,4 @@
-"""The first lines of a page: figures, the interval of the gain, the step that was kept."""
+"""The outcome of a run: figures, the interval of the gain, and the kept step."""
 
 import re
 
@@ -25,15 +25,15 @@ def numbers(line):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_gain_on_held_out_texts_has_the_interval_of_a_t_test(seed):
+def test_gain_on_held_out_texts(seed):
     shares = [[0.1, 0.5, 0.4], [0.3, 0.4, 0.3]][seed]
     gains = 100 * np.random.default_rng(seed).choice([-1.0, 0.0, 1.0], 80, p=shares)
     held = {"gain": gains.mean(), "error": stats.sem(gains), "texts": 80, "neighbours": []}
     found = record(
         untrained={"cls": {METRIC: 20.0}},
         trained={METRIC: 20 + gains.mean()},
-        halves=held,
-        words={METRIC: 61.04},
+        held_out=held,
+        lexical={METRIC: 61.04},
     )
     wanted = stats.ttest_1samp(gains, 0)
     low, high = wanted.confidence_interval(0.95)
@@ -44,11 +44,11 @@ def test_the_gain_on_held_out_texts_has_the_interval_of_a_t_test(seed):
     assert numbers(kept) == [20]
 
 
-def test_a_set_has_the_best_untrained_pooler_and_the_lexical_baseline():
+def test_best_untrained_pooler_and_lexical_baseline():
     untrained = {"avg": {"mini_sts_spearman": 38.7}, "cls": {"mini_sts_spearman": 30.0}}
     trained = {"mini_sts_spearman": 41.0, "x_ndcg@10": 5.0}
-    words = {"mini_sts_spearman": 36.8, "x_ndcg@10": 6.0}
-    measured = {"untrained": untrained, "trained": trained, "words": words}
+    lexical = {"mini_sts_spearman": 36.8, "x_ndcg@10": 6.0}
+    measured = {"untrained": untrained, "trained": trained, "lexical": lexical}
     chosen = record(**measured, best_step=10, chose="mini_sts_spearman")
     figures, behind, kept = outcome(chosen)
     assert numbers(figures.partition("untrained avg")[2]) == [38.7, 41.0, 36.8, 1]
@@ -68,6 +68,6 @@ def test_a_set_has_the_best_untrained_pooler_and_the_lexical_baseline():
      ("loss", "training loss"), ("knn200", "200 nearest neighbours"), ("STS12", "STS12"), ("my_own", "my_own"),
      ("sts_b_dev_alignment", "STS-B dev")],
 )  # fmt: skip
-def test_known_metrics_have_a_set_and_a_direction(metric, name):
+def test_metric_titles(metric, name):
     assert metric_title(metric)[0] == name
     assert ("is better" in metric_title(metric)[1]) == (metric not in ("STS12", "my_own"))

@@ -1,30 +1,22 @@
-"""Tables of a sweep: figures against numpy and SciPy, the paper's beside them, and what is said
-below.
-"""
+"""Tables of runs against NumPy and SciPy."""
 
-import math
 import re
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
-from sweep_runs import error_of, record_of, write_results, write_run
+from sweep_runs import error_of, write_results, write_run
 
 from dystress_text.analysis.tables import (
     Comparisons,
-    groups_of,
-    not_the_papers,
-    paper_row,
     sections,
     verdict,
 )
-from dystress_text.analysis.text_runs import TRAINING, TextRun, read_text_runs
-from dystress_text.config.arguments import parse
+from dystress_text.analysis.text_runs import TRAINING, read_text_runs
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.programs.report import main
-from dystress_text.training.run_record import RunRecord
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
@@ -72,7 +64,7 @@ def interval(*differences, level=0.95):
     return f"{low:+.2f} to {high:+.2f}"
 
 
-def test_means_deviations_and_the_papers_figures(sweep):
+def test_means_deviations_and_paper_figures(sweep):
     lines = tables(sweep)["STS, Spearman x 100"]
     assert [line[""] for line in lines][::3] == [
         f"{name}, 3 seeds" for name in FIGURES
@@ -90,7 +82,7 @@ def test_means_deviations_and_the_papers_figures(sweep):
     assert lines[4]["avg"] == "75.45"  # of its figures, not as printed
 
 
-def test_differences_are_paired_by_seed_and_tested(sweep):
+def test_differences_are_paired_by_seed(sweep):
     found = {(each.name, each.baseline): each.difference for each in compared(sweep).comparisons}
     shifted, macl = found[SHIFTED, CONSTANT], found["sts-macl", CONSTANT]
     p = [
@@ -124,7 +116,7 @@ def test_differences_are_paired_by_seed_and_tested(sweep):
      (2, f"+0.75 (95 % CI {interval(0.5, 1.0)}; 2 seeds; p = {{:.3f}}): not significant"),
      (1, "+0.50 (1 seed, no interval)")],
 )  # fmt: skip
-def test_few_seeds_are_not_significant(tmp_path, printed, seeds, line):
+def test_few_seeds(tmp_path, printed, seeds, line):
     for seed in range(seeds):
         for name in (CONSTANT, SHIFTED):
             write_run(tmp_path, name, seed, FIGURES[name][seed])
@@ -136,7 +128,7 @@ def test_few_seeds_are_not_significant(tmp_path, printed, seeds, line):
     assert printed(tmp_path).startswith(f"{said}\n\n")  # the tables follow
 
 
-def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tmp_path, printed):
+def test_configurations_with_other_differences(tmp_path, printed):
     write_run(tmp_path, "small", 0, 70.0, ["--preset=small"])
     write_run(tmp_path, CONSTANT, 0, 36.0)
     nothing, differ = verdict(compared(tmp_path))
@@ -148,7 +140,7 @@ def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tm
     assert difference.endswith(f"small - {CONSTANT} = +34.00 (1 seed, no interval).")
     text = printed(tmp_path)
     assert "Setup of small: bert-mini-wiki, avg, 20 steps of 64, learning rate 0.0001, " in text
-    assert text.count("  paper: ") == 1  # bert-mini-wiki has no row
+    assert text.count("  paper: ") == 1
     write_run(tmp_path / "b", CONSTANT, 0, 36.0)
     write_run(tmp_path / "b", "sts-macl", 0, 36.0, corpus={"sentences": 3000, "sha256": "f" * 64})
     assert compared(tmp_path / "b").away(CONSTANT, "sts-macl") == ["training text"]
@@ -172,9 +164,7 @@ def own_pairs(folder, *taus):
     return folder
 
 
-def test_own_pairs_are_compared_with_the_presets_own_constant_beside_the_baselines(
-    tmp_path, printed
-):
+def test_own_pairs_and_the_presets_loss(tmp_path, printed):
     folder = own_pairs(tmp_path / "runs", *OWN)
     found = {each.name: each for each in compared(folder).comparisons}
     assert {name: each.baseline for name, each in found.items()} == {
@@ -203,22 +193,10 @@ def test_own_pairs_are_compared_with_the_presets_own_constant_beside_the_baselin
      (("0.05", "0.2"), None, {("0.2", "0.05")}),  # SimCSE's temperature
      (("0.2", "0.3", "0.4"), None, {("0.2", "0.3"), ("0.2", "0.4"), ("0.3", "0.4")})],
 )  # fmt: skip
-def test_any_constant_is_a_baseline_and_is_named_as_shown_or_by_its_folder(
-    tmp_path, taus, named, pairs
-):
+def test_baselines(tmp_path, taus, named, pairs):
     found = compared(own_pairs(tmp_path, *taus), *([named] if named else [])).comparisons
     names = {(each.name, each.baseline) for each in found}
     assert names == {(f"dcl({name})", f"dcl({other})") for name, other in pairs}
-
-
-def test_each_collection_and_each_file_of_pairs_is_compared(tmp_path):
-    for seed in range(2):
-        for name in (CONSTANT, SHIFTED):
-            run = write_run(tmp_path, name, seed, 0.0, tasks=())
-            write_results(run, {each: {"spearman": 1.0} for each in ("a", "b")}, "pairs")
-            write_results(run, {each: cisi(1.0)["cisi"] for each in ("c", "d")}, "retrieval")
-    columns = [each.column for each in compared(tmp_path).comparisons]
-    assert columns == ["a", "b", "c nDCG@10", "d nDCG@10"]
 
 
 def sts(figure, sums="a"):
@@ -237,7 +215,7 @@ def cisi(figure, sums="a"):
      (sts(70), sts(60), {"dtype": "bf16"}, "other dtype (STS-B)"),
      (cisi(9.0), cisi(7.0, "b"), {"group": "retrieval"}, "other data (cisi nDCG@10)")],
 )  # fmt: skip
-def test_what_was_measured_otherwise_is_not_compared(tmp_path, printed, ours, theirs, about, why):
+def test_other_measurements_are_not_compared(tmp_path, printed, ours, theirs, about, why):
     group = {name: about[name] for name in about.keys() & {"group"}}
     for seed in range(3):
         write_results(write_run(tmp_path / "runs", SHIFTED, seed, 0.0, tasks=()), ours, **about)
@@ -253,33 +231,7 @@ def test_what_was_measured_otherwise_is_not_compared(tmp_path, printed, ours, th
         assert not any("= " in line for line in lines)
 
 
-def test_tables_say_where_figures_of_one_name_are_of_other_data_modes_or_development_sets(
-    tmp_path, printed
-):
-    write_results(tmp_path / "base", sts(60, "b"), model="x/base")
-    mr = {"MR": {"accuracy": 80.0, "sha256": {"pos": "a"}}}
-    fast = {"model": "x/fast", "mode": "fast"}
-    write_results(tmp_path / "fast", sts(60), **fast)
-    write_results(tmp_path / "fast", mr, "senteval/transfer", **fast)
-    for name, more in (
-        ("mine", {"eval_sha256": {"sts_b_dev": "a"}}),
-        ("yours", {"eval_sha256": {"sts_b_dev": "b"}}),
-    ):
-        run = write_run(tmp_path, name, 0, 0.0, tasks=(), **more)
-        write_results(run, sts(60))
-        write_results(run, mr, "senteval/transfer")
-    of_runs = (
-        "Development set, by the model that was kept: not comparable, measured with other data "
-    )
-    assert f"{of_runs}(sts_b_dev_spearman, sts_b_dev_uniformity)" in printed(tmp_path)
-    said = "STS, Spearman x 100: not comparable, measured with other data (STS-B)"
-    assert said in printed(tmp_path / "mine-seed-0", tmp_path / "base")
-    text = printed(tmp_path / "mine-seed-0", tmp_path / "fast" / "results.jsonl")
-    assert "Transfer, accuracy x 100: not comparable, measured with other mode (MR)" in text
-    assert "STS, Spearman x 100: not comparable" not in text
-
-
-def test_the_newest_line_counts_and_the_test_mode_precedes_the_fast_one(tmp_path):
+def test_newest_results_in_test_mode(tmp_path):
     run = write_run(tmp_path, CONSTANT, 0, 70.0, tasks=())
     mr = {name: {"MR": {"accuracy": figure}} for name, figure in (("test", 80.0), ("fast", 79.0))}
     write_results(run, sts(50), weights="old")
@@ -302,7 +254,7 @@ def test_the_newest_line_counts_and_the_test_mode_precedes_the_fast_one(tmp_path
      ("--eval_transfer=MR", "senteval/transfer", ["MR"], "MR"),
      ("--eval_retrieval=x/cisi", "retrieval", ["cisi"], "cisi nDCG@10")],
 )  # fmt: skip
-def test_a_set_that_chose_the_step_judges_nothing(tmp_path, printed, options, group, tasks, chose):
+def test_sets_that_selected_the_checkpoint(tmp_path, printed, options, group, tasks, chose):
     metrics = {"stsb_test": "sts_b_test_spearman", "MR": "mr_dev_accuracy", "x/cisi": "cisi_mrr@10"}
     metric = metrics.get(options.partition("=")[2], "sts_b_dev_spearman")
     for seed in range(3):
@@ -315,15 +267,13 @@ def test_a_set_that_chose_the_step_judges_nothing(tmp_path, printed, options, gr
     assert "dystress senteval --model FOLDER" in lines[0]
     assert not any("= " in line for line in lines)
     assert [line.partition(": ")[2].partition(": ")[2] for line in lines[1:]] == (
-        [f"{chose} chose the step that was kept"] if chose else []
+        [f"{chose} selected the checkpoint"] if chose else []
     )
     (tmp_path / "runs.jsonl").write_text(printed(tmp_path, "--format=jsonl"))
     assert verdict(compared(tmp_path / "runs.jsonl")) == lines
 
 
-def test_a_model_that_is_no_run_stands_beside_the_runs(
-    sweep, tmp_path, monkeypatch, printed, capsys
-):
+def test_evaluated_models(sweep, tmp_path, monkeypatch, printed, capsys):
     for name, model, pooler, figure in (
         ("base", "x/base", "cls", 30.0),
         ("here", "owner/of-the-hub", None, 40.0),
@@ -337,26 +287,20 @@ def test_a_model_that_is_no_run_stands_beside_the_runs(
     rows = dict(re.findall(r"^(base, cls|of-the-hub) +([\d. ]+)$", text, re.MULTILINE))
     assert rows["base, cls"].split() == [f"{figure:.2f}" for figure in (*range(30, 37), 33)]
     assert rows["of-the-hub"].split() == [f"{figure:.2f}" for figure in (*range(40, 47), 43)]
-    assert "a variant: evaluation: of owner/of-the-hub" in text
+    assert "evaluation: of owner/of-the-hub" in text
     (tmp_path / "runs.jsonl").write_text(printed(*places, "--format=jsonl"))
     assert printed(tmp_path / "runs.jsonl") == text
     assert "base, cls" in printed(tmp_path)  # of a folder of models
     assert "of-the-hub" in printed(".")
-    assert "a page shows runs, and there is none" in error_of(
-        capsys, ".", "--format=html", main=main
-    )
+    assert "--format" in error_of(capsys, ".", "--format=html", main=main)
 
 
-def test_an_evaluated_model_inside_a_run_does_not_hide_the_run(tmp_path, printed):
-    run = write_run(tmp_path, CONSTANT, 0, 70.0)
-    tasks = {task: {"spearman": 1.0} for task in TASKS["sts"]}
-    write_results(run / "model", tasks, model="x/inside")
-    text = printed(run)
-    assert re.search(rf"^{CONSTANT}, 1 seed ", text, re.MULTILINE)
-    assert "inside" not in text
+def test_results_of_0_2(shared, printed):
+    text = printed(shared / "models" / "bert-mini-wiki")
+    assert re.search(r"^bert-mini-wiki, avg +43\.85 ", text, re.MULTILINE)
 
 
-def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
+def test_styles_and_notes(sweep, printed):
     markdown, latex, text = (
         printed(sweep, f"--format={style}") for style in ("markdown", "latex", "text")
     )
@@ -371,36 +315,34 @@ def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
     )
     text = printed(sweep)
     for said in (
-        "Not the paper's setup: num_train_epochs, max_steps\n",
-        "Not the published data but a variant: train_file: a sample\n",
-        "Not finished and left out: sts-macl-seed-7\n",
+        "--max_steps 20",
+        "train_file: a sample\n",
+        "sts-macl-seed-7\n",
         ": bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, 3,000 sentences (sha256 0123",
     ):
         assert said in text
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "row", "away"),
-    [("mine", "", "DySTreSS* 0.05/0.07", []),  # its options make a row, not its name
-     ("its-own", "--preset=sts-macl --mlp_only_train", "MACL (repro.)", []),  # SimCSE's scripts name it
-     ("both", "--preset=sts-macl --do_mlm --mlp_only_train no", "MACL (repro.)", ["do_mlm", "mlp_only_train"]),
-     ("sts-macl", "--temp=0.05", None, []),
-     ("both-views", "--preset=sts-macl --loss=macl(0.05,alpha=2,a_0=0.8,both_views=True)", None, []),
-     ("of-mini", "--preset=sts-macl --model_name_or_path=x/bert-mini", None, ["model_name_or_path"]),
-     ("of-mine", "--preset=sts-macl --train_file=mine.txt", None, ["train_file"]),
-     ("of-sample", "--preset=sts-macl", None, [])],
-)  # fmt: skip
-def test_a_papers_row_stands_beside_runs_of_its_loss_encoder_and_data(
-    tmp_path, name, options, row, away
-):
-    variants = {"train_file": "a sample"} if name == "of-sample" else {}
-    write_run(tmp_path, name, 0, 70.0, options.split(), data_variants=variants)
-    runs, *_ = read_text_runs([tmp_path])
-    assert getattr(paper_row(runs[0]), "name", None) == row
-    assert not_the_papers(runs) == away
+    ("options", "row"),
+    [
+        ("--preset=paper", "DySTreSS* 0.05/0.07"),
+        ("--preset=sts-macl", "MACL (repro.)"),
+        ("--preset=sts-macl --do_mlm", None),
+        ("--preset=sts-macl --temp=0.05", None),
+        ("--preset=sts-macl --model_name_or_path=x/bert-mini", None),
+        ("--preset=sts-macl --train_file=mine.txt", None),
+        ("--preset=small", None),
+    ],
+)
+def test_paper_rows(tmp_path, options, row):
+    write_run(tmp_path, "mine", 0, 70.0, options.split())
+    ((run,), *_) = read_text_runs([tmp_path])
+    assert getattr(run.paper_row, "name", None) == row
+    assert replace(run, variants=["a sample"]).paper_row is None
 
 
-def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_few(tmp_path):
+def test_missing_tasks(tmp_path):
     write_run(tmp_path / "a", CONSTANT, 0, 70.0)
     write_run(tmp_path / "a", CONSTANT, 1, 70.0, tasks=TASKS["sts"][:2])
     line, *_ = tables(tmp_path / "a")["STS, Spearman x 100"]
@@ -416,36 +358,18 @@ def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_f
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words", "message"),
-    [(lambda folder: write_run(folder, CONSTANT, 0, 1.0, ["--max_steps=9"]), "a b", "one name and differ in num_"),
-     (lambda folder: write_run(folder, CONSTANT, 1, 1.0), "a b", "are one configuration with one seed"),
-     (lambda folder: write_run(folder, "x", 1, 1.0, program="vision/train.py"), "a b", "is not the record of a run"),
-     (lambda folder: (write_run(folder, "x", 1, 1.0) / "run.json").write_text("{"), "a b", "cannot be read: "),
-     (lambda folder: write_run(folder, "x", 0, 1.0, unfinished=True), "b", "no finished run: x-seed-0"),
-     (lambda folder: folder.write_text('{"name": "a"}'), "a b.jsonl", "b.jsonl: line 1 is neither a run nor a result: KeyError"),
-     (lambda folder: folder.write_text('{"group": "pairs"}'), "a b.jsonl", "b.jsonl: line 1 is not a result: "),
-     (lambda folder: folder.write_text('\n{'), "a b.jsonl", "b.jsonl: line 2 is not JSON: "),
-     (None, "a --baseline nobody", f"--baseline: no 'nobody'; known are {CONSTANT}")],
+    ("spoil", "argv", "name"),
+    [(lambda folder: write_run(folder, CONSTANT, 0, 1.0, ["--max_steps=9"]), "a b", "max_steps"),
+     (lambda folder: write_run(folder, CONSTANT, 1, 1.0), "a b", "seed"),
+     (lambda folder: write_run(folder, "x", 1, 1.0, program="vision/train.py"), "a b", "run.json"),
+     (lambda folder: (write_run(folder, "x", 1, 1.0) / "run.json").write_text("{"), "a b", "run.json"),
+     (lambda folder: write_run(folder, "x", 0, 1.0, unfinished=True), "b", "x-seed-0"),
+     (lambda folder: folder.write_text('{"name": "a"}'), "a b.jsonl", "b.jsonl: line 1"),
+     (lambda folder: folder.write_text('\n{'), "a b.jsonl", "b.jsonl: line 2"),
+     (lambda folder: None, "a --baseline nobody", "--baseline")],
 )  # fmt: skip
-def test_what_cannot_be_reported_is_refused_in_a_line(
-    tmp_path, monkeypatch, spoil, words, message, capsys
-):
+def test_invalid_places(tmp_path, monkeypatch, spoil, argv, name, capsys):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "a", CONSTANT, 1, 70.0)
-    if spoil:
-        spoil(tmp_path / words.split()[-1])
-    assert message in error_of(capsys, *words.split(), main=main)
-
-
-def test_a_figure_that_is_no_number_is_not_compared():
-    figures = {0: math.nan, 1: 1.0}
-    runs = [
-        TextRun(
-            Path(f"a-seed-{seed}"),
-            RunRecord.from_json(record_of(parse(["--preset=paper", f"--seed={seed}"]))),
-            {TRAINING: {"x": x}},
-        )
-        for seed, x in figures.items()
-    ]
-    (group,) = groups_of(runs)
-    assert Comparisons(runs).by_seed("a", group, "x") == {1: 1.0}
+    spoil(tmp_path / argv.split()[-1])
+    assert name in error_of(capsys, *argv.split(), main=main)

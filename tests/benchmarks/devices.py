@@ -1,4 +1,4 @@
-"""Where a benchmark runs, contestants in turn, and the table of their rates."""
+"""Run the contestants of a benchmark in turn, and print the table of their rates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Seconds = Mapping[str, list[float]]
 
 
 def here() -> torch.device:
-    """The accelerator where there is one, else the CPU."""
+    """Return the accelerator if there is one, else the CPU."""
     accelerator = (
         torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     )
@@ -20,13 +20,13 @@ def here() -> torch.device:
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has finished."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def device_name(device: torch.device) -> str:
-    """The device for the record."""
+    """Return the name of the device for the record."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
@@ -40,7 +40,7 @@ def in_turn(contestants: Mapping[str, Callable[[], float]], repeats: int) -> Sec
 
 
 def print_rates(title: str, items: int, seconds: Seconds) -> None:
-    """A table of items a second beside the first contestant's, and the record in the last line."""
+    """Return a table of items a second against the first contestant's, and the record in the last line."""
     print(f"{title}, {items:,} items, {torch.get_num_threads()} threads")
     print(f"{'':22} {'a second':>11} {'first / it':>10}   spread")
     first = next(iter(seconds.values()))

@@ -63,7 +63,7 @@ def train(lines: dict[str, list[str]]) -> None:
     """Print the losses of each command line, run in this process, as a line of JSON."""
     rows = "".join(f"a cat sleeps {i},the cat is asleep {i},a dog runs {i}\n" for i in range(200))
     Path("triplets.csv").write_text(f"sent0,sent1,hard_neg\n{rows}", encoding="utf-8")
-    for name, words in lines.items():
+    for name, argv in lines.items():
         module = PROGRAMS[name.split()[0]][0]
         found = importlib.util.find_spec("dystress_text.programs")
         program = importlib.import_module(module if found else module.replace(".programs", ""))
@@ -71,7 +71,7 @@ def train(lines: dict[str, list[str]]) -> None:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = program.main(
-                [*words, "--max_steps=5", "--logging_steps=1", f"--output_dir={folder}"]
+                [*argv, "--max_steps=5", "--logging_steps=1", f"--output_dir={folder}"]
             )
         log = Path(folder) / "metrics.jsonl"
         losses = (
@@ -83,14 +83,14 @@ def train(lines: dict[str, list[str]]) -> None:
         print(json.dumps([name, losses if code == 0 else said.getvalue()[-300:]]), flush=True)
 
 
-def _python(root: Path, words: list[str], **more: Any) -> str:
+def _python(root: Path, argv: list[str], **more: Any) -> str:
     environment = {
         **os.environ,
         "PYTHONPATH": str(root),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, *words]
+    command = [sys.executable, *argv]
     return str(
         subprocess.run(
             command, env=environment, stdout=subprocess.PIPE, text=True, check=True, **more

@@ -1,4 +1,4 @@
-"""Word vectors: training beside sentence-transformers' trainer, encoding beside its StaticEmbedding
+"""Word vectors: training against sentence-transformers' trainer, encoding against its StaticEmbedding
 and model2vec.
 
     python tests/benchmarks/static_speed.py FILE --repeats 3          # a text a line

@@ -1,14 +1,14 @@
-"""Training sentences a second, beside sentence-transformers' trainer and a bare loop.
+"""Training sentences a second, against sentence-transformers' trainer and a bare loop.
 
     python tests/benchmarks/training_speed.py --corpus sentences.txt [--model FOLDER] [--steps 60] [--repeats 5]
 
 Unsupervised SimCSE on the same sentences with the same encoder, precision, batch size and
-truncation, alternately by this package's engine, by sentence-transformers' trainer with
+truncation, alternately by this package's loop, by sentence-transformers' trainer with
 MultipleNegativesRankingLoss on pairs of a sentence with itself, and by a bare loop: transformers'
 model as it comes, both views in one forward pass, backward, clipping, step. The first tokenisation
 is counted (the bare loop has none); loading the model is not. Without ``--model``, a BERT of
 ``--layers`` and ``--width`` (6 and 384; BERT-base has 12 and 768) with random weights is built
-around the embedded tokenizer; ``--vocabulary 30522`` gives its table of words BERT's size. Runs on
+around the embedded tokenizer; ``--vocabulary 30522`` gives its embedding BERT's size. Runs on
 an accelerator where there is one, after a few batches of each contestant that load its kernels.
 """
 
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument(
-        "--vocabulary", type=int, help="rows of the table of words; default the tokenizer's"
+        "--vocabulary", type=int, help="rows of the embedding; default the tokenizer's"
     )
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=60)

@@ -1,4 +1,4 @@
-"""Finished runs, written by hand, and the one line that a program ends with."""
+"""Write finished runs, and read the error of a program."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import re
 
 from dystress_text import __version__
 from dystress_text.config.arguments import parse
+from dystress_text.config.settings import PROGRAM
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
+from dystress_text.training.presets import paper_row
 
 PRESET = "sts-shifted-0.4-0.05-0.07"
 HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20
@@ -24,9 +26,11 @@ NAMES = (
 
 
 def record_of(settings):
-    """The record of a run with these settings that has begun."""
+    """Return the record of a run with these settings that has begun."""
+    options = settings.options()
     return {
-        "program": "dystress_text/train.py", "version": __version__, "settings": settings.options(),
+        **paper_row(PROGRAM, options),
+        "program": "dystress_text/train.py", "version": __version__, "settings": options,
         "loss": str(settings.loss), "steps": 20, "device": "1 x cpu", "data_variants": {},
         "corpus": {"sentences": 3000, "sha256": "0123456789abcdef"},
     }  # fmt: skip
@@ -47,7 +51,7 @@ def write_run(folder, name, seed, figure, options=(), unfinished=False, tasks=TA
 
 
 def write_results(folder, entries, group="senteval/sts", **about):
-    """Append what evaluators measured to the results in a folder."""
+    """Append the results of evaluators in a folder."""
     folder.mkdir(exist_ok=True)
     about = {"model": str(folder), "mode": "test", "dtype": "fp32", **about}
     for task, entry in entries.items():
@@ -55,7 +59,7 @@ def write_results(folder, entries, group="senteval/sts", **about):
 
 
 def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
-    """A finished run with all that a page shows."""
+    """Write a finished run with all that a page shows."""
     kinds = dict.fromkeys(("alike", "others", "random"), HISTOGRAM)
     record = {
         "train_seconds": 12.5,
@@ -75,7 +79,7 @@ def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
 
 
 def error_of(capsys, *arguments, main):
-    """What a program says when it ends with 2."""
+    """Return the error line of a program that ends with 2."""
     assert main([str(argument) for argument in arguments]) == 2
     out, error = capsys.readouterr()
     assert (out, error.count("\n")) == ("", 1)
