@@ -33,7 +33,9 @@ temperatures = st.one_of(
         dt.ShiftedCosineTemperature, low, high, st.floats(-1, 1), st.none() | st.floats(0.5, 1.5)
     ),
     st.builds(dt.ExponentialTemperature, low, high, sharpness=st.integers(1, 9)),
-    st.builds(dt.LearnableTemperature, low, learning_rate=st.sampled_from([1e-3, 0.5])),
+    st.builds(
+        dt.LearnableTemperature, st.floats(0.05, 0.5), learning_rate=st.sampled_from([1e-3, 0.5])
+    ),
     st.builds(dt.ScheduledTemperature, low, high, unit=st.sampled_from(["epoch", "run"])),
 )
 reweightings = st.one_of(
