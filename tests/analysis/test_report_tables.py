@@ -295,11 +295,6 @@ def test_evaluated_models(sweep, tmp_path, monkeypatch, printed, capsys):
     assert "--format" in error_of(capsys, ".", "--format=html", main=main)
 
 
-def test_results_of_0_2(shared, printed):
-    text = printed(shared / "models" / "bert-mini-wiki")
-    assert re.search(r"^bert-mini-wiki, avg +43\.85 ", text, re.MULTILINE)
-
-
 def test_styles_and_notes(sweep, printed):
     markdown, latex, text = (
         printed(sweep, f"--format={style}") for style in ("markdown", "latex", "text")

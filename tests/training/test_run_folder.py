@@ -179,7 +179,7 @@ def test_collapse_ends_the_run(tiny_run, tmp_path, capsys):
     flags += ["--save_steps=1", "--eval_steps=1", f"--output_dir={tmp_path}"]
     assert main([*tiny_run, *flags]) == 2
     step = int(checkpoint_folders(tmp_path)[0].name.removeprefix("checkpoint-"))
-    assert f"collapsed at step {step + 1} " in capsys.readouterr().err
+    assert f"collapsed at step {step + 1}:" in capsys.readouterr().err
     SentenceTransformer(str(tmp_path))
 
 
