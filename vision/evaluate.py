@@ -2,7 +2,7 @@
 
     # on the data set that it was trained on
     python vision/evaluate.py --model out_vision/
-    # beside an untrained encoder
+    # and an untrained encoder
     python vision/evaluate.py --model out_vision/ --dataset cifar10 --compare
     python vision/evaluate.py --model out_vision/ --dataset sorted/ --tasks transfer \\
         --class_weights mhist

@@ -112,7 +112,7 @@ def environment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def dropout(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The share of attention weights that training's kernels drop beside the rate asked, with and
+    """The share of attention weights that training's kernels drop and the rate asked, with and
     without padding.
 
     All queries and keys are zero, so every weight is 1 / tokens; the values are unit vectors, so
@@ -148,7 +148,7 @@ def dropout(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def equal(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Steps in fp32 without dropout on the device beside the CPU's, in a process that sees no GPU.
+    """Steps in fp32 without dropout on the device and the CPU, in a process that sees no GPU.
 
     Adam divides by the square root of what rounding changes first: later steps may differ by more.
     """

@@ -17,7 +17,7 @@ ASPECT = (3 / 4, 4 / 3)
 FLIP_RATE = 0.5
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
 STRONGEST_JITTER = 1 / max(JITTER[:3])  # beyond it, factors would be negative
-# of SimclrAugment beside the crops; SimCLR's
+# of SimclrAugment besides the crops; SimCLR's
 AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True}
 _ATTEMPTS = 10
 

@@ -47,7 +47,7 @@ class _Split(ABC):
     name: str
     labels: Tensor | None = None  # (n,) int64
     classes: tuple[str, ...] = ()  # their names, by label
-    variant: str | None = None  # how it differs from the published set; stands beside any number
+    variant: str | None = None  # how it differs from the published set; shown with each figure
     size: int = 0  # side of the images as evaluation sees them, before its own crop
     corrupt: int = 0  # how many damaged images were left out or replaced
     files_id: str = ""  # a hash of the files' names and labels, before damaged ones were replaced

@@ -245,7 +245,7 @@ def _split_folder(root: Path, split: str) -> Path:
     others = {*folder_names(root)} - {*tests, *_split_names(root, "train")}
     if others:
         warnings.warn(
-            f"{len(others):,} folders beside {root / chosen} are passed over; the first: "
+            f"{len(others):,} folders next to {root / chosen} are passed over; the first: "
             f"{min(others)}. If {chosen} is a class, give the folder another name",
             stacklevel=5,
         )

@@ -68,7 +68,7 @@ def run(settings: EvaluationSettings) -> bool:
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.json"
     before = read_json(file) if file.is_file() else {}
     # shows now, not at the end, that the file cannot be written
-    write_evaluation(file, beside(before, content))
+    write_evaluation(file, merged(before, content))
     for name, encoder in encoders.items():
         subject = Subject(encoder.to(device), train, test, inputs[name], settings, weights)
         for task in settings.tasks:
@@ -82,7 +82,7 @@ def run(settings: EvaluationSettings) -> bool:
                 "seconds": seconds,
             }
             print(f"{name}: {task} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-            write_evaluation(file, beside(before, content))
+            write_evaluation(file, merged(before, content))
         encoder.cpu()
     report(results, train, len(test), papers)
     print(f"{file}: all results")
@@ -98,7 +98,7 @@ def _input_of(encoder: ImageEncoder, known: ImageInput) -> ImageInput:
     return replace(known, mean=encoder.input.mean, std=encoder.input.std)
 
 
-def beside(before: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+def merged(before: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
     """New results with those that a file had: of the same images and weights together, all others
     under ``others``.
     """

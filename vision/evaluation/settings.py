@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from dystress_text.cli.options import check_options, option
 
-TASKS: dict[str, tuple[str, ...]] = {  # and the options that change their figures, beside the seed
+TASKS: dict[str, tuple[str, ...]] = {  # and the options that change their figures, besides the seed
     "knn": (),
     "linear": ("probe_epochs",),
     "geometry": (),
@@ -89,7 +89,7 @@ class EvaluationSettings:
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
     seed: int = option(0, "Of everything that is drawn; default 0.")
     output: Path | None = option(
-        None, "Results; default vision-DATA.json beside the model.", metavar="FILE.json"
+        None, "Results; default vision-DATA.json in the folder of the model.", metavar="FILE.json"
     )
 
     def __post_init__(self) -> None:

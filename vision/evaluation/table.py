@@ -45,7 +45,7 @@ def cells(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None)
 
 
 def page_tables(record: RunRecord) -> list[tuple[str, list[list[str]]]]:
-    """For the page of a run of images: what was measured while training beside the figures of the
+    """For the page of a run of images: what was measured while training, and the figures of the
     preset's rows.
     """
     rows = results_of(record.paper.rows, record.settings["dataset"])

@@ -1,4 +1,4 @@
-"""What training did, to be seen: test images of several classes beside their nearest training
+"""What training did, to be seen: test images of several classes with their nearest training
 images.
 """
 

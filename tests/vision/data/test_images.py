@@ -87,7 +87,7 @@ def test_splits_are_found_by_their_name_in_any_case(train, test, tmp_path):
 
 
 @pytest.mark.parametrize("test", ["Test", "val"])
-def test_a_test_split_beside_classes_is_not_trained_on(test, tmp_path):
+def test_a_test_split_among_classes_is_not_trained_on(test, tmp_path):
     write_folder(tmp_path, {"cat": [1, 2], "dog": [3], f"{test}/cat": [4]})
     with pytest.raises(
         ParameterError, match=rf"no train split .* it has {test} alone; move .* into train"
@@ -236,7 +236,7 @@ def test_one_of_several_configurations_is_to_be_named(tmp_path):
 
 
 def test_files_of_any_name_and_other_endings(tmp_path):
-    """Names that are not UTF-8, and what Pillow reads beside JPEG and PNG."""
+    """Names that are not UTF-8, and what Pillow reads besides JPEG and PNG."""
     write_folder(tmp_path, {"a": [10], "b": [20, 30]})
     odd = os.fsencode(tmp_path / "a") + b"/caf\xe9.png"
     os.rename(tmp_path / "a" / "0.png", odd)

@@ -180,7 +180,7 @@ def test_figures_of_others_stand_apart_and_come_back(change, data, tmp_path):
     mine = record_of("knn", "--k=7")["results"][str(model)]["knn"]
     assert mine["7-NN"]
     changed = {"7-NN": None, "seconds": None}
-    assert {**mine, **changed} == {**knn[str(model)]["knn"], **changed}  # beside other neighbours'
+    assert {**mine, **changed} == {**knn[str(model)]["knn"], **changed}  # with other neighbours'
 
 
 @pytest.mark.parametrize(
