@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
 
 import pytest
 
@@ -61,3 +62,9 @@ print(sorted(heavy & sys.modules.keys()))
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
     assert len(done.stderr.splitlines()) == 3
+
+
+def test_no_room_hides_a_package():
+    """``python dystress_text/train.py`` looks for packages in its own folder first."""
+    rooms = {path.name for path in (ROOT / "dystress_text").iterdir() if path.is_dir()}
+    assert rooms & packages_distributions().keys() == set()

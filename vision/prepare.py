@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.datasets import command
-from dystress_text.datasets.data_sets import Request
 from dystress_text.io.prepared_data import Manifest
+from dystress_text.preparation import command
+from dystress_text.preparation.data_sets import Request
 from vision.data.image_sets import CATALOG, ImageData
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
-from dystress_text.datasets import command
-from dystress_text.datasets.data_sets import CATALOG, DataSet, Request
 from dystress_text.io.prepared_data import Manifest
+from dystress_text.preparation import command
+from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
 
 
 def make_parser() -> OneLineParser:
@@ -32,6 +32,8 @@ def main(argv: list[str]) -> bool:
 
 
 def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
-    from dystress_text.datasets.texts import build  # here, so that help and the list come at once
+    from dystress_text.preparation.texts import (
+        build,  # here, so that help and the list come at once
+    )
 
     return build(entry, request, staging)

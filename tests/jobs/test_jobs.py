@@ -87,7 +87,7 @@ def commands(page, part):
 
 
 def run(command, *more, **replaced):
-    arguments = [replaced.get(argument.split("/")[-1], argument) for argument in command.words]
+    arguments = [replaced.get(argument.split("/")[-1], argument) for argument in command.arguments]
     assert dystress.main([command.program, *arguments, *more]) == 0
     reset_accelerator()
 
@@ -165,7 +165,7 @@ def test_simcses_two_scripts(supervised, shared):
     STS-B dev, which chooses the step, has the figure that the saved model has.
     """
     command = commands("from-simcse.md", "my-sup-simcse")[supervised]
-    options = parse(list(command.words)).options()
+    options = parse(list(command.arguments)).options()
     expected = BOTH | (SUPERVISED if supervised else UNSUPERVISED)
     assert {name: options[name] for name in expected} == expected
     texts = "triplets.csv" if supervised else "mine.txt"
@@ -266,7 +266,7 @@ def test_german_and_japanese(place, name, language):
 def test_preemption():
     """SIGTERM amid a run and the same line once more end in the bits of a run that was left alone."""
     (command,) = commands("train.md", "--resume_from_checkpoint auto")
-    line = [*command.words, *SHORT, "--max_steps=30", "--logging_steps=1", "--save_steps=20"]
+    line = [*command.arguments, *SHORT, "--max_steps=30", "--logging_steps=1", "--save_steps=20"]
     out, whole = Path("out_long"), Path("whole")
     process = start(line, "errors")
     wait_for(lambda: logged(out) >= 5, process)

@@ -2,7 +2,7 @@
 
 The inputs are the same in every run. More of them, and other ones each time:
 
-    DYSTRESS_FUZZ_EXAMPLES=5000 pytest tests/datasets/test_preparation.py
+    DYSTRESS_FUZZ_EXAMPLES=5000 pytest tests/preparation/test_preparation.py
 """
 
 import os

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dystress_text.datasets.data_sets import DataSet
+from dystress_text.preparation.data_sets import DataSet
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from vision_cases import prepare
 
-from dystress_text.datasets.data_sets import Request
 from dystress_text.errors import DataError
+from dystress_text.preparation.data_sets import Request
 from vision.prepare import main
 
 

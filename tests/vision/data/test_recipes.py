@@ -16,8 +16,8 @@ from hub_server import tar_of
 from scipy.io import savemat
 from vision_cases import prepare
 
-from dystress_text.datasets.data_sets import Request
 from dystress_text.errors import DataError
+from dystress_text.preparation.data_sets import Request
 from vision.data.sources import find_images
 
 README = (Path(__file__).resolve().parents[3] / "data" / "README.md").read_text()

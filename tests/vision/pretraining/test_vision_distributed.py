@@ -80,7 +80,7 @@ def train(folder, kind):
             autocast=accelerator.autocast,
         )
     optimizer = partial(
-        make_optimizer, engine=settings, vision=VisionSettings(optimizer="sgd"), batch_size=BATCH
+        make_optimizer, training=settings, vision=VisionSettings(optimizer="sgd"), batch_size=BATCH
     )
     Trainer(Run(task=task, samples=IMAGES, make_optimizer=optimizer), settings, accelerator).fit()
     accelerator.free_memory()

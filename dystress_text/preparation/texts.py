@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dystress_text.data.texts import WIKI1M
-from dystress_text.datasets.data_sets import DataSet, Request
-from dystress_text.datasets.prepare import files_of
 from dystress_text.errors import DataError, reason_of
 from dystress_text.evaluation.catalogue import STSB_DEV, SUITES, Task
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.io.prepared_data import Manifest
 from dystress_text.io.text_lines import UNPACK_ERRORS, open_text
+from dystress_text.preparation.data_sets import DataSet, Request
+from dystress_text.preparation.prepare import files_of
 
 MOST_MEMBERS = 500_000  # of an archive
 MOST_BYTES = 32 << 30  # unpacked

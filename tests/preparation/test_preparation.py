@@ -13,10 +13,10 @@ from hub_server import hub_server, tar_of, with_hub
 from hypothesis import given
 
 from dystress_text.data.texts import wiki1m
-from dystress_text.datasets.texts import unpack
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.io.hub import HUB_REPOSITORY
 from dystress_text.io.prepared_data import MANIFEST, read_manifest, variant_of
+from dystress_text.preparation.texts import unpack
 from dystress_text.programs.prepare import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +134,7 @@ def test_interruption(tmp_path, root, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dystress_text.datasets.prepare.write_manifest", interrupted)
+        patch.setattr("dystress_text.preparation.prepare.write_manifest", interrupted)
         assert main(arguments) == 130
     assert left_behind(root) == []
     assert not (root / "wiki1m").exists()

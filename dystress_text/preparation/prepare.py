@@ -13,12 +13,12 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
-from dystress_text.datasets.data_sets import DataSet, Request
 from dystress_text.errors import DataError, reason_of
 from dystress_text.io.atomic import atomic_folder, recover, sha256_of
 from dystress_text.io.hub import hub_reachable
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.prepared_data import Manifest, read_manifest, write_manifest
+from dystress_text.preparation.data_sets import DataSet, Request
 
 
 def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> Manifest:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from dystress_text.cli.command_line import OneLineParser
-from dystress_text.datasets.data_sets import DataSet, Request
 from dystress_text.errors import DataError, UserError
 from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import Manifest, read_manifest
+from dystress_text.preparation.data_sets import DataSet, Request
 
 Entry = TypeVar("Entry", bound=DataSet)
 
@@ -69,7 +69,7 @@ def _prepare(
     request: Request,
     build: Callable[[Entry, Request, Path], Manifest],
 ) -> bool:
-    from dystress_text.datasets.prepare import (
+    from dystress_text.preparation.prepare import (
         prepare,
     )  # here, so that help and the list come at once
 
