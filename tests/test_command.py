@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import pytest
 
@@ -66,5 +67,5 @@ print(sorted(heavy & sys.modules.keys()))
 
 def test_no_room_hides_a_package():
     """``python dystress_text/train.py`` looks for packages in its own folder first."""
-    rooms = {path.name for path in (ROOT / "dystress_text").iterdir() if path.is_dir()}
+    rooms = {path.name for path in Path(dystress.__file__).parent.iterdir() if path.is_dir()}
     assert rooms & packages_distributions().keys() == set()
