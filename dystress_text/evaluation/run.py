@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -131,26 +131,33 @@ def run(
     measures = list(_measures_of_suite(settings))
     measures += _measures_of_own_data(settings, own_data)
     poolers = {name: _pooler_of(settings, name) for name in settings.model if name != LEXICAL}
+    loaders: dict[str, Callable[[], tuple[TextEncoder, dict[str, Any]]]] = {
+        name: partial(load_model, name, pooler, settings.dtype) for name, pooler in poolers.items()
+    }
     files = {name: settings.output or result_file(Path(name)) for name in poolers}
+    if model is not None:
+        loaders["model"] = partial(prepare, model, "model", None, settings.dtype)
+        files["model"] = settings.output
     for file in {settings.output, *files.values()}:
         if file is not None:
             open_results(file)
     is_asked = LEXICAL in settings.model
     lexical = ModelEvaluation(LEXICAL, settings.output if is_asked else None)
     possible = [each for each in measures if each.has_baseline]
-    if possible:
-        print(f"{LEXICAL}: {TITLE}")
     common = {"dtype": settings.dtype, "mode": settings.mode}
-    baseline = lexical.measure(possible, LexicalBaseline(), {"model": LEXICAL, **common}, {})
+
+    @cache
+    def baseline() -> dict[Measure, Result]:
+        if possible:
+            print(f"{LEXICAL}: {TITLE}")
+        return lexical.measure(possible, LexicalBaseline(), {"model": LEXICAL, **common}, {})
+
     evaluations = []
-    for name, file in files.items():
-        encoder, metadata = load_model(name, poolers[name], settings.dtype)
-        evaluations.append(ModelEvaluation(name, file))
-        evaluations[-1].measure(measures, encoder, {**metadata, **common}, baseline)
-    if model is not None:
-        encoder, metadata = prepare(model, "model", None, settings.dtype)
-        evaluations.append(ModelEvaluation("model", settings.output))
-        evaluations[-1].measure(measures, encoder, {**metadata, **common}, baseline)
+    for name, load in loaders.items():
+        encoder, metadata = load()  # before the baseline, so that a wrong name fails at once
+        evaluations.append(ModelEvaluation(name, files[name]))
+        evaluations[-1].measure(measures, encoder, {**metadata, **common}, baseline())
+    baseline()
     evaluations.append(lexical)
     _print_tables(evaluations, measures, published if settings.compare else None)
     for each in evaluations:
