@@ -15,7 +15,7 @@ from dystress_text.analysis.outcome import metric_title
 from dystress_text.analysis.page import Pictures, data_uri
 from dystress_text.analysis.plots import GREY, SIMILARITIES, STYLES, draw_losses, style
 from dystress_text.analysis.runs import FinishedRun, Line, labels
-from dystress_text.training.run_record import RunRecord
+from dystress_text.training.run_record import LEXICAL_LABEL, RunRecord
 
 WIDTH = 9 / 2.54  # inches
 Curves = Mapping[str, Mapping[int, float]]  # values by step, by metric
@@ -119,7 +119,7 @@ def _mark(axes: Axes, record: RunRecord, metric: str, curve: Mapping[int, float]
         label = f"kept: step {step:,}"
         axes.plot(step, curve[step], "o", color=STYLES[0][0], label=label, clip_on=False)
     if metric in record.lexical:
-        axes.axhline(record.lexical[metric], color=GREY, linestyle=":", label="TF-IDF/BM25")
+        axes.axhline(record.lexical[metric], color=GREY, linestyle=":", label=LEXICAL_LABEL)
 
 
 def _losses(runs: Sequence[FinishedRun]) -> Pictures:

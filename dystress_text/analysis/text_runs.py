@@ -22,7 +22,7 @@ from dystress_text.evaluation.catalogue import (
     TRANSFER_TASKS,
     Row,
 )
-from dystress_text.evaluation.lexical import LABEL, LEXICAL
+from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import (
     Result,
@@ -32,7 +32,7 @@ from dystress_text.evaluation.results import (
     results_in,
 )
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM
-from dystress_text.training.run_record import FINISHED, RunRecord
+from dystress_text.training.run_record import FINISHED, LEXICAL_LABEL, RunRecord
 
 TRAINING = "training"
 Measured = dict[str, dict[str, dict[str, Any]]]
@@ -134,7 +134,7 @@ def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], li
     runs = [_with_figures(run) for run in finished]
     runs += [line for line in lines if isinstance(line, TextRun)]
     evaluated = [line for line in lines if isinstance(line, Evaluated)]
-    if all(each.name != LABEL for each in evaluated):
+    if all(each.name != LEXICAL_LABEL for each in evaluated):
         results = [each.baseline for run in runs for each in results_in(run.folder)]
         evaluated += _models(each for each in results if each is not None)
     return runs, unfinished, evaluated
@@ -173,7 +173,7 @@ def _models(results: Iterable[Result]) -> list[Evaluated]:
     """Return each model with each of its poolers."""
     of_model: dict[str, list[Result]] = {}
     for result in results:
-        name = LABEL
+        name = LEXICAL_LABEL
         if result.model != LEXICAL:
             name = Path(result.model).absolute().name
         pooler = result.settings.get("pooler_type")

@@ -20,13 +20,12 @@ from numpy.typing import NDArray
 from dystress_text.errors import DataError
 from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.io.text_lines import UNSPACED
-from dystress_text.training.run_record import RunRecord
+from dystress_text.training.run_record import LEXICAL_LABEL, RunRecord
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 LEXICAL = "lexical"  # its name in --model and tables of evaluations
-LABEL = "TF-IDF/BM25"  # its name in reports
 TITLE = (
     "pairs by the cosine of TF-IDF over word pieces (sublinear tf, idf of the set's own texts), "
     "search by BM25 over words without English stop words (bm25s); scripts without spaces by "
@@ -145,6 +144,6 @@ def not_beaten(record: RunRecord) -> list[str]:
     """Return a line for each set on which the trained model is not above the lexical baseline."""
     return [
         f"not above the lexical baseline: {name} {record.trained[name]:.1f}, "
-        f"{LABEL} {record.lexical[name]:.1f}"
+        f"{LEXICAL_LABEL} {record.lexical[name]:.1f}"
         for name in record.not_above_baseline
     ]

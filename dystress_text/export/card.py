@@ -29,7 +29,7 @@ from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models.hybrid import hybrid_part
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
 from dystress_text.models.static import STATIC
-from dystress_text.training.run_record import BASE, BaseModel, RunRecord
+from dystress_text.training.run_record import BASE, LEXICAL_LABEL, BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
@@ -226,7 +226,7 @@ def _results(record: RunRecord) -> str | None:
         for name, figures in record.untrained_best_and_own.items()
     }
     if record.lexical:
-        columns = {"TF-IDF/BM25": record.lexical, **columns}
+        columns = {LEXICAL_LABEL: record.lexical, **columns}
     columns[f"this model, {record.pooler}"] = record.trained
     rows = [
         [metric, *(_number(metric, figures.get(metric)) for figures in columns.values())]

@@ -15,6 +15,7 @@ NOT_STARTED = "new"
 INTERRUPTED = "interrupted"
 FINISHED = "finished"
 
+LEXICAL_LABEL = "TF-IDF/BM25"  # what reports call the lexical baseline
 BASE = "base model alone"  # the dense model of a hybrid, among the untrained ones
 
 Figures = Mapping[str, float]  # by metric
