@@ -65,7 +65,9 @@ print(sorted(heavy & sys.modules.keys()))
     assert len(done.stderr.splitlines()) == 3
 
 
-def test_no_room_hides_a_package():
+@pytest.mark.parametrize("folder", ["dystress_text", "vision", "eval", "data"])
+def test_no_module_next_to_a_program_hides_a_package(folder):
     """``python dystress_text/train.py`` looks for packages in its own folder first."""
-    rooms = {path.name for path in Path(dystress.__file__).parent.iterdir() if path.is_dir()}
-    assert rooms & packages_distributions().keys() == set()
+    files = (Path(dystress.__file__).parents[1] / folder).iterdir()
+    names = {path.stem for path in files if path.is_dir() or path.suffix == ".py"}
+    assert names & packages_distributions().keys() == set()
