@@ -1,4 +1,6 @@
-"""Whether a device computes what was asked, through the training programs; the last line is JSON.
+"""Check that a device computes what was requested, through the training programs.
+
+The last line of output is JSON; "passed" says whether the check holds.
 
 python tests/gpu/checks.py --corpus sentences.txt environment | dropout | equal | objectives KIND | killed KIND
 
@@ -8,7 +10,6 @@ python tests/gpu/checks.py --corpus sentences.txt environment | dropout | equal 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib
 import json
 import math
@@ -20,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +62,8 @@ VARIANTS = {
 }  # fmt: skip
 
 
-def words_of(options: argparse.Namespace, kind: str) -> list[str]:
-    """A short run's options, without its folder."""
+def arguments_of(options: argparse.Namespace, kind: str) -> list[str]:
+    """Return the options of a short run, without its folder."""
     steps = [
         f"--max_steps={options.steps}",
         f"--train_batch_size={options.batch}",
@@ -76,19 +78,18 @@ def words_of(options: argparse.Namespace, kind: str) -> list[str]:
     return [preset, "--logging_steps=1", *own, *steps]
 
 
-def call(kind: str, words: Sequence[str]) -> None:
+def call(kind: str, arguments: Sequence[str]) -> None:
     """Run a training program in this process."""
-    AcceleratorState._reset_state(
-        reset_partial_state=True
-    )  # accelerate keeps its state for the life of a process
+    # accelerate keeps its state for the life of a process
+    AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-    code = importlib.import_module(PROGRAMS[kind][1]).main(list(words))
+    code = importlib.import_module(PROGRAMS[kind][1]).main(list(arguments))
     if code:
         raise RuntimeError(f"exit code {code}")
 
 
 def log_of(folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log, without timings."""
+    """Return the lines of a run's log without timings."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     return [{key: value for key, value in line.items() if "second" not in key} for line in lines]
 
@@ -98,7 +99,7 @@ def losses_of(folder: Path) -> list[float]:
 
 
 def environment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The device and the versions of what the other checks need; one that is missing is None."""
+    """Return the device and the versions of the packages; None for one that is missing."""
     found: dict[str, Any] = {"device": DEVICE.type, "cores": os.cpu_count()}
     if DEVICE.type == "cuda":
         free, total = torch.cuda.mem_get_info()
@@ -108,155 +109,147 @@ def environment(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = None
-    return {**found, "right": None not in found.values()}
+    return {**found, "passed": None not in found.values()}
 
 
 def dropout(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The share of attention weights that training's kernels drop and the rate asked, with and
-    without padding.
+    """Compare the share of attention weights that kernels drop with the dropout rate.
 
     All queries and keys are zero, so every weight is 1 / tokens; the values are unit vectors, so
-    that each weight shows by itself in the output. cuDNN rounded rates to multiples of 1/16
+    each weight is an entry of the output. cuDNN rounded rates to multiples of 1/16
     (pytorch#174245).
     """
     set_kernels(deterministic=False)
-    heads, length, size = 12, 32, 64
-    found, right = [], True
-    for rate in (0.05, 0.1, 0.15, 0.25):
-        for tokens in (length, 23):
-            zeros = torch.zeros(
-                options.batch, heads, length, size, dtype=torch.bfloat16, device=DEVICE
-            )
-            values = (
-                torch.eye(length, size, dtype=torch.bfloat16, device=DEVICE)
-                .expand_as(zeros)
-                .contiguous()
-            )
-            mask = (torch.arange(length, device=DEVICE) < tokens).expand(
-                options.batch, 1, 1, length
-            )
-            out = F.scaled_dot_product_attention(
-                zeros, zeros, values, None if tokens == length else mask, rate
-            )
-            weights = out[..., :tokens].float()
-            dropped = float((weights == 0).float().mean())
-            right &= abs(dropped - rate) < 1 / 256 + 5 * math.sqrt(
-                rate * (1 - rate) / weights.numel()
-            )
-            found.append({"asked": rate, "tokens": tokens, "dropped": round(dropped, 5)})
-    return {"rates": found, "right": right}
+    shape = (options.batch, 12, 32, 64)  # (batch, heads, length, size)
+    length, size = shape[2:]
+    zeros = torch.zeros(shape, dtype=torch.bfloat16, device=DEVICE)
+    unit_vectors = torch.eye(length, size, dtype=torch.bfloat16, device=DEVICE)
+    values = unit_vectors.expand(shape).contiguous()
+    found = []
+    passed = True
+    for rate, tokens in product((0.05, 0.1, 0.15, 0.25), (length, 23)):
+        mask = None
+        if tokens < length:
+            mask = torch.arange(length, device=DEVICE) < tokens
+            mask = mask.expand(options.batch, 1, 1, length)
+        out = F.scaled_dot_product_attention(zeros, zeros, values, mask, rate)
+        weights = out[..., :tokens].float()
+        dropped = float((weights == 0).float().mean())
+        deviation = math.sqrt(rate * (1 - rate) / weights.numel())
+        passed &= abs(dropped - rate) < 1 / 256 + 5 * deviation
+        found.append({"rate": rate, "tokens": tokens, "dropped": round(dropped, 5)})
+    return {"rates": found, "passed": passed}
 
 
 def equal(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Steps in fp32 without dropout on the device and the CPU, in a process that sees no GPU.
+    """Compare steps in fp32 without dropout on the device with those on the CPU.
 
-    Adam divides by the square root of what rounding changes first: later steps may differ by more.
+    Rounding errors grow from step to step, since Adam divides by small second moments.
     """
     lines = options.corpus.read_text(encoding="utf-8").replace('"', "").splitlines()
     pairs = [f'"{a}","{b}"' for a, b in zip(lines[::2], lines[1::2], strict=False)]
     (folder / "pairs.csv").write_text("\n".join(["sent0,sent1", *pairs]) + "\n", encoding="utf-8")
-    words = [
-        *words_of(options, "text"),
+    arguments = [
+        *arguments_of(options, "text"),
         "--supervised",
         f"--train_file={folder / 'pairs.csv'}",
         "--dropout=0",
+        "--mixed_precision=no",
+        "--output_dir",
     ]
-    words += ["--mixed_precision=no", "--output_dir"]
+    # a process that sees no GPU
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
-    subprocess.run(
-        [sys.executable, PROGRAMS["text"][0], *words, str(folder / "cpu")],
-        cwd=ROOT,
-        env=env,
-        check=True,
-    )
-    call("text", [*words, str(folder / "device")])
-    cpu, device = (load_file(folder / name / "model.safetensors") for name in ("cpu", "device"))
-    expected, losses = losses_of(folder / "cpu"), losses_of(folder / "device")
-    off = [abs(a / b - 1) for a, b in zip(losses, expected, strict=True)]
-    apart = max(float((device[name].double() - cpu[name].double()).abs().max()) for name in cpu)
+    command = [sys.executable, PROGRAMS["text"][0], *arguments, str(folder / "cpu")]
+    subprocess.run(command, cwd=ROOT, env=env, check=True)
+    call("text", [*arguments, str(folder / "device")])
+    expected = losses_of(folder / "cpu")
+    losses = losses_of(folder / "device")
+    errors = [abs(a / b - 1) for a, b in zip(losses, expected, strict=True)]
+    cpu = load_file(folder / "cpu" / "model.safetensors")
+    device = load_file(folder / "device" / "model.safetensors")
+    differences = [float((device[name].double() - cpu[name].double()).abs().max()) for name in cpu]
     return {
         "cpu": expected,
         "device": losses,
-        "first_off": max(off[:3]),
-        "loss_off": max(off),
-        "weights_apart": apart,
-        "right": max(off[:3]) < 1e-4 and max(off) < 1e-2,
+        "first_errors": max(errors[:3]),
+        "largest_error": max(errors),
+        "largest_weight_difference": max(differences),
+        "passed": max(errors[:3]) < 1e-4 and max(errors) < 1e-2,
     }
 
 
 def objectives(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Some steps of every objective in each precision: do they run, are losses finite?
+    """Train some steps with every objective in each precision; all losses must be finite.
 
-    Each training's line is printed when it ends: an error of the device may be the end of all.
+    A line is printed after each training, since an error of the device may end the process.
     """
     failed: list[str] = []
     count = 0
-    for name in options.only or VARIANTS[options.kind]:
-        for precision in ("no", "bf16", "fp16") if DEVICE.type == "cuda" else ("no", "bf16"):
-            out = folder / name / precision
-            more = [
-                *VARIANTS[options.kind][name].split(),
-                f"--mixed_precision={precision}",
-                f"--output_dir={out}",
-            ]
-            line: dict[str, Any] = {"training": f"{name}, {precision}"}
-            try:
-                call(options.kind, [*words_of(options, options.kind), *more])
-                line["losses"] = losses = losses_of(out)
-                if not losses or any(loss is None or not math.isfinite(loss) for loss in losses):
-                    failed.append(line["training"])
-            except Exception as error:  # the other runs go on
-                line["error"] = f"{type(error).__name__}: {error}"
+    precisions = ["no", "bf16"]
+    if DEVICE.type == "cuda":
+        precisions.append("fp16")
+    for name, precision in product(options.only or VARIANTS[options.kind], precisions):
+        out = folder / name / precision
+        arguments = arguments_of(options, options.kind)
+        arguments += VARIANTS[options.kind][name].split()
+        arguments += [f"--mixed_precision={precision}", f"--output_dir={out}"]
+        line: dict[str, Any] = {"training": f"{name}, {precision}"}
+        try:
+            call(options.kind, arguments)
+            line["losses"] = losses = losses_of(out)
+            if not losses or any(loss is None or not math.isfinite(loss) for loss in losses):
                 failed.append(line["training"])
-            count += 1
-            print(json.dumps(line), flush=True)
-    return {"trainings": count, "failed": failed, "right": not failed}
+        except Exception as error:  # the other trainings go on
+            line["error"] = f"{type(error).__name__}: {error}"
+            failed.append(line["training"])
+        count += 1
+        print(json.dumps(line), flush=True)
+    return {"trainings": count, "failed": failed, "passed": not failed}
 
 
 def scaler_of(folder: Path) -> dict[str, float] | None:
-    """The state of the gradients' scale in a run's last checkpoint: of fp16 alone."""
+    """Return the state of the gradient scaler in a run's last checkpoint; None without fp16."""
     steps = [int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*")]
     file = folder / f"checkpoint-{max(steps)}" / "scaler.pt"
     return torch.load(file, weights_only=True) if file.exists() else None
 
 
 def killed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """A run killed with SIGKILL after its first checkpoint and resumed ends as one left alone, bit
-    by bit; in fp16 so does the scale of its gradients, with the steps since it last changed.
+    """Compare a run that was killed after its first checkpoint and resumed with a whole one.
+
+    Weights, log and, in fp16, the state of the gradient scaler must be equal bit by bit.
     """
-    words = [
-        *words_of(options, options.kind),
+    whole = folder / "whole"
+    resumed = folder / "resumed"
+    arguments = [
+        *arguments_of(options, options.kind),
         f"--save_steps={options.steps // 4}",
         "--deterministic",
         "--output_dir",
     ]
-    command = [sys.executable, PROGRAMS[options.kind][0], *words]
-    whole, torn = folder / "whole", folder / "killed"
-    call(options.kind, [*words, str(whole)])
-    process = subprocess.Popen([*command, str(torn)], cwd=ROOT, stdout=subprocess.DEVNULL)
-    while process.poll() is None and not list(torn.glob("checkpoint-*")):
+    call(options.kind, [*arguments, str(whole)])
+    command = [sys.executable, PROGRAMS[options.kind][0], *arguments, str(resumed)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not list(resumed.glob("checkpoint-*")):
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     code = process.wait()
-    subprocess.run([*command, str(torn), "--resume_from_checkpoint=auto"], cwd=ROOT, check=True)
-    sums = [
-        hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
-        for out in (whole, torn)
-    ]
-    scalers = [scaler_of(out) for out in (whole, torn)]
-    device = json.loads((torn / "run.json").read_text(encoding="utf-8"))["device"]
-    has_scale = device.endswith("fp16")
-    same = {
+    subprocess.run([*command, "--resume_from_checkpoint=auto"], cwd=ROOT, check=True)
+    weights = [(out / "model.safetensors").read_bytes() for out in (whole, resumed)]
+    scalers = [scaler_of(out) for out in (whole, resumed)]
+    device = json.loads((resumed / "run.json").read_text(encoding="utf-8"))["device"]
+    has_scaler = device.endswith("fp16")
+    equal = {
         "killed": code == -signal.SIGKILL,
-        "weights": sums[0] == sums[1],
-        "log": log_of(whole) == log_of(torn),
-        "scaler": scalers[0] == scalers[1] and (scalers[0] is not None) == has_scale,
+        "weights": weights[0] == weights[1],
+        "log": log_of(whole) == log_of(resumed),
+        "scaler": scalers[0] == scalers[1] and (scalers[0] is not None) == has_scaler,
     }
-    return {**same, "device": device, "scale": scalers[1], "right": all(same.values())}
+    return {**equal, "device": device, "scale": scalers[1], "passed": all(equal.values())}
 
 
 def main() -> int:
-    """Run one check; 1 if it does not hold."""
+    """Run one check; return 1 if it does not hold."""
     checks = {each.__name__: each for each in (environment, dropout, equal, objectives, killed)}
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -276,7 +269,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         result = checks[options.check](options, Path(folder))
     print(json.dumps(result), flush=True)
-    return 0 if result["right"] else 1
+    return 0 if result["passed"] else 1
 
 
 if __name__ == "__main__":
