@@ -8,9 +8,8 @@ import subprocess
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # a process on each core: one thread each, and in the programs they start
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # a process on each core: one thread in each, and in the programs that tests start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pathlib import Path
@@ -25,17 +24,20 @@ from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 from dystress_text.data.corpus import load_corpus
 from dystress_text.data.texts import plain_text
 
-# The background jobs of a script ignore Ctrl-C, and every program that they start does.
+# background jobs of a shell ignore Ctrl-C, and so do the programs that they start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# a machine may be busy; a test with a budget of its own names it
+# no deadline: the machine may be busy
 settings.register_profile("tests", max_examples=50, deadline=None)
 settings.load_profile("tests")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-VOCABULARY = """a the cat dog bird fish man woman child sat ran flew swam ate saw on under over near mat tree river
-house red blue small big old new quickly slowly yesterday today and but not is was in of to with one two three"""
+VOCABULARY = """
+a the cat dog bird fish man woman child sat ran flew swam ate saw on under over near mat tree river
+house red blue small big old new quickly slowly yesterday today and but not is was in of to with one
+two three
+"""
 WORDS = VOCABULARY.split()
 
 SIZES = {"vocab_size": len(WORDS) + 4, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -52,35 +54,60 @@ FAMILIES = {
     "xlm-roberta": {"max_position_embeddings": 42, **BERT},
     "electra": {"max_position_embeddings": 40, "embedding_size": 8, **BERT},
     "deberta-v2": {
-        "max_position_embeddings": 40, "relative_attention": True, "position_biased_input": False,
-        "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0, **BERT,
+        "max_position_embeddings": 40,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+        "type_vocab_size": 0,
+        **BERT,
     },
-    # rotary positions are not the default ones: who does not find their settings has other vectors
+    # rotary positions other than the default, so that lost settings change the vectors
     "llama": {
-        "max_position_embeddings": 40, "num_key_value_heads": 1, "attention_dropout": 0.1, "rope_theta": 500.0,
-        "rope_scaling": {"rope_type": "linear", "factor": 2.0}, **BERT,
+        "max_position_embeddings": 40,
+        "num_key_value_heads": 1,
+        "attention_dropout": 0.1,
+        "rope_theta": 500.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+        **BERT,
     },
     "gpt2": {"max_position_embeddings": 40, **BERT},
     "ctrl": {"max_position_embeddings": 40, "dff": 32, **BERT},
     "openai-gpt": {"max_position_embeddings": 40, **BERT},
     "xlm": {"max_position_embeddings": 40, **BERT},
     "xlnet": {"d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 32},
-    # vectors change with padding: of the first by its Fourier transform, of the second by its
-    # convolution
+    # their vectors change with padding: a Fourier transform and a convolution over the tokens
     "fnet": {"max_position_embeddings": 40, **BERT},
-    "convbert": {"max_position_embeddings": 40, "head_ratio": 1, "conv_kernel_size": 3, "embedding_size": 16, **BERT},
+    "convbert": {
+        "max_position_embeddings": 40,
+        "head_ratio": 1,
+        "conv_kernel_size": 3,
+        "embedding_size": 16,
+        **BERT,
+    },
     "markuplm": {"max_position_embeddings": 42, "max_depth": 2, **BERT},
-    "distilbert": {"max_position_embeddings": 40, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32},
+    "distilbert": {
+        "max_position_embeddings": 40,
+        "dim": 16,
+        "n_layers": 3,
+        "n_heads": 2,
+        "hidden_dim": 32,
+    },
     # ModernBERT has no dropout by default; training for two dropout views needs some
     "modernbert": {
-        "max_position_embeddings": 40, "embedding_dropout": 0.1, "cls_token_id": 0, "sep_token_id": 2,
-        "global_rope_theta": 900.0, "local_rope_theta": 500.0, "global_attn_every_n_layers": 2, **BERT,
+        "max_position_embeddings": 40,
+        "embedding_dropout": 0.1,
+        "cls_token_id": 0,
+        "sep_token_id": 2,
+        "global_rope_theta": 900.0,
+        "local_rope_theta": 500.0,
+        "global_attn_every_n_layers": 2,
+        **BERT,
     },
-}  # fmt: skip
+}
 
 
 def build_transformer(family):
-    """A random encoder of a family, with position tables for 40 tokens."""
+    """Return a random encoder of a family, with position tables for 40 tokens."""
     torch.manual_seed(0)
     return AutoModel.from_config(AutoConfig.for_model(family, **SIZES, **FAMILIES[family]))
 
@@ -94,7 +121,7 @@ def set_dropout(model, rate):
 
 
 def build_tokenizer(special="[CLS] $A [SEP]"):
-    """Of whole words; ``special`` is what a text gets, ``$A`` alone nothing, as with many decoders."""
+    """Return a tokenizer of words that adds the special tokens of the template ``special``."""
     vocabulary = {word: i for i, word in enumerate(["[CLS]", "[PAD]", "[SEP]", "[UNK]", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -103,23 +130,24 @@ def build_tokenizer(special="[CLS] $A [SEP]"):
         single=special, special_tokens=[("[CLS]", 0), ("[SEP]", 2)]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, cls_token="[CLS]", pad_token="[PAD]", sep_token="[SEP]", unk_token="[UNK]",
+        tokenizer_object=tokenizer,
+        cls_token="[CLS]",
+        pad_token="[PAD]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
         model_input_names=["input_ids", "attention_mask"],
-    )  # fmt: skip
+    )
 
 
 def make_sentences(n, seed=0):
-    """Distinct word sequences of 3 to 12 words."""
+    """Return distinct sequences of 3 to 12 words."""
     generator = torch.Generator().manual_seed(seed)
-    found = {}
-    while len(found) < n:
+    sentences = {}
+    while len(sentences) < n:
         length = int(torch.randint(3, 13, (1,), generator=generator))
-        found[
-            " ".join(
-                WORDS[int(i)] for i in torch.randint(len(WORDS), (length,), generator=generator)
-            )
-        ] = None
-    return list(found)
+        drawn = torch.randint(len(WORDS), (length,), generator=generator)
+        sentences[" ".join(WORDS[i] for i in drawn)] = None
+    return list(sentences)
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +157,7 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory):
-    """A folder with a random BERT and its tokenizer."""
+    """Return a folder with a random BERT and its tokenizer."""
     folder = tmp_path_factory.mktemp("tiny-bert")
     build_transformer("bert").save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
@@ -138,7 +166,7 @@ def tiny_bert(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def text_file(tmp_path_factory):
-    """200 sentences, one a line."""
+    """Return a file of 200 sentences, one a line."""
     file = tmp_path_factory.mktemp("text") / "sentences.txt"
     file.write_text("".join(f"{sentence}\n" for sentence in make_sentences(200)))
     return file
@@ -146,13 +174,13 @@ def text_file(tmp_path_factory):
 
 @pytest.fixture
 def corpus(text_file, tokenizer):
-    """The sentences of ``text_file``, of 16 tokens at most."""
+    """Return the sentences of ``text_file``, of at most 16 tokens."""
     return load_corpus(plain_text(text_file), tokenizer, 16)
 
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory):
-    """A data folder with a small STS-B dev file, scored by shared words."""
+    """Return a data folder with a small STS-B dev file, scored by the shared words."""
     data = tmp_path_factory.mktemp("data")
     folder = data / "senteval" / "STS" / "STSBenchmark"
     folder.mkdir(parents=True)
@@ -168,39 +196,41 @@ def data_dir(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_run(tiny_bert, text_file, data_dir):
-    """The options of a run of a second, without its folder."""
+    """Return the options of a run of a second, without its folder."""
     return [
-        f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", f"--data_dir={data_dir}", "--max_steps=6",
-        "--train_batch_size=8", "--eval_steps=3", "--mixed_precision=no", "--learning_rate=1e-3",
-    ]  # fmt: skip
+        f"--model_name_or_path={tiny_bert}",
+        f"--train_file={text_file}",
+        f"--data_dir={data_dir}",
+        "--max_steps=6",
+        "--train_batch_size=8",
+        "--eval_steps=3",
+        "--mixed_precision=no",
+        "--learning_rate=1e-3",
+    ]
 
 
 @pytest.fixture
 def flags(tiny_run, tmp_path):
-    """A run of a second."""
+    """Return the options of a run of a second."""
     return [*tiny_run, f"--output_dir={tmp_path / 'out'}"]
 
 
 def pytest_collection_modifyitems(items):
-    """Slow tests come first, the longest at the head: ``slow(40)`` says how long."""
-    marks = {item: item.get_closest_marker("slow") for item in items}
-    longest = sorted(
-        (item for item in items if marks[item]), key=lambda item: -(marks[item].args or (10,))[0]
-    )
+    """Put slow tests first, in order of the seconds that ``slow(40)`` names."""
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    shares = [
-        item for first in range(processes) for item in longest[first::processes]
-    ]  # worksteal cuts the list so
-    items[:] = [*shares, *(item for item in items if not marks[item])]
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    slow.sort(key=lambda item: -(item.get_closest_marker("slow").args or (10,))[0])
+    # worksteal gives each process a contiguous part of the list
+    shares = [item for first in range(processes) for item in slow[first::processes]]
+    items[:] = [*shares, *(item for item in items if item not in slow)]
+    # imported modules need no garbage collection, which runs do twice each
     gc.collect()
-    gc.freeze()  # what was imported stays: collecting garbage, as each run does twice, need not walk over it
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def galleries(tmp_path_factory):
-    """A cache of the tests' own; and pages without their pictures, which take longer than the
-    tests' runs.
-    """
+    """Give the tests a cache of their own, and pages without pictures, which take seconds."""
     from dystress_text.analysis import page_drawings
 
     whole = page_drawings.galleries
@@ -212,26 +242,26 @@ def galleries(tmp_path_factory):
 
 @pytest.fixture
 def with_pictures(galleries, monkeypatch):
-    """The pages of a test have their pictures."""
+    """Draw the pictures of pages in a test."""
     monkeypatch.setattr("dystress_text.analysis.page_drawings.galleries", galleries)
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Of a few rows, in the blockwise form of losses."""
+    """Give the blockwise form of losses blocks of four rows."""
     monkeypatch.setattr("dystress_text.losses.blockwise.CPU_BLOCK", 4)
 
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder of real data next to the checkout."""
+    """Return the folder of real data next to the checkout."""
     if not (SHARED / "data").is_dir():
         pytest.skip("no real data: the folder shared/ is not next to the checkout")
     return SHARED
 
 
 def reset_accelerator():
-    """Accelerate keeps its state for the life of the process; tests want one each."""
+    """Reset the state that accelerate keeps for the life of the process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
@@ -244,7 +274,7 @@ def _fresh_accelerator():
 
 @pytest.fixture
 def small_disk(tmp_path_factory):
-    """A function that mounts a disk of so many bytes; who may not mount one skips the test."""
+    """Return a function that mounts a disk of some bytes; skip where mounting is not allowed."""
     with contextlib.ExitStack() as mounted:
 
         def mount(size):
