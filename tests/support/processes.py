@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -47,10 +46,16 @@ def spawn(world_size, work, *arguments):
 
 
 def _process(rank, world_size, port, work, *arguments):
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1",
-    )  # fmt: skip
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+    }
     torch.set_num_threads(1)
     work(*arguments)
     if dist.is_initialized():  # a program leaves its group by itself
@@ -70,8 +75,10 @@ def in_threads(world_size, work):
 
     They are threads that meet at every gather, so autograd sees the rows of all of them.
     """
-    barrier, rows = threading.Barrier(world_size, timeout=20), [None] * world_size
-    results, errors = [None] * world_size, []
+    barrier = threading.Barrier(world_size, timeout=20)
+    rows = [None] * world_size
+    results = [None] * world_size
+    errors = []
 
     def run(rank):
         try:
@@ -105,20 +112,23 @@ class ThreadGather:
     """Gather the rows of threads."""
 
     def __init__(self, rank, barrier, rows):
-        self.rank, self.world_size, self.barrier, self.rows = rank, len(rows), barrier, rows
+        self.rank = rank
+        self.world_size = len(rows)
+        self.barrier = barrier
+        self.rows = rows
 
     def __call__(self, rows):
         self.rows[self.rank] = rows
         self.barrier.wait()
-        everybody = torch.cat(self.rows)
+        gathered = torch.cat(self.rows)
         self.barrier.wait()
-        return everybody
+        return gathered
 
 
 def run_main(arguments, errors):
     """Run the program in a new process, with its output in a file."""
     torch.set_num_threads(1)
-    sys.stdout = sys.stderr = Path(errors).open("w", buffering=1)  # noqa: SIM115  # for the life of the process
+    sys.stdout = sys.stderr = open(errors, "w", buffering=1)  # noqa: SIM115
     from dystress_text.programs.train import main
 
     sys.exit(main(arguments))
