@@ -2,14 +2,15 @@
 
     # on the data set that it was trained on
     python vision/evaluate.py --model out_vision/
-    # and an untrained encoder
+    # next to an untrained encoder
     python vision/evaluate.py --model out_vision/ --dataset cifar10 --compare
     python vision/evaluate.py --model out_vision/ --dataset sorted/ --tasks transfer \\
         --class_weights mhist
 
 Accuracies are x 100, on the test images, with features of the backbone. Images are cut and
 normalised as in training. Training images are the bank of the nearest neighbours and train the
-probe. The kNN weighs neighbours by exp(s / 0.1), as in the paper. All figures go into a JSON file.
+probe. The kNN weighs neighbours by exp(s / 0.1), as in the paper. All figures are
+appended to a file of JSON lines.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from vision.evaluation.settings import EvaluationSettings
 
 
 def make_parser() -> SettingsParser:
-    """The program's options."""
+    """Return the parser of the program's options."""
     return SettingsParser([EvaluationSettings], "evaluate.py", __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Run the program and return its exit code."""
     transformers.utils.logging.set_verbosity_error()
 
     def work() -> bool:

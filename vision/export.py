@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import ParameterError
@@ -34,7 +34,7 @@ network.maxpool = torch.nn.Identity()"""
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The program's options."""
+    """Return the parser of the program's options."""
     parser = OneLineParser("export.py", __doc__)
     parser.add_argument(
         "--model", type=Path, required=True, help="folder that vision/train.py wrote"
@@ -47,8 +47,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 def export(model: Path, output: Path) -> bool:
     """Write the backbone of ``model`` as ``output``, and print how it is loaded."""
-    if output.suffix != ".safetensors":
-        raise ParameterError("output", f"{str(output)!r} must end in .safetensors, its format")
     if output.exists():
         raise ParameterError("output", f"{str(output)!r} exists; name a new file")
     encoder = load_encoder(model)
@@ -56,12 +54,8 @@ def export(model: Path, output: Path) -> bool:
     if made.architecture not in OF_TORCHVISION:
         raise ParameterError("model", f"torchvision and timm have no {made.architecture}")
     metadata = {"format": "pt", "architecture": made.architecture, "stem": made.stem}
-    if encoder.input is not None:
-        metadata |= {name: json.dumps(value) for name, value in asdict(encoder.input).items()}
-    try:
-        save_file(contiguous(torchvision_names(encoder)), output, metadata)
-    except Exception as error:  # safetensors has its own errors for those of the system
-        raise ParameterError("output", f"cannot write {str(output)!r}: {error}") from error
+    metadata |= {name: json.dumps(value) for name, value in asdict(encoder.input).items()}
+    output.write_bytes(save(contiguous(torchvision_names(encoder)), metadata))
     print(f"network = torchvision.models.{made.architecture}()")
     if made.stem == "cifar":
         print(CIFAR_STEM)
@@ -70,7 +64,7 @@ def export(model: Path, output: Path) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Run the program and return its exit code."""
     transformers.utils.logging.set_verbosity_error()
     return exit_code("export.py", lambda: export(**vars(make_parser().parse_args(argv))))
 

@@ -24,7 +24,7 @@ from vision.data.image_sets import CATALOG, ImageData
 
 
 def make_parser() -> OneLineParser:
-    """The program's options."""
+    """Return the parser of the program's options."""
     parser = command.make_parser("prepare.py", __doc__, CATALOG)
     parser.add_argument(
         "--classes", type=Path, help="imagenet100: a file with one class (folder name) a line"
@@ -33,7 +33,7 @@ def make_parser() -> OneLineParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Run the program and return its exit code."""
 
     def work() -> bool:
         return command.run("prepare.py", make_parser().parse_args(argv), CATALOG, _build)

@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
-from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.io.atomic import atomic_files
+from dystress_text.errors import UserError, reason_of
+from dystress_text.io.atomic import atomic_files, write_json
 
 _BASIC = {"layer_type": "basic", "hidden_sizes": (64, 128, 256, 512)}
 ARCHITECTURES: dict[str, dict[str, Any]] = {  # as ResNetConfig takes them
@@ -72,29 +72,33 @@ class ImageInput:
 
 
 class ImageEncoder(nn.Module):
-    """A ResNet and its projector, (n, feature_dim) -> (n, out_dim); ``input`` is None without
-    training.
-    """
+    """A ResNet and its projector, (n, feature_dim) -> (n, out_dim)."""
+
+    input: ImageInput  # set before training
 
     def __init__(
         self, backbone: ResNetModel, projector: nn.Module, description: EncoderDescription
     ) -> None:
         super().__init__()
         self.description = description
-        self.input: ImageInput | None = None
         self.backbone = backbone
         self.projector = projector
         self.feature_dim: int = ARCHITECTURES[description.architecture]["hidden_sizes"][-1]
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not declare it
 
+    @property
+    def device(self) -> torch.device:
+        """Return the device of the weights."""
+        return next(self.parameters()).device
+
     def features(self, images: Tensor) -> Tensor:
-        """Pooled output of the backbone in fp32 at least, (n, 3, h, w) -> (n, feature_dim)."""
+        """Return the backbone's pooled output, (n, 3, h, w) -> (n, feature_dim), at least fp32."""
         images = images.contiguous(memory_format=torch.channels_last)
         pooled: Tensor = self.backbone(images).pooler_output  # (n, feature_dim, 1, 1)
         return pooled.flatten(1).to(torch.promote_types(pooled.dtype, torch.float32))
 
     def forward(self, *images: Tensor) -> Tensor:
-        """Projector output for images, each (n, 3, h, w), one after the other: (all n, out_dim).
+        """Return the projector's output for images, each (n, 3, h, w): (all n, out_dim).
 
         Images that are given apart have batch statistics of their own.
         """
@@ -107,24 +111,20 @@ def build_encoder(
     projector: str = "cifar",
     out_dim: int = 128,
 ) -> ImageEncoder:
-    """An encoder with random weights, initialised as torchvision's (He by fan-out; batch norm 1 and
-    0).
+    """Return an encoder with random weights, initialised as torchvision's.
 
-    The stem is ``cifar`` (3x3, stride 1, no max-pooling) or ``imagenet`` (7x7, stride 2,
-    max-pooling). The projectors ``cifar`` and ``simclr`` have two layers and end in batch norm;
-    ``cifar`` has 512 hidden units, as in the paper's code, ``simclr`` as many as there are
-    features. ``expander`` (Barlow Twins, VICReg) has three layers of ``out_dim`` units and ``byol``
-    two with 4,096 hidden ones; both end in a linear layer.
+    That is He by fan-out, and batch norm 1 and 0.
+
+    Args:
+        architecture: a key of :data:`ARCHITECTURES`.
+        stem: ``cifar`` (3x3, stride 1, no max-pooling) or ``imagenet`` (7x7, stride 2,
+            max-pooling).
+        projector: ``cifar`` and ``simclr`` have two layers and end in batch norm; ``cifar`` has 512
+            hidden units, as in the paper's code, ``simclr`` as many as there are features.
+            ``expander`` (Barlow Twins, VICReg) has three layers of ``out_dim`` units and ``byol``
+            two with 4,096 hidden ones; both end in a linear layer.
+        out_dim: dimensions of the projector's output.
     """
-    for name, made, known in (
-        ("architecture", architecture, ARCHITECTURES),
-        ("stem", stem, STEMS),
-        ("projector", projector, PROJECTORS),
-    ):
-        if made not in known:
-            raise ParameterError(name, f"unknown {made!r}; known are {', '.join(known)}")
-    if not 1 <= out_dim <= LARGEST_OUT_DIM:
-        raise ParameterError("out_dim", f"must lie in [1, {LARGEST_OUT_DIM}], got {out_dim}")
     backbone = ResNetModel(ResNetConfig(**ARCHITECTURES[architecture]))
     if stem == "cifar":
         first = backbone.embedder.embedder
@@ -149,7 +149,7 @@ def build_encoder(
 
 
 def mlp(*widths: int) -> nn.Sequential:
-    """Linear layers of these widths without bias, with batch norm and ReLU between them."""
+    """Return linear layers of these widths without bias, with batch norm and ReLU between."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths[:-1]):
         linear = nn.Linear(before, after, bias=False)
@@ -160,22 +160,24 @@ def mlp(*widths: int) -> nn.Sequential:
 def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-trained.") -> None:
     """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
 
-    The files are renamed into the folder when all are complete. With the standard stem
-    ``AutoModel.from_pretrained`` reads the backbone and ``AutoImageProcessor.from_pretrained`` its
-    input; :func:`load_encoder` reads everything. Other files in the folder remain. ``card`` is the
-    text before the card's section on loading.
+    The files are renamed into the folder when all are complete; other files in it remain. With the
+    standard stem ``AutoModel.from_pretrained`` reads the backbone and
+    ``AutoImageProcessor.from_pretrained`` its input; :func:`load_encoder` reads everything.
+
+    Args:
+        encoder: the encoder, on any device.
+        folder: where it goes.
+        card: the text before the card's section on loading.
     """
     try:
         with atomic_files(folder) as staging:
             state = contiguous(encoder.backbone.state_dict())
             encoder.backbone.save_pretrained(staging, state_dict=state)
             save_file(contiguous(encoder.projector.state_dict()), staging / PROJECTOR)
-            described = asdict(encoder.description)
-            if encoder.input is not None:
-                described[_INPUT] = asdict(encoder.input)
-                if encoder.description.stem == "imagenet":
-                    _write_json(staging / PROCESSOR, _processor(encoder.input))
-            _write_json(staging / DESCRIPTION, described)
+            if encoder.description.stem == "imagenet":
+                write_json(staging / PROCESSOR, _processor(encoder.input))
+            described = {**asdict(encoder.description), _INPUT: asdict(encoder.input)}
+            write_json(staging / DESCRIPTION, described)
             (staging / "README.md").write_text(_card(encoder, card), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or error
@@ -185,10 +187,6 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-tra
 def contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors in the standard memory format, the only one that safetensors takes."""
     return {name: tensor.contiguous() for name, tensor in state.items()}
-
-
-def _write_json(file: Path, content: Mapping[str, Any]) -> None:
-    file.write_text(json.dumps(content, indent=1) + "\n")
 
 
 def _card(encoder: ImageEncoder, card: str) -> str:
@@ -226,45 +224,33 @@ size, mean and standard deviation in training.
 
 
 def _processor(image_input: ImageInput) -> dict[str, Any]:
-    """The settings of ``AutoImageProcessor`` for images of any size."""
-    side = image_input.image_size
-    kind: dict[str, Any] = {
-        "image_processor_type": "ViTImageProcessor",
-        "size": {"height": side, "width": side},
-    }
-    # the shorter side is resized to size / crop_pct, and the middle is cut out
-    if image_input.crop != 1:
-        kind = {
-            "image_processor_type": "ConvNextImageProcessor",
-            "size": {"shortest_edge": side},
-            "crop_pct": image_input.crop,
-        }
+    """Return the settings of ``AutoImageProcessor`` for images of any size.
+
+    The shorter side is resized to size / crop_pct, and the middle is cut out.
+    """
     return {
-        **kind,
-        "do_resize": True,
+        "image_processor_type": "ConvNextImageProcessor",
+        "size": {"shortest_edge": image_input.image_size},
+        "crop_pct": image_input.crop,
         "resample": 2,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
         "image_mean": image_input.mean,
         "image_std": image_input.std,
     }
 
 
 def load_encoder(folder: str | Path) -> ImageEncoder:
-    """The encoder that :func:`save_encoder` wrote, in fp32."""
-    place = Path(folder)
-    file = place / DESCRIPTION
+    """Load the encoder that :func:`save_encoder` wrote, in fp32."""
+    root = Path(folder)
+    file = root / DESCRIPTION
     try:
         described = json.loads(file.read_text(encoding="utf-8"))
-        image_input = described.pop(_INPUT, None)
+        image_input = described.pop(_INPUT)
+        mean = tuple(image_input.pop("mean"))
+        std = tuple(image_input.pop("std"))
         encoder = build_encoder(**described)
-        if image_input is not None:
-            red, green, blue = image_input.pop("mean")
-            r, g, b = image_input.pop("std")
-            encoder.input = ImageInput(**image_input, mean=(red, green, blue), std=(r, g, b))
+        encoder.input = ImageInput(**image_input, mean=mean, std=std)
         for name, module in ((BACKBONE, encoder.backbone), (PROJECTOR, encoder.projector)):
-            file = place / name
+            file = root / name
             module.load_state_dict(load_file(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         reason = f"it has no {file.name}"
@@ -278,7 +264,7 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
 
 
 def fingerprint(encoder: ImageEncoder) -> str:
-    """A hash of the backbone's weights."""
+    """Return a hash of the backbone's weights."""
     digest = hashlib.sha256()
     for tensor in encoder.backbone.state_dict().values():
         digest.update(tensor.numpy().tobytes())
@@ -286,16 +272,16 @@ def fingerprint(encoder: ImageEncoder) -> str:
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:
-    """Return the backbone's state under the names of torchvision's ResNets, without the classifier;
-    see vision/export.py.
-    """
+    """Return the backbone's state under the names of torchvision's ResNets."""
     state = encoder.backbone.state_dict()
     return {_torchvision_name(name): tensor for name, tensor in state.items()}
 
 
 def _torchvision_name(name: str) -> str:
-    """``encoder.stages.S.layers.B.layer.C.convolution.weight`` is ``layer(S + 1).B.conv(C +
-    1).weight``, and so on.
+    """Return the name of a tensor in torchvision.
+
+    ``encoder.stages.S.layers.B.layer.C.convolution.weight`` is
+    ``layer(S + 1).B.conv(C + 1).weight`` there, and so on.
     """
     parts = name.split(".")
     is_convolution = parts[-2] == "convolution"

@@ -29,12 +29,12 @@ from vision.pretraining.settings import PROGRAM, PretrainSettings
 
 
 def parse(argv: Sequence[str]) -> PretrainSettings:
-    """Settings from the command line."""
+    """Return the settings of a command line."""
     return PretrainSettings.of(parse_options(PROGRAM, argv, "train.py", __doc__))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program; returns its exit code."""
+    """Run the program and return its exit code."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 

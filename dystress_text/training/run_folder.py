@@ -2,7 +2,7 @@
 
 A run owns ``run.json``, ``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``,
 ``checkpoint-STEP/``, ``tracker-logs/dystress/``, the model, and the results of its evaluations
-(``results.jsonl``, ``vision-DATASET.json``). All other files are the user's.
+(``results.jsonl``, ``vision-DATASET.jsonl``). All other files are the user's.
 
 The logs are lines of JSON objects, each with its ``step``.
 """
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dystress_text.errors import ParameterError, UserError
+from dystress_text.errors import UserError
 from dystress_text.io.atomic import to_json, write_json, write_text
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS
@@ -39,7 +39,7 @@ MODEL_FILES = (
     "model.safetensors.index.json",
     "projector.safetensors",
 )
-EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.json")  # 0.2 wrote the second
+EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl")  # 0.2 wrote the second
 FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
 _MAX_NAMED = 8  # differences in a message
 _STEP = re.compile(r"checkpoint-(\d+)")
@@ -118,15 +118,6 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
             raise UserError(f"no {RECORD} in {str(folder)!r} or its folders")
         unique += [run for run in runs if run not in unique]
     return unique
-
-
-def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
-    """Write the results of an evaluation of images."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, content)
-    except OSError as error:
-        raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def checkpoint_folders(output: Path) -> list[Path]:

@@ -82,7 +82,9 @@ HALF = ImageInput(16, 1.0, (0.5,) * 3, (1.0,) * 3)  # what as_float does
 
 def tiny_encoder(seed=0, out_dim=16):
     torch.manual_seed(seed)
-    return build_encoder("resnet10_narrow", "imagenet", "cifar", out_dim)
+    encoder = build_encoder("resnet10_narrow", "imagenet", "cifar", out_dim)
+    encoder.input = HALF
+    return encoder
 
 
 def colour_images(n, classes=3, size=16, seed=0, name="colours", variant=None):

@@ -26,7 +26,7 @@ from kornia.enhance import (
 from kornia.filters import filter2d_separable, get_gaussian_kernel1d
 from torch import Tensor
 
-from vision.data.crops import FLIP_RATE, JITTER, RandomCrop, crop_resize_flip, draw_crops
+from vision.data.crops import JITTER, RandomCrop, crop_resize_flip, draw_crops
 
 JITTER_RATE = 0.8
 GRAY_RATE = 0.2
@@ -49,11 +49,13 @@ class CropAndFlip:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, count: int = 1) -> Tensor:
-        """Views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size), the first of all
-        images first.
+        """Return views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size).
+
+        The first views of all images come first.
         """
         images = images.repeat(count, 1, 1, 1)
-        crops = draw_crops(images, self.crop)
+        height, width = images.shape[2:]
+        crops = draw_crops(len(images), height, width, self.crop, images.device)
         views = crop_resize_flip(images, crops, self.crop.size)
         return _normalised(self.recoloured(views, count), self.mean, self.std)
 
@@ -63,9 +65,7 @@ class CropAndFlip:
         size).
         """
         count = crops.shape[1]
-        crops = crops.transpose(0, 1).flatten(0, 1)  # (count n, 3, size, size)
-        flip = _column(torch.rand(len(crops), device=crops.device) < FLIP_RATE)
-        views = torch.where(flip, crops.flip(3), crops) / 255
+        views = crops.transpose(0, 1).flatten(0, 1) / 255  # (count n, 3, size, size)
         return _normalised(self.recoloured(views, count), self.mean, self.std)
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:  # (count n, 3, size, size) in [0, 1]
@@ -134,29 +134,31 @@ OPERATIONS = (  # of the jitter, on images in [0, 1] and a factor of each
 
 
 def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """Gaussian blur, (n, 3, h, w) and (n,); kornia's ``gaussian_blur2d`` without its check, which
-    reads the widths.
+    """Blur images (n, 3, h, w) by Gaussians of the widths (n,), in pixels.
+
+    It is kornia's ``gaussian_blur2d`` without its check, which waits for the device.
     """
     weights = get_gaussian_kernel1d(kernel, sigma[:, None])
     blurred: Tensor = filter2d_separable(images, weights, weights, "reflect")
     return blurred
 
 
-def crop_of(side: int, input_size: int) -> float:
-    """Return the share of an image's shorter side that evaluation keeps: all if it has the size of
-    the input.
-    """
-    return 1.0 if side == input_size else EVALUATION_CROP
-
-
 def evaluation_transform(
     images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]
 ) -> Tensor:
-    """Images as evaluation sees them, uint8 (n, 3, h, w) -> float32 (n, 3, size, size), normalised,
-    channels_last.
+    """Return images as evaluation sees them, normalised and channels_last.
 
     Images of that size are not resized. The shorter side of others is resized to 8/7 of the size
     (bilinear, filtered), and the middle is cut out: 224 of 256.
+
+    Args:
+        images: uint8 (n, 3, h, w).
+        size: side of the encoder's input, in pixels.
+        mean: of the channels, of values from 0 to 1.
+        std: of the channels.
+
+    Returns:
+        float32 (n, 3, size, size).
     """
     values = images.float() / 255
     height, width = images.shape[-2:]
@@ -179,7 +181,7 @@ def _normalised(values: Tensor, mean: Sequence[float], std: Sequence[float]) -> 
 
 @lru_cache
 def _constant(rows: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
-    """A constant on the device, made once, as each copy to a GPU waits for it."""
+    """Return a constant on the device, made once, as each copy to a GPU waits for it."""
     return torch.tensor(rows, device=device)
 
 

@@ -1,6 +1,4 @@
-"""Random resized crops, drawn on the device for a batch of images of one size, and one by one for
-whole pictures.
-"""
+"""Random resized crops of images of one size: how they are drawn, and cut on the device."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,45 +14,18 @@ ASPECT = (3 / 4, 4 / 3)
 FLIP_RATE = 0.5
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
 STRONGEST_JITTER = 1 / max(JITTER[:3])  # beyond it, factors would be negative
-# of SimclrAugment besides the crops; SimCLR's
+# further arguments of SimclrAugment; SimCLR's
 AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True}
 _ATTEMPTS = 10
 
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """What torchvision's ``RandomResizedCrop`` is told."""
+    """The arguments of torchvision's ``RandomResizedCrop``."""
 
     size: int  # side of the crops, in pixels
     min_scale: float = 0.08  # smallest share of the image's area that a crop takes; SimCLR's
     max_scale: float = 1.0
-
-
-def draw_box(
-    height: int, width: int, crop: RandomCrop, random: np.random.Generator
-) -> tuple[int, int, int, int]:
-    """A crop of one picture by the rule of :func:`draw_crops`: left, top, right, bottom."""
-    areas = height * width * random.uniform(crop.min_scale, crop.max_scale, _ATTEMPTS)
-    aspects = np.exp(random.uniform(math.log(ASPECT[0]), math.log(ASPECT[1]), _ATTEMPTS))
-    widths = np.sqrt(areas * aspects).round()
-    heights = np.sqrt(areas / aspects).round()
-    fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
-    if fits.any():
-        first = int(fits.argmax())
-        w = int(widths[first])
-        h = int(heights[first])
-        left = int(random.integers(width - w + 1))
-        top = int(random.integers(height - h + 1))
-    else:
-        w, h = _largest(height, width)
-        left = (width - w) // 2
-        top = (height - h) // 2
-    return left, top, left + w, top + h
-
-
-def _largest(height: int, width: int) -> tuple[int, int]:
-    """Width and height of the largest box with an allowed aspect."""
-    return min(width, round(height * ASPECT[1])), min(height, round(width / ASPECT[0]))
 
 
 @dataclass(frozen=True)
@@ -68,18 +38,39 @@ class Crops:
     height: Tensor
     flip: Tensor
 
+    def boxes(self) -> list[list[int]]:
+        """Return left, top, right and bottom of each crop."""
+        sides = (self.left, self.top, self.left + self.width, self.top + self.height)
+        boxes: list[list[int]] = torch.stack(sides, dim=1).int().tolist()
+        return boxes
 
-def draw_crops(images: Tensor, crop: RandomCrop) -> Crops:
-    """Draw crops of images (n, 3, h, w) by torchvision's ``RandomResizedCrop``, and flips.
 
-    The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in [3/4,
-    4/3]. Both are drawn again while the box does not fit; after ten times it is the largest box in
-    the middle that has an allowed aspect.
+def draw_crops(
+    count: int,
+    height: int,
+    width: int,
+    crop: RandomCrop,
+    device: torch.device | str = "cpu",
+    generator: torch.Generator | None = None,
+) -> Crops:
+    """Draw crops of images of one size, and flips, by torchvision's ``RandomResizedCrop``.
+
+    The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in
+    [3/4, 4/3]. Both are drawn again while the box does not fit; after ten times it is the largest
+    box in the middle that has an allowed aspect.
+
+    Args:
+        count: number of crops.
+        height: of the images, in pixels.
+        width: of the images, in pixels.
+        crop: the sizes of the crops.
+        device: where the random numbers are drawn.
+        generator: of the random numbers; torch's own by default.
     """
-    count, _, height, width = images.shape
 
     def uniform(low: float, high: float) -> Tensor:
-        return low + (high - low) * torch.rand(count, _ATTEMPTS, device=images.device)
+        drawn = torch.rand(count, _ATTEMPTS, device=device, generator=generator)
+        return low + (high - low) * drawn
 
     area = height * width * uniform(crop.min_scale, crop.max_scale)  # (n, _ATTEMPTS)
     aspect = torch.exp(uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
@@ -88,10 +79,11 @@ def draw_crops(images: Tensor, crop: RandomCrop) -> Crops:
     fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
     first = fits.to(torch.uint8).argmax(1, keepdim=True)  # 0 where none fits
     some = fits.any(1)
-    widest, highest = _largest(height, width)
+    widest = min(width, round(height * ASPECT[1]))
+    highest = min(height, round(width / ASPECT[0]))
     w = torch.where(some, widths.gather(1, first).squeeze(1), float(widest))
     h = torch.where(some, heights.gather(1, first).squeeze(1), float(highest))
-    x, y, turn = torch.rand(3, count, device=images.device)
+    x, y, turn = torch.rand(3, count, device=device, generator=generator)
     left = torch.where(some, ((width - w + 1) * x).floor(), (width - widest) // 2)
     top = torch.where(some, ((height - h + 1) * y).floor(), (height - highest) // 2)
     # a number just below 1, times a whole number, may round up to it
@@ -105,22 +97,28 @@ def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
 
     There is no filter against aliasing, as views are mostly enlarged. A crop of more than twice
     their side would alias.
+
+    Args:
+        images: uint8 (n, 3, h, w).
+        crops: a crop of each image.
+        size: side of the views, in pixels.
     """
     height, width = images.shape[-2:]
     # middles of the view's pixels, (size,)
     steps = (torch.arange(size, device=images.device) + 0.5) / size
     mirrored = torch.where(crops.flip[:, None], 1 - steps, steps)  # (n, size)
-    x = _places(crops.left, crops.width, mirrored, width)
-    y = _places(crops.top, crops.height, steps[None], height)
+    x = _coordinates(crops.left, crops.width, mirrored, width)
+    y = _coordinates(crops.top, crops.height, steps[None], height)
     columns = x[:, None, :].expand(-1, size, -1)
     rows = y[:, :, None].expand(-1, -1, size)
     grid = torch.stack((columns, rows), dim=3)  # (n, size, size, 2)
     return F.grid_sample(images.float() / 255, grid, "bilinear", "border", align_corners=False)
 
 
-def _places(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
-    """Return where the view's pixels lie in the image, clamped to the crop's outer pixels; -1 and 1
-    are the image's edges.
+def _coordinates(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
+    """Return coordinates of the view's pixels in the image, of which -1 and 1 are the edges.
+
+    They are clamped to the crop's outer pixels.
     """
     length = length[:, None]
     middles = (steps * length).clamp(min=0.5)

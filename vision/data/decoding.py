@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,7 @@ BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 
 
 def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
-    """The picture as RGB.
+    """Return the picture as RGB.
 
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, and of 16
     bits the upper 8 remain. Transparent pixels lie on white. A camera's orientation tag is ignored,
@@ -35,56 +35,42 @@ def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
         return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def check(source: bytes | Path, origin: str = "an image") -> None:
-    """Decode a picture to find damage; a JPEG at an eighth of its size, which takes half of the
-    time.
-    """
-    with _opened(source, origin) as image:
-        image.draft("RGB", (1, 1))
-        image.load()
-
-
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
-    """Height and width from the header; damage after it is not seen."""
+    """Return height and width from the header; damage after it is not seen."""
     with _opened(source, origin) as image:
         return image.height, image.width
 
 
-def resized(image: Image.Image, size: int, box: tuple[int, int, int, int] | None = None) -> Tensor:
-    """A box of the picture, or its middle square, as a square, uint8 (3, size, size), bilinear and
-    filtered.
+def resized(image: Image.Image, size: int, box: Sequence[int] | None = None) -> Tensor:
+    """Return a box of the picture, or its middle square, as uint8 (3, size, size).
+
+    The resizing is bilinear and filtered.
 
     Boxes are left, top, right, bottom. As in torchvision, a box is cut out before it is resized,
     while the middle is cut out of the resized picture: there the filter sees what lies next to it.
     """
     middle = None
     if box is not None:
-        image = image.crop(box)
+        left, top, right, bottom = box
+        image = image.crop((left, top, right, bottom))
     else:
         side = min(image.size)
-        left = (image.width - side) / 2
-        top = (image.height - side) / 2
-        middle = (left, top, left + side, top + side)
+        x = (image.width - side) / 2
+        y = (image.height - side) / 2
+        middle = (x, y, x + side, y + side)
     pixels = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, middle))
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 
 @contextmanager
 def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
-    """The picture, of which the header is read; what goes wrong inside the context is a fault of
-    the file.
-    """
+    """Open a picture; any failure inside the context is a fault of the file."""
     name = str(source) if isinstance(source, Path) else origin
     try:
         with Image.open(source if isinstance(source, Path) else io.BytesIO(source)) as image:
             if image.mode in ("I", "F"):
                 raise ValueError("its pixels have 32 bits, of unknown range; write it with 8 bits")
             yield image
-    except Image.DecompressionBombError as error:
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise DataError(
-            f"{name} has more pixels than the {limit:,} that Pillow decodes; make it smaller"
-        ) from error
     except Exception as error:  # each format's reader raises other errors for damage
         reason = reason_of(error)
         if "cannot identify" in reason:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -39,20 +39,18 @@ class ImageFiles:
         return len(self.rows)
 
     def __getitem__(self, row: int) -> tuple[bytes | Path, str]:
-        """The content of an image file, or its path; and its name in errors."""
+        """Return the content or the path of an image file, and its name in errors."""
         found = self.contents[int(self.rows[row])]
         if isinstance(found, Path):
             return found, str(found)
         return found.as_py(), f"{self.origin}, row {self.rows[row]}"
 
     def subset(self, rows: Sequence[int]) -> ImageFiles:
-        """The files at ``rows``, in that order."""
+        """Return the files at ``rows``, in that order."""
         return replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
 
     def fingerprint(self) -> Iterable[bytes]:
-        """Names of the files, of which one may be mended, or the column's rows and the lengths of
-        their content.
-        """
+        """Return the files' names, or the column's rows and the lengths of their content."""
         if isinstance(self.contents, pa.ChunkedArray):
             lengths = pc.binary_length(self.contents).to_numpy().astype(np.int64)
             return self.rows.tobytes(), lengths[self.rows].tobytes()
@@ -60,25 +58,18 @@ class ImageFiles:
         return (os.fsencode(f"{path.parent.name}/{path.name}\n") for path in paths)
 
 
-def _links(files: Sequence[Path]) -> tuple[list[str], str]:
-    """Names without signs that datasets takes for patterns, in a cache of these very files: a
-    change has a new one.
-    """
+def _cache(files: Sequence[Path]) -> str:
+    """Return a folder for the copy of these very files: changed files have another one."""
     identity = []
     for path in files:
         stat = path.stat()  # st_ctime, since st_mtime can be set
         identity.append((str(path.resolve()), stat.st_ino, stat.st_size, stat.st_ctime_ns))
-    folder = cache_root() / "datasets" / hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
-    folder.mkdir(parents=True, exist_ok=True)
-    links = [folder / f"{number}.parquet" for number in range(len(files))]
-    for link, path in zip(links, files, strict=True):
-        with suppress(FileExistsError):
-            link.symlink_to(path.absolute())
-    return [str(link) for link in links], str(folder)
+    digest = hashlib.sha256(repr(identity).encode()).hexdigest()
+    return str(cache_root() / "datasets" / digest[:32])
 
 
 def read_labels(files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Labels of the rows, and the names of the classes (numbers where the files name none).
+    """Return the labels of the rows and the names of the classes, numbers if they have none.
 
     None and no names where there is no column of labels, or -1 in each row, as the hub's test
     splits have it.
@@ -99,17 +90,16 @@ def read_labels(files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
     labels = column.to_pylist()
     if labels and set(labels) == {-1}:
         return None, ()
-    if column.null_count or min(labels, default=0) < 0:
+    if column.null_count:
         raise DataError(f"{origin} has rows without a class")
-    count = max(labels, default=-1) + 1
-    named = getattr(feature, "names", None) or range(count)
-    if len(named) < count:
-        raise DataError(f"{origin} has classes without a name")
-    return torch.tensor(labels), tuple(map(str, named))
+    names = getattr(feature, "names", None) or range(max(labels, default=-1) + 1)
+    if not {*labels} <= {*range(len(names))}:
+        raise DataError(f"{origin} has labels that are no class, from 0 to {len(names) - 1}")
+    return torch.tensor(labels), tuple(map(str, names))
 
 
 def read_parquet(files: Sequence[Path]) -> ImageFiles:
-    """The images of parquet files.
+    """Return the images of parquet files.
 
     A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the
     files once to a cache, from where they are mapped into memory. The column's field ``bytes``
@@ -124,9 +114,9 @@ def read_parquet(files: Sequence[Path]) -> ImageFiles:
         label = [name for name in _LABEL_COLUMNS if name in names][:1]  # as the copies of 0.2
         if image is None:
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
-        links, cache = _links(files)
+        names = [escape(str(path.absolute())) for path in files]
         stored = datasets.Dataset.from_parquet(
-            [escape(link) for link in links], columns=[image, *label], cache_dir=cache
+            names, columns=[image, *label], cache_dir=_cache(files)
         )
         contents = pc.struct_field(stored.data.table[image], "bytes")
     if contents.null_count:

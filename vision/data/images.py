@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.training.batches import prefetch
-from vision.data.crops import RandomCrop, draw_box
+from vision.data.crops import RandomCrop, draw_crops
 from vision.data.decoding import decode, resized
 from vision.data.image_files import ImageFiles
 
@@ -31,7 +31,8 @@ KNOWN_MEAN_STD: dict[str, MeanStd] = {
     "imagenet100": _IMAGENET,
     "imagenet1k": _IMAGENET,
 }
-_SAMPLE = 1000
+_SAMPLE = 1000  # files that are decoded for mean and deviation
+_DECODED_AT_ONCE = 100
 _DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ class _Split(ABC):
     name: str
     labels: Tensor | None = None  # (n,) int64
     classes: tuple[str, ...] = ()  # their names, by label
-    variant: str | None = None  # how it differs from the published set; shown with each figure
+    variant: str | None = None  # how it differs from the published set
     size: int = 0  # side of the images as evaluation sees them, before its own crop
     corrupt: int = 0  # how many damaged images were left out or replaced
     files_id: str = ""  # a hash of the files' names and labels, before damaged ones were replaced
@@ -60,8 +61,12 @@ class _Split(ABC):
         """Return the field that holds the images, with those at ``rows`` alone."""
 
     @abstractmethod
+    def _fingerprint(self) -> Iterable[bytes | memoryview]:
+        """Return what tells the images."""
+
+    @abstractmethod
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
-        """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU."""
+        """Return the images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU."""
 
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
         """Return the images at ``indices``, in that order."""
@@ -71,7 +76,7 @@ class _Split(ABC):
 
     @property
     def targets(self) -> Tensor:
-        """The labels (n,) of a set that must have some."""
+        """Return the labels (n,), or raise NoAccuracyError."""
         if self.labels is None:
             reason = f"the images of {self.name} have no labels (class folders)"
             raise NoAccuracyError("dataset", reason)
@@ -79,22 +84,31 @@ class _Split(ABC):
 
     @property
     def title(self) -> str:
-        """The name, followed by the variant in brackets."""
+        """Return the name, followed by the variant in brackets."""
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
-    def with_variant(self, words: str) -> Self:
-        """The set with words that are added to its variant."""
-        return replace(self, variant=f"{self.variant}, {words}" if self.variant else words)
+    def with_variant(self, note: str) -> Self:
+        """Return the set with a note that is added to its variant."""
+        return replace(self, variant=f"{self.variant}, {note}" if self.variant else note)
 
     def sample(self, count: int | None, seed: int) -> Self:
-        """``count`` images drawn with the seed; all if it is None or not below their number."""
+        """Return ``count`` images drawn with the seed, or all if there are no more."""
         if count is None or count >= len(self):
             return self
         generator = torch.Generator().manual_seed(seed)
         return self.subset(torch.randperm(len(self), generator=generator)[:count])
 
+    def checksum(self) -> str:
+        """Return a hash of the labels, and of the pixels or else of the files' names."""
+        digest = hashlib.sha256()
+        for part in self._fingerprint():
+            digest.update(part)
+        if self.labels is not None:
+            digest.update(self.labels.numpy().data)
+        return digest.hexdigest()[:16]
+
     def batches(self, batch_size: int, device: torch.device) -> Iterator[Tensor]:
-        """All images in order, (b, 3, size, size) on the device; the last batch may have fewer."""
+        """Yield all images in order, (b, 3, size, size) on the device."""
         rows = np.split(np.arange(len(self)), range(batch_size, len(self), batch_size))
         loaded = prefetch(lambda rows: {"images": self.batch(rows)}, rows, device)
         return (batch["images"] for batch in loaded)
@@ -112,16 +126,11 @@ class DecodedImages(_Split):
     def _content(self, rows: Tensor) -> dict[str, Any]:
         return {"pixels": self.pixels[rows]}
 
-    def image(self, row: int) -> Tensor:
-        """One image, uint8 (3, size, size)."""
-        return self.pixels[row]
+    def _fingerprint(self) -> Iterable[memoryview]:
+        return [self.pixels.numpy().data]
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
         return self.pixels[torch.from_numpy(rows)]
-
-    def checksum(self) -> str:
-        """A hash of pixels and labels."""
-        return _digest([self.pixels.numpy().data], self.labels)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -136,19 +145,18 @@ class EncodedImages(_Split):
     def _content(self, rows: Tensor) -> dict[str, Any]:
         return {"files": self.files.subset(rows.tolist())}
 
+    def _fingerprint(self) -> Iterable[bytes]:
+        return self.files.fingerprint()
+
     def image(self, row: int) -> Tensor:
-        """The middle square, uint8 (3, size, size), after the shorter side was resized."""
+        """Return the middle square, uint8 (3, size, size), after the shorter side was resized."""
         return resized(self.read(row, decode), self.size)
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
         return torch.stack(list(_DECODERS.map(self.image, rows.tolist())))
 
-    def checksum(self) -> str:
-        """A hash of the files' names, or lengths, and of labels."""
-        return _digest(self.files.fingerprint(), self.labels)
-
     def read(self, row: int, reader: Callable[[bytes | Path, str], T]) -> T:
-        """What ``reader`` finds in a file, from its content or path and its name."""
+        """Return what ``reader`` makes of a file's content or path and its name."""
         try:
             return reader(*self.files[row])
         except DataError as error:
@@ -157,20 +165,29 @@ class EncodedImages(_Split):
     def crops(
         self, rows: NDArray[np.int64], kinds: Sequence[tuple[RandomCrop, int]], key: tuple[int, ...]
     ) -> list[Tensor]:
-        """Random crops of the whole images at ``rows``: for each kind, uint8 (b, count, 3, size,
-        size) on the CPU.
+        """Return random crops of the whole images at ``rows``, half of them mirrored, on the CPU.
 
-        ``key`` seeds the draws, together with the row: the same key gives the same crops, in any
-        batch and process.
+        Args:
+            rows: of the images.
+            kinds: of crops, each with its number of crops of an image.
+            key: seeds the draws, together with the row: the same key gives the same crops, in any
+                batch and process.
+
+        Returns:
+            A tensor for each kind, uint8 (b, count, 3, size, size).
         """
 
         def crops_of(row: int) -> list[Tensor]:
-            random = np.random.default_rng([*key, row])
+            (seed,) = np.random.SeedSequence([*key, row]).generate_state(1)
+            generator = torch.Generator().manual_seed(int(seed))
             image = self.read(row, decode)
             found = []
             for crop, count in kinds:
-                boxes = [draw_box(image.height, image.width, crop, random) for _ in range(count)]
-                found.append(torch.stack([resized(image, crop.size, box) for box in boxes]))
+                drawn = draw_crops(count, image.height, image.width, crop, generator=generator)
+                boxes = [resized(image, crop.size, box) for box in drawn.boxes()]
+                views = torch.stack(boxes)  # (count, 3, size, size)
+                flip = drawn.flip[:, None, None, None]
+                found.append(torch.where(flip, views.flip(3), views))
             return found
 
         by_image = _DECODERS.map(crops_of, rows.tolist())
@@ -180,17 +197,8 @@ class EncodedImages(_Split):
 ImageSet = DecodedImages | EncodedImages
 
 
-def _digest(parts: Iterable[bytes | memoryview], labels: Tensor | None) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    if labels is not None:
-        digest.update(labels.numpy().data)
-    return digest.hexdigest()[:16]
-
-
 def mean_std(images: ImageSet) -> MeanStd:
-    """Mean and standard deviation of a training split's pixels, by channel, of values from 0 to 1.
+    """Return mean and standard deviation of a training split's channels, of values from 0 to 1.
 
     CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers
     of the full set. For other sets they are computed, from at most 1,000 evenly spaced images if
@@ -199,20 +207,14 @@ def mean_std(images: ImageSet) -> MeanStd:
     known = images.name.replace("_", "-").removesuffix("-lt")
     if known in KNOWN_MEAN_STD:
         return KNOWN_MEAN_STD[known]
-    chunks: Iterable[Tensor]
-    if isinstance(images, DecodedImages):
-        chunks = torch.split(images.pixels, _SAMPLE)
-    else:
-        step = math.ceil(len(images) / _SAMPLE)
-        chunks = (images.image(row)[None] for row in range(0, len(images), step))
-    moments = torch.zeros(2, 3, dtype=torch.float64)  # sums of values and of their squares
-    count = 0
-    for chunk in chunks:
-        values = chunk.float() / 255  # (n, 3, h, w)
+    step = 1 if isinstance(images, DecodedImages) else math.ceil(len(images) / _SAMPLE)
+    rows = np.arange(0, len(images), step)
+    sums = torch.zeros(2, 3, dtype=torch.float64)  # of values and of their squares
+    for part in np.array_split(rows, math.ceil(len(rows) / _DECODED_AT_ONCE)):
+        values = images.batch(part).float() / 255  # (b, 3, h, w)
         both = torch.stack((values, values.square()))
-        moments += both.sum((1, 3, 4), dtype=torch.float64)
-        count += values.numel() // 3
-    mean, squares = moments / count
+        sums += both.sum((1, 3, 4), dtype=torch.float64)
+    mean, squares = sums / (len(rows) * values[0, 0].numel())
     # a channel of one value would otherwise divide by 0
     std = (squares - mean.square()).clamp_min(1 / 255**2).sqrt()
     return tuple(mean.tolist()), tuple(std.tolist())

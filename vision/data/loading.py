@@ -4,6 +4,7 @@ disk.
 
 from __future__ import annotations
 
+import math
 import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import torch
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
 from vision.data.augment import EVALUATION_CROP
-from vision.data.decoding import check, image_size
+from vision.data.decoding import decode, image_size
 from vision.data.images import DecodedImages, EncodedImages, ImageSet, NoAccuracyError
 from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
@@ -24,8 +25,7 @@ SMALL = 96  # images up to this side keep it
 USUAL = 224  # an encoder's side for larger ones
 CORRUPT_SHARE = 0.01  # so many corrupt images may be left out,
 CORRUPT_COUNT = 10  # or so many if that is more
-_SAMPLE = 101
-_CHUNK = 500  # images that are checked between two signs of progress
+_SAMPLE = 100  # images whose sizes are read
 
 
 def load_images(
@@ -34,11 +34,11 @@ def load_images(
     data_dir: str | None = None,
     size: int | None = None,
     skip_corrupt: bool = False,
-    input_size: int | None = None,
+    input_size: int = USUAL,
     train_list: str | None = None,
     keep_count: bool = False,
 ) -> ImageSet:
-    """A split of a data set.
+    """Load a split of a data set.
 
     Images of up to 96 pixels are small: they are loaded as they are, and cropped on the device.
     Others, and those that are more than twice as large as the encoder's input, so that crops on the
@@ -72,8 +72,8 @@ def load_images(
         found = _without_corrupt(found, keep_count)
     small = size is not None and size <= SMALL
     if size is None:
-        side = statistics.median_low(min(found.read(row, image_size)) for row in _sampled(found))
-        input_size = input_size or usual_input_size(side)
+        sample = range(0, len(found), math.ceil(len(found) / _SAMPLE))
+        side = statistics.median_low(min(found.read(row, image_size)) for row in sample)
         small = side <= min(SMALL, 2 * input_size)
         size = side if small else round(input_size / EVALUATION_CROP)
     found = replace(found, size=size)
@@ -85,15 +85,13 @@ def load_images(
 def load_test(
     train: ImageSet, name_or_path: str, data_dir: str | None = None, skip_corrupt: bool = False
 ) -> ImageSet:
-    """The test split for an accuracy of training images, with their numbers of the classes.
+    """Load the test split that belongs to training images, with their numbers of the classes.
 
     Classes are the same by their names; a test split may lack some.
     """
     if len(torch.unique(train.targets)) < 2:
         raise NoAccuracyError("dataset", f"the training images of {train.name} are of one class")
     test = load_images(name_or_path, "test", data_dir, train.size, skip_corrupt)
-    if test.labels is None:
-        raise NoAccuracyError("dataset", f"the test images of {train.name} have no labels")
     unknown = {*test.classes} - {*train.classes}
     if unknown:
         raise DataError(
@@ -101,21 +99,11 @@ def load_test(
             f"such as {min(unknown)}"
         )
     number = torch.tensor([train.classes.index(name) for name in test.classes])
-    return replace(test, labels=number[test.labels], classes=train.classes)
-
-
-def usual_input_size(side: int) -> int:
-    """Default side of the encoder's input: the images' side up to 96 pixels, else 224."""
-    return side if side <= SMALL else USUAL
-
-
-def _sampled(found: EncodedImages) -> list[int]:
-    """Evenly spaced rows."""
-    return sorted({round(place * (len(found) - 1) / (_SAMPLE - 1)) for place in range(_SAMPLE)})
+    return replace(test, labels=number[test.targets], classes=train.classes)
 
 
 def _decoded(found: EncodedImages) -> DecodedImages:
-    """The set with its images in memory."""
+    """Return the set with its images in memory."""
     pixels = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
     for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
         pixels[row] = found.image(row)
@@ -128,32 +116,25 @@ def _faults(found: EncodedImages) -> dict[int, str]:
 
     def fault_of(row: int) -> str | None:
         try:
-            check(*found.files[row])
+            decode(*found.files[row])
         except DataError as error:
             return str(error)
         return None
 
-    faults: dict[int, str] = {}
     with ThreadPoolExecutor() as pool:
-        chunks = torch.split(torch.arange(len(found)), _CHUNK)
-        for chunk in progress_bar(chunks, desc="checking", unit=f" x {_CHUNK} images"):
-            rows = chunk.tolist()
-            for row, fault in zip(rows, pool.map(fault_of, rows), strict=True):
-                if fault is not None:
-                    faults[row] = fault
-    return faults
+        checked = pool.map(fault_of, range(len(found)))
+        shown = progress_bar(checked, total=len(found), desc="checking", unit=" images")
+        return {row: fault for row, fault in enumerate(shown) if fault is not None}
 
 
 def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
-    """The set without its damaged pictures, or with others in their place, if these are few."""
+    """Return the set without its damaged pictures, or with others instead, if they are few."""
     faults = _faults(found)
     if not faults:
         return found
     count = len(found)
     message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
     first = next(iter(faults.values()))
-    if count - len(faults) < 2:
-        raise DataError(f"{message}, too few are left: {first}")
     if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count):
         most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}"
         raise DataError(f"{message}; skip_corrupt leaves out at most {most}. The first: {first}")

@@ -18,7 +18,7 @@ RATIO = 0.01  # images of the last class by images of the first; the paper's
 
 
 def long_tail_counts(n_max: int, classes: int) -> list[int]:
-    """Number of images of each class: ``floor(n_max * RATIO ** (i / (classes - 1)))`` for class i.
+    """Return the number of images of each class: ``floor(n_max * RATIO ** (i / (classes - 1)))``.
 
     Floats may make 28.999... of 29, so the product is first rounded to nine decimals.
     """
@@ -31,8 +31,9 @@ def long_tail_counts(n_max: int, classes: int) -> list[int]:
 
 
 def long_tail_indices(labels: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Positions of the images that a long-tailed subset keeps, ascending, of labels (images,) from
-    0.
+    """Return the ascending indices of the images that a long-tailed subset keeps.
+
+    The labels (images,) begin at 0.
 
     The size of the smallest class is n_max, so that every class has enough.
     """

@@ -1,7 +1,7 @@
-"""A labelled image set drawn at run time: ten shapes and textures in varying colours, places and
-sizes.
+"""A labelled image set drawn at run time: ten shapes and textures in varying colours, positions
+and sizes.
 
-Images of a class differ in what SimCLR's augmentation varies (colour, brightness, place, size,
+Images of a class differ in what SimCLR's augmentation varies (colour, brightness, position, size,
 noise). The test split has other hues than the training split, and its figures lie farther from the
 middle. The features of an untrained network follow the colours, so that pre-training makes a
 difference.
@@ -38,7 +38,7 @@ def make_shapes(split: str) -> DecodedImages:
 
 
 def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Tensor:
-    """(count, 3, SIDE, SIDE) uint8."""
+    """Draw images of a figure, uint8 (count, 3, SIDE, SIDE)."""
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(count, 1, 1, generator=generator)
@@ -67,14 +67,14 @@ def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Te
 
 
 def _colour(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
-    """HSV to RGB, (count, 1, 1) each -> (count, 3, 1, 1)."""
+    """Convert HSV to RGB, (count, 1, 1) each -> (count, 3, 1, 1)."""
     channels = torch.tensor((5.0, 3.0, 1.0)).view(3, 1, 1)
     k = torch.remainder(channels + 6 * hue[:, None], 6)  # (count, 3, 1, 1)
     return value[:, None] * (1 - saturation[:, None] * torch.minimum(k, 4 - k).clamp(0, 1))
 
 
 def _wrapped(values: Tensor) -> Tensor:
-    """The distance to the nearest whole number, with its sign."""
+    """Return the signed distance to the nearest whole number."""
     return values - values.round()
 
 
@@ -90,7 +90,7 @@ def _cross(u: Tensor, v: Tensor) -> Tensor:
     return torch.maximum(torch.minimum(a, b) - 0.28, torch.maximum(a, b) - 0.95)
 
 
-# a figure maps places, in units of its size, to the distance from its edge, which is negative
+# a figure maps coordinates, in units of its size, to the distance from its edge, which is negative
 # inside
 _FIGURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "disc": lambda u, v: torch.hypot(u, v) - 0.9,

@@ -35,8 +35,13 @@ _Split = tuple[ImageFiles, Tensor | None, tuple[str, ...]]  # images, labels, na
 def find_images(
     name_or_path: str, split: str, data_dir: str | None = None, train_list: str | None = None
 ) -> EncodedImages:
-    """Return the images of a set by its name, or of a folder of images or of parquet files; none of
-    them is read.
+    """Find the images of a split without reading any.
+
+    Args:
+        name_or_path: a known set, or a folder of images or of parquet files.
+        split: ``train`` or ``test``.
+        data_dir: folder of prepared data.
+        train_list: file that chooses the training images.
     """
     known = name_or_path.replace("-", "_")
     name = known if known in SET_NAMES else None
@@ -60,9 +65,7 @@ def find_images(
 
 
 def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
-    """Return where a known set has been prepared, or the user's folder or that of prepared data
-    under this name.
-    """
+    """Return the folder of a known set, or the user's own, or one of prepared data."""
     if name is not None:
         folder = root / name.removesuffix("_lt").replace("_", "-")
         problem = (
@@ -81,8 +84,9 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
 
 
 def _listed(found: EncodedImages, file: Path) -> EncodedImages:
-    """Return the images that a list chooses; the variant says how many a class has, which a list in
-    another order changes.
+    """Return the images that a list chooses.
+
+    The variant has the class sizes, which show that a list is in another order than the images.
     """
     try:
         rows = _positions(file, len(found)) if file.suffix == ".npy" else _named(file, found)
@@ -100,8 +104,8 @@ def _listed(found: EncodedImages, file: Path) -> EncodedImages:
 def _positions(file: Path, count: int) -> list[int]:
     """Read a NumPy array of positions, from 0, as Kukleva et al. have them."""
     rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    whole = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iu"
-    if not whole or len(rows) == 0 or rows.min() < 0 or rows.max() >= count:
+    is_list = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iu"
+    if not is_list or len(rows) == 0 or rows.min() < 0 or rows.max() >= count:
         raise ValueError(
             f"it must hold one row of whole numbers, positions from 0 to {count - 1:,}"
         )
@@ -113,9 +117,7 @@ def _named(file: Path, found: EncodedImages) -> list[int]:
     """Read a path a line, within the training images' folder or the one around it."""
     paths = found.files.contents
     if not isinstance(paths, list):
-        raise ValueError(
-            f"{found.name} is of parquet files; FILE.npy, an array of positions, chooses"
-        )
+        raise ValueError(f"{found.name} has parquet files, whose rows only FILE.npy can choose")
     # published lists have a number of the class after each path, in an order of their own
     lines = (line.strip() for line in file.read_text("utf-8").splitlines())
     names = [re.sub(r"\s+\d+$", "", line) for line in lines if line]
@@ -133,7 +135,7 @@ def _named(file: Path, found: EncodedImages) -> list[int]:
 
 
 def _read(folder: Path, split: str) -> _Split:
-    """Return a split of a folder, or of the one that a folder of prepared data points to."""
+    """Return a split of a folder, or of the folder that prepared data point to."""
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
         chosen = folder / CLASSES
@@ -148,20 +150,21 @@ def _read(folder: Path, split: str) -> _Split:
 
 
 def _with_labels(splits: Sequence[str], has_labels: Callable[[str], bool]) -> str:
-    """Return the first of the test splits that has labels, else the first; a line says if it is
-    another: published test splits often have none.
+    """Return the first of the test splits that has labels, else the first.
+
+    Published test splits often have no labels.
     """
     chosen = next(filter(has_labels, splits), splits[0])
     if chosen != splits[0]:
-        said = f"{splits[0]} has no labels, so {chosen} is taken as the test split"
-        warnings.warn(said, stacklevel=5)
+        note = f"{splits[0]} has no labels, so {chosen} is the test split"
+        warnings.warn(note, stacklevel=5)
     return chosen
 
 
 def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> _Split:
     splits: dict[str, list[Path]] = {}  # by the first file
-    for word in _SPLITS[split]:
-        files = [path for path in tables if path.name.casefold().startswith(word)]
+    for name in _SPLITS[split]:
+        files = [path for path in tables if path.name.casefold().startswith(name)]
         if files:
             splits[files[0].name] = files
     if not splits:
@@ -178,54 +181,36 @@ def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> _Split:
     return read_parquet(files), *read_labels(files)
 
 
-def _from_folder(root: Path, split: str, classes: Sequence[str] = ()) -> _Split:
-    """Return class folders, or images without classes. ``classes`` selects and orders the class
-    folders.
-    """
+def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> _Split:
+    """Return class folders, all or those that are chosen, or images without classes."""
     folder = _split_folder(root, split)
     found = folder_names(folder)
-    if not found:
-        classes = ()
-    elif not classes:
-        # the training split numbers the classes, also of a test split without one of them
-        trained = _split_names(root, "train")
-        numbered = root / trained[0] if trained else folder
-        classes = folder_names(numbered)
-        unknown = {*found} - {*classes}
-        if unknown:
-            raise DataError(f"{folder / min(unknown)}: a class that {numbered} does not have")
+    classes = (chosen or found) if found else ()
     files: list[Path] = []
-    passed_over: list[Path] = []
+    ignored: list[Path] = []
     labels: list[int] = []
-    places = [folder / name for name in classes] or [folder]
-    for label, place in enumerate(places):
-        images, others = image_and_other_names(place) if place.is_dir() else ([], [])
-        if classes and not images and (place.is_dir() or split == "train"):
+    for label, source in enumerate([folder / name for name in classes] or [folder]):
+        images, others = image_and_other_names(source) if source.is_dir() else ([], [])
+        if classes and not images and (source.is_dir() or split == "train"):
             but = f" of a known ending, such as .jpg; it has {others[0]}" if others else ""
-            raise DataError(f"{place} is a class without images{but}")
-        files += [place / name for name in images]
-        passed_over += [place / name for name in others]
+            raise DataError(f"{source} is a class without images{but}")
+        files += [source / name for name in images]
+        ignored += [source / name for name in others]
         labels += [label] * len(images)
-    contents = ImageFiles(files, np.arange(len(files)))
-    if classes:
-        images, others = image_and_other_names(folder)
-        if images:
-            reason = f"images next to class folders, such as {images[0]}; move them into a class"
-            raise DataError(f"{folder} has {reason}")
-        passed_over += [folder / name for name in others]
-    if passed_over:
+    if classes and image_and_other_names(folder)[0]:
+        raise DataError(f"{folder} has images next to class folders; move them into a class")
+    if ignored:
         warnings.warn(
-            f"{len(passed_over):,} files in {folder} are passed over, as their endings are not "
-            f"those of images; the first: {passed_over[0]}",
+            f"{len(ignored):,} files in {folder} are ignored: their endings are not those of "
+            f"images. The first: {ignored[0]}",
             stacklevel=4,
         )
-    return contents, torch.tensor(labels) if classes else None, tuple(classes)
+    images_found = ImageFiles(files, np.arange(len(files)))
+    return images_found, torch.tensor(labels) if classes else None, tuple(classes)
 
 
 def _split_folder(root: Path, split: str) -> Path:
-    """Return ``root/train`` and the like. A folder without such folders is a training split as a
-    whole.
-    """
+    """Return ``root/train`` and the like; the root is a training split if it has no such folder."""
     found = _split_names(root, split)
     tests = _split_names(root, "test")
     if not found and not tests and split == "train":
@@ -233,27 +218,15 @@ def _split_folder(root: Path, split: str) -> Path:
     if not found:
         problem = f"{str(root)!r} has no {split} split (a folder {' or '.join(_SPLITS[split])})"
         if tests:
-            problem += (
-                f"; it has {tests[0]} alone; move the other images, or class folders, into train"
-            )
+            problem += f"; it has only {tests[0]}; move the other images or class folders to train"
         raise NoAccuracyError("dataset", problem)
-    if len({name.casefold() for name in found}) < len(found):
-        raise DataError(f"{root} has both {' and '.join(found)}; keep one for the {split} split")
-    chosen = found[0]
     if split == "test":
-        chosen = _with_labels(found, lambda name: bool(folder_names(root / name)))
-    others = {*folder_names(root)} - {*tests, *_split_names(root, "train")}
-    if others:
-        warnings.warn(
-            f"{len(others):,} folders next to {root / chosen} are passed over; the first: "
-            f"{min(others)}. If {chosen} is a class, give the folder another name",
-            stacklevel=5,
-        )
-    return root / chosen
+        return root / _with_labels(found, lambda name: bool(folder_names(root / name)))
+    return root / found[0]
 
 
 def _split_names(root: Path, split: str) -> list[str]:
-    """Return the names of the folders that are a split's, the preferred one first."""
-    words = _SPLITS[split]
-    names = [name for name in folder_names(root) if name.casefold() in words]
-    return sorted(names, key=lambda name: words.index(name.casefold()))
+    """Return the names of a split's folders, the preferred one first."""
+    known = _SPLITS[split]
+    names = [name for name in folder_names(root) if name.casefold() in known]
+    return sorted(names, key=lambda name: known.index(name.casefold()))

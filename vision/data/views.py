@@ -38,8 +38,9 @@ class RandomViews:
         return (self.augment, self.count), *self.others  # in the order of the views
 
     def load(self, rows: NDArray[np.int64], step: int) -> Batch:
-        """What :meth:`on_device` needs of the images at ``rows``, on the CPU; another step gives
-        other crops.
+        """Return what :meth:`on_device` needs of the images at ``rows``, on the CPU.
+
+        Another step gives other crops.
         """
         if isinstance(self.images, DecodedImages):
             return {"images": self.images.batch(rows)}
@@ -48,9 +49,7 @@ class RandomViews:
         return {f"crops{kind}": of_kind for kind, of_kind in enumerate(crops)}
 
     def on_device(self, batch: Batch) -> list[Tensor]:
-        """The views of a batch from :meth:`load`, on its device: each (b, 3, size, size),
-        normalised.
-        """
+        """Return the views of a batch from :meth:`load`: each (b, 3, size, size), normalised."""
         views: list[Tensor] = []
         for kind, (augment, count) in enumerate(self.kinds):
             if "images" in batch:
@@ -63,6 +62,6 @@ class RandomViews:
     def batches(
         self, batches: Iterable[Tensor], device: torch.device, step: int
     ) -> Iterator[list[Tensor]]:
-        """The views on the device of batches of rows (b,), loaded ahead by a thread."""
+        """Yield the views on the device of batches of rows (b,), loaded ahead by a thread."""
         rows = (batch.numpy() for batch in batches)
         return map(self.on_device, prefetch(lambda rows: self.load(rows, step), rows, device))

@@ -26,35 +26,30 @@ from vision.evaluation.fine_tuning import fine_tune, score_classifier
 from vision.evaluation.knn import Accuracy, cosine_votes
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
 from vision.evaluation.settings import EvaluationSettings
-from vision.resnet import ImageEncoder, ImageInput
+from vision.resnet import ImageEncoder
 
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoder and the labelled images that it is evaluated on. Features are computed on first
-    use.
+    """An encoder and the labelled images that it is evaluated on.
+
+    Features are computed on first use.
     """
 
     encoder: ImageEncoder  # on the device where the work is done
     train: ImageSet  # the bank of the nearest neighbours, and the training images of classifiers
     test: ImageSet
-    input: ImageInput
     settings: EvaluationSettings
     weights: Tensor  # (classes,), for fine-tuning
 
     def knn(self) -> dict[str, Any]:
-        """The accuracy by cosine, by the name of the classifier."""
+        """Return the accuracy of the nearest neighbours by cosine."""
         k = self.settings.k
         votes = cosine_votes(self.bank, self.labels, self.queries, len(self.train.classes), k)
-        found = asdict(Accuracy.of(votes, self.truth, above=0))
-        if k < 5:  # no five classes have a vote
-            found["top5"] = None
-        return {f"{k}-NN": found}
+        return {"k": k, **asdict(Accuracy.of(votes, self.truth, above=0))}
 
     def linear(self) -> dict[str, Any]:
-        """The linear probe: by default the published one for photos and the fast one for small
-        images.
-        """
+        """Train the linear probe: the published one for photos, the fast one for small images."""
         settings = self.settings
         epochs = settings.probe_epochs
         seed = settings.seed
@@ -64,38 +59,32 @@ class Subject:
             classes = len(self.train.classes)
             scores = linear_probe(self.bank, self.labels, self.queries, classes, epochs, seed)
         else:
-            with seeded(seed, self.device):
+            with seeded(seed, self.encoder.device):
                 scores = augmented_probe(
-                    self.encoder,
-                    self.crop_and_flip,
-                    self.queries,
-                    epochs,
-                    seed,
-                    settings.batch_size,
+                    self.encoder, self.crop_and_flip, self.queries, epochs, seed
                 )
         return {**asdict(Accuracy.of(scores, self.test.targets)), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
-        """A linear SVM on a balanced part of the training images."""
+        """Train a linear SVM on a balanced part of the training images."""
         return balanced_svm(self.bank, self.labels, self.queries, self.truth, self.settings.seed)
 
     def geometry(self) -> dict[str, Any]:
-        """Of the features of the test images; two encoders with one seed see the same views."""
+        """Measure the features of the test images; encoders with one seed see the same views."""
         settings = self.settings
-        side = self.input.image_size
+        given = self.encoder.input
+        side = given.image_size
         scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
-        augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale)
+        augment = SimclrAugment(RandomCrop(side), given.mean, given.std, **scale)
         views = RandomViews(self.test, augment, 2, settings.seed)
-        with seeded(settings.seed, self.device):
+        with seeded(settings.seed, self.encoder.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
         return geometry_of(self.queries, view1, view2, self.truth)
 
     def transfer(self) -> dict[str, Any]:
-        """Fine-tune on the training images, cropped and flipped at random, and score the test
-        images.
-        """
+        """Fine-tune on crops and flips of the training images, and score the test images."""
         settings = self.settings
-        with seeded(settings.seed, self.device):
+        with seeded(settings.seed, self.encoder.device):
             model, loss = fine_tune(
                 self.encoder,
                 self.crop_and_flip,
@@ -103,45 +92,42 @@ class Subject:
                 settings.transfer_epochs,
                 settings.transfer_lr,
                 settings.seed,
-                settings.batch_size,
             )
-        figures = score_classifier(model, self.test, self.input, settings.batch_size)
+        figures = score_classifier(model, self.test, settings.batch_size)
         return {**figures, "last_loss": loss}
 
     @property
-    def device(self) -> torch.device:
-        return next(self.encoder.parameters()).device
-
-    @property
     def crop_and_flip(self) -> RandomViews:
-        """A view of each training image for a classifier, whose colours do not change."""
-        augment = CropAndFlip(RandomCrop(self.input.image_size), self.input.mean, self.input.std)
+        """Return a view of each training image for a classifier, whose colours do not change."""
+        given = self.encoder.input
+        augment = CropAndFlip(RandomCrop(given.image_size), given.mean, given.std)
         return RandomViews(self.train, augment, 1, self.settings.seed)
 
     @property
     def labels(self) -> Tensor:
-        """Labels of the training images, (n,)."""
-        return self.train.targets.to(self.device)
+        """Return the labels of the training images, (n,)."""
+        return self.train.targets.to(self.encoder.device)
 
     @property
     def truth(self) -> Tensor:
-        """Labels of the test images, (m,)."""
-        return self.test.targets.to(self.device)
+        """Return the labels of the test images, (m,)."""
+        return self.test.targets.to(self.encoder.device)
 
     @cached_property
     def bank(self) -> Tensor:
-        """Backbone features of the training images, (n, feature_dim)."""
-        return image_features(self.encoder, self.train, self.input, self.settings.batch_size)
+        """Return the backbone features of the training images, (n, feature_dim)."""
+        return image_features(self.encoder, self.train, self.settings.batch_size)
 
     @cached_property
     def queries(self) -> Tensor:
-        """Backbone features of the test images, (m, feature_dim)."""
-        return image_features(self.encoder, self.test, self.input, self.settings.batch_size)
+        """Return the backbone features of the test images, (m, feature_dim)."""
+        return image_features(self.encoder, self.test, self.settings.batch_size)
 
 
 def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Geometry of n images, of whose features and two views are given, (n, dim) each, and labels
-    (n,).
+    """Return the geometry of n images from their features and two views, (n, dim) each.
+
+    Labels are (n,).
 
     Definitions are in :mod:`dystress_text.losses.geometry`. What they do not define is left out.
     """

@@ -1,5 +1,4 @@
-"""The linear probe: one layer on frozen features, by the schedule of the paper's ImageNet
-comparison.
+"""The linear probe: one layer on frozen features, by the schedule of the paper on ImageNet.
 
 On augmented images, as published figures have it, each epoch sees other crops and the encoder runs
 in each step. On fixed features, the fast choice, the features of each image are computed once.
@@ -9,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -31,14 +29,22 @@ MOMENTUM = 0.9
 def linear_probe(
     train: Tensor, labels: Tensor, queries: Tensor, classes: int, epochs: int, seed: int
 ) -> Tensor:
-    """Scores (m, classes) of a linear classifier on fixed features by SGD with momentum, cosine
-    schedule and no decay.
+    """Return scores (m, classes) of a linear classifier on fixed features.
 
-    Of training features (n, dim) with labels (n,), on queries (m, dim). Features are first shifted
-    by their mean and divided by one number, so that their entries have a mean square of 1 over the
-    training images. This does not change what a linear classifier can express, but one learning
-    rate then suits all encoders, also those whose features differ little from their mean, such as
-    untrained ones. The caller's random state does not change.
+    It is trained by SGD with momentum and a cosine schedule, without decay.
+
+    Features are first shifted by their mean and divided by one number, so that their entries have a
+    mean square of 1 over the training images. This does not change what a linear classifier can
+    express, but one learning rate then suits all encoders, also those whose features differ little
+    from their mean, such as untrained ones. The caller's random state does not change.
+
+    Args:
+        train: training features (n, dim).
+        labels: their classes, (n,).
+        queries: test features (m, dim).
+        classes: number of classes.
+        epochs: passes over the training features.
+        seed: of the order of the features.
     """
     mean = train.mean(0)
     x = train - mean
@@ -63,10 +69,19 @@ def linear_probe(
 def balanced_svm(
     train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int
 ) -> dict[str, float]:
-    """FS of Kukleva et al.: accuracy of a linear SVM that sees as many images of each class as the
-    rarest has.
+    """Return the accuracy of a linear SVM on balanced classes, FS of Kukleva et al.
 
-    Of features (n, dim) with labels (n,) on queries (m, dim) with labels (m,), all at unit length.
+    It sees as many images of each class as the rarest has, all at unit length.
+
+    Args:
+        train: training features (n, dim).
+        labels: their classes, (n,).
+        queries: test features (m, dim).
+        truth: their classes, (m,).
+        seed: of the choice of images.
+
+    Returns:
+        The accuracy x 100, ``top1``, and the number of training images, ``images``.
     """
     x = unit_vectors(train).cpu().numpy()
     y = labels.cpu().numpy()
@@ -85,15 +100,19 @@ def augmented_probe(
     queries: Tensor,
     epochs: int,
     seed: int,
-    encoded_at_once: int = BATCH_SIZE,
 ) -> Tensor:
-    """Scores (m, classes) of a linear classifier trained on random views, as in the linear
-    evaluation of SimCLR.
+    """Return scores (m, classes) of a linear classifier trained on random views, as SimCLR's.
 
     The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode.
     Features enter as they are, and images that do not fill the last batch of an epoch are left out
-    of it. What the views draw on the device comes from the caller's random state. A step's images
-    go through the encoder ``encoded_at_once``.
+    of it. What the views draw on the device comes from the caller's random state.
+
+    Args:
+        encoder: gives the features.
+        views: one random view of each training image.
+        queries: test features (m, dim).
+        epochs: passes over the training images.
+        seed: of the order of the images.
     """
     labels = views.images.targets
     device = queries.device
@@ -104,13 +123,11 @@ def augmented_probe(
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
             order = torch.randperm(len(labels), generator=generator)[: per_epoch * batch_size]
-            parts = [torch.split(rows, encoded_at_once) for rows in torch.split(order, batch_size)]
-            seen = views.batches(chain.from_iterable(parts), device, epoch)
-            for rows in parts:
-                inputs = islice(seen, len(rows))
+            parts = torch.split(order, batch_size)
+            for rows, (view,) in zip(parts, views.batches(parts, device, epoch), strict=True):
                 with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                    features = [encoder.features(view).float() for (view,) in inputs]
-                yield torch.cat(features), labels[torch.cat(rows)].to(device)
+                    features = encoder.features(view).float()
+                yield features, labels[rows].to(device)
 
     steps = epochs * per_epoch
     with evaluating(encoder):
@@ -126,8 +143,9 @@ def _train(
     batch_size: int,
     like: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Weight (classes, dim) and bias (classes,) from 0, trained on batches of features such as
-    ``like``, and labels.
+    """Return weight (classes, dim) and bias (classes,), trained from 0 on batches and labels.
+
+    Features of the batches have the dimension, type and device of ``like``.
     """
     weight = like.new_zeros(classes, like.shape[1], requires_grad=True)
     bias = like.new_zeros(classes, requires_grad=True)

@@ -8,13 +8,7 @@ from typing import ClassVar
 
 from dystress_text.cli.options import check_options, option
 
-TASKS: dict[str, tuple[str, ...]] = {  # and the options that change their figures, besides the seed
-    "knn": (),
-    "linear": ("probe_epochs",),
-    "geometry": (),
-    "svm": (),
-    "transfer": ("transfer_epochs", "transfer_lr", "class_weights"),
-}
+TASKS = ("knn", "linear", "geometry", "svm", "transfer")
 UNTRAINED = "untrained"
 # the paper's, by the class names of data/README.md, which says what counts they come from
 NAMED_WEIGHTS: dict[str, dict[str, float]] = {
@@ -41,10 +35,10 @@ class EvaluationSettings:
         None, "Folder of prepared data; default: as in training, $DYSTRESS_DATA, or data/prepared."
     )
     tasks: list[str] = option(
-        list(TASKS)[:3],
+        list(TASKS[:3]),
         "Default: the first three. svm is linear, on balanced classes (FS of Kukleva et al.); "
         "transfer trains the whole encoder.",
-        choices=list(TASKS),
+        choices=TASKS,
         nargs="+",
     )
     compare: str | None = option(
@@ -89,7 +83,9 @@ class EvaluationSettings:
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
     seed: int = option(0, "Of everything that is drawn; default 0.")
     output: Path | None = option(
-        None, "Results; default vision-DATA.json in the folder of the model.", metavar="FILE.json"
+        None,
+        "File to which results are appended; default vision-DATA.jsonl in the model's folder.",
+        metavar="FILE.jsonl",
     )
 
     def __post_init__(self) -> None:

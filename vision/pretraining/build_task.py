@@ -32,9 +32,7 @@ from vision.resnet import ImageEncoder, mlp
 
 
 def prepared(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> nn.Module:
-    """The module itself, on the device, with batch statistics of all processes where the settings
-    say so.
-    """
+    """Return the module on the device, with synchronised batch statistics if so set."""
     if vision.sync_batchnorm and accelerator.num_processes > 1:
         if accelerator.device.type == "cpu":
             reason = "torch has it for GPUs alone, and these processes are on CPUs"
@@ -44,7 +42,7 @@ def prepared(module: nn.Module, vision: VisionSettings, accelerator: Accelerator
 
 
 def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> Objective:
-    """The loss of the settings, on the accelerator's device, with the rows of all processes."""
+    """Return the loss of the settings, on the accelerator's device, for all processes' rows."""
     vision = settings.vision
     objective = copy.deepcopy(settings.loss)
     if isinstance(objective, QueueInfoNCELoss):
@@ -53,9 +51,6 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> Object
                 "queue on several processes needs --sync_batchnorm; with batch statistics of its "
                 "own, a process can tell its keys from those of the others"
             )
-            raise ParameterError("loss", reason)
-        if objective.dim not in (None, vision.out_dim):
-            reason = f"queue: dim {objective.dim} is not --out_dim {vision.out_dim}; leave it out"
             raise ParameterError("loss", reason)
         objective.start(vision.out_dim)
     objective.gather = make_gather(accelerator)
@@ -70,9 +65,7 @@ def task_of(
     online: OnlineKnn | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
-    """The task that the settings describe; encoder, views and objective are on the accelerator's
-    device.
-    """
+    """Return the task of the settings; its parts are on the accelerator's device."""
     vision = settings.vision
     dim = vision.out_dim
     common: dict[str, Any] = {
@@ -90,18 +83,18 @@ def task_of(
     if isinstance(objective, QueueInfoNCELoss):
         return QueueTask(**common)
     head: nn.Module
-    dino = isinstance(objective, DINOLoss)
     if isinstance(objective, DINOLoss):
         head = Prototypes(dim, objective.prototypes)
     else:
         head = mlp(dim, PREDICTOR_HIDDEN, dim)
-    return TeacherTask(**common, head=prepared(head, vision, accelerator), head_in_teacher=dino)
+    shared = isinstance(head, Prototypes)
+    return TeacherTask(**common, head=prepared(head, vision, accelerator), head_in_teacher=shared)
 
 
 def make_optimizer(
     network: nn.Module, training: TrainingSettings, vision: VisionSettings, batch_size: int
 ) -> torch.optim.Optimizer:
-    """The optimiser that the settings name.
+    """Return the optimiser of the settings.
 
     SGD decays all weights, as in the CIFAR recipes. LARS and AdamW do not decay biases and
     normalisation layers, and LARS adapts the rate of matrices and kernels only (You et al., 2017).

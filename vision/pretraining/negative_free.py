@@ -29,15 +29,12 @@ class NegativeFreeLoss(Objective):
     """The base class: fp32 under autocast."""
 
     def forward(self, *views: Tensor) -> Tensor:
-        """The loss of the views' embeddings, each (batch, dim)."""
-        if any(z.ndim != 2 or z.shape != views[0].shape for z in views):
-            shapes = ", ".join(str(tuple(z.shape)) for z in views)
-            raise ValueError(f"embeddings must all have one shape (batch, dim), got {shapes}")
+        """Return the loss of the views' embeddings, each (batch, dim)."""
         with torch.autocast(device_type=views[0].device.type, enabled=False):
             return self.of_views(*map(at_least_fp32, views))
 
     def of_views(self, *views: Tensor) -> Tensor:
-        """The loss in full precision."""
+        """Return the loss in full precision."""
         raise NotImplementedError
 
 
@@ -45,15 +42,11 @@ class GlobalBatchLoss(NegativeFreeLoss):
     """A formula of both views of all processes' images."""
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of (N, dim) and (N, dim)."""
+        """Return the loss of (N, dim) and (N, dim)."""
         raise NotImplementedError
 
     def of_views(self, *views: Tensor) -> Tensor:
         both = self.gather(torch.cat(views, dim=1))  # (N, 2 dim)
-        if len(both) < 2:
-            raise ValueError(
-                "a batch of 1 image has no statistics: the batch size must be at least 2"
-            )
         return self.formula(*both.chunk(2, dim=1))
 
 
@@ -239,7 +232,7 @@ class DINOLoss(NegativeFreeLoss):
 
 
 def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
-    """Unit vectors (rows, dim) of whitened rows.
+    """Return unit vectors (rows, dim) of whitened rows.
 
     The shrinkage, a share of the covariance that is replaced by its mean variance times the
     identity so that fp32 can factor it, is ours; the paper has none.
@@ -254,13 +247,13 @@ def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
 
 
 def _standardised(z: Tensor, dim: int) -> Tensor:
-    """Mean 0 and variance 1 along a dimension; a constant becomes 0."""
+    """Scale to mean 0 and variance 1 along a dimension; a constant becomes 0."""
     variance, mean = torch.var_mean(z, dim, correction=0, keepdim=True)
     return (z - mean) * (variance + _VARIANCE).rsqrt()
 
 
 def _decorrelated(x: Tensor, ridge: float) -> Tensor:
-    """``(x x' / m + ridge I)^(-1/2) x`` of x (k, m); the factor is a constant to the gradient.
+    """Return ``(x x' / m + ridge I)^(-1/2) x`` of x (k, m); the factor has no gradient.
 
     Its values differ from ``ridge^(-1/2)`` along the min(k, m) singular vectors of x alone, so that
     no matrix of (k, k) is needed where there are more rows than columns.

@@ -1,6 +1,4 @@
-"""A run of pre-training: what is loaded, what it says and measures before the first step, and its
-results.
-"""
+"""A run of pre-training: from loading images and network to the record and page."""
 
 from __future__ import annotations
 
@@ -16,7 +14,6 @@ from dystress_text.analysis.page import leave_report, render_page
 from dystress_text.analysis.runs import read_finished
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import versions
-from dystress_text.losses.other_losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import (
     StopSignals,
     describe,
@@ -24,25 +21,20 @@ from dystress_text.training.accelerator import (
     on_main_process,
 )
 from dystress_text.training.allocator import keep_freed_memory
-from dystress_text.training.presets import paper_row
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record, write_record
-from dystress_text.training.run_state import REPLACING
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
-from vision.data.augment import SimclrAugment, crop_of
+from vision.data.augment import EVALUATION_CROP, SimclrAugment
 from vision.data.crops import RandomCrop
 from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std
 from vision.data.loading import load_images, load_test
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
-from vision.evaluation.table import page_tables
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
-from vision.pretraining.negative_free import WMSELoss
-from vision.pretraining.neighbours import gallery, nearest
-from vision.pretraining.settings import PROGRAM, SMALLEST_CROP, PretrainSettings
+from vision.pretraining.settings import SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
-from vision.resnet import ImageInput, build_encoder, load_encoder
+from vision.resnet import ImageInput, build_encoder
 
 # images that a CPU's evaluation while training takes: all would take minutes
 CPU_BANK = 10_000
@@ -59,7 +51,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
             return finished
         with before_first_step(accelerator):
             task, measured = make_task(settings, accelerator)
-            record = _new_record(settings, task)
+            record = _new_record(settings, task, folder)
             optimizer = partial(
                 make_optimizer,
                 training=training,
@@ -81,7 +73,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
             on_main_process(accelerator, begin)
             trainer.fit()
             with StopSignals(accelerator):  # the page takes seconds; a signal waits
-                publish = partial(_publish, settings, trainer, task, record, folder)
+                publish = partial(_publish, settings, trainer, record, folder)
                 on_main_process(accelerator, publish)
         finally:
             trainer.close()
@@ -92,7 +84,6 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
     """Load images and network; return the task, and what is measured while it trains."""
     vision = settings.vision
     training = settings.training
-    check_batch(settings, training.train_batch_size, accelerator.num_processes)
     set_seed(training.seed)
     encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
     prepared(encoder, vision, accelerator)
@@ -107,12 +98,12 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
         vision.train_list,
         keep_count=True,
     )
-    crop = crop_of(images.size, vision.image_size)
+    crop = 1.0 if images.size == vision.image_size else EVALUATION_CROP
     encoder.input = ImageInput(vision.image_size, crop, *mean_std(images))
     images = images.sample(vision.max_train_samples, training.seed)
     knn: OnlineKnn | None = None
     try:
-        knn = _online_knn(settings, images, encoder.input, accelerator)
+        knn = _online_knn(settings, images, accelerator)
         measured = (
             f"kNN while training (knn{knn.k}): {len(knn.bank):,} training images vote on "
             f"{len(knn.queries):,} test images"
@@ -127,7 +118,7 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
     return task_of(settings, encoder, views, objective, knn, accelerator), measured
 
 
-def _new_record(settings: PretrainSettings, task: PretrainTask) -> dict[str, Any]:
+def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) -> dict[str, Any]:
     """Return what ``run.json`` holds from the start on."""
     images = task.views.images
     knn = task.online
@@ -139,16 +130,28 @@ def _new_record(settings: PretrainSettings, task: PretrainTask) -> dict[str, Any
             "name": images.name,
             "variant": images.variant,
             "images": len(images),
-            **_identity(images, settings),
+            **_identity(images, settings, folder),
             "classes": len(images.classes),
             "corrupt": images.corrupt,
-            "loaded_size": images.size,
             "knn_bank": None if knn is None else len(knn.bank),
             "knn_queries": None if knn is None else len(knn.queries),
         },
         "versions": versions("kornia", "pytorch_optimizer", "pillow"),
-        **paper_row(PROGRAM, settings.options()),
     }
+
+
+def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dict[str, str]:
+    """Return what tells the images: ``files`` by name, and ``id``, which knows small ones' pixels.
+
+    Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
+    keeps its id.
+    """
+    files = images.files_id
+    before = read_record(folder).get("data", {})
+    if settings.vision.skip_corrupt and settings.training.resumes and before.get("files") == files:
+        return {"files": files, "id": before["id"]}
+    content = images.checksum() if isinstance(images, DecodedImages) else files
+    return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
 
 
 def _begin(
@@ -161,12 +164,9 @@ def _begin(
 ) -> None:
     """Say what is trained, measure the untrained network, and write the record."""
     images = task.views.images
-    place = "cropped from the whole picture"
-    if isinstance(images, DecodedImages):
-        place = f"at {images.size} x {images.size}"
     batch_size = settings.training.train_batch_size
     print(
-        f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}",
+        f"{len(images):,} images of {images.title}, {len(images.classes)} classes",
         measured,
         f"loss: {record['loss']}",
         f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",
@@ -175,33 +175,24 @@ def _begin(
     )
     before = read_record(folder) if settings.training.resumes else {}
     record["untrained"] = before.get("untrained") or dict(task.evaluate())
-    if task.online is not None:
-        then = before.get("neighbours")
-        record["neighbours"] = then or {"before": nearest(task.encoder, task.online)}
     begin_record(trainer, settings.training, folder, record)
 
 
 def _publish(
     settings: PretrainSettings,
     trainer: Trainer,
-    task: PretrainTask,
     record: dict[str, Any],
     folder: Path,
 ) -> None:
-    """Find the neighbours of the trained network, and write record and page."""
+    """Write record and page, and print what the run came to."""
     output = Path(settings.training.output_dir)
-    knn = task.online
     end_record(trainer, settings.training, folder, record)
-    if knn is not None:
-        saved = load_encoder(output).to(trainer.accelerator.device)
-        record["neighbours"]["after"] = nearest(saved, knn)
     record["images_per_second"] = round(trainer.samples_per_second, 1)
     write_record(output, record)
 
     def page() -> str:
         (finished,), _ = read_finished([output])
-        shown = [] if knn is None else [gallery(knn, record["neighbours"])]
-        return render_page([finished], page_tables(finished.record), examples=shown)
+        return render_page([finished])
 
     lines = [
         f"{record['images_per_second']:,.0f} images/s, "
@@ -217,23 +208,8 @@ def _publish(
     print(*lines, leave_report(output, page), sep="\n", flush=True)
 
 
-def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
-    """What tells the images: ``files`` by name, and ``id``, which has the pixels of small ones too.
-
-    Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
-    keeps its id.
-    """
-    output = Path(settings.training.output_dir)
-    files = images.files_id
-    then = (read_record(output / REPLACING) or read_record(output)).get("data", {})
-    if settings.vision.skip_corrupt and settings.training.resumes and then.get("files") == files:
-        return {name: then[name] for name in ("files", "id")}
-    content = images.checksum() if isinstance(images, DecodedImages) else files
-    return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
-
-
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
-    """Two views of each image, and the small ones of DINO."""
+    """Return two views of each image, and DINO's small ones."""
     vision = settings.vision
     crop = RandomCrop(vision.image_size, vision.min_scale)
     augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
@@ -246,9 +222,9 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
 
 
 def _online_knn(
-    settings: PretrainSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
+    settings: PretrainSettings, images: ImageSet, accelerator: Accelerator
 ) -> OnlineKnn:
-    """The evaluation while training; NoAccuracyError where there is none."""
+    """Return the evaluation while training, or raise NoAccuracyError."""
     vision = settings.vision
     if vision.knn_k == 0:
         raise NoAccuracyError("knn_k", "0")
@@ -260,20 +236,4 @@ def _online_knn(
         reason = f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         raise ParameterError("knn_k", reason)
     batch_size = settings.training.train_batch_size // accelerator.num_processes
-    return OnlineKnn(images, queries, image_input, vision.knn_k, batch_size)
-
-
-def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
-    """Refuse a batch, over all processes, that batch normalisation or whitening cannot take."""
-    vision = settings.vision
-    # the views go through batch normalisation one after the other
-    apart = isinstance(settings.loss, QueueInfoNCELoss) or not vision.one_pass
-    if apart and batch // processes < 2 and not vision.sync_batchnorm:
-        reason = "batch normalisation needs at least 2 images a process (one has no spread)"
-        raise ParameterError("train_batch_size", reason)
-    if isinstance(settings.loss, WMSELoss) and batch <= vision.out_dim:
-        reason = (
-            f"the loss w_mse() whitens {vision.out_dim} dimensions, so the batch must have more "
-            f"images than that, but it has {batch}; {max(1, batch // 2)} is the usual half"
-        )
-        raise ParameterError("out_dim", reason)
+    return OnlineKnn(images, queries, vision.knn_k, batch_size)

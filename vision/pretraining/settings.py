@@ -16,7 +16,7 @@ from dystress_text.training.presets import Program
 from dystress_text.training.settings import TrainingSettings
 from vision.data import SET_NAMES
 from vision.data.crops import STRONGEST_JITTER
-from vision.pretraining.negative_free import BYOLLoss, DINOLoss
+from vision.pretraining.negative_free import BYOLLoss, DINOLoss, WMSELoss
 from vision.pretraining.presets import PRESETS
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
@@ -149,8 +149,6 @@ PROGRAM = Program(
     PRESETS,
     default="cifar10",
     loss_options=("key_momentum", "small_crops", "small_crop_size"),
-    # the last two are for a best model alone
-    row_free_options=("skip_corrupt", "sync_batchnorm", "knn_k", "eval_steps"),
 )
 
 
@@ -165,7 +163,7 @@ class PretrainSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PretrainSettings:
-        """The settings that options by name make on top of a preset, which may be one of them."""
+        """Return the settings of a preset and the options that replace its own."""
         (vision, training), loss, preset = PROGRAM.settings(given)
         return cls(vision, training, loss, preset)
 
@@ -181,10 +179,14 @@ class PretrainSettings:
                 "have; leave the option out"
             )
             raise ParameterError("grad_cache_chunk", reason)
+        batch = self.training.train_batch_size
+        if isinstance(self.loss, WMSELoss) and batch <= self.vision.out_dim:
+            reason = f"w_mse() whitens it, so it must be below the batch of {batch} images"
+            raise ParameterError("out_dim", reason)
         if self.training.log_similarity and not isinstance(self.loss, ContrastiveLoss):
             reason = f"the loss {self.loss} has no negatives to look at"
             raise ParameterError("log_similarity", reason)
 
     def options(self) -> dict[str, Any]:
-        """Every option by its name."""
+        """Return every option by its name."""
         return {"preset": self.preset, **vars(self.vision), **vars(self.training)}

@@ -24,8 +24,8 @@ from dystress_text.losses.objectives import ContrastiveLoss, Objective
 from dystress_text.losses.vectors import at_least_fp32
 from dystress_text.training.batches import Batch, Embeddings
 from dystress_text.training.task import PROBE
-from vision.data.augment import evaluation_transform
 from vision.data.views import RandomViews
+from vision.evaluation.features import image_features
 from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.negative_free import PROTOTYPES
 from vision.resnet import ImageEncoder, save_encoder
@@ -61,9 +61,7 @@ class PretrainTask:
         self.follow(run_fraction)
 
     def follow(self, run_fraction: float) -> None:
-        """Move a second network towards the trained one, after this fraction of the run; here there
-        is none.
-        """
+        """Move the second network, if there is one, after this fraction of the run."""
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
         return self.views.load(indices, step)
@@ -73,7 +71,7 @@ class PretrainTask:
         return Embeddings(model(*views).chunk(2))  # each (n, dim)
 
     def passes(self, views: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The forward passes of views of one side, each (n, 3, side, side)."""
+        """Return the forward passes of the views of one side, each (n, 3, side, side)."""
         return [torch.cat(list(views))] if self.one_pass and views else views
 
     def loss(self, embeddings: Embeddings) -> Tensor:
@@ -86,26 +84,17 @@ class PretrainTask:
 
     @torch.no_grad()
     def probe(self) -> Tensor:
-        given = self.encoder.input
         images = self.views.images
-        if given is None:  # nobody has said how images enter
-            return torch.zeros(1, 1)
         count = min(PROBE, len(images))
         size = min(max(2, self.batch_size), count)
-        rows = np.linspace(0, len(images) - 1, count).astype(np.int64)
-        encoder = copy.deepcopy(self.encoder).eval()
+        rows = torch.linspace(0, len(images) - 1, count).long()[: count - count % size]
+        encoder = copy.deepcopy(self.encoder)
         for module in encoder.modules():
             if isinstance(module, _BatchNorm):
                 # a batch's own statistics: the gathered ones lag at first
                 module.running_mean = None
                 module.running_var = None
-        device = next(encoder.parameters()).device
-        features = []
-        for some in np.split(rows[: count - count % size], count // size):
-            pixels = images.batch(some).to(device)
-            inputs = evaluation_transform(pixels, given.image_size, given.mean, given.std)
-            features.append(encoder.features(inputs))
-        return torch.cat(features)
+        return image_features(encoder, images.subset(rows), size)
 
     def evaluate(self) -> Mapping[str, float]:
         return {} if self.online is None else self.online(self.encoder)
@@ -130,7 +119,7 @@ class MomentumTask(PretrainTask):
 
     @property
     def followed(self) -> nn.Module:
-        """The part of the trained network that has a follower."""
+        """Return the part of the trained network that has a follower."""
         return self.encoder
 
     @property
@@ -138,7 +127,7 @@ class MomentumTask(PretrainTask):
         return nn.ModuleDict({"objective": self.objective, "key_encoder": self.key_encoder})
 
     def momentum_at(self, run_fraction: float) -> float:
-        """The momentum of a step after this fraction of the run."""
+        """Return the momentum of a step after this fraction of the run."""
         return self.momentum
 
     @torch.no_grad()
@@ -149,7 +138,7 @@ class MomentumTask(PretrainTask):
 
     @torch.no_grad()
     def _follow(self, *views: Tensor) -> Tensor:
-        """The follower's output, in fp32 at least."""
+        """Return the follower's output, in fp32 at least."""
         with self.autocast():
             keys: Tensor = self.key_encoder(*views)
         return at_least_fp32(keys)

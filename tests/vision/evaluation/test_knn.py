@@ -10,21 +10,21 @@ from vision.evaluation import knn
 from vision.evaluation.knn import Accuracy, cosine_votes
 
 
-@pytest.fixture(params=[None, 7], ids=["one block", "blocks of 7"], autouse=True)
+@pytest.fixture(params=[None, 700], autouse=True)
 def blocks(request, monkeypatch):
     if request.param is not None:
-        monkeypatch.setattr(knn, "QUERIES", request.param)
-        monkeypatch.setattr(knn, "BANK", request.param)
+        monkeypatch.setattr(knn, "PRODUCTS", request.param)
+
+
+def scikit_learns(k, bank, labels):
+    weights = lambda distance: np.exp((1 - distance) / 0.1)  # noqa: E731
+    theirs = KNeighborsClassifier(k, metric="cosine", algorithm="brute", weights=weights)
+    return theirs.fit(bank.double().numpy(), labels.numpy())
 
 
 def test_cosine_equals_scikit_learn_with_these_weights():
     bank, labels, queries, _ = clouds(300, 100, seed=1)
-    theirs = KNeighborsClassifier(
-        20,
-        metric="cosine",
-        algorithm="brute",
-        weights=lambda distance: np.exp((1 - distance) / 0.1),
-    ).fit(bank.double().numpy(), labels.numpy())
+    theirs = scikit_learns(20, bank, labels)
     mine = cosine_votes(bank, labels, queries, 5, 20).argmax(1)
     assert np.array_equal(mine.numpy(), theirs.predict(queries.double().numpy()))
     assert (mine == torch.mode(labels).values).float().mean() < 0.5
@@ -35,12 +35,7 @@ def test_top5_counts_classes_with_a_vote_alone():
     bank, _, queries, _ = clouds(80, 90)
     labels, truth = torch.arange(80) % 9, torch.arange(90) % 9
     votes = cosine_votes(bank, labels, queries, 9, 5)
-    theirs = KNeighborsClassifier(
-        5,
-        metric="cosine",
-        algorithm="brute",
-        weights=lambda distance: np.exp((1 - distance) / 0.1),
-    ).fit(bank.double().numpy(), labels)
+    theirs = scikit_learns(5, bank, labels)
     right = 0
     for row, own in zip(
         theirs.predict_proba(queries.double().numpy()), truth.tolist(), strict=True

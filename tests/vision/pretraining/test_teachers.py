@@ -13,7 +13,7 @@ from vision.pretraining.task import PretrainTask, Prototypes, QueueTask, Teacher
 from vision.resnet import mlp
 
 
-class HalfViews(RandomViews):
+class BrightAndDark(RandomViews):
     """Views without chance: bright and dark."""
 
     def on_device(self, batch):
@@ -24,7 +24,7 @@ class HalfViews(RandomViews):
 def make_task(kind, one_pass=False):
     common = {
         "encoder": tiny_encoder(),
-        "views": HalfViews(colour_images(12), None),
+        "views": BrightAndDark(colour_images(12), None),
         "one_pass": one_pass,
     }
     if kind == "ntxent":
