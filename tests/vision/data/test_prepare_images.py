@@ -1,6 +1,6 @@
 """Preparing image sets from local copies: what is checked, and what stays where the user has it."""
 
-import io
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,68 +10,70 @@ from vision_cases import prepare
 
 from dystress_text.errors import DataError
 from dystress_text.preparation.data_sets import Request
+from vision.data.image_sets import CATALOG
 from vision.prepare import main
 
-
-def write_files(folder, files):
-    for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
+PNG = b"\x89PNG rest"
 
 
-@pytest.fixture
-def root(tmp_path):
-    return tmp_path / "prepared"
+@pytest.fixture(autouse=True)
+def small_cifar10(monkeypatch):
+    """CIFAR-10 with 60 images."""
+    small = replace(CATALOG["cifar10"], counts={"train": 50, "test": 10})
+    monkeypatch.setitem(CATALOG, "cifar10", small)
 
 
-def images_of(count, classes, label="label", magic=b"\x89PNG rest"):
-    """A parquet file of the hub's layout."""
-    images = pa.array([{"bytes": magic, "path": None}] * count)
-    stream = io.BytesIO()
-    pq.write_table(pa.table({"img": images, label: np.arange(count) % classes}), stream)
-    return stream.getvalue()
+def write_cifar10(root, magic=PNG, train=50, label="label", classes=10):
+    folder = root / "cifar10" / "plain_text"
+    folder.mkdir(parents=True)
+    for split, count in (("train", train), ("test", 10)):
+        images = pa.array([{"bytes": magic, "path": None}] * count)
+        table = pa.table({"img": images, label: np.arange(count) % classes})
+        pq.write_table(table, folder / f"{split}-00000-of-00001.parquet")
 
 
-def cifar(folder, magic=b"\x89PNG rest", train=50_000, label="label", classes=10):
-    for split, count in (("train", train), ("test", 10_000)):
-        write_files(
-            folder, {f"{split}-00000-of-00001.parquet": images_of(count, classes, label, magic)}
-        )
+@pytest.mark.parametrize(("magic", "variant"), [(PNG, None), (b"\xff\xd8\xff\xe0", "JPEG copy")])
+def test_other_encodings_are_a_variant(magic, variant, tmp_path):
+    write_cifar10(tmp_path, magic)
+    assert prepare("cifar10", Request(tmp_path / "root", tmp_path)).variant == variant
 
 
-def test_images_and_their_variant(tmp_path, root):
-    cifar(tmp_path / "cifar10" / "plain_text")
-    assert prepare("cifar10", Request(root, tmp_path)).variant is None
-    cifar(tmp_path / "cifar100" / "cifar100", b"\xff\xd8\xff\xe0", label="fine_label", classes=100)
-    assert prepare("cifar100", Request(root, tmp_path)).variant == "JPEG copy"
-    for options in ({"train": 40_000}, {"label": "klass"}, {"classes": 12}, {"magic": b"GIF89a"}):
-        cifar(tmp_path / "other" / "cifar10" / "plain_text", **options)
-        with pytest.raises(DataError, match=r"^cifar10[^\n]*\Z"):
-            prepare("cifar10", Request(tmp_path / "new", tmp_path / "other"))
-        assert not (tmp_path / "new" / "cifar10").exists()
+@pytest.mark.parametrize(
+    "options", [{"train": 40}, {"label": "klass"}, {"classes": 5}, {"magic": b"GIF89a"}]
+)
+def test_other_images_are_refused(options, tmp_path):
+    write_cifar10(tmp_path, **options)
+    with pytest.raises(DataError, match=r"^cifar10[^\n]*\Z"):
+        prepare("cifar10", Request(tmp_path / "root", tmp_path))
+    assert not (tmp_path / "root" / "cifar10").exists()
 
 
-def test_imagenet_stays_where_it_is(tmp_path, root):
+def test_imagenet_stays_where_it_is(tmp_path):
     for split in ("train", "val"):
         for name in ("n1", "n2", "n3"):
-            write_files(tmp_path / "in" / split / name, {f"{i}.JPEG": b"" for i in range(200)})
-    with pytest.raises(DataError, match="600"):
+            folder = tmp_path / "in" / split / name
+            folder.mkdir(parents=True)
+            (folder / "0.JPEG").touch()
+            (folder / "1.JPEG").touch()
+    root = tmp_path / "root"
+    with pytest.raises(DataError, match="imagenet1k"):
         prepare("imagenet1k", Request(root, tmp_path / "in"))
-    classes = tmp_path / "classes.txt"
     prepare("imagenet1k", Request(root, tmp_path / "in", "toy"))
+    classes = tmp_path / "classes.txt"
     for names in ("n1\nn9\n", "n1\nn3\n"):
         classes.write_text(names)
         with pytest.raises(DataError, match="imagenet100"):
             prepare("imagenet100", Request(root, classes=classes))
     chosen = prepare("imagenet100", Request(root, classes=classes, variant="toy"))
-    assert chosen.counts == {"train": 400, "val": 400}
+    assert chosen.counts == {"train": 4, "val": 4}
 
 
-def test_the_program_prepares_and_lists_image_sets(tmp_path, root, capsys):
-    cifar(tmp_path / "cifar10" / "plain_text")
-    assert main(["cifar10", f"--from={tmp_path}", f"--data_dir={root}"]) == 0
-    assert "cifar10: ready (train 50,000, test 10,000)" in capsys.readouterr().out
-    assert main(["list", f"--data_dir={root}"]) == 0
+def test_the_program_prepares_and_lists_sets(tmp_path, capsys):
+    write_cifar10(tmp_path)
+    root = f"--data_dir={tmp_path / 'root'}"
+    assert main(["cifar10", f"--from={tmp_path}", root]) == 0
+    assert "cifar10: ready (train 50, test 10)" in capsys.readouterr().out
+    assert main(["list", root]) == 0
     assert capsys.readouterr().out.count("not prepared") == 4
-    assert main(["imagenet100", f"--data_dir={root}"]) == 1
+    assert main(["imagenet100", root]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
