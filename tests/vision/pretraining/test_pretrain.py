@@ -19,7 +19,16 @@ from vision.data.images import EncodedImages
 from vision.pretraining.task import PretrainTask
 from vision.resnet import load_encoder
 
-SMALL = ["--architecture=resnet10_narrow", "--stem=imagenet", "--mixed_precision=no"]
+SMALL = [
+    "--architecture=resnet10_narrow",
+    "--stem=imagenet",
+    "--mixed_precision=no",
+    "--out_dim=16",
+    "--image_size=16",
+    "--train_batch_size=8",
+    "--knn_k=5",
+]
+RESUME = "--resume_from_checkpoint"
 
 
 @pytest.fixture
@@ -33,15 +42,8 @@ def folder(tmp_path):
     return tmp_path / "pictures"
 
 
-def resize(folder, side):
-    """Pictures of 16 pixels are kept in memory, those of 120 decoded in each step."""
-    for picture in folder.glob("*/*/*.png"):
-        Image.open(picture).resize((side, side)).save(picture)
-
-
 def run(folder, output, *flags):
-    sizes = ["--out_dim=16", "--image_size=16", "--train_batch_size=8", "--knn_k=5"]
-    code = train.main([*SMALL, *sizes, f"--dataset={folder}", f"--output_dir={output}", *flags])
+    code = train.main([*SMALL, f"--dataset={folder}", f"--output_dir={output}", *flags])
     reset_accelerator()
     return code
 
@@ -54,30 +56,29 @@ def record_of(output):
 @pytest.mark.parametrize(
     "loss", ["queue(0.2, queue_size=16)", "macl(0.1, alpha=0.5, a_0=0, both_views=True)"]
 )
-@pytest.mark.usefixtures("with_pictures")
 def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("vision.pretraining.run.CPU_BANK", 12)
     monkeypatch.setattr("vision.pretraining.run.CPU_QUERIES", 3)
     out = tmp_path / "out"
-    assert run(folder, out, f"--loss={loss}", "--max_steps=3", "--log_similarity") == 0
+    assert run(folder, out, f"--loss={loss}", "--max_steps=2", "--log_similarity") == 0
     record = record_of(out)
     assert record["program"] == "vision/train.py"
     assert (record["data"]["knn_bank"], record["data"]["knn_queries"]) == (12, 3)
     right = record["trained"]["knn5"] * 3 / 100
     assert right == pytest.approx(round(right))
-    lines = [json.loads(line) for line in (out / "similarity.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2, 3]
-    assert all(-1 <= line["negative"] <= 1 and 0.02 < line["tau_negative"] < 1 for line in lines)
+    lines = (out / "similarity.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2]
     assert (out / "report.html").is_file()
     assert load_encoder(out).description.out_dim == 16
 
 
 @pytest.mark.parametrize(
-    ("flags", "side"),
+    ("flags", "side"),  # large pictures are decoded in each step
     [(["--loss=dcl(0.1)", "--optimizer=lars"], 120), (["--loss=queue(0.2, queue_size=16)"], 16)],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(flags, side, folder, tmp_path, monkeypatch):
-    resize(folder, side)
+    for picture in folder.glob("*/*/*.png"):
+        Image.open(picture).resize((side, side)).save(picture)
     flags = [*flags, "--max_steps=6", "--save_steps=3"]
     assert run(folder, tmp_path / "whole", *flags) == 0
     step = PretrainTask.begin_step
@@ -92,50 +93,47 @@ def test_a_resumed_run_equals_an_uninterrupted_one(flags, side, folder, tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(PretrainTask, "begin_step", interrupted)
         assert run(folder, tmp_path / "parts", *flags) == 128 + signal.SIGTERM
-    assert run(folder, tmp_path / "parts", *flags, "--resume_from_checkpoint") == 0
-    untrained, again = (record_of(tmp_path / name)["untrained"] for name in ("whole", "parts"))
-    assert untrained == again
-    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert run(folder, tmp_path / "parts", *flags, RESUME) == 0
+    untrained = record_of(tmp_path / "whole")["untrained"]
+    assert record_of(tmp_path / "parts")["untrained"] == untrained
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    parts = load_file(tmp_path / "parts" / "model.safetensors")
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_other_images_are_another_run_and_a_moved_folder_is_not(folder, tmp_path, capsys):
-    flags = ["--max_steps=4", "--save_steps=2"]
-    assert run(folder, tmp_path / "out", *flags) == 0
-    (tmp_path / "elsewhere").mkdir()
-    moved = shutil.move(folder, tmp_path / "elsewhere" / folder.name)
-    assert run(moved, tmp_path / "out", *flags, "--resume_from_checkpoint") == 0
-    interrupt(tmp_path / "out")
-    picture = next((moved / "train").glob("*/*.png"))
-    picture.rename(picture.with_name("zz.png"))
-    assert run(moved, tmp_path / "out", *flags, "--resume_from_checkpoint") == 2
+def test_other_pictures_are_another_run(folder, tmp_path, capsys):
+    """Damaged ones that were skipped are not."""
+    out = tmp_path / "out"
+    flags = ["--max_steps=2", "--save_steps=1"]
+    assert run(folder, out, *flags) == 0
+    interrupt(out)
+    picture = next((folder / "train").glob("*/*.png"))
+    content = picture.read_bytes()
+    Image.new("RGB", (16, 16), (1, 2, 3)).save(picture)
+    assert run(folder, out, *flags, RESUME) == 2
     assert "pictures, 24 images" in capsys.readouterr().err
+    picture.write_bytes(content[:50])
+    with pytest.warns(UserWarning, match="1 of 24 images"):
+        assert run(folder, out, *flags, RESUME, "--skip_corrupt") == 0
 
 
-@pytest.fixture
-def largest(monkeypatch):
-    """The largest number of images that went through a backbone at once, in a list."""
-    seen = [0]
+def test_batch_size_bounds_what_is_encoded_at_once(folder, tmp_path, monkeypatch):
+    """In training also for the check for collapse and the kNN."""
+    seen = []
     whole = ResNetModel.forward
 
     def forward(self, images, *args, **options):
-        seen[0] = max(seen[0], len(images))
+        seen.append(len(images))
         return whole(self, images, *args, **options)
 
     monkeypatch.setattr(ResNetModel, "forward", forward)
-    return seen
-
-
-def test_batch_size_bounds_what_is_encoded_at_once(folder, tmp_path, largest):
-    """Neither for the check for collapse and the kNN in training, nor in any task of evaluation."""
     assert run(folder, tmp_path / "out", "--max_steps=2", "--train_batch_size=5") == 0
-    assert largest == [5]
-    largest[0] = 0
-    flags = [f"--model={tmp_path / 'out'}", "--k=5", "--probe=augmented", "--probe_epochs=1"]
-    tasks = ["--tasks", "knn", "linear", "transfer", "svm", "--transfer_epochs=1"]
-    assert evaluate.main([*flags, *tasks, "--batch_size=3"]) == 0
-    assert largest == [3]
+    assert max(seen) == 5
+    seen.clear()
+    flags = ["--tasks=knn", "--k=5", "--batch_size=3"]
+    assert evaluate.main([f"--model={tmp_path / 'out'}", *flags]) == 0
+    assert max(seen) == 3
 
 
 @pytest.fixture
@@ -143,37 +141,38 @@ def photos(tmp_path):
     """Photos of 120 x 100, of two classes: in gray, CMYK and colours."""
     for split in ("train", "test"):
         for name in ("cat", "dog"):
-            (tmp_path / "photos" / split / name).mkdir(parents=True)
-            for number, mode in enumerate(("L", "CMYK", "RGB")):
-                photo = Image.effect_noise((120, 100), 60).convert("RGB").convert(mode)
-                photo.save(tmp_path / "photos" / split / name / f"{number}.jpg")
+            place = tmp_path / "photos" / split / name
+            place.mkdir(parents=True)
+            for mode in ("L", "CMYK", "RGB"):
+                noise = Image.effect_noise((120, 100), 60).convert("RGB")
+                noise.convert(mode).save(place / f"{mode}.jpg")
     return tmp_path / "photos"
 
 
 PHOTOS = ["--image_size=48", "--train_batch_size=2", "--max_steps=2", "--knn_k=2"]
 
 
-def test_a_run_goes_on_after_a_photo_is_damaged(photos, tmp_path, capsys):
+def test_a_run_goes_on_after_a_photo_is_damaged(photos, tmp_path, capsys, monkeypatch):
     """The step before it is saved, and another photo of its class takes its place."""
     out = tmp_path / "out"
-    bad = photos / "train" / "dog" / "1.jpg"
-    whole, content = EncodedImages.crops, bad.read_bytes()
+    bad = photos / "train" / "dog" / "L.jpg"
+    content = bad.read_bytes()
+    crops = EncodedImages.crops
     flags = [*PHOTOS, "--max_steps=9", "--knn_k=0"]
 
     def damaged(self, rows, kinds, key):
         if key[-1] == 6:
             bad.write_bytes(content[:300])
-        return whole(self, rows, kinds, key)
+        return crops(self, rows, kinds, key)
 
-    with pytest.MonkeyPatch.context() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(EncodedImages, "crops", damaged)
         assert run(photos, out, *flags) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    step = int(re.search(r"1\.jpg .*step (\d) is saved", line)[1])
+    step = int(re.search(r"L\.jpg .*step (\d) is saved", line)[1])
     assert (out / f"checkpoint-{step}").is_dir()
-    assert step in (6, 7, 8)
     with pytest.warns(UserWarning, match="1 of 6 images"):
-        assert run(photos, out, *flags, "--resume_from_checkpoint", "--skip_corrupt") == 0
+        assert run(photos, out, *flags, RESUME, "--skip_corrupt") == 0
     assert f"going on after step {step}" in capsys.readouterr().out
     assert record_of(out)["data"]["corrupt"] == 1
 
@@ -183,9 +182,8 @@ def test_a_run_goes_on_after_a_photo_is_damaged(photos, tmp_path, capsys):
     [
         "--knn_k=25",
         "--grad_cache_chunk=4",
-        "--temp=0.2 --loss=byol()",
         "--key_momentum=0.5 --loss=dcl(0.1)",
-        "--train_list=list.txt --dataset=shapes",
+        "--out_dim=8 --loss=w_mse()",
     ],
 )
 def test_bad_settings_are_one_line(flags, photos, tmp_path, capsys):
@@ -199,7 +197,7 @@ def test_bad_settings_are_one_line(flags, photos, tmp_path, capsys):
 def test_a_listed_choice_is_recorded_and_evaluated(photos, tmp_path, capsys):
     listed = tmp_path / "tail.txt"
     out = tmp_path / "out"
-    listed.write_text("train/cat/0.jpg 7\ntrain/cat/1.jpg 7\ntrain/dog/2.jpg 3\n")
+    listed.write_text("train/cat/L.jpg 7\ntrain/cat/RGB.jpg 7\ntrain/dog/L.jpg 3\n")
     assert run(photos, out, *PHOTOS, f"--train_list={listed}") == 0
     variant = "listed in tail.txt, 3 images, 1 to 2 a class"
     assert record_of(out)["data"]["variant"] == variant

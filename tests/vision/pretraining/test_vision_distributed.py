@@ -45,6 +45,21 @@ def each_image_alone(module):
     return module
 
 
+def make_task(kind, accelerator):
+    processes = accelerator.num_processes
+    gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
+    temperature = CosineTemperature(0.1, 0.2)
+    encoder = each_image_alone(tiny_encoder()).double()
+    views = TurningViews(colour_images(IMAGES), None)
+    if kind == "views":
+        return PretrainTask(encoder, views, NTXentLoss(temperature, gather=gather))
+    objective = QueueInfoNCELoss(temperature, queue_size=24, dim=16, gather=gather).double()
+    torch.manual_seed(3)
+    keys = torch.randn(objective.queue.shape, dtype=torch.float64)
+    objective.queue.copy_(F.normalize(keys, dim=-1))
+    return QueueTask(encoder, views, objective, momentum=0.9, autocast=accelerator.autocast)
+
+
 def train(folder, kind):
     settings = TrainingSettings(
         output_dir=str(folder),
@@ -57,28 +72,8 @@ def train(folder, kind):
     )
     accelerator = make_accelerator(settings)
     folder.mkdir(parents=True, exist_ok=True)
-    processes = accelerator.num_processes
-    gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
-    encoder = each_image_alone(tiny_encoder(out_dim=16)).double()
-    images = colour_images(IMAGES)
-    if kind == "views":
-        objective = NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather)
-        task = PretrainTask(encoder, TurningViews(images, None), objective)
-    else:
-        objective = QueueInfoNCELoss(
-            CosineTemperature(0.1, 0.2), queue_size=24, dim=16, gather=gather
-        ).double()
-        torch.manual_seed(3)
-        objective.queue.copy_(
-            F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1)
-        )
-        task = QueueTask(
-            encoder,
-            TurningViews(images, None),
-            objective,
-            momentum=0.9,
-            autocast=accelerator.autocast,
-        )
+    task = make_task(kind, accelerator)
+    task.probe = lambda: torch.zeros(1, 1)  # pixels are fp32
     optimizer = partial(
         make_optimizer, training=settings, vision=VisionSettings(optimizer="sgd"), batch_size=BATCH
     )

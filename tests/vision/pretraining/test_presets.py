@@ -1,0 +1,98 @@
+"""The presets against the settings that the paper's text and tables give."""
+
+import pytest
+
+from vision.pretraining.presets import PRESETS
+from vision.pretraining.settings import PretrainSettings
+
+# the profiles of some shifts have a falling logit
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+RESNET50 = {"architecture": "resnet50", "stem": "imagenet", "optimizer": "lars"}
+CIFAR = {"architecture": "resnet18", "stem": "cifar", "optimizer": "sgd"}
+SETUPS = {  # by table: batch, epochs and further options
+    "cifar10n100_bal_bs128_sgd0p1_200eps": (128, 200, {**CIFAR, "learning_rate": 0.06}),
+    "otherframecifar": (256, 200, CIFAR),
+    "cifar10lt": (128, 500, CIFAR),
+    "cifar100lt": (128, 500, CIFAR),
+    "compkuklevacifar": (512, 2000, CIFAR),
+    "compkuklevain100lt": (256, 2000, RESNET50),
+    "in100_bal_bs256_lars_200eps": (256, 200, RESNET50),
+    "in1k_bal_bs256_lars_100eps": (256, 100, RESNET50),
+    "otherframein100": (128, 400, RESNET50),
+    "temprange_abl": (256, 200, RESNET50),
+    "tempprof_abl": (256, 200, RESNET50),
+}
+WIDTHS = {  # of otherframein100, without W-MSE's 256, which a batch of 128 cannot whiten
+    "Barlow Twins": 2048,
+    "VICReg": 2048,
+    "Zero-ICL": 256,
+    "Zero-FCL": 2048,
+    "Zero-CL": 2048,
+    "ARB": 2048,
+    "DINO": 256,
+    "BYOL": 4096,
+    "DySTreSS": 2048,
+}
+PROFILES = {  # tau_min, tau_max, shift and half width by table and row
+    "cifar10n100_bal_bs128_sgd0p1_200eps: DySTreSS": (0.07, 0.2),
+    "cifar10lt: DySTreSS": (0.07, 0.2),
+    "cifar10lt: DySTreSS*": (0.1, 0.2),
+    "cifar100lt: DySTreSS": (0.07, 0.2),
+    "cifar100lt: DySTreSS*": (0.1, 0.2),
+    "in100_bal_bs256_lars_200eps: DySTreSS": (0.1, 0.2),
+    "in100_bal_bs256_lars_200eps: DySTreSS*": (0.1, 0.2, -0.4, 0.7),
+    "in1k_bal_bs256_lars_100eps: DySTreSS": (0.1, 0.2),
+    "temprange_abl: 0.07/0.1": (0.07, 0.1),
+    "temprange_abl: 0.07/0.5": (0.07, 0.5),
+    "temprange_abl: 0.07/0.2": (0.07, 0.2),
+    "temprange_abl: 0.1/0.2": (0.1, 0.2),
+    "tempprof_abl: 0.0/0.5": (0.1, 0.2, 0.0, 0.5),
+    "tempprof_abl: 0.2/0.6": (0.1, 0.2, 0.2, 0.6),
+    "tempprof_abl: 0.4/0.7": (0.1, 0.2, 0.4, 0.7),
+    "tempprof_abl: -0.2/0.6": (0.1, 0.2, -0.2, 0.6),
+    "tempprof_abl: -0.4/0.7": (0.1, 0.2, -0.4, 0.7),
+}
+
+
+def presets_by_row():
+    """The names of presets by table and row."""
+    found = {}
+    for name, preset in PRESETS.items():
+        if preset.description.startswith("Table "):
+            for row in preset.description.removeprefix("Table ").split("; "):
+                found.setdefault(row, []).append(name)
+    return found
+
+
+BY_ROW = presets_by_row()
+
+
+def test_all_presets_are_valid():
+    for name, preset in PRESETS.items():
+        settings = PretrainSettings.of({"preset": name})
+        assert settings.preset == name
+        assert str(settings.loss) == preset.settings["loss"]
+
+
+def test_presets_have_their_tables_setup():
+    for row, names in BY_ROW.items():
+        table, _, method = row.partition(": ")
+        if table in SETUPS:
+            batch, epochs, expected = SETUPS[table]
+            expected = {**expected, "train_batch_size": batch, "num_train_epochs": epochs}
+            if table == "otherframein100" and method in WIDTHS:
+                expected["out_dim"] = WIDTHS[method]
+            for name in names:
+                assert expected.items() <= PRESETS[name].settings.items(), name
+    assert {row.partition(": ")[0] for row in BY_ROW} > SETUPS.keys()
+
+
+@pytest.mark.parametrize("row", PROFILES)
+def test_presets_have_their_rows_profile(row):
+    for name in BY_ROW[row]:
+        profile = PretrainSettings.of({"preset": name}).loss.temperature
+        expected = PROFILES[row]
+        assert (profile.tau_min, profile.tau_max) == expected[:2]
+        if len(expected) > 2:
+            assert (profile.shift, profile.half_width) == expected[2:]
