@@ -72,7 +72,7 @@ def test_published_lists_choose_images(listed):
     assert images.variant == "listed in LT.txt, 3 images, 1 to 2 a class"
 
 
-@pytest.mark.parametrize("lines", ["train/cow/1.jpg 3", "\n \n", "\udcff"])
+@pytest.mark.parametrize("lines", ["train/cow/1.jpg 3", "\udcff"])
 def test_bad_lists_are_one_line(lines, listed):
     listed.write_text(lines, errors="surrogateescape")
     with pytest.raises(ParameterError, match=ONE_LINE):
@@ -87,7 +87,7 @@ def test_positions_choose_images(tmp_path):
     images = load_images(str(tmp_path), train_list=str(listed))
     assert grays(images) == [20, 30, 50]
     assert images.labels.tolist() == [1, 0, 1]
-    for bad in ([0, 5], [0.0, 1.0], [{}]):
+    for bad in ([0, 5], [{}]):
         np.save(listed, np.array(bad), allow_pickle=True)
         with pytest.raises(ParameterError, match=ONE_LINE):
             load_images(str(tmp_path), train_list=str(listed))

@@ -1,4 +1,4 @@
-"""The program from a model's folder to its table and results; features and their geometry."""
+"""The program from a model's folder to its table and results; features."""
 
 import json
 
@@ -6,13 +6,11 @@ import pytest
 import torch
 from vision_cases import as_float, colour_images, tiny_encoder
 
-from dystress_text.losses import geometry
 from vision.data import loading
 from vision.evaluate import main
 from vision.evaluation import run
 from vision.evaluation.features import image_features
 from vision.evaluation.knn import Accuracy, cosine_votes
-from vision.evaluation.measures import geometry_of
 from vision.resnet import load_encoder, save_encoder
 
 
@@ -101,20 +99,3 @@ def test_features_are_those_of_each_image_alone():
     with torch.no_grad():
         alone = [encoder.features(as_float(image[None])) for image in images.pixels]
     torch.testing.assert_close(features, torch.cat(alone), rtol=1e-4, atol=1e-5)
-
-
-def test_geometry_is_of_images_and_their_views():
-    generator = torch.Generator().manual_seed(0)
-    features, view1, view2 = torch.randn(3, 12, 5, generator=generator)
-    labels = torch.arange(12) % 3
-    found = geometry_of(features, view1, view2, labels)
-    expected = {
-        "uniformity": geometry.uniformity(features),
-        "alignment": geometry.alignment(view1, view2),
-        "interclass_uniformity": geometry.interclass_uniformity(features, labels),
-        "tolerance": geometry.tolerance(features, labels),
-    }
-    for name, figure in expected.items():
-        assert found[name] == pytest.approx(figure.item())
-    pairs = geometry.similarity_histograms(view1, view2, labels)
-    assert found["true_positive"] == pairs.true_positive.tolist()

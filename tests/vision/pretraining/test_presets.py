@@ -34,25 +34,19 @@ WIDTHS = {  # of otherframein100, without W-MSE's 256, which a batch of 128 cann
     "BYOL": 4096,
     "DySTreSS": 2048,
 }
-PROFILES = {  # tau_min, tau_max, shift and half width by table and row
+RANGES = {  # tau_min and tau_max by table and row
     "cifar10n100_bal_bs128_sgd0p1_200eps: DySTreSS": (0.07, 0.2),
     "cifar10lt: DySTreSS": (0.07, 0.2),
     "cifar10lt: DySTreSS*": (0.1, 0.2),
     "cifar100lt: DySTreSS": (0.07, 0.2),
     "cifar100lt: DySTreSS*": (0.1, 0.2),
     "in100_bal_bs256_lars_200eps: DySTreSS": (0.1, 0.2),
-    "in100_bal_bs256_lars_200eps: DySTreSS*": (0.1, 0.2, -0.4, 0.7),
+    "in100_bal_bs256_lars_200eps: DySTreSS*": (0.1, 0.2),
     "in1k_bal_bs256_lars_100eps: DySTreSS": (0.1, 0.2),
-    "temprange_abl: 0.07/0.1": (0.07, 0.1),
-    "temprange_abl: 0.07/0.5": (0.07, 0.5),
-    "temprange_abl: 0.07/0.2": (0.07, 0.2),
-    "temprange_abl: 0.1/0.2": (0.1, 0.2),
-    "tempprof_abl: 0.0/0.5": (0.1, 0.2, 0.0, 0.5),
-    "tempprof_abl: 0.2/0.6": (0.1, 0.2, 0.2, 0.6),
-    "tempprof_abl: 0.4/0.7": (0.1, 0.2, 0.4, 0.7),
-    "tempprof_abl: -0.2/0.6": (0.1, 0.2, -0.2, 0.6),
-    "tempprof_abl: -0.4/0.7": (0.1, 0.2, -0.4, 0.7),
 }
+# rows that are called tau_min/tau_max, and shift/half width
+RANGE_ROWS = ("0.07/0.1", "0.07/0.5", "0.07/0.2", "0.1/0.2")
+SHIFT_ROWS = ("0.0/0.5", "0.2/0.6", "0.4/0.7", "-0.2/0.6", "-0.4/0.7")
 
 
 def presets_by_row():
@@ -88,11 +82,25 @@ def test_presets_have_their_tables_setup():
     assert {row.partition(": ")[0] for row in BY_ROW} > SETUPS.keys()
 
 
-@pytest.mark.parametrize("row", PROFILES)
-def test_presets_have_their_rows_profile(row):
-    for name in BY_ROW[row]:
-        profile = PretrainSettings.of({"preset": name}).loss.temperature
-        expected = PROFILES[row]
-        assert (profile.tau_min, profile.tau_max) == expected[:2]
-        if len(expected) > 2:
-            assert (profile.shift, profile.half_width) == expected[2:]
+def profiles(row):
+    """The temperatures of a row's presets."""
+    return [PretrainSettings.of({"preset": name}).loss.temperature for name in BY_ROW[row]]
+
+
+def test_presets_have_their_rows_range():
+    expected = RANGES | {f"temprange_abl: {row}": numbers(row) for row in RANGE_ROWS}
+    for row, ends in expected.items():
+        for profile in profiles(row):
+            assert (profile.tau_min, profile.tau_max) == ends
+
+
+def test_presets_have_their_rows_shift():
+    expected = {f"tempprof_abl: {row}": numbers(row) for row in SHIFT_ROWS}
+    expected["in100_bal_bs256_lars_200eps: DySTreSS*"] = (-0.4, 0.7)
+    for row, shift in expected.items():
+        for profile in profiles(row):
+            assert (profile.shift, profile.half_width) == shift
+
+
+def numbers(row):
+    return tuple(map(float, row.split("/")))

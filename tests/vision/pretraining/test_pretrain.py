@@ -11,7 +11,6 @@ from conftest import reset_accelerator
 from PIL import Image
 from safetensors.torch import load_file
 from trainer_cases import interrupt
-from transformers import ResNetModel
 from vision_cases import colour_images
 
 from vision import evaluate, train
@@ -116,24 +115,6 @@ def test_other_pictures_are_another_run(folder, tmp_path, capsys):
     picture.write_bytes(content[:50])
     with pytest.warns(UserWarning, match="1 of 24 images"):
         assert run(folder, out, *flags, RESUME, "--skip_corrupt") == 0
-
-
-def test_batch_size_bounds_what_is_encoded_at_once(folder, tmp_path, monkeypatch):
-    """In training also for the check for collapse and the kNN."""
-    seen = []
-    whole = ResNetModel.forward
-
-    def forward(self, images, *args, **options):
-        seen.append(len(images))
-        return whole(self, images, *args, **options)
-
-    monkeypatch.setattr(ResNetModel, "forward", forward)
-    assert run(folder, tmp_path / "out", "--max_steps=2", "--train_batch_size=5") == 0
-    assert max(seen) == 5
-    seen.clear()
-    flags = ["--tasks=knn", "--k=5", "--batch_size=3"]
-    assert evaluate.main([f"--model={tmp_path / 'out'}", *flags]) == 0
-    assert max(seen) == 3
 
 
 @pytest.fixture
