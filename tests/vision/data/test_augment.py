@@ -120,8 +120,8 @@ def drawn_by_the_rule(count, height, width, low, high):
     [(32, 32, 0.08, 1.0), (60, 200, 0.2, 1.0)],
 )
 def test_crops_follow_torchvisions_rule(height, width, low, high):
-    drawn = draw_crops(100_000, height, width, RandomCrop(16, low, high))
-    assert abs(drawn.flip.float().mean() - 0.5) < 0.01
+    drawn = draw_crops(30_000, height, width, RandomCrop(16, low, high))
+    assert abs(drawn.flip.float().mean() - 0.5) < 0.015
     ours = np.array(drawn.boxes()).T
     assert (ours[:2] >= 0).all()
     assert (ours[2:] <= [[width], [height]]).all()
@@ -133,4 +133,4 @@ def test_crops_follow_torchvisions_rule(height, width, low, high):
         return w * h / (height * width), np.log(w / h), left / width, top / height
 
     for mine, expected in zip(measures(ours), measures(theirs), strict=True):
-        assert ks_2samp(mine, expected).statistic < 0.015
+        assert ks_2samp(mine, expected, method="asymp").pvalue > 1e-3

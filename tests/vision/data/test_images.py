@@ -87,10 +87,9 @@ def test_positions_choose_images(tmp_path):
     images = load_images(str(tmp_path), train_list=str(listed))
     assert grays(images) == [20, 30, 50]
     assert images.labels.tolist() == [1, 0, 1]
-    for bad in ([0, 5], [{}]):
-        np.save(listed, np.array(bad), allow_pickle=True)
-        with pytest.raises(ParameterError, match=ONE_LINE):
-            load_images(str(tmp_path), train_list=str(listed))
+    np.save(listed, np.array([{}]), allow_pickle=True)
+    with pytest.raises(ParameterError, match=ONE_LINE):
+        load_images(str(tmp_path), train_list=str(listed))
 
 
 def test_classes_of_the_test_split_are_matched_by_name(tmp_path):

@@ -66,16 +66,11 @@ def test_every_task_of_two_encoders(model, data, tmp_path, capsys):
     assert results(output)[:-1] == lines  # earlier results stay
 
 
-@pytest.mark.parametrize(
-    ("flags", "option"), [([], "--k: "), (["--k=5", "--output=file/r.jsonl"], "--output: ")]
-)
 @pytest.mark.usefixtures("data")
-def test_bad_options_are_one_line(flags, option, model, tmp_path, capsys, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.chdir(tmp_path)
-    assert main([f"--model={model}", "--dataset=colours", *flags]) == 2
+def test_bad_options_are_one_line(model, capsys):
+    assert main([f"--model={model}", "--dataset=colours", "--k=49"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"evaluate.py: error: {option}")
+    assert line.startswith("evaluate.py: error: --k: ")
 
 
 def test_undefined_figures_are_left_out(model, data, tmp_path):

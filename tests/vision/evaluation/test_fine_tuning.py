@@ -57,12 +57,7 @@ def test_it_learns_and_its_figures_are_scikit_learns(monkeypatch):
     assert found["auc"] == pytest.approx(100 * roc_auc_score(test.labels, logits[:, 0]))
 
 
-@pytest.mark.parametrize(
-    ("given", "classes", "weights"),
-    [
-        (["mhist"], ("HP", "SSA"), [1.0, 2.45]),
-        (["SSA=3", "HP=0.5"], ("HP", "SSA"), [0.5, 3.0]),
-    ],
-)
-def test_weights_follow_the_names_of_classes(given, classes, weights):
-    assert weights_of(parse_class_weights(given), classes).tolist() == pytest.approx(weights)
+@pytest.mark.parametrize("given", [["mhist"], ["SSA=2.45"]])
+def test_weights_follow_the_names_of_classes(given):
+    weights = weights_of(parse_class_weights(given), ("HP", "SSA"))
+    assert weights.tolist() == pytest.approx([1.0, 2.45])
