@@ -3,10 +3,9 @@
 Crop, bilinear resize and flip are one ``grid_sample``, clamped to each sample's crop box: the same
 pixels as cropping at whole pixels, resizing and flipping. Colours are changed by kornia's
 operations, which are torchvision's and Pillow's (hue in fewer passes). Their parameters are drawn
-here, as kornia's modules spend more time on drawing and checks than on CIFAR's pixels
-(tests/benchmarks/augmentation.py). Each sample has its parameters; the order of the four colour
-operations is the same for a batch of views. Random numbers come from torch's generator of the
-images' device; the order comes from the CPU's.
+here, as kornia's modules spend more time on drawing and checks than on CIFAR's pixels. Each sample
+has its parameters; the order of the four colour operations is the same for a batch of views. Random
+numbers come from torch's generator of the images' device; the order comes from the CPU's.
 """
 
 from __future__ import annotations
@@ -68,7 +67,8 @@ class CropAndFlip:
         views = crops.transpose(0, 1).flatten(0, 1) / 255  # (count n, 3, size, size)
         return _normalised(self.recoloured(views, count), self.mean, self.std)
 
-    def recoloured(self, views: Tensor, count: int) -> Tensor:  # (count n, 3, size, size) in [0, 1]
+    def recoloured(self, views: Tensor, count: int) -> Tensor:
+        """Return views (count n, 3, size, size) in [0, 1] with other colours, here the same."""
         return views
 
 
@@ -82,26 +82,36 @@ class SimclrAugment(CropAndFlip):
     blur: bool = False
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
-        number, device = len(views), views.device
-        spread, neutral = _constant((JITTER, (1.0, 1.0, 1.0, 0.0)), device)[:, :, None]
-        jittered = torch.rand(number, device=device) < JITTER_RATE
-        offsets = (2 * torch.rand(4, number, device=device) - 1) * jittered
-        factors = torch.addcmul(neutral, offsets, self.jitter * spread)  # (4, count n)
-        parts = list(views.chunk(count))
-        for part, of_part in enumerate(factors.chunk(count, dim=1)):
-            for operation in torch.randperm(4).tolist():
-                parts[part] = OPERATIONS[operation](parts[part], of_part[operation])
-        views = torch.cat(parts)
-        gray = _column(torch.rand(number, device=device) < GRAY_RATE)
+        views = self._jittered(views, count)
+        gray = _column(_chosen(views, GRAY_RATE))
         views = torch.where(gray, rgb_to_grayscale(views), views)
-        if not self.blur:
-            return views
+        return self._blurred(views) if self.blur else views
+
+    def _jittered(self, views: Tensor, count: int) -> Tensor:
+        """Change the colours of most views, in an order for each of ``count`` parts."""
+        device = views.device
+        spread, neutral = _constant((JITTER, (1.0, 1.0, 1.0, 0.0)), device)[:, :, None]
+        jittered = _chosen(views, JITTER_RATE)
+        offsets = (2 * torch.rand(4, len(views), device=device) - 1) * jittered
+        factors = torch.addcmul(neutral, offsets, self.jitter * spread)  # (4, count n)
+        parts = []
+        for part, of_part in zip(views.chunk(count), factors.chunk(count, dim=1), strict=True):
+            for operation in torch.randperm(4).tolist():
+                part = OPERATIONS[operation](part, of_part[operation])
+            parts.append(part)
+        return torch.cat(parts)
+
+    def _blurred(self, views: Tensor) -> Tensor:
         low, high = SIGMA
-        sigma = low + (high - low) * torch.rand(number, device=device)
-        blurred = torch.rand(number, device=device) < BLUR_RATE
-        sigma = torch.where(blurred, sigma, _NO_BLUR)
+        sigma = low + (high - low) * torch.rand(len(views), device=views.device)
+        sigma = torch.where(_chosen(views, BLUR_RATE), sigma, _NO_BLUR)
         # the authors' kernel: a tenth of the image's side, odd, at least 3
         return blur(views, sigma, max(3, self.crop.size // 10 | 1))
+
+
+def _chosen(views: Tensor, rate: float) -> Tensor:
+    """Draw which of the views (n, 3, h, w) are changed, (n,)."""
+    return torch.rand(len(views), device=views.device) < rate
 
 
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:

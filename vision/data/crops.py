@@ -1,4 +1,4 @@
-"""Random resized crops of images of one size: how they are drawn, and cut on the device."""
+"""Random resized crops of images of one size: drawing them, and cutting them on the device."""
 
 from __future__ import annotations
 

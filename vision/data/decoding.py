@@ -22,7 +22,14 @@ def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
 
     Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, and of 16
     bits the upper 8 remain. Transparent pixels lie on white. A camera's orientation tag is ignored,
-    as in torchvision's folders. ``origin`` is the content's name in errors.
+    as in torchvision's folders.
+
+    Args:
+        source: content or path of a file.
+        origin: the content's name in errors.
+
+    Raises:
+        DataError: the file is damaged, or of an unknown format.
     """
     with _opened(source, origin) as image:
         image.load()
@@ -44,10 +51,13 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
 def resized(image: Image.Image, size: int, box: Sequence[int] | None = None) -> Tensor:
     """Return a box of the picture, or its middle square, as uint8 (3, size, size).
 
-    The resizing is bilinear and filtered.
-
-    Boxes are left, top, right, bottom. As in torchvision, a box is cut out before it is resized,
+    The resizing is bilinear and filtered. As in torchvision, a box is cut out before it is resized,
     while the middle is cut out of the resized picture: there the filter sees what lies next to it.
+
+    Args:
+        image: as RGB.
+        size: side of the result, in pixels.
+        box: left, top, right, bottom; None for the middle square.
     """
     middle = None
     if box is not None:

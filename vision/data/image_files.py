@@ -1,6 +1,4 @@
-"""Encoded images of a split, which are read when they are asked for: files, or rows of parquet
-files.
-"""
+"""Encoded images of a split, read when they are needed: files, or rows of parquet files."""
 
 from __future__ import annotations
 
@@ -69,10 +67,17 @@ def _cache(files: Sequence[Path]) -> str:
 
 
 def read_labels(files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Return the labels of the rows and the names of the classes, numbers if they have none.
+    """Return the labels of the rows and the names of the classes.
 
-    None and no names where there is no column of labels, or -1 in each row, as the hub's test
-    splits have it.
+    Args:
+        files: parquet files of a split, in order.
+
+    Returns:
+        Labels (rows,) and names, numbers if the files have none. None and no names where there is
+        no column of labels, or -1 in each row, as the hub's test splits have it.
+
+    Raises:
+        DataError: a file is damaged, or a label is no class.
     """
     import datasets  # slow to import
 
@@ -104,6 +109,12 @@ def read_parquet(files: Sequence[Path]) -> ImageFiles:
     A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the
     files once to a cache, from where they are mapped into memory. The column's field ``bytes``
     holds image files.
+
+    Args:
+        files: of a split, in order.
+
+    Raises:
+        DataError: a file is damaged, or has no column of images.
     """
     import datasets  # slow to import
 

@@ -1,6 +1,4 @@
-"""Loading the splits of a data set: small images into memory, larger pictures as they lie on
-disk.
-"""
+"""Loading the splits of a data set: small images into memory, larger pictures as files."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
@@ -26,6 +25,7 @@ USUAL = 224  # an encoder's side for larger ones
 CORRUPT_SHARE = 0.01  # so many corrupt images may be left out,
 CORRUPT_COUNT = 10  # or so many if that is more
 _SAMPLE = 100  # images whose sizes are read
+_CHUNK = 500  # images that are checked between two signs of progress
 
 
 def load_images(
@@ -56,8 +56,7 @@ def load_images(
         size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every
             picture once.
-        input_size: side of the encoder's input, used if ``size`` is None; None for
-            :func:`usual_input_size`.
+        input_size: side of the encoder's input, used if ``size`` is None.
         train_list: file that chooses the training images: a path a line, for image files, or an
             array of positions.
         keep_count: replace damaged images by the next whole one of their class, so that a run goes
@@ -88,6 +87,16 @@ def load_test(
     """Load the test split that belongs to training images, with their numbers of the classes.
 
     Classes are the same by their names; a test split may lack some.
+
+    Args:
+        train: the training images.
+        name_or_path: as in :func:`load_images`.
+        data_dir: folder of prepared data.
+        skip_corrupt: count damaged images and leave them out.
+
+    Raises:
+        NoAccuracyError: a split, labels or a second class are missing.
+        DataError: the test split has a class that training does not have.
     """
     if len(torch.unique(train.targets)) < 2:
         raise NoAccuracyError("dataset", f"the training images of {train.name} are of one class")
@@ -121,10 +130,15 @@ def _faults(found: EncodedImages) -> dict[int, str]:
             return str(error)
         return None
 
+    faults = {}
+    starts = range(0, len(found), _CHUNK)
     with ThreadPoolExecutor() as pool:
-        checked = pool.map(fault_of, range(len(found)))
-        shown = progress_bar(checked, total=len(found), desc="checking", unit=" images")
-        return {row: fault for row, fault in enumerate(shown) if fault is not None}
+        for start in progress_bar(starts, desc="checking", unit=f" x {_CHUNK} images"):
+            rows = range(start, min(start + _CHUNK, len(found)))
+            for row, fault in zip(rows, pool.map(fault_of, rows), strict=True):
+                if fault is not None:
+                    faults[row] = fault
+    return faults
 
 
 def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
@@ -141,14 +155,19 @@ def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
     what = "replaced" if keep_count else "left out"
     warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
     intact = torch.tensor([row for row in range(count) if row not in faults])
-    if not keep_count:
-        return replace(found.subset(intact), corrupt=len(faults))
+    rows = _replaced(found, intact) if keep_count else intact
+    return replace(found.subset(rows), corrupt=len(faults))
+
+
+def _replaced(found: EncodedImages, intact: Tensor) -> Tensor:
+    """Return the rows, with the next intact one of its class in place of each damaged one."""
+    count = len(found)
     labels = torch.zeros(count) if found.labels is None else found.labels
     rows = torch.arange(count)
-    for row, fault in faults.items():
+    for row in {*range(count)} - {*intact.tolist()}:
         alike = intact[labels[intact] == labels[row]]
         if len(alike) == 0:
-            raise DataError(f"{message}, all of one class: {fault}")
+            raise DataError(f"all images of a class of {found.name} are corrupt")
         later = alike[alike > row]
         rows[row] = later[0] if len(later) else alike[0]
-    return replace(found.subset(rows), corrupt=len(faults))
+    return rows

@@ -21,6 +21,13 @@ def long_tail_counts(n_max: int, classes: int) -> list[int]:
     """Return the number of images of each class: ``floor(n_max * RATIO ** (i / (classes - 1)))``.
 
     Floats may make 28.999... of 29, so the product is first rounded to nine decimals.
+
+    Args:
+        n_max: images of the first class.
+        classes: number of classes.
+
+    Raises:
+        DataError: the last class would be empty.
     """
     last = max(1, classes - 1)
     counts = [math.floor(round(n_max * RATIO ** (i / last), 9)) for i in range(classes)]
@@ -33,9 +40,10 @@ def long_tail_counts(n_max: int, classes: int) -> list[int]:
 def long_tail_indices(labels: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the ascending indices of the images that a long-tailed subset keeps.
 
-    The labels (images,) begin at 0.
-
     The size of the smallest class is n_max, so that every class has enough.
+
+    Args:
+        labels: (images,), from 0.
     """
     sizes = np.bincount(labels)
     chosen: list[int] = []

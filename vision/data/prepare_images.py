@@ -25,7 +25,16 @@ _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
 def build(entry: ImageData, request: Request, staging: Path) -> Manifest:
-    """Put a set into a folder, checked, or note where the user has it."""
+    """Put a set into a folder, checked, or note where the user has it.
+
+    Args:
+        entry: the set.
+        request: where its files come from.
+        staging: the folder.
+
+    Raises:
+        DataError: the files are not those of the set, and the user names no variant.
+    """
     if entry.name == "imagenet1k":
         return _image_folder(entry, request)
     if entry.name == "imagenet100":
@@ -63,9 +72,7 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
 
 
 def _image_folder(entry: ImageData, request: Request) -> Manifest:
-    """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is
-    copied.
-    """
+    """Note where the user has ImageNet, ``train/CLASS/*`` and ``val/CLASS/*``, without a copy."""
     source = request.source
     if source is None or not all((source / split).is_dir() for split in entry.counts):
         raise DataError(

@@ -28,12 +28,20 @@ NOISE = 0.04
 
 
 def make_shapes(split: str) -> DecodedImages:
-    """Draw the training or the test split, the same each time."""
+    """Draw the training or the test split, the same each time.
+
+    Args:
+        split: ``train`` or ``test``.
+    """
     generator = torch.Generator().manual_seed(int(split == "test"))
     images = torch.cat([_draw(figure, split, PER_CLASS, generator) for figure in _FIGURES])
     labels = torch.arange(len(_FIGURES)).repeat_interleave(PER_CLASS)
     return DecodedImages(
-        name=SHAPES, pixels=images, labels=labels, classes=tuple(_FIGURES), size=SIDE
+        name=SHAPES,
+        pixels=images,
+        labels=labels,
+        classes=tuple(_FIGURES),
+        size=SIDE,
     )
 
 

@@ -104,11 +104,9 @@ def _listed(found: EncodedImages, file: Path) -> EncodedImages:
 def _positions(file: Path, count: int) -> list[int]:
     """Read a NumPy array of positions, from 0, as Kukleva et al. have them."""
     rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    is_list = isinstance(rows, np.ndarray) and rows.ndim == 1 and rows.dtype.kind in "iu"
-    if not is_list or len(rows) == 0 or rows.min() < 0 or rows.max() >= count:
-        raise ValueError(
-            f"it must hold one row of whole numbers, positions from 0 to {count - 1:,}"
-        )
+    is_list = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
+    if not is_list or rows.min() < 0 or rows.max() >= count:
+        raise ValueError(f"expected one row of positions from 0 to {count - 1:,}")
     positions: list[int] = rows.tolist()
     return positions
 
@@ -121,17 +119,17 @@ def _named(file: Path, found: EncodedImages) -> list[int]:
     # published lists have a number of the class after each path, in an order of their own
     lines = (line.strip() for line in file.read_text("utf-8").splitlines())
     names = [re.sub(r"\s+\d+$", "", line) for line in lines if line]
-    folder = paths[0].parents[1 if found.classes else 0]
-    row_of = {path: row for row, path in enumerate(paths)}
-    rows = [row_of.get(folder / name, row_of.get(folder.parent / name)) for name in names]
-    missing = [name for name, row in zip(names, rows, strict=True) if row is None]
-    if missing:
-        raise ValueError(
-            f"{len(missing):,} files that {folder} does not have, such as {missing[0]}"
-        )
     if not names:
         raise ValueError("it names no file")
-    return [row for row in rows if row is not None]
+    folder = paths[0].parents[1 if found.classes else 0]
+    row_of = {path: row for row, path in enumerate(paths)}
+    rows = []
+    for name in names:
+        row = row_of.get(folder / name, row_of.get(folder.parent / name))
+        if row is None:
+            raise ValueError(f"{folder} has no {name}")
+        rows.append(row)
+    return rows
 
 
 def _read(folder: Path, split: str) -> _Split:
@@ -141,12 +139,13 @@ def _read(folder: Path, split: str) -> _Split:
         chosen = folder / CLASSES
         classes = chosen.read_text("utf-8").split() if chosen.is_file() else []
         return _from_folder(Path(manifest.folder), split, classes)
-    tables = [
-        path
-        for path in sorted(folder.rglob("*.parquet"))
-        if not any(map(is_hidden, path.relative_to(folder).parts))
-    ]
-    return _from_parquet(folder, tables, split) if tables else _from_folder(folder, split)
+    tables = []
+    for path in sorted(folder.rglob("*.parquet")):
+        if not any(map(is_hidden, path.relative_to(folder).parts)):
+            tables.append(path)
+    if tables:
+        return _from_parquet(folder, tables, split)
+    return _from_folder(folder, split)
 
 
 def _with_labels(splits: Sequence[str], has_labels: Callable[[str], bool]) -> str:

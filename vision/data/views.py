@@ -1,6 +1,4 @@
-"""Random views of an image set: small images are cropped on the device, pictures while they are
-decoded.
-"""
+"""Random views of an image set: small images are cropped on the device, pictures when decoded."""
 
 from __future__ import annotations
 

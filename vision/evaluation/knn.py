@@ -37,8 +37,10 @@ class Accuracy:
         ranked = scores.sort(dim=1, descending=True, stable=True)
         right = ranked.indices[:, :5] == labels.to(scores.device)[:, None]  # (n, 5 at most)
         right &= ranked.values[:, :5] > above
-        top5 = 100 * right.any(1).double().mean().item() if scores.shape[1] > 5 else None
-        return cls(100 * right[:, 0].double().mean().item(), top5)
+        top1 = 100 * right[:, 0].double().mean().item()
+        if scores.shape[1] <= 5:
+            return cls(top1, None)
+        return cls(top1, 100 * right.any(1).double().mean().item())
 
 
 def cosine_votes(

@@ -125,11 +125,15 @@ class Subject:
 
 
 def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Return the geometry of n images from their features and two views, (n, dim) each.
+    """Return the geometry of images, as :mod:`dystress_text.losses.geometry` defines it.
 
-    Labels are (n,).
+    Figures that are undefined for so few images or classes are left out.
 
-    Definitions are in :mod:`dystress_text.losses.geometry`. What they do not define is left out.
+    Args:
+        features: of the images, (n, dim).
+        view1: features of a random view of each, (n, dim).
+        view2: features of another one, (n, dim).
+        labels: (n,).
     """
     of_class = torch.bincount(labels)
     found = {"alignment": alignment(view1, view2)}

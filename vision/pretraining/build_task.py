@@ -83,28 +83,38 @@ def task_of(
     if isinstance(objective, QueueInfoNCELoss):
         return QueueTask(**common)
     head: nn.Module
+    shared = isinstance(objective, DINOLoss)
     if isinstance(objective, DINOLoss):
         head = Prototypes(dim, objective.prototypes)
     else:
         head = mlp(dim, PREDICTOR_HIDDEN, dim)
-    shared = isinstance(head, Prototypes)
-    return TeacherTask(**common, head=prepared(head, vision, accelerator), head_in_teacher=shared)
+    head = prepared(head, vision, accelerator)
+    return TeacherTask(**common, head=head, head_in_teacher=shared)
 
 
 def make_optimizer(
     network: nn.Module, training: TrainingSettings, vision: VisionSettings, batch_size: int
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of the settings.
+    """Return the optimiser of a network.
 
     SGD decays all weights, as in the CIFAR recipes. LARS and AdamW do not decay biases and
     normalisation layers, and LARS adapts the rate of matrices and kernels only (You et al., 2017).
+
+    Args:
+        network: whose parameters it updates.
+        training: rate and weight decay.
+        vision: the optimiser, and how the rate is scaled.
+        batch_size: of all processes, for the scaling.
     """
     scales = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}
     rate = training.learning_rate * scales[vision.lr_scaling]
     if vision.optimizer == "sgd":
-        trainable = [p for p in network.parameters() if p.requires_grad]
         return torch.optim.SGD(
-            trainable, lr=rate, momentum=0.9, weight_decay=training.weight_decay, fused=True
+            [p for p in network.parameters() if p.requires_grad],
+            lr=rate,
+            momentum=0.9,
+            weight_decay=training.weight_decay,
+            fused=True,
         )
     groups = parameter_groups(network, training.weight_decay)
     if vision.optimizer == "lars":

@@ -224,11 +224,17 @@ class DINOLoss(NegativeFreeLoss):
         terms = []
         for i, output in enumerate(outputs):
             teacher = torch.softmax((output - self.centre) / self.teacher_temperature, dim=1)
-            terms += [-(teacher * s).sum(1) for j, s in enumerate(student) if i != j]
+            for j, log_probabilities in enumerate(student):
+                if i != j:
+                    terms.append(-(teacher * log_probabilities).sum(1))  # (batch,)
         if self.training:
-            mean = self.gather(torch.cat(outputs).mean(0, keepdim=True)).mean(0)  # (prototypes,)
-            self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
+            self._move_centre(torch.cat(outputs))
         return torch.stack(terms).mean()
+
+    def _move_centre(self, outputs: Tensor) -> None:
+        """Move the centre towards the mean over all processes of outputs (n, prototypes)."""
+        mean = self.gather(outputs.mean(0, keepdim=True)).mean(0)  # (prototypes,)
+        self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
 
 
 def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:

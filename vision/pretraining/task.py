@@ -1,5 +1,6 @@
-"""Pre-training of an image encoder as a task for the trainer: two views, MoCo's queue, and students
-with a teacher.
+"""Pre-training of an image encoder as a task for the trainer.
+
+It sees two views of each image, alone, with MoCo's queue, or with a teacher.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ PREDICTOR_HIDDEN = 4096  # BYOL's
 
 @dataclass(eq=False)
 class PretrainTask:
-    """Implements :class:`~dystress_text.training.task.Task` for images, of which it sees two
-    views.
-    """
+    """Train on two views of each image; a :class:`~dystress_text.training.task.Task`."""
 
     encoder: ImageEncoder  # on the device it trains on
     views: RandomViews
@@ -105,8 +104,9 @@ class PretrainTask:
 
 @dataclass(eq=False, kw_only=True)
 class MomentumTask(PretrainTask):
-    """A task with a second network, which takes no gradient and follows the trained one: MoCo's,
-    BYOL's, DINO's.
+    """A task with a second network, which takes no gradient and follows the trained one.
+
+    MoCo, BYOL and DINO have one.
     """
 
     momentum: float  # of the follower's weights
@@ -146,12 +146,11 @@ class MomentumTask(PretrainTask):
 
 @dataclass(eq=False, kw_only=True)
 class QueueTask(MomentumTask):
-    """MoCo v2: one view is the query, a momentum encoder makes the other's key, past keys are the
-    negatives.
+    """MoCo v2: one view is the query, the other the key, and past keys are the negatives.
 
-    Keys and queries go through batch normalisation in separate passes. On several processes,
-    synchronised statistics replace MoCo's shuffling. The usual momentum is 0.999 on ImageNet and
-    0.99 on CIFAR.
+    A momentum encoder makes the keys. Keys and queries go through batch normalisation in separate
+    passes. On several processes, synchronised statistics replace MoCo's shuffling. The usual
+    momentum is 0.999 on ImageNet and 0.99 on CIFAR.
     """
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
@@ -160,8 +159,9 @@ class QueueTask(MomentumTask):
 
 
 class HeadedEncoder(nn.Module):
-    """An encoder and a head used in training only, each (n, 3, h, w) -> (all n, the head's
-    width).
+    """An encoder and a head that is used in training only.
+
+    Images, each (n, 3, h, w), become (all n, the head's width).
     """
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
@@ -175,11 +175,11 @@ class HeadedEncoder(nn.Module):
 
 @dataclass(eq=False, kw_only=True)
 class TeacherTask(MomentumTask):
-    """A student with a further head, and a teacher that sees the first two views alone and takes no
-    gradient.
+    """A student with a further head, and a teacher that takes no gradient.
 
-    The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et
-    al., 2020). The objective takes the views of the student, then of the teacher.
+    The teacher sees only the first two views. Its momentum rises from the given one to 1 over the
+    run, along half a cosine (Grill et al., 2020). The objective takes the views of the student,
+    then of the teacher.
     """
 
     head: nn.Module  # of the student, after the encoder
