@@ -43,7 +43,7 @@ class NoAccuracyError(ParameterError):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Split(ABC):
-    """What both kinds of image sets have."""
+    """A base class of image sets."""
 
     name: str
     labels: Tensor | None = None  # (n,) int64
@@ -215,6 +215,7 @@ def mean_std(images: ImageSet) -> MeanStd:
         both = torch.stack((values, values.square()))
         sums += both.sum((1, 3, 4), dtype=torch.float64)
     mean, squares = sums / (len(rows) * values[0, 0].numel())
+    variance = squares - mean.square()
     # a channel of one value would otherwise divide by 0
-    std = (squares - mean.square()).clamp_min(1 / 255**2).sqrt()
+    std = variance.clamp_min(1 / 255**2).sqrt()
     return tuple(mean.tolist()), tuple(std.tolist())

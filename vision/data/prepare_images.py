@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dystress_text.cli.progress import progress_bar
@@ -43,23 +44,21 @@ def build(entry: ImageData, request: Request, staging: Path) -> Manifest:
 
 
 def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Path) -> Manifest:
-    """Copy parquet files and check that they hold the images of the set, unless the user names a
-    variant.
-    """
+    """Copy parquet files, and check that they hold the images of the set."""
     source = str(request.source or entry.repository)
     counts = dict.fromkeys(entry.counts, 0)
     labels: set[int] = set()
     encodings: set[str] = set()
-    image_column, label_column = entry.columns
+    image, label = entry.columns
     for path in progress_bar(paths, desc=entry.name, unit=" files"):
         split = "train" if path.name.startswith("train") else "test"
         try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(1000, columns=list(entry.columns)):
-                    counts[split] += len(batch)
-                    labels.update(batch.column(label_column).to_pylist())
-                    pictures = batch.column(image_column).to_pylist()
-                    encodings.update(_ENCODINGS[picture["bytes"][:3]] for picture in pictures)
+            table = pq.read_table(path, columns=[image, label])
+            labels.update(table[label].unique().to_pylist())
+            files = pc.struct_field(table[image], "bytes")
+            for beginning in pc.binary_slice(files, 0, 3).unique().to_pylist():
+                encodings.add(_ENCODINGS[beginning])
+            counts[split] += len(table)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(
                 f"{entry.name}: {path} is damaged or of another layout: {reason_of(error)}"
@@ -67,8 +66,10 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
         shutil.copyfile(path, staging / path.name)
     found = f"{counts} images in {len(labels)} classes"
     request.compare(entry.name, source, found, f"{entry.counts} images in {entry.classes} classes")
-    copy = None if encodings == {entry.encoding} else f"{' and '.join(sorted(encodings))} copy"
-    return Manifest(entry.name, source, request.variant or copy, counts=counts)
+    variant = request.variant
+    if variant is None and encodings != {entry.encoding}:
+        variant = f"{' and '.join(sorted(encodings))} copy"
+    return Manifest(entry.name, source, variant, counts=counts)
 
 
 def _image_folder(entry: ImageData, request: Request) -> Manifest:
@@ -103,11 +104,10 @@ def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
         raise DataError(f"{entry.name}: {wanted}")
     images = Path(base.folder)
     names = classes.read_text(encoding="utf-8", errors="replace").split()
-    unknown = [name for name in names if not (images / "train" / name).is_dir()]
-    if unknown:
-        raise DataError(
-            f"{entry.name}: {classes} names {unknown[0]!r}, which is not a class of {images}"
-        )
+    for name in names:
+        if not (images / "train" / name).is_dir():
+            reason = f"{classes} names {name!r}, which is not a class of {images}"
+            raise DataError(f"{entry.name}: {reason}")
     request.compare(entry.name, classes, f"{len(set(names))} classes", f"{entry.classes} classes")
     (staging / CLASSES).write_text("".join(f"{name}\n" for name in names))
     variant = request.variant or base.variant
@@ -117,10 +117,9 @@ def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
 
 
 def _counts(folder: Path, classes: list[str]) -> dict[str, int]:
-    return {
-        split: sum(
-            len(image_and_other_names(folder / split / name)[0])
-            for name in progress_bar(classes, desc=split)
-        )
-        for split in ("train", "val")
-    }
+    counts = {"train": 0, "val": 0}
+    for split in counts:
+        for name in progress_bar(classes, desc=split):
+            images, _ = image_and_other_names(folder / split / name)
+            counts[split] += len(images)
+    return counts

@@ -8,7 +8,7 @@ from vision_cases import encoded, write_parquet
 
 from dystress_text.errors import DataError
 from vision.data.crops import RandomCrop
-from vision.data.decoding import decode, image_size, resized
+from vision.data.decoding import decode, image_size
 from vision.data.image_files import ImageFiles
 from vision.data.images import EncodedImages
 from vision.data.loading import load_images
@@ -20,13 +20,6 @@ def photo(height=150, width=200, seed=0):
     coarse = chance.integers(0, 256, (height // 10, width // 10, 3), dtype=np.uint8)
     image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
     return encoded(image, "JPEG", quality=90)
-
-
-@pytest.mark.parametrize("box", [(0, 0, 200, 150), (199, 149, 200, 150), (50, 20, 150, 120)])
-def test_resized_boxes_equal_pillows(box):
-    picture = decode(photo())
-    theirs = np.asarray(picture.crop(box).resize((64, 64), Image.Resampling.BILINEAR))
-    assert np.array_equal(resized(picture, 64, box).permute(1, 2, 0), theirs)
 
 
 def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
