@@ -25,8 +25,8 @@ from dystress_text.losses.objectives import ContrastiveLoss, Objective
 from dystress_text.losses.vectors import at_least_fp32
 from dystress_text.training.batches import Batch, Embeddings
 from dystress_text.training.task import PROBE
+from vision.data.augment import evaluation_transform
 from vision.data.views import RandomViews
-from vision.evaluation.features import image_features
 from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.negative_free import PROTOTYPES
 from vision.resnet import ImageEncoder, save_encoder
@@ -83,17 +83,24 @@ class PretrainTask:
 
     @torch.no_grad()
     def probe(self) -> Tensor:
+        given = self.encoder.input
         images = self.views.images
         count = min(PROBE, len(images))
         size = min(max(2, self.batch_size), count)
-        rows = torch.linspace(0, len(images) - 1, count).long()[: count - count % size]
-        encoder = copy.deepcopy(self.encoder)
+        rows = np.linspace(0, len(images) - 1, count).astype(np.int64)
+        encoder = copy.deepcopy(self.encoder).eval()
         for module in encoder.modules():
             if isinstance(module, _BatchNorm):
                 # a batch's own statistics: the gathered ones lag at first
                 module.running_mean = None
                 module.running_var = None
-        return image_features(encoder, images.subset(rows), size)
+        device = next(encoder.parameters()).device
+        features = []
+        for some in np.split(rows[: count - count % size], count // size):
+            pixels = images.batch(some).to(device)
+            inputs = evaluation_transform(pixels, given.image_size, given.mean, given.std)
+            features.append(encoder.features(inputs))
+        return torch.cat(features)
 
     def evaluate(self) -> Mapping[str, float]:
         return {} if self.online is None else self.online(self.encoder)
