@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,9 +21,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # such as Lustre mou
 
 @contextmanager
 def locked(file: Path, wait: bool = False) -> Iterator[None]:
-    """Hold the lock ``file``; its folder is created, and removed at the end if it is still empty.
-
-    Warn if the disk has no locks.
+    """Hold the lock ``file``, whose folder is created. Warn if the disk has no locks.
 
     Args:
         file: the lock file.
@@ -32,36 +30,23 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock, and ``wait`` is False.
     """
-    created = [folder for folder in file.parents if not folder.exists()]
     # filelock's soft lock would outlive a process that is killed
     lock = FileLock(file, timeout=-1 if wait else 0, fallback_to_soft=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _acquire(lock, file)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _acquire(lock, file)
-        try:
-            yield
-        finally:
-            file.unlink(missing_ok=True)  # before the release: a waiting process then retries
-            lock.release()
+        yield
     finally:
-        with suppress(OSError):
-            for folder in created:
-                folder.rmdir()
+        file.unlink(missing_ok=True)  # before the release: a waiting process then retries
+        lock.release()
 
 
 def _acquire(lock: FileLock, file: Path) -> None:
     try:
         lock.acquire()
     except Timeout as error:
-        target = file.parent
-        if file.name != LOCK:
-            target = file.with_name(file.name.removeprefix(".").removesuffix(LOCK))
-        reason = "is in use by another process; nothing was changed"
-        raise UserError(f"{str(target)!r} {reason}") from error
+        raise UserError(f"{str(file)!r} is in use by another process") from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        warnings.warn(
-            f"the disk of {str(file.parent)!r} has no file locks: run one process at a time there",
-            stacklevel=4,
-        )
+        warnings.warn(f"{error}: run one process at a time there", stacklevel=4)
