@@ -24,7 +24,6 @@ from dystress_text.training.accelerator import (
     on_main_process,
 )
 from dystress_text.training.allocator import keep_freed_memory
-from dystress_text.training.presets import paper_row
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record, write_record
 from dystress_text.training.run_state import REPLACING
@@ -40,7 +39,7 @@ from vision.evaluation.table import page_tables
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
 from vision.pretraining.negative_free import WMSELoss
 from vision.pretraining.neighbours import gallery, nearest
-from vision.pretraining.settings import PROGRAM, SMALLEST_CROP, PretrainSettings
+from vision.pretraining.settings import SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput, build_encoder, load_encoder
 
@@ -147,7 +146,6 @@ def _new_record(settings: PretrainSettings, task: PretrainTask) -> dict[str, Any
             "knn_queries": None if knn is None else len(knn.queries),
         },
         "versions": versions("kornia", "pytorch_optimizer", "pillow"),
-        **paper_row(PROGRAM, settings.options()),
     }
 
 
