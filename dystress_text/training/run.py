@@ -21,10 +21,8 @@ from dystress_text.training.accelerator import (
 from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.run_record import FINISHED
 from dystress_text.training.run_state import (
-    REPLACING,
     choose_folder,
     finish_replacement,
-    finished_record,
     locked_folder,
     prepare_folder,
 )
@@ -50,11 +48,6 @@ def open_run(
     with ExitStack() as held:
 
         def choose() -> tuple[Path, dict[str, Any] | None]:
-            if settings.resumes and not any(output.glob(f"{REPLACING}*")):
-                # without the lock, since the folder may be read-only
-                finished = finished_record(output, requested)
-                if finished is not None:
-                    return output, finished
             held.enter_context(locked_folder(output))
             return choose_folder(output, settings, requested)
 

@@ -30,9 +30,13 @@ FREE_OPTIONS = (
     "preset",
     "push_to_hub",
 )
-DATA_OPTIONS = {"train_file", "eval_file", "dataset", "train_list"}
 # options that may differ between two runs of one configuration
-CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - DATA_OPTIONS
+CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {
+    "train_file",
+    "eval_file",
+    "dataset",
+    "train_list",
+}
 
 
 @dataclass(frozen=True)
