@@ -49,7 +49,6 @@ class TrainingState:
     train_seconds: float = 0.0  # spent in steps
     losses: list[float] = field(default_factory=list)  # not yet logged
     skipped_steps: int = 0  # by fp16, because the gradient overflowed
-    spread: float = 0.0  # of the probe's embeddings before the first step
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
         """Add the losses of a step's batches.

@@ -30,7 +30,6 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import Interrupted, TrainingError
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.temperature import TemperatureError
-from dystress_text.losses.vectors import unit_vectors
 from dystress_text.training.accelerator import StopSignals, describe_failure, on_main_process
 from dystress_text.training.batches import (
     Batch,
@@ -46,7 +45,6 @@ from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
 LEARNED_RATE = 1e-3  # default peak learning rate of a loss's parameters
-_COLLAPSED = 1e-3  # fraction of the initial spread
 
 
 class Trainer:
@@ -125,9 +123,7 @@ class Trainer:
 
     def _fit(self) -> TrainingState:
         state = self.state
-        if self._resumed is None:
-            state.spread = on_main_process(self.accelerator, lambda: spread_of(self.task.probe()))
-        else:
+        if self._resumed is not None:
             self._resume(self._resumed)
         if self.settings.report_to != "none":
             options = self.run.options.items()
@@ -232,7 +228,7 @@ class Trainer:
         if logging:
             bar.set_postfix_str(self._log_losses(), refresh=False)
         if evaluating or saving:
-            on_main_process(self.accelerator, self._check_vectors)
+            on_main_process(self.accelerator, self._check_weights)
         if evaluating:
             on_main_process(self.accelerator, self._evaluate)
         if saving or stopping:
@@ -303,18 +299,12 @@ class Trainer:
 
     # ---- the best model
 
-    def _check_vectors(self) -> None:
-        """Raise if a weight is not finite or the embeddings have collapsed."""
-        step = self.state.step
+    def _check_weights(self) -> None:
+        """Raise if a weight is not finite."""
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
-        largest = get_total_norm(weights, norm_type=math.inf)  # NaN if there is one
-        if not largest.isfinite():
+        if not get_total_norm(weights, norm_type=math.inf).isfinite():  # NaN if one is
+            step = self.state.step
             raise TrainingError(f"a weight is not finite at step {step}; lower --learning_rate")
-        if spread_of(self.task.probe()) < _COLLAPSED * self.state.spread:
-            raise TrainingError(
-                f"the embeddings have collapsed at step {step}: lower --learning_rate or raise the "
-                f"temperature. {self._saved_model()}"
-            )
 
     def _evaluate(self) -> None:
         """Evaluate the model, and save the best one, or the last one without a metric."""
@@ -349,19 +339,6 @@ class Trainer:
 def _due(step: int, every: int) -> bool:
     """Return whether an action every ``every`` steps, 0 for never, is due."""
     return every > 0 and step % every == 0
-
-
-def spread_of(vectors: Tensor) -> float:
-    """Return the 40 % quantile of the cosine distances between vectors, (n, dim).
-
-    It is 0 if all vectors are equal, or each is one of two.
-    """
-    # cosine distances, (pairs,), without the rounding of 1 - cosine
-    distances = torch.pdist(unit_vectors(vectors).float()).square() / 2
-    if len(distances) == 0:
-        return 0.0
-    # before torch 2.10, kthvalue has no deterministic form on a GPU
-    return float(distances.sort().values[int(0.4 * (len(distances) - 1))])
 
 
 def _optimizer_of(run: Run, settings: TrainingSettings) -> torch.optim.Optimizer:
