@@ -116,22 +116,17 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
 
 
 class _Help(argparse.Action):
-    """Print help for common options, or all, with the preset's values.
-
-    ``const`` is the program and the common options.
-    """
+    """Print help with the values of the preset; ``const`` is the program."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object
     ) -> None:
-        program, common = self.const
-        name = getattr(namespace, "preset", None) or program.default
+        program: Program = self.const
+        name = getattr(namespace, "preset", program.default)
         preset = program.presets.get(name, Preset("", {})).settings
         for action in parser._actions:
             entry = program.options.get(action.dest)
-            if values != "all" and common and action.dest not in common:
-                action.help = argparse.SUPPRESS
-            elif entry is not None and action.help != argparse.SUPPRESS:
+            if entry is not None and action.help != argparse.SUPPRESS:
                 value = preset.get(action.dest, default_of(entry))
                 if value is not None and value is not False:
                     action.help = f"{action.help} Default {value}."
@@ -144,25 +139,19 @@ def parse_options(
     argv: Sequence[str],
     prog: str,
     description: str | None,
-    common: Collection[str] = (),
     elsewhere: str = "",
 ) -> dict[str, Any]:
-    """Parse a command line into options by name.
-
-    ``--help`` shows the options in ``common``, and ``--help all`` all of them.
-    """
+    """Parse a command line into options by name."""
     parser = SettingsParser(program.groups, prog, description, elsewhere=elsewhere, add_help=False)
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add = parser.add_argument
     absent = argparse.SUPPRESS
-    help = f"Named settings; default {program.default}. --list_presets shows all."
+    help = f"Named settings; default {program.default}."
     add("--preset", metavar="NAME", default=absent, help=help)
-    help = "Show the presets with the paper's rows that they reproduce, and exit."
+    help = "Show the presets, and exit."
     add("--list_presets", action="version", version=program.listing(), help=help)
     help = "A constant temperature for the preset's loss."
     add("--temp", type=float, metavar="X", default=absent, help=help)
-    shown = ("preset", "list_presets", "help", "temp", *common) if common else ()
-    help = f"Show the common options, or all {len(program.options)}, and exit."
-    more: dict[str, Any] = {"nargs": "?", "const": (program, shown), "metavar": "all"}
-    add("-h", "--help", action=_Help, default=absent, help=help, **more)
+    help = "Show the options with the preset's values, and exit."
+    add("-h", "--help", action=_Help, nargs=0, const=program, default=absent, help=help)
     return vars(parser.parse_args(argv))
