@@ -4,7 +4,6 @@ import json
 import pickle
 import random
 import shutil
-from contextlib import nullcontext
 from unittest.mock import Mock
 
 import pytest
@@ -19,14 +18,14 @@ from dystress_text.training.checkpoints import Checkpoints
 from dystress_text.training.run_folder import checkpoint_folders
 
 
-@pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus):
     """With dropout, across the end of an epoch, and with the log of similarities."""
-    options = {"max_steps": 30, "save_steps": 4, "mixed_precision": precision, "logging_steps": 1}
-    options["log_similarity"] = precision == "no"
-    whole, broken = make_task(corpus, dropout=0.1), make_task(corpus, dropout=0.1)
+    options = {"max_steps": 30, "save_steps": 4, "logging_steps": 1, "log_similarity": True}
+    whole = make_task(corpus, dropout=0.1)
     run(whole, corpus, tmp_path / "whole", **options)
-    inner, calls = broken.loss, []
+    broken = make_task(corpus, dropout=0.1)
+    inner = broken.loss
+    calls = []
 
     def loss(embeddings):
         calls.append(1)
@@ -39,9 +38,8 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
     resumed = make_task(corpus, dropout=0.1)
     run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint="yes", **options)
     assert equal(weights(whole), weights(resumed))
-    logs = ["similarity.jsonl"] if precision == "no" else []
-    for log in logs:
-        assert (tmp_path / "whole" / log).read_bytes() == (tmp_path / "broken" / log).read_bytes()
+    logs = [tmp_path / name / "similarity.jsonl" for name in ("whole", "broken")]
+    assert logs[0].read_bytes() == logs[1].read_bytes()
     for key in ("loss", "learning_rate"):
         assert log_of(tmp_path / "broken", key) == log_of(tmp_path / "whole", key)
 
@@ -106,43 +104,47 @@ def assert_rejected(flags, capsys):
 
 
 def test_damaged_file_is_one_line_and_never_unpickled(copied, tmp_path, capsys):
-    """Remove each file, or replace it by random bytes or by a harmful pickle."""
+    """Replace each file by random bytes or by a harmful pickle, or remove it."""
     checkpoint, flags = copied
-    canary, harmful = tmp_path / "canary", tmp_path / "harmful"
+    canary = tmp_path / "canary"
     harm = Harm(canary)
     pickle.loads(pickle.dumps(harm))  # it works
     canary.rmdir()
+    harmful = tmp_path / "harmful"
     torch.save({"state": {}, "param_groups": [harm], "torch_manual_seed": harm}, harmful)
-    contents = (random.Random(5).randbytes(300), pickle.dumps(harm), harmful.read_bytes(), None)
+    contents = [random.Random(5).randbytes(300), harmful.read_bytes()]
     names = [path.name for path in checkpoint.iterdir() if path.name != "scheduler.bin"]
     assert len(names) > 3
+    cases = [(name, content) for name in names for content in contents]
+    cases += [(names[0], pickle.dumps(harm)), (names[-1], None)]
+    cases += [("pytorch_model.bin", contents[1]), ("custom_checkpoint_0.pkl", contents[1])]
     shutil.copytree(checkpoint, tmp_path / "copy")
-    for name in [*names, "pytorch_model.bin", "custom_checkpoint_0.pkl"]:
-        for content in contents[: 4 if name in names else 3]:
-            file = checkpoint / name
-            if name == "pytorch_model.bin":
-                (checkpoint / "model.safetensors").unlink()
-            file.unlink(missing_ok=True)
-            if content is not None:
-                file.write_bytes(content)
-            assert_rejected(flags, capsys)
-            shutil.rmtree(checkpoint)
-            shutil.copytree(tmp_path / "copy", checkpoint)
+    for name, content in cases:
+        (checkpoint / name).unlink(missing_ok=True)
+        if name == "pytorch_model.bin":
+            (checkpoint / "model.safetensors").unlink()
+        if content is not None:
+            (checkpoint / name).write_bytes(content)
+        assert_rejected(flags, capsys)
+        shutil.rmtree(checkpoint)
+        shutil.copytree(tmp_path / "copy", checkpoint)
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("loaded", [True, False])
-def test_random_state_of_the_gpu_is_checked(loaded, tmp_path, monkeypatch):
+def test_random_state_of_the_gpu_is_checked(tmp_path, monkeypatch):
     """Accelerate only logs that it could not load one."""
     states = [torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8)]
     stored = {"torch_manual_seed": torch.get_rng_state(), "torch_cuda_manual_seed": states}
     torch.save(stored, tmp_path / "random_states_1.pkl")
     save_file({}, tmp_path / "task.safetensors")
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[loaded].clone())
     accelerator = Mock(process_index=1, device=torch.device("cuda", 1))
-    run = Mock(options={}, task=Mock(state=torch.nn.Module()))
-    checkpoints = Checkpoints(run, Mock(), accelerator, tmp_path)
-    with nullcontext() if loaded else pytest.raises(ParameterError):
+    checkpoints = Checkpoints(
+        Mock(options={}, task=Mock(state=torch.nn.Module())), Mock(), accelerator, tmp_path
+    )
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[1].clone())
+    checkpoints.load(tmp_path)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[0].clone())
+    with pytest.raises(ParameterError):
         checkpoints.load(tmp_path)
 
 

@@ -7,15 +7,14 @@ import signal
 import time
 from datetime import timedelta
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
-import torch.distributed as dist
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import build_tokenizer, reset_accelerator
 from processes import spawn
 from torch.distributed import distributed_c10d
+from torch.nn.utils import parameters_to_vector
 from trainer_cases import SHIFTED, log_of, make_task, run
 
 from dystress_text import losses
@@ -62,7 +61,8 @@ def train(folder, text, case, **options):
     task = make_task(corpus)
     task.model.double()
     task.objective = OBJECTIVES[objective](gather)
-    task.evaluate = lambda: {"norm": float(task.probe().norm())}
+    weights = list(task.model.parameters())
+    task.evaluate = lambda: {"norm": float(parameters_to_vector(weights).norm())}
     task.save = lambda folder: torch.save(task.model.state_dict(), folder / "weights.pt")
     _, trainer = run(task, corpus, folder, **defaults | own | options)
     types = {type(module).__name__ for module in trainer.model.modules()}
@@ -120,11 +120,12 @@ def test_several_processes_equal_one(alone, tmp_path, text_file):
 
 
 def wait_for_an_evaluation():
-    """Evaluate for longer than torch's default timeout, here two seconds."""
-    distributed_c10d._get_default_timeout = lambda backend: timedelta(seconds=2)
-    on_main_process(make_accelerator(TrainingSettings()), lambda: time.sleep(5))
+    """Evaluate for longer than torch's default timeout, here a second."""
+    distributed_c10d._get_default_timeout = lambda backend: timedelta(seconds=1)
+    on_main_process(make_accelerator(TrainingSettings()), lambda: time.sleep(3))
 
 
+@pytest.mark.slow
 def test_evaluation_may_exceed_the_default_timeout():
     spawn(2, wait_for_an_evaluation)
 
@@ -150,30 +151,22 @@ def test_error_of_one_process_ends_the_others(tmp_path):
 
 
 def stop_one(folder):
-    """Take 1,000 steps of 2 and 4 ms; signal the second process after 300 of them."""
+    """Take 200 steps, of 1 and of 2 ms; signal the second process after 30 of them."""
     accelerator = make_accelerator(TrainingSettings())
-    rank, asked, real = accelerator.process_index, [], dist.all_reduce
-    dist.all_reduce = lambda *arguments: asked.append(1) or real(*arguments)
+    rank = accelerator.process_index
     with StopSignals(accelerator) as stop:
-        for step in range(1000):
-            time.sleep(0.002 * (1 + rank))
-            if rank == 1 and step == 300:
+        for step in range(200):
+            time.sleep(0.001 * (1 + rank))
+            if rank == 1 and step == 30:
                 signal.raise_signal(signal.SIGTERM)
-                told = time.monotonic()
             if stop.agreed():
                 break
-    waited = time.monotonic() - told if rank == 1 else 0.0
-    (folder / str(rank)).write_text(json.dumps([step, len(asked), waited]))
+    (folder / str(rank)).write_text(str(step))
 
 
 def test_processes_agree_on_a_signal(tmp_path):
     spawn(2, stop_one, tmp_path)
-    (step, asked, _), (last, _, waited) = (
-        json.loads((tmp_path / name).read_text()) for name in "01"
-    )
-    assert 300 <= step == last < 999
-    assert asked < step / 10
-    assert waited < 5
+    assert [(tmp_path / name).read_text() for name in "01"] == ["30", "30"]
 
 
 def test_accelerate_reads_the_configuration_files():
@@ -184,13 +177,13 @@ def test_accelerate_reads_the_configuration_files():
         assert configuration.num_processes % configuration.num_machines == 0
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "named"),
-    [
-        ("WORLD_SIZE", "2", "ACCELERATE_USE_CPU|`MASTER_ADDR`"),
-        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "^gradient_accumulation_steps"),
-    ],
-)
-def test_launcher_that_contradicts_the_settings_is_rejected(variable, value, named):
-    with patch.dict(os.environ, {variable: value}), pytest.raises(UserError, match=named):
+def test_launcher_without_devices_for_its_processes_is_rejected(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"ACCELERATE_USE_CPU|MASTER_ADDR"):
         make_accelerator(TrainingSettings())
+
+
+def test_accumulation_of_the_settings_comes_first(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    accelerator = make_accelerator(TrainingSettings(gradient_accumulation_steps=2))
+    assert accelerator.gradient_accumulation_steps == 2

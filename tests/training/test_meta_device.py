@@ -59,8 +59,7 @@ def take_step(run):
     "more",
     [
         "--temp=0.05 --grad_cache_chunk=3",
-        f"--do_mlm {WITH_MASK}",
-        "--loss=infonce(learned(0.05),bidirectional=True)",
+        f"--do_mlm {WITH_MASK} --loss=infonce(learned(0.05),bidirectional=True)",
         "--loss=dclw(0.05) --log_similarity",
         "--supervised --loss=infonce(0.05,hard_negative_weight=0.5)",
     ],

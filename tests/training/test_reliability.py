@@ -20,6 +20,7 @@ from trainer_cases import interrupt, logged, outcome
 from dystress_text.programs.train import main
 from dystress_text.training.accelerator import StopSignals
 from dystress_text.training.run_folder import checkpoint_folders
+from dystress_text.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS, RUNS, STEPS = int(os.environ.get("DYSTRESS_KILLS", "6")), 2, 24
@@ -54,19 +55,22 @@ def test_killed_runs_end_as_an_uninterrupted_one(flags, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signal_saves_a_checkpoint(number, code, flags, tmp_path):
-    out, errors = tmp_path / "out", tmp_path / "errors"
-    steps = ("--save_steps=0", "--eval_steps=7")
-    arguments = with_output(flags, out, *steps)
-    process = start(arguments, errors)
-    wait_for(lambda: logged(out) >= 3, process)
-    os.kill(process.pid, number)
-    assert finish(process) == code, errors.read_text()
-    assert "--resume_from_checkpoint" in errors.read_text().splitlines()[-1]
-    assert len(checkpoint_folders(out)) == 1
-    assert finish(start([*arguments, "--resume_from_checkpoint"], errors)) == 0
-    assert finish(start(with_output(flags, tmp_path / "whole", *steps), errors)) == 0
-    assert outcome(out) == outcome(tmp_path / "whole")
+def test_signal_saves_a_checkpoint(number, code, flags, tmp_path, monkeypatch):
+    arguments = [*flags, "--eval_steps=4"]
+    step = Trainer._step
+
+    def signalled(self, batches):
+        step(self, batches)
+        if self.state.step == 2:
+            signal.raise_signal(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", signalled)
+        assert main(arguments) == code
+    assert [folder.name for folder in checkpoint_folders(tmp_path / "out")] == ["checkpoint-3"]
+    assert main([*arguments, "--resume_from_checkpoint"]) == 0
+    assert main([*arguments, f"--output_dir={tmp_path / 'whole'}"]) == 0
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
 def wait_for_signals(ready, errors):

@@ -62,11 +62,6 @@ def scaled(corpus, folder, scale, backoff=0.5, **options):
     return state
 
 
-def test_repeated_fp16_overflow_stops_the_run(tmp_path, corpus):
-    with pytest.raises(TrainingError, match="at step 50 of 80"):
-        scaled(corpus, tmp_path, 2.0**36, backoff=0.9999, max_steps=80, logging_steps=1)
-
-
 @pytest.mark.parametrize(
     ("accumulation", "schedule"), [(1, "cosine"), (3, "linear"), (1, "constant")]
 )
@@ -149,7 +144,7 @@ def test_loss_or_gradient_that_is_not_finite_stops_the_run(what, tmp_path, corpu
 
     task.loss = loss
     options = {"gradient_accumulation_steps": 2, "logging_steps": 3, "max_steps": 20}
-    with pytest.raises(TrainingError, match=rf"{what}.* at step 5 of 20 \(epoch 0, batch 4"):
+    with pytest.raises(TrainingError, match=f"{what}.* at step 5 of 20"):
         run(task, corpus, tmp_path, **options)
     assert task.saved == 0
     assert checkpoint_folders(tmp_path) == []
@@ -195,8 +190,7 @@ def test_similarity_log(tmp_path, corpus, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "length", "evaluations"),
     [
-        ({"num_train_epochs": 0.5}, 13, 1),  # of 25 steps, rounded up
-        ({"eval_steps": 10}, 25, 3),
+        ({"num_train_epochs": 0.5, "eval_steps": 10}, 13, 2),  # of 25 steps, rounded up
         ({"max_steps": 3, "num_train_epochs": 1.5}, 3, 1),
     ],
 )
