@@ -39,7 +39,7 @@ from dystress_text.io.text_lines import CorpusReport
 from dystress_text.models.static import unknown_token
 from dystress_text.training.batches import Batch
 
-FORMAT = 15  # version of the cache; raise it when the files or the reading of a text change
+FORMAT = 14  # version of the cache; raise it when the files or the reading of a text change
 TOKENS = "tokens.bin"  # memory-mapped
 REST = "rest.npz"  # the other arrays; the format has checksums
 CHUNK = 256  # sentences tokenised at a time
@@ -309,7 +309,7 @@ def _write(
             offsets.append(offsets[-1] + len(kept))
             hashes.extend(_hashes(sentence, kept))
             dtype = kept.dtype.name
-    unusable = report.over_long + report.invalid_utf8
+    unusable = report.over_long + report.invalid_utf8 + report.nul
     if report.sentences == 0 or unusable > report.sentences:
         expected = "expected UTF-8 with a sentence on each line or in each cell"
         raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")

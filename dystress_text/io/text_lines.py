@@ -46,7 +46,8 @@ class CorpusReport:
     sentences: int = 0  # lines kept
     empty: int = 0  # skipped
     over_long: int = 0  # skipped, more than MAX_LINE_BYTES
-    invalid_utf8: int = 0  # skipped, or with a NUL byte
+    invalid_utf8: int = 0  # skipped
+    nul: int = 0  # skipped, with a NUL byte
     duplicates: int = 0  # kept, equal to an earlier one
     truncated: int = 0  # kept, but cut to the training length
     short: int = 0  # kept, but used whole, as too short for crops
@@ -61,6 +62,7 @@ class CorpusReport:
             "empty (left out)": self.empty,
             f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
             "not UTF-8 (left out)": self.invalid_utf8,
+            "with a NUL byte (left out)": self.nul,
             "duplicates" if dropped else "duplicates (kept)": self.duplicates,
             "cut at the training length (kept)": self.truncated,
             "shorter than two crops (used whole)": self.short,
@@ -96,12 +98,12 @@ def read_sentences(
         if len(line) > MAX_LINE_BYTES:
             report.over_long += 1
             continue
+        if b"\0" in line:
+            report.nul += 1
+            continue
         try:
             sentence = line.removesuffix(b"\r").decode()
         except UnicodeDecodeError:
-            report.invalid_utf8 += 1
-            continue
-        if "\0" in sentence:
             report.invalid_utf8 += 1
             continue
         if is_blank(sentence):

@@ -58,6 +58,8 @@ class ConstantComparison(NamedTuple):
     # (), gradient of the positives over that of the negatives; 1 for InfoNCE with a detached tau
     gradient_ratio: Tensor
     total_variation: Tensor  # (CONSTANTS,), distance to each constant
+    shares: Tensor  # (BINS,), shares of the negatives' gradient by similarity
+    constants: Tensor  # (CONSTANTS, BINS), the same under each constant
 
     def mean(self) -> ConstantComparison:
         """Return the mean over the batches; NaN without batches."""
@@ -135,6 +137,7 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> ConstantComparison:
     logits = []
     biases = []
     sizes = []
+    bins = []
     positive_sizes = []
     positive_bias = -torch.inf if isinstance(loss, DCLLoss) else 0.0
     for group in groups:
@@ -146,10 +149,13 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> ConstantComparison:
         logits.append(torch.column_stack([rows.positive, similarity]))
         biases.append(F.pad(bias, (1, 0), value=positive_bias))
         sizes.append(size.flatten())
+        bins.append(_bins_of(similarity).flatten())
         positive_sizes.append(rows.of_positive.sum())
     size = torch.cat(sizes)  # (pairs,)
+    bin_of = torch.cat(bins)  # (pairs,)
     shares = size / size.sum()
     distances = []
+    histograms = []
     for taus in torch.split(constants().to(size), max(1, _AT_ONCE // len(size))):
         each = [
             (s / taus[:, None, None] + bias).log_softmax(2)[:, :, 1:].flatten(1)
@@ -157,10 +163,14 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> ConstantComparison:
         ]
         of_constants = torch.cat(each, dim=1).softmax(dim=1)  # (t, pairs), c / C
         distances.append((of_constants - shares).abs().sum(dim=1) / 2)
+        empty = shares.new_zeros(len(taus), BINS)
+        histograms.append(empty.scatter_add_(1, bin_of.expand_as(of_constants), of_constants))
     compared = ConstantComparison(
         batches=size.new_ones(()),
         gradient_ratio=torch.stack(positive_sizes).sum() / size.sum(),
         total_variation=torch.cat(distances),
+        shares=shares.new_zeros(BINS).scatter_add_(0, bin_of, shares),
+        constants=torch.cat(histograms),
     )
     valid = torch.stack([each.isfinite().all() for each in compared]).all()
     return ConstantComparison(*(torch.where(valid, each, 0) for each in compared))

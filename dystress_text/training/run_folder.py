@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.atomic import to_json, write_json, write_text
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE
@@ -38,7 +38,7 @@ MODEL_FILES = (
     "model.safetensors.index.json",
     "projector.safetensors",
 )
-EVALUATIONS = ("results.jsonl", "vision-*.json")
+EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.json")  # 0.2 wrote the second
 FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
 _STEP = re.compile(r"checkpoint-(\d+)")
 
@@ -102,6 +102,15 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
             raise UserError(f"no {RECORD} in {str(folder)!r} or its folders")
         unique += [run for run in runs if run not in unique]
     return unique
+
+
+def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
+    """Write the results of an evaluation of images."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, content)
+    except OSError as error:
+        raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def checkpoint_folders(output: Path) -> list[Path]:

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from transformers import get_scheduler
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.errors import Interrupted, TrainingError
+from dystress_text.errors import DataError, Interrupted, TrainingError
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.temperature import TemperatureError
 from dystress_text.training.accelerator import StopSignals, describe_failure, on_main_process
@@ -96,12 +96,22 @@ class Trainer:
         """Train to the end, save the best model, and return the final state.
 
         Raises:
+            DataError: a sample is damaged; a checkpoint of the last step was saved.
             TrainingError: the loss is not finite, a file cannot be written, or another process
                 ended.
             Interrupted: SIGTERM or Ctrl-C, after a checkpoint was saved.
         """
         try:
             return self._fit()
+        except DataError as error:  # while loading ahead
+            step = self.state.step
+            # other processes may be inside a step
+            if not step or self.accelerator.num_processes > 1:
+                raise
+            self._read_losses()
+            self._checkpoints.write(self.state)
+            advice = f"step {step} is saved, --resume_from_checkpoint goes on"
+            raise DataError(f"{error}; {advice}") from error
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
         except (OSError, RuntimeError, SafetensorError) as error:

@@ -43,8 +43,10 @@ def test_all_lines_are_counted(lines):
     data = b"\n".join(lines)
     sentences, report = read(data)
     assert report.lines == data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
-    skipped = report.empty + report.over_long + report.invalid_utf8
-    assert report.lines == report.sentences + skipped
+    assert (
+        report.lines
+        == report.sentences + report.empty + report.over_long + report.invalid_utf8 + report.nul
+    )
     assert all(s.strip() and "\0" not in s and "\n" not in s for s in sentences)
     assert report.duplicates == len(sentences) - len(set(sentences))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dystress_text.config.arguments import parse
 from dystress_text.data.texts import training_text
-from dystress_text.io.text_lines import CorpusReport, joined_lines, read_sentences
+from dystress_text.io.text_lines import CorpusReport, read_sentences
 
 UNSEEN = st.characters(categories=["Zs", "Zl", "Zp", "Cf", "Cc"], exclude_characters="\n\0")
 SEEN = st.characters(categories=["L", "N", "P", "S"])
@@ -41,4 +41,3 @@ def test_lines_without_visible_characters_are_blank(lines, blanks):
     report = CorpusReport()
     assert len(list(read_sentences(io.BytesIO(data), report))) == len(texts)
     assert report.empty == len(texts) * len(blanks)
-    assert len(list(joined_lines(io.BytesIO(data)))) == len(texts)

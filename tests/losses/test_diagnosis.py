@@ -54,10 +54,11 @@ def histogram(s, weights=None):
 
 def check_comparison(found, rows, loss_of, loss_of_constant=INFO_NCE):
     """Compare with the same loops under some of the constants."""
-    _, g, positive_size = sizes(rows, loss_of)
+    s, g, positive_size = sizes(rows, loss_of)
     g_share = g / g.sum()
     assert float(found.batches) == 1
     assert float(found.gradient_ratio) == pytest.approx(positive_size / g.sum(), rel=1e-6)
+    np.testing.assert_allclose(found.shares, histogram(s, g_share), atol=2e-6)
     for k in (0, 12, 40):
         tau = 0.01 * 100 ** (k / 40)
         assert float(constants()[k]) == pytest.approx(tau)
@@ -65,6 +66,7 @@ def check_comparison(found, rows, loss_of, loss_of_constant=INFO_NCE):
         c_share = c / c.sum()
         distance = np.abs(g_share - c_share).sum() / 2
         assert float(found.total_variation[k]) == pytest.approx(distance, abs=2e-6)
+        np.testing.assert_allclose(found.constants[k], histogram(s, c_share), atol=2e-6)
 
 
 @pytest.mark.parametrize(

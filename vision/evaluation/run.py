@@ -14,9 +14,9 @@ import torch
 
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
-from dystress_text.io.atomic import to_json, versions, write_json
+from dystress_text.io.atomic import to_json, versions
 from dystress_text.training.accelerator import disable_tf32, single_process_device
-from dystress_text.training.run_folder import RECORD, read_json, read_record
+from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
 from dystress_text.training.run_record import RunRecord
 from vision.data.augment import crop_of
 from vision.data.images import ImageSet, mean_std
@@ -67,9 +67,8 @@ def run(settings: EvaluationSettings) -> bool:
     }
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.json"
     before = read_json(file) if file.is_file() else {}
-    file.parent.mkdir(parents=True, exist_ok=True)
     # shows now, not at the end, that the file cannot be written
-    write_json(file, merged(before, content))
+    write_evaluation(file, merged(before, content))
     for name, encoder in encoders.items():
         subject = Subject(encoder.to(device), train, test, inputs[name], settings, weights)
         for task in settings.tasks:
@@ -83,7 +82,7 @@ def run(settings: EvaluationSettings) -> bool:
                 "seconds": seconds,
             }
             print(f"{name}: {task} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-            write_json(file, merged(before, content))
+            write_evaluation(file, merged(before, content))
         encoder.cpu()
     report(results, train, len(test), papers)
     print(f"{file}: all results")

@@ -104,7 +104,7 @@ def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
     for flags, message in (
         ([], "--k: 200 neighbours of a bank of 48 images; give 1 to 48"),
         ([f"--model={tmp_path}"], "is not a saved image encoder"),
-        (["--k=5", f"--output={tmp_path / 'file' / 'r.json'}"], str(tmp_path / "file")),
+        (["--k=5", f"--output={tmp_path / 'file' / 'r.json'}"], "--output: cannot write"),
     ):
         assert main([f"--model={model}", "--dataset=colours", *flags]) == 2
         line = capsys.readouterr().err.strip().split("\n")[-1]
