@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -21,7 +21,9 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # such as Lustre mou
 
 @contextmanager
 def locked(file: Path, wait: bool = False) -> Iterator[None]:
-    """Hold the lock ``file``, whose folder is created. Warn if the disk has no locks.
+    """Hold the lock ``file``; its folder is created, and removed at the end if it is still empty.
+
+    Warn if the disk has no locks.
 
     Args:
         file: the lock file.
@@ -30,15 +32,19 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
     Raises:
         UserError: another process holds the lock, and ``wait`` is False.
     """
+    created = [folder for folder in file.parents if not folder.exists()]
+    file.parent.mkdir(parents=True, exist_ok=True)
     # filelock's soft lock would outlive a process that is killed
     lock = FileLock(file, timeout=-1 if wait else 0, fallback_to_soft=False)
-    file.parent.mkdir(parents=True, exist_ok=True)
     _acquire(lock, file)
     try:
         yield
     finally:
         file.unlink(missing_ok=True)  # before the release: a waiting process then retries
         lock.release()
+        with suppress(OSError):
+            for folder in created:
+                folder.rmdir()
 
 
 def _acquire(lock: FileLock, file: Path) -> None:

@@ -34,7 +34,13 @@ def test_lock_ends_with_its_process(tmp_path):
         holder.join()
     with locked(file):
         assert file.exists()
-    assert not file.exists()
+    assert list(tmp_path.rglob("*")) == [file.parent]  # another process created it
+
+
+def test_created_folders_are_removed_if_empty(tmp_path):
+    with locked(tmp_path / "a" / "b" / LOCK):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_disk_without_locks_warns(tmp_path, monkeypatch):

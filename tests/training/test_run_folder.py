@@ -130,14 +130,16 @@ def test_swap_killed_at_any_change_is_completed(finished, out, monkeypatch):
     assert changes > 8
 
 
-def test_rejected_run_changes_nothing(finished, out, monkeypatch):
+def test_rejected_run_leaves_nothing(finished, out, tmp_path, monkeypatch):
     def fail(*_):
         raise UserError("no such model can be saved")
 
     monkeypatch.setattr("dystress_text.programs.fine_tuning.check_saving", fail)
     before = content(out)
     assert main([*finished[1], f"--output_dir={out}", "--overwrite_output_dir"]) == 2
+    assert main([*finished[1], f"--output_dir={tmp_path / 'a' / 'b'}"]) == 2
     assert content(out) == before
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_second_process_is_rejected(flags, tmp_path, capsys):
