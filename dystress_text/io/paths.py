@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 
 from dystress_text.errors import UserError
@@ -61,15 +60,3 @@ def cache_error(folder: Path, error: OSError) -> UserError:
         f"cannot write to the cache {str(folder)!r}: {error.strerror}; "
         "set the environment variable DYSTRESS_CACHE to another folder"
     )
-
-
-def revision() -> str | None:
-    """Return the commit of the checkout; None without a checkout or git."""
-    if CHECKOUT is None:
-        return None
-    try:
-        command = ["git", "-C", str(CHECKOUT), "rev-parse", "HEAD"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None

@@ -11,7 +11,6 @@ from accelerate import Accelerator
 
 from dystress_text import __version__
 from dystress_text.errors import TrainingError
-from dystress_text.io.paths import revision
 from dystress_text.training.accelerator import (
     describe,
     describe_failure,
@@ -83,7 +82,6 @@ def begin_record(
     """Write the record of a run that starts or resumes. Call it on the main process."""
     record.update(
         version=__version__,
-        revision=revision(),
         processes=trainer.accelerator.num_processes,
         device=describe(trainer.accelerator),
     )
