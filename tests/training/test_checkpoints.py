@@ -4,17 +4,14 @@ import json
 import pickle
 import random
 import shutil
-from unittest.mock import Mock
 
 import pytest
 import torch
 from fuzz_cases import Harm
-from safetensors.torch import save_file
 from trainer_cases import equal, log_of, make_task, run, scaled, weights
 
 from dystress_text.errors import ParameterError, TrainingError
 from dystress_text.losses import InfoNCELoss, LearnableTemperature
-from dystress_text.training.checkpoints import Checkpoints
 from dystress_text.training.run_folder import checkpoint_folders
 
 
@@ -104,23 +101,6 @@ def test_damaged_file_is_one_line_and_never_unpickled(resumed, tmp_path):
         shutil.rmtree(checkpoint)
         shutil.copytree(tmp_path / "copy", checkpoint)
     assert not canary.exists()
-
-
-def test_random_state_of_the_gpu_is_checked(tmp_path, monkeypatch):
-    """Accelerate only logs that it could not load one."""
-    states = [torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8)]
-    stored = {"torch_manual_seed": torch.get_rng_state(), "torch_cuda_manual_seed": states}
-    torch.save(stored, tmp_path / "random_states_1.pkl")
-    save_file({}, tmp_path / "task.safetensors")
-    accelerator = Mock(process_index=1, device=torch.device("cuda", 1))
-    checkpoints = Checkpoints(
-        Mock(options={}, task=Mock(state=torch.nn.Module())), Mock(), accelerator, tmp_path
-    )
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[1].clone())
-    checkpoints.load(tmp_path)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[0].clone())
-    with pytest.raises(ParameterError):
-        checkpoints.load(tmp_path)
 
 
 def test_learned_temperature_is_restored(corpus, tmp_path):

@@ -66,9 +66,3 @@ def take_step(run):
 )
 def test_a_step_reads_no_device(more, tiny_run, tmp_path):
     assert take_step(meta_run(tiny_run, tmp_path, *more.split())).device == META
-
-
-def test_alignment_adaptive_temperature_reads_the_device(tiny_run, tmp_path):
-    """MACL's check that its temperature is positive; the one exception."""
-    with pytest.raises(RuntimeError, match="meta"):
-        take_step(meta_run(tiny_run, tmp_path, "--preset=sts-macl"))

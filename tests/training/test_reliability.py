@@ -23,7 +23,9 @@ from dystress_text.training.run_folder import checkpoint_folders
 from dystress_text.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS, RUNS, STEPS = int(os.environ.get("DYSTRESS_KILLS", "6")), 2, 24
+KILLS = int(os.environ.get("DYSTRESS_KILLS", "6"))
+RUNS = 2
+STEPS = 24
 
 
 def with_output(flags, folder, *more):
@@ -37,7 +39,8 @@ def test_killed_runs_end_as_an_uninterrupted_one(flags, tmp_path):
     """Kill at random moments after a new checkpoint."""
     errors = tmp_path / "errors"
     assert finish(start(with_output(flags, tmp_path / "whole"), errors)) == 0, errors.read_text()
-    expected, chance = outcome(tmp_path / "whole"), random.Random(7)
+    expected = outcome(tmp_path / "whole")
+    chance = random.Random(7)
     for number in range(RUNS):
         out = tmp_path / f"killed-{number}"
         arguments = with_output(flags, out, "--resume_from_checkpoint=auto")
@@ -82,7 +85,8 @@ def wait_for_signals(ready, errors):
 
 
 def test_second_ctrl_c_ends_at_once(tmp_path):
-    ready, errors = tmp_path / "ready", tmp_path / "errors"
+    ready = tmp_path / "ready"
+    errors = tmp_path / "errors"
     process = start(str(ready), errors, wait_for_signals)
     wait_for(ready.exists, process)
     os.kill(process.pid, signal.SIGINT)
@@ -142,7 +146,8 @@ def run_limited(arguments, errors):
 
 
 def test_full_disk_leaves_the_last_checkpoint(flags, tmp_path):
-    out, errors = tmp_path / "out", tmp_path / "errors"
+    out = tmp_path / "out"
+    errors = tmp_path / "errors"
     assert main(with_output(flags, out, "--max_steps=6")) == 0
     interrupt(out)
     shutil.rmtree(out / "checkpoint-4")

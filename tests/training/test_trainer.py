@@ -12,19 +12,16 @@ from conftest import reset_accelerator
 from torch.nn.utils import parameters_to_vector
 from trainer_cases import SHIFTED, equal, log_of, make_task, run, scaled, weights
 
-from dystress_text.analysis.runs import FinishedRun
 from dystress_text.errors import TrainingError
 from dystress_text.losses import (
     InfoNCELoss,
     LearnableTemperature,
     ScheduledTemperature,
 )
-from dystress_text.programs.train import main
 from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.run_folder import checkpoint_folders
-from dystress_text.training.run_record import RunRecord
 
 
 def test_temperature_schedule_advances_in_epochs(tmp_path, corpus):
@@ -199,17 +196,6 @@ def test_length_and_evaluations(options, length, evaluations, tmp_path, corpus):
     task.evaluate = lambda: steps.append(1) or {"score": 1.0}
     summary, _ = run(task, corpus, tmp_path, **{"max_steps": -1, **options})
     assert (summary.step, len(steps)) == (length, evaluations)
-
-
-def test_learned_parameters_are_recorded(tiny_run, tmp_path):
-    loss = "infonce(learned(cosine(0.05, 0.2), learning_rate=0.05))"
-    assert main([*tiny_run, f"--loss={loss}", "--eval_set=none", f"--output_dir={tmp_path}"]) == 0
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert set(record["learned_temperature"]) == {"tau_min", "tau_max"}
-    before = FinishedRun(tmp_path, RunRecord.from_json(record | {"learned_temperature": {}}))
-    after = FinishedRun(tmp_path, RunRecord.from_json(record))
-    s = torch.linspace(-1, 1, 9)
-    assert (before.temperature(s) - after.temperature(s)).abs().max() > 1e-4
 
 
 def train_learned(corpus, folder, scores=(), **options):
