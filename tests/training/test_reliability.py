@@ -1,21 +1,17 @@
 """Runs that are killed, stopped, left by their launcher, or out of disk space."""
 
-import contextlib
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from accelerate import Accelerator
-from processes import finish, free_port, run_main, start, wait_for
-from trainer_cases import interrupt, logged, outcome
+from processes import finish, run_main, start, wait_for
+from trainer_cases import interrupt, outcome
 
 from dystress_text.programs.train import main
 from dystress_text.training.accelerator import StopSignals
@@ -98,44 +94,6 @@ def test_second_ctrl_c_ends_at_once(tmp_path):
         assert process.is_alive()
     os.kill(process.pid, signal.SIGINT)
     assert finish(process, 5) == 130
-
-
-@contextlib.contextmanager
-def launched(arguments):
-    """Start torchrun with two processes; end all that it started."""
-    launcher = ["torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
-    launcher += ["--monitor-interval=300", str(ROOT / "dystress_text" / "train.py")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", *launcher, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-@pytest.mark.slow(20)
-def test_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
-    steps = ["--max_steps=100000", "--save_steps=0", "--eval_steps=0", "--logging_steps=1"]
-    with launched(with_output(flags, tmp_path / "out", *steps)) as process:
-        wait_for(lambda: logged(tmp_path / "out") >= 2)
-        children = psutil.Process(process.pid).children(recursive=True)
-        workers = [child for child in children if "RANK" in child.environ()]
-        workers.sort(key=lambda child: child.environ()["RANK"])
-        workers[1].kill()
-        # it ends by itself: the launcher looks every five minutes
-        wait_for(lambda: workers[0].status() == psutil.STATUS_ZOMBIE)
-        process.kill()
-        printed = process.stdout.read()
-    assert "another process of this run" in printed
-    assert "Traceback" not in printed
 
 
 def run_limited(arguments, errors):
