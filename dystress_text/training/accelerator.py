@@ -137,6 +137,8 @@ def describe_failure(error: Exception, accelerator: Accelerator) -> str | None:
             f"the device is out of memory (peak {peak_memory(accelerator.device) / 1e9:.1f} GB): "
             "lower --train_batch_size or, without batch normalisation, set --grad_cache_chunk"
         )
+    if text.startswith("CUDA error"):
+        return f"the device failed ({text[:200]})"
     closed = re.search("onnection (closed|reset) by peer", text)
     if accelerator.num_processes > 1 and (closed or isinstance(error, dist.DistError)):
         return "another process of this run ended; see its last output"
