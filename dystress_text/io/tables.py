@@ -137,7 +137,7 @@ def _list_table(texts: Sequence[Any]) -> Table:
 
 
 def _row(index: int, item: Any) -> tuple[Any, ...]:
-    if isinstance(item, list | tuple):
+    if isinstance(item, list | tuple) and len(item) > 1:
         return tuple(item)
     if isinstance(item, str):
         return (item,)
