@@ -6,42 +6,6 @@ import difflib
 import re
 from collections.abc import Iterable
 
-# options of version 0.2 and of other programs, and their names here
-OTHER_NAMES = {
-    "base_model": "model_name_or_path",
-    "batch_size": "train_batch_size",
-    "beside": "hybrid",  # of 0.2
-    "bf16": "mixed_precision",
-    "bs": "train_batch_size",
-    "data": "train_file",
-    "epoch": "num_train_epochs",
-    "epochs": "num_train_epochs",
-    "format": "to",
-    "fp16": "mixed_precision",
-    "grad_accum": "gradient_accumulation_steps",
-    "input": "train_file",
-    "lr": "learning_rate",
-    "max_epochs": "num_train_epochs",
-    "max_len": "max_seq_length",
-    "max_length": "max_seq_length",
-    "model": "model_name_or_path",
-    "model_name": "model_name_or_path",
-    "num_epochs": "num_train_epochs",
-    "out": "output_dir",
-    "output": "output_dir",
-    "overwrite": "overwrite_output_dir",
-    "pooling": "pooler_type",
-    "pooling_mode": "pooler_type",
-    "precision": "mixed_precision",
-    "resume": "resume_from_checkpoint",
-    "steps": "max_steps",
-    "tau": "temp",
-    "temperature": "temp",
-    "train_data": "train_file",
-    "warmup": "warmup_ratio",
-    "wd": "weight_decay",
-}
-
 
 class UserError(Exception):
     """An error that the user can fix; the message is one line."""
@@ -83,9 +47,6 @@ def reason_of(error: BaseException) -> str:
 def meant(word: str, known: Iterable[str]) -> str:
     """Return the known name that is nearest to ``word``, as part of a message; "" without one."""
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
-    here = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower(), "").replace("_", "")
-    if here in plain:
-        return f" (here it is {plain[here]})"
     near = difflib.get_close_matches(re.sub(r"[\W_]", "", word).lower(), plain, 1)
     return f" (did you mean {plain[near[0]]}?)" if near else ""
 

@@ -39,7 +39,7 @@ def test_unknown_command_is_one_line(capsys):
 def test_help_and_wrong_options_do_not_load_torch():
     lines = [
         [],
-        ["train", "--help", "all"],
+        ["train", "--help"],
         ["train", "--list_presets"],
         ["train", "--presett", "x"],
         ["train", "--eval_set", "stsb"],

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.io.paths import model_path, refuse_folder
+from dystress_text.io.paths import model_path
 from dystress_text.losses.diagnosis import compare, pair_sums
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.objectives import loss as core_loss
@@ -107,7 +107,6 @@ def audit(
     if len(sentences) < batch_size:
         raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")
     if isinstance(model, str):
-        refuse_folder("model", model)
         model = SentenceTransformer(model_path(model))
     objective = copy.deepcopy(objective).to(model.device)  # the caller's keeps its device
     sums = []

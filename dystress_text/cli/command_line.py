@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import io
-import json
 import os
 import re
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NoReturn
 
 from dystress_text.errors import Interrupted, ParameterError, UserError, meant
@@ -22,19 +17,6 @@ from dystress_text.errors import Interrupted, ParameterError, UserError, meant
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
 Work = Callable[[list[str]], bool | None]
 Main = Callable[..., int]  # takes argv, by default that of the process
-_SHORTEST = 8  # a shorter value is not a token
-
-
-class _LocalRank(argparse.Action):
-    """Check the rank from ``torch.distributed.launch`` against the environment's.
-
-    accelerate reads the latter; without it each process would train alone.
-    """
-
-    def __call__(self, parser: object, namespace: object, rank: Any, *_: object) -> None:
-        if rank >= 0 and os.environ.get("LOCAL_RANK") != str(rank):
-            advice = "start with torchrun or accelerate launch"
-            raise ParameterError("local_rank", f"{rank}, but LOCAL_RANK is not; {advice}")
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -50,8 +32,8 @@ class OneLineParser(argparse.ArgumentParser):
         more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(prog=prog, description=description, allow_abbrev=False, **more)
         self._elsewhere = f"; {elsewhere}" if elsewhere else ""
-        absent = argparse.SUPPRESS
-        self.add_argument("--local_rank", type=int, action=_LocalRank, default=absent, help=absent)
+        # torch.distributed.launch passes it, but sets LOCAL_RANK too, which counts
+        self.add_argument("--local_rank", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         # accept -1e-3 as a value
         self._negative_number_matcher = re.compile(r"-\.?\d")
 
@@ -74,15 +56,17 @@ class OneLineParser(argparse.ArgumentParser):
             elif " " not in argument:  # with a space it is a value
                 hint = meant(name, known) or " (see --help)"
                 raise UserError(f"unknown option {name}{hint}{self._elsewhere}")
-        return super().parse_known_args(argv, namespace)
+        parsed, rest = super().parse_known_args(argv, namespace)
+        if hasattr(parsed, "local_rank"):
+            del parsed.local_rank
+        return parsed, rest
 
 
 def without_tokens(text: str) -> str:
     """Return the text with stars in place of access tokens of the hub."""
-    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
-        token = os.environ.get(variable, "").strip()
-        if len(token) >= _SHORTEST:
-            text = text.replace(token, "***")
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if token:
+        text = text.replace(token, "***")
     return _TOKEN.sub("***", text)
 
 
@@ -120,13 +104,16 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
     """
     formatwarning = warnings.formatwarning
     warnings.formatwarning = partial(_warning, prog)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # file names may be invalid text
     try:
         return int(work() is False)
     except UserError as error:
         dashes = "--" if isinstance(error, ParameterError) else ""
         message = f"error: {dashes}{one_line(str(error))}"
+        code = 2
+    except OSError as error:  # such as a folder that may not be written
+        if error.filename is None:
+            raise  # not about a file of the user
+        message = f"error: {one_line(str(error))}"
         code = 2
     except Interrupted as stop:
         message = str(stop)
@@ -134,29 +121,12 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
     except KeyboardInterrupt:
         message = interrupted
         code = 128 + signal.SIGINT
-    except BrokenPipeError:  # ``| head``
-        message = "stopped: its output was closed"
-        code = 128 + signal.SIGPIPE
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else flushing at exit fails again
     finally:
         warnings.formatwarning = formatwarning
-    line = f"{prog}: {message}"
-    print(line, file=sys.stderr, flush=True)
-    if code == 2:
-        _report_to_torchrun(line)
+    print(f"{prog}: {message}", file=sys.stderr, flush=True)
     return code
 
 
 def _warning(prog: str, message: Warning | str, *_: object, **__: object) -> str:
     text = " ".join(str(message).split())
     return f"{prog}: warning: {one_line(text)}\n"
-
-
-def _report_to_torchrun(line: str) -> None:
-    """Write the line to the file that torchrun quotes at its end."""
-    file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    if file:
-        extra = {"py_callstack": line, "timestamp": str(int(time.time()))}
-        content = json.dumps({"message": {"message": line, "extraInfo": extra}})
-        with suppress(OSError):
-            Path(file).write_text(content, encoding="utf-8")

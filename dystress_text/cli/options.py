@@ -75,9 +75,6 @@ def check_names(option: str, names: Iterable[str], known: Collection[str]) -> No
             raise ParameterError(option, reason)
 
 
-_KINDS = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
-
-
 def converted(entry: Field[Any], group: type, value: Any) -> Any:
     """Convert a value from Python code to the type of a field, or reject it.
 
@@ -98,10 +95,8 @@ def _one(entry: Field[Any], kind: Any, value: Any) -> Any:
     if isinstance(value, bool) and "yes" in entry.metadata.get("choices", ()):
         value = "yes" if value else "no"
     allowed = (int, float) if kind is float else kind
-    fits = isinstance(value, allowed) and isinstance(value, bool) == (kind is bool)
-    if not fits:
-        got = repr(value) if isinstance(value, str | float | int | None) else type(value).__name__
-        reason = f"must be {_KINDS.get(kind, kind.__name__)}, got {got}"
+    if not isinstance(value, allowed) or isinstance(value, bool) != (kind is bool):
+        reason = f"expected {kind.__name__}, got {type(value).__name__}"
         raise ParameterError(entry.name, reason)
     return value
 
@@ -124,7 +119,7 @@ def default_of(entry: Field[Any]) -> Any:
 class SettingsParser(OneLineParser):
     """A parser whose options are the fields of dataclasses, each a group under its ``title``.
 
-    The result has only the options that are given; an action's ``shown`` is the default in help.
+    The result has only the options that are given.
     """
 
     def __init__(
@@ -151,33 +146,26 @@ _METAVARS = {int: "N", float: "X", bool: "yes|no"}
 
 def _add_option(add: Callable[..., Any], entry: Field[Any], kind: Any) -> None:
     """Add the option of a field: a number or text, a list of them, or yes or no."""
-    absent = argparse.SUPPRESS
     more = dict(entry.metadata)
     more.pop("interval", None)
     more.pop("needs", None)
-    default = default_of(entry)
-    if default is MISSING:
-        default = None
+    if default_of(entry) is MISSING:
         more["required"] = True
     if get_origin(kind) is list:
         (kind,) = get_args(kind)
         more["nargs"] = "+"
-    if kind is bool and default is not None:  # the name alone means yes
+    if kind is bool:  # the name alone means yes
         more["nargs"] = "?"
         more["const"] = True
     if "choices" not in more:
         more.setdefault("metavar", _METAVARS.get(kind, "TEXT"))
-    if default is True:
-        no = f"--no_{entry.name}"
-        add(no, dest=entry.name, action="store_false", default=absent, help=absent)
-        more["help"] += f" {no} turns it off."
     kind = _truth if kind is bool else kind
-    add(f"--{entry.name}", type=kind, default=absent, **more).shown = default
+    add(f"--{entry.name}", type=kind, default=argparse.SUPPRESS, **more)
 
 
 def _truth(value: str) -> bool:
-    if value.lower() in ("yes", "true", "t", "y", "1"):
+    if value.lower() in ("yes", "true"):
         return True
-    if value.lower() in ("no", "false", "f", "n", "0"):
+    if value.lower() in ("no", "false"):
         return False
-    raise argparse.ArgumentTypeError(f"yes or no is needed, got {value!r}")
+    raise argparse.ArgumentTypeError(f"expected yes or no, got {value!r}")

@@ -16,7 +16,7 @@ from dystress_text.evaluation.catalogue import (
     choose,
 )
 from dystress_text.evaluation.lexical import LEXICAL
-from dystress_text.io.paths import model_name, refuse_folder
+from dystress_text.io.paths import model_name
 
 _OLD_NAME = "words"  # the lexical baseline in 0.2
 
@@ -125,7 +125,6 @@ class SentEvalSettings:
         chosen = choose(self.suite, self.tasks or [])
         object.__setattr__(self, "model", [model_name(model) for model in self.model])
         for model in self.model:
-            refuse_folder("model", model, {LEXICAL: "the lexical baseline"})
             if model == _OLD_NAME and not Path(model).is_dir():
                 raise ParameterError("model", f"{model!r} of 0.2 is {LEXICAL!r}")
         if self.model == [LEXICAL] and self.pooler_type:

@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.config.settings import TextSettings
 from dystress_text.data.texts import TrainingText
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.io.paths import model_path, refuse_folder
+from dystress_text.io.paths import model_path
 from dystress_text.models.embedder import Embedder, check_views, encode
 from dystress_text.models.hybrid import (
     WEIGHT,
@@ -123,8 +123,6 @@ def load_initial_model(
         ParameterError: the model cannot be loaded, or an option does not fit it.
     """
     name = model_path(settings.model_name_or_path)
-    built_in = {STATIC: "a new table of word vectors"} if "model_name_or_path" in given else {}
-    refuse_folder("model_name_or_path", settings.model_name_or_path, built_in)
     if name != STATIC:
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
         if settings.vocabulary != "embedded":

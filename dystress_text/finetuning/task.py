@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -19,10 +18,8 @@ from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.embedder import Embedder, can_pack
-from dystress_text.models.loading import training_mode
 from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.training.batches import Batch, Embeddings
-from dystress_text.training.task import PROBE
 
 
 @dataclass(eq=False)
@@ -104,18 +101,6 @@ class SimcseTask:
             of_all = gather(counts.sum().unsqueeze(0)).sum()
             loss = loss + self.mlm_weight * gather.world_size * losses.sum() / of_all.clamp(min=1)
         return loss
-
-    @torch.no_grad()
-    def probe(self) -> Tensor:
-        count = min(PROBE, len(self.corpus))
-        samples = np.linspace(0, len(self.corpus) - 1, count).astype(np.int64)
-        batch = self.corpus.batch(samples)
-        device = self.model.model.device
-        ids = batch["token_ids"].to(device)
-        lengths = batch["lengths"].to(device)
-        with training_mode(self.model, False):
-            embeddings: Tensor = self.model(ids, lengths, batch["longest"], self.packed)
-        return embeddings
 
     def evaluate(self) -> dict[str, float]:
         if self.evaluation is None:

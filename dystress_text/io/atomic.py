@@ -5,26 +5,19 @@ A reader never sees a partial file, and a program that is killed leaves the old 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
 import os
 import platform
-import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from dystress_text.errors import Interrupted, UserError
-
 MODEL_STAGING = ".model-writing"
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota, limit on file size
-_PROBE = 2**20  # bytes to write, to test for space
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -63,48 +56,13 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 
 @contextmanager
-def raise_disk_errors(folder: Path) -> Iterator[None]:
-    """Turn any library's error about a full disk into an OSError."""
-    try:
-        yield
-    except Exception as error:  # tokenizers raises Exception itself
-        if isinstance(error, UserError | Interrupted):
-            raise
-        number = _number_of(folder, error)
-        if number not in _NO_SPACE:
-            raise
-        raise OSError(number, os.strerror(number), str(folder)) from error
-
-
-def _number_of(folder: Path, error: Exception) -> int | None:
-    """Return the errno of an error.
-
-    Libraries in Rust write it into the message; for others, such as torch, try another write.
-    """
-    number: int | None = getattr(error, "errno", None)
-    if number is not None:
-        return number
-    match = re.search(r"\(os error (\d+)\)", str(error))
-    if match:
-        return int(match[1])
-    largest = max((file.stat().st_size for file in folder.rglob("*") if file.is_file()), default=0)
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), largest, _PROBE)
-    except OSError as failed:
-        return failed.errno
-    return None
-
-
-@contextmanager
 def atomic_folder(final: Path) -> Iterator[Path]:
     """Yield a new folder that replaces ``final`` at the end, but not after an error."""
     staging = _staging(final)
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
     try:
-        with raise_disk_errors(staging):
-            yield staging
+        yield staging
         aside = _aside(final)
         shutil.rmtree(aside, ignore_errors=True)
         if final.is_dir():
@@ -130,8 +88,7 @@ def atomic_files(folder: str | Path) -> Iterator[Path]:
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program
     staging.mkdir(parents=True)
     try:
-        with raise_disk_errors(staging):
-            yield staging
+        yield staging
         mode = staging.stat().st_mode & 0o666  # of a new file under the user's umask
         for path in staging.rglob("*"):
             if path.is_file():

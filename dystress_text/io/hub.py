@@ -62,15 +62,14 @@ def model_file(name: str, file: str) -> Path | None:
     except GatedRepoError:
         raise
     except RepositoryNotFoundError as error:
-        reason = "no model on the hub that this user may read"
-        raise UserError(f"no folder {name!r} here, and {reason}") from error
+        raise UserError(f"{name!r} is no folder here and no model on the hub") from error
     except LocalEntryNotFoundError as error:
         if hub_reachable():
             raise  # the network failed
         folder = file_download.repo_folder_name(repo_id=name, repo_type="model")
         if not (Path(constants.HF_HUB_CACHE) / folder).is_dir():
-            reason = "the hub, which is out of reach, has left no model of this name in its cache"
-            raise UserError(f"no folder {name!r} here, and {reason}") from error
+            reason = "no folder here, not in the cache, and the hub is out of reach"
+            raise UserError(f"{name!r} is {reason}") from error
     except EntryNotFoundError:
         pass
     return None

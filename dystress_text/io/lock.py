@@ -33,17 +33,15 @@ def locked(file: Path, wait: bool = False) -> Iterator[None]:
         UserError: another process holds the lock, and ``wait`` is False.
     """
     created = [folder for folder in file.parents if not folder.exists()]
+    file.parent.mkdir(parents=True, exist_ok=True)
     # filelock's soft lock would outlive a process that is killed
     lock = FileLock(file, timeout=-1 if wait else 0, fallback_to_soft=False)
+    _acquire(lock, file)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _acquire(lock, file)
-        try:
-            yield
-        finally:
-            file.unlink(missing_ok=True)  # before the release: a waiting process then retries
-            lock.release()
+        yield
     finally:
+        file.unlink(missing_ok=True)  # before the release: a waiting process then retries
+        lock.release()
         with suppress(OSError):
             for folder in created:
                 folder.rmdir()
@@ -53,15 +51,8 @@ def _acquire(lock: FileLock, file: Path) -> None:
     try:
         lock.acquire()
     except Timeout as error:
-        target = file.parent
-        if file.name != LOCK:
-            target = file.with_name(file.name.removeprefix(".").removesuffix(LOCK))
-        reason = "is in use by another process; nothing was changed"
-        raise UserError(f"{str(target)!r} {reason}") from error
+        raise UserError(f"{str(file)!r} is in use by another process") from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        warnings.warn(
-            f"the disk of {str(file.parent)!r} has no file locks: run one process at a time there",
-            stacklevel=4,
-        )
+        warnings.warn(f"{error}: run one process at a time there", stacklevel=4)

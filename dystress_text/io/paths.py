@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
-from dystress_text.errors import ParameterError, UserError
+from dystress_text.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # None if installed from a wheel
 CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None
 EMBEDDED = PACKAGE / "embedded"  # the small model and the small evaluation sets
 EMBEDDED_MODEL = "bert-mini-wiki"  # folder there, and its name in options
-_BUILT_IN = {EMBEDDED_MODEL: "the small encoder of the package"}
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
@@ -33,7 +30,10 @@ def data_root(data_dir: str | Path | None = None) -> Path:
 
 
 def model_path(name: str) -> str:
-    """Return a model's folder or name on the hub; ``bert-mini-wiki`` is in the package."""
+    """Return a model's folder or name on the hub.
+
+    ``bert-mini-wiki`` is in the package, also where a folder here has that name.
+    """
     return str(EMBEDDED / name) if name == EMBEDDED_MODEL else name
 
 
@@ -43,20 +43,6 @@ def model_name(path: str) -> str:
     So a program writes nothing there.
     """
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
-
-
-def refuse_folder(parameter: str, model: str, built_in: Mapping[str, str] = _BUILT_IN) -> None:
-    """Reject a built-in name that is also a local folder.
-
-    Args:
-        parameter: the option.
-        model: its value.
-        built_in: descriptions of further built-in names.
-    """
-    description = {**_BUILT_IN, **built_in}.get(model)
-    if description and Path(model).is_dir():
-        reason = f"{model!r} is {description} and a folder; ./{model} is the folder"
-        raise ParameterError(parameter, reason)
 
 
 def cache_root() -> Path:
@@ -74,15 +60,3 @@ def cache_error(folder: Path, error: OSError) -> UserError:
         f"cannot write to the cache {str(folder)!r}: {error.strerror}; "
         "set the environment variable DYSTRESS_CACHE to another folder"
     )
-
-
-def revision() -> str | None:
-    """Return the commit of the checkout; None without a checkout or git."""
-    if CHECKOUT is None:
-        return None
-    try:
-        command = ["git", "-C", str(CHECKOUT), "rev-parse", "HEAD"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None

@@ -13,12 +13,8 @@ MANIFEST = "prepared.json"
 CLASSES = "classes.txt"  # a selection of classes: folder names, one a line
 # hidden files of file browsers, network disks and archives without a leading dot
 _SYSTEM_NAMES = {
-    "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler",
-    "lost+found", "system volume information", "@eadir", "@tmp", "#recycle", "#snapshot",
-    "@recycle", "@recently-snapshot", "~snapshot", "__pycache__", "network trash folder",
-    "temporary items", "thevolumesettingsfolder", "recycled", "recycle.bin", "found.000",
-    "ehthumbs_vista.db", "@__thumb", "@transcode", "@synoresource", "@synoeastream",
-    "@sharesnap", "@sharebin",
+    "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eadir",
+    "$recycle.bin", "system volume information", "#recycle", "__pycache__",
 }  # fmt: skip
 _IMAGES = {
     ".bmp", ".gif", ".jfif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp",

@@ -118,39 +118,31 @@ def python_table(texts: object) -> Table:
 def _list_table(texts: Sequence[Any]) -> Table:
     if not texts:
         raise ParameterError("texts", "the list is empty")
-    single = isinstance(texts[0], str)
-    columns = ("text",) if single else _columns_of(texts[0])
-    rows = []
-    for index, item in enumerate(texts):
-        row = (item,) if single else item
-        if not isinstance(row, list | tuple) or len(row) != len(columns):
-            expected = f"{len(columns)} strings, as a list or tuple"
-            raise ParameterError("texts", f"item {index}: expected {expected}, got {_kind(row)}")
-        for name, cell in zip(columns, row, strict=True):
-            if not isinstance(cell, str):
-                reason = f"expected a string, got {_kind(cell)}"
-                raise ParameterError("texts", f"item {index}, {name}: {reason}")
-        rows.append(tuple(row))
+    rows = [_row(index, item) for index, item in enumerate(texts)]
+    width = len(rows[0])
+    columns: tuple[str, ...] = ("text",)
+    if width > 1:
+        more = (f"negative_{number}" for number in range(2, width - 1))
+        columns = ("anchor", "positive", "negative", *more)[:width]
+    for index, row in enumerate(rows):
+        if len(row) != width or not all(isinstance(cell, str) for cell in row):
+            found = ", ".join(type(cell).__name__ for cell in row)
+            reason = f"item {index}: expected {width} strings, got {found}"
+            raise ParameterError("texts", reason)
 
     def read(_: Columns) -> Iterator[Record]:
         return (dict(zip(columns, row, strict=True)) for row in rows)
 
-    return Table(f"list of {len(rows):,} {'texts' if single else 'rows of texts'}", columns, read)
+    return Table(f"list of {len(rows):,} {'texts' if width == 1 else 'rows'}", columns, read)
 
 
-def _columns_of(row: Any) -> tuple[str, ...]:
-    """Return the names of the columns of a list whose first item is ``row``."""
-    if not isinstance(row, list | tuple) or len(row) < 2:
-        expected = "a string, or a list or tuple of strings"
-        raise ParameterError("texts", f"item 0: expected {expected}, got {_kind(row)}")
-    more = (f"negative_{number}" for number in range(2, len(row) - 1))
-    return ("anchor", "positive", "negative", *more)[: len(row)]
-
-
-def _kind(value: object) -> str:
-    """Return what a value is, without its content."""
-    kind = type(value).__name__
-    return f"a {kind} of {len(value)}" if isinstance(value, list | tuple) else kind
+def _row(index: int, item: Any) -> tuple[Any, ...]:
+    if isinstance(item, list | tuple) and len(item) > 1:
+        return tuple(item)
+    if isinstance(item, str):
+        return (item,)
+    reason = f"item {index}: expected a string or several, got {type(item).__name__}"
+    raise ParameterError("texts", reason)
 
 
 def _from_hub(name: str, split: str) -> Dataset:
@@ -177,16 +169,15 @@ def _readable(source: str) -> Iterator[None]:
         raise DataError(f"cannot read {source!r}: {reason_of(error)}") from error
 
 
-def _lines(path: Path, newline: str) -> Iterator[str]:
-    """Yield lines with their line feeds, in pieces if longer than ``MAX_CELL``."""
-    with io.TextIOWrapper(open_text(path), encoding="utf-8-sig", newline=newline) as text:
-        yield from iter(partial(text.readline, MAX_CELL), "")
+def _lines(path: Path) -> Iterator[str]:
+    with io.TextIOWrapper(open_text(path), encoding="utf-8-sig", newline="") as text:
+        yield from text
 
 
 def _delimited(path: Path, _: Columns) -> Iterator[Record]:
     """Yield the non-blank rows of a .csv or .tsv file; all cells are strings."""
-    limit = csv.field_size_limit(MAX_CELL)  # of the whole process
-    reader = csv.DictReader(_lines(path, ""), **DIALECTS[ending_of(path)])
+    csv.field_size_limit(MAX_CELL)  # of the whole process
+    reader = csv.DictReader(_lines(path), **DIALECTS[ending_of(path)])
     try:
         _check_names(reader.fieldnames or ())
         for row in reader:
@@ -197,13 +188,11 @@ def _delimited(path: Path, _: Columns) -> Iterator[Record]:
     except csv.Error as error:
         reason = f"{error}; expected quotation marks in pairs"
         raise ValueError(f"after line {reader.line_num}: {reason}") from None
-    finally:
-        csv.field_size_limit(limit)
 
 
 def _objects(path: Path, _: Columns) -> Iterator[Record]:
     """Yield the objects of a .jsonl file."""
-    for number, line in enumerate(_lines(path, "\n"), 1):
+    for number, line in enumerate(_lines(path), 1):
         if not line.strip():
             continue
         try:

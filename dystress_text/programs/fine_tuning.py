@@ -19,7 +19,7 @@ from dystress_text.analysis.outcome import outcome
 from dystress_text.analysis.page import results
 from dystress_text.analysis.text_page import leave_text_report
 from dystress_text.cli.text_table import lay_out
-from dystress_text.config.settings import PROGRAM, RunSettings
+from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
@@ -45,7 +45,6 @@ from dystress_text.training.accelerator import (
     on_main_process,
 )
 from dystress_text.training.global_state import restored_global_state
-from dystress_text.training.presets import paper_row
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import TEXT_PROGRAM, write_record
 from dystress_text.training.run_record import RunRecord
@@ -237,7 +236,6 @@ def _new_record(
         "collections": {each.name: each.metadata for each in collections},
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants_of_data(settings, data),
-        **paper_row(PROGRAM, settings.options()),
         **task.initial.metadata,
     }
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,7 +30,6 @@ from dystress_text.training.settings import AUTO_FP16, TrainingSettings
 
 T = TypeVar("T")
 _ECHO_SECONDS = 1.0  # ignore the duplicate SIGINT that launchers forward
-_EXCHANGE_SECONDS = 1.0  # between two exchanges of signals among the processes
 # the main process may evaluate for longer than NCCL's default timeout of ten minutes
 _TIMEOUT = timedelta(hours=12)
 
@@ -56,12 +53,14 @@ def make_accelerator(settings: TrainingSettings) -> Accelerator:
     if settings.report_to != "none" and not accelerator.log_with:  # accelerate only logs it
         reason = f"accelerate finds no {settings.report_to}; install its package"
         raise ParameterError("report_to", reason)
-    _check_launch(accelerator, settings)
+    # accelerate prefers the launcher's number
+    accelerator.gradient_accumulation_steps = settings.gradient_accumulation_steps
+    _check_launch(accelerator, settings.train_batch_size)
     set_kernels(settings.deterministic)
     return accelerator
 
 
-def _check_launch(accelerator: Accelerator, settings: TrainingSettings) -> None:
+def _check_launch(accelerator: Accelerator, batch_size: int) -> None:
     """Reject a launcher whose setup the trainer does not support."""
     count = accelerator.num_processes
     if count == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -69,25 +68,12 @@ def _check_launch(accelerator: Accelerator, settings: TrainingSettings) -> None:
             "the launcher started several processes, but accelerate found no devices to join them "
             "on; for CPUs set the environment variable ACCELERATE_USE_CPU=true"
         )
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # NCCL hangs if processes share a GPU
-    if accelerator.device.type == "cuda" and local > torch.cuda.device_count():
-        raise UserError(
-            f"accelerate launch --num_processes: {local} processes for "
-            f"{torch.cuda.device_count()} GPU on this machine; each needs its own"
-        )
     kind = accelerator.distributed_type.value
     if kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
         raise UserError(f"{kind} is not supported: every process holds the whole model")
-    batch = settings.train_batch_size
-    if batch % count:
-        reason = f"{batch} does not divide among {count} processes; use a multiple of {count}"
+    if batch_size % count:
+        reason = f"{batch_size} does not divide among {count} processes"
         raise ParameterError("train_batch_size", reason)
-    launched = accelerator.gradient_accumulation_steps
-    wanted = settings.gradient_accumulation_steps
-    if launched != wanted:  # accelerate uses the launcher's number, the loop its own
-        reason = f"{wanted}, but the launcher says {launched}; give both the same number"
-        raise ParameterError("gradient_accumulation_steps", reason)
 
 
 def limit_kernel_caches() -> None:
@@ -153,8 +139,6 @@ def describe_failure(error: Exception, accelerator: Accelerator) -> str | None:
         )
     if text.startswith("CUDA error"):
         return f"the device failed ({text[:200]})"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the disk is full ({error.strerror})"
     closed = re.search("onnection (closed|reset) by peer", text)
     if accelerator.num_processes > 1 and (closed or isinstance(error, dist.DistError)):
         return "another process of this run ended; see its last output"
@@ -206,9 +190,6 @@ class StopSignals:
         self._show = accelerator.is_main_process
         self._number = 0
         self._since = 0.0
-        self._gap = 1  # steps between two exchanges
-        self._left = 1  # steps until the next exchange
-        self._asked = time.monotonic()
         # a separate group: NCCL would wait for the work queued on the device
         self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
 
@@ -236,20 +217,12 @@ class StopSignals:
     def agreed(self) -> int:
         """Return the signal that any process received, 0 for none.
 
-        Call it after every step on all processes, which exchange signals about once a second.
+        Call it after every step on all processes.
         """
         if self._group is None:
             return self._number
-        self._left -= 1
-        if self._left > 0:
-            return 0
-        now = time.monotonic()
-        largest = torch.tensor([self._number, (now - self._asked) / self._gap], dtype=torch.float64)
-        dist.all_reduce(largest, dist.ReduceOp.MAX, self._group)
-        number, seconds = largest.tolist()  # seconds per step of the slowest process
-        self._gap = max(1, int(_EXCHANGE_SECONDS / max(seconds, 1e-3)))
-        self._left = self._gap
-        self._asked = now
+        number = torch.tensor(self._number)
+        dist.all_reduce(number, dist.ReduceOp.MAX, self._group)
         return int(number)
 
 
@@ -257,5 +230,4 @@ def peak_memory(device: torch.device) -> int:
     """Return the peak memory in bytes: allocated on a CUDA device, else resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

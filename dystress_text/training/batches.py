@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import send_to_device
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -79,7 +80,7 @@ def prefetch(
 
     def load_pinned(item: T) -> Batch:
         batch = load(item)
-        return _map_tensors(batch, Tensor.pin_memory) if device.type == "cuda" else batch
+        return _pinned(batch) if device.type == "cuda" else batch
 
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
         waiting: deque[Future[Batch]] = deque()
@@ -91,13 +92,14 @@ def prefetch(
             yield to_device(waiting.popleft().result(), device)
 
 
+def _pinned(batch: Batch) -> Batch:
+    return {name: x.pin_memory() if isinstance(x, Tensor) else x for name, x in batch.items()}
+
+
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return the batch with its tensors on a device; the copy to CUDA is asynchronous."""
-    return _map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
-
-
-def _map_tensors(batch: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
-    return {name: function(x) if isinstance(x, Tensor) else x for name, x in batch.items()}
+    moved: Batch = send_to_device(batch, device, non_blocking=True)
+    return moved
 
 
 class Embeddings(NamedTuple):

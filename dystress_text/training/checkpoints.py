@@ -19,7 +19,6 @@ from accelerate.utils import load
 from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.io.atomic import raise_disk_errors
 from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.run_folder import (
     STAGING,
@@ -35,7 +34,6 @@ _STATE = "training_state.json"
 _TASK = "task.safetensors"
 _RESUME = "resume_from_checkpoint"
 _KEPT = 2  # checkpoints, the newest ones
-_OVERFLOWS = 50  # consecutive skipped steps that end an fp16 run
 
 
 @dataclass
@@ -51,8 +49,6 @@ class TrainingState:
     train_seconds: float = 0.0  # spent in steps
     losses: list[float] = field(default_factory=list)  # not yet logged
     skipped_steps: int = 0  # by fp16, because the gradient overflowed
-    spread: float = 0.0  # of the probe's embeddings before the first step
-    skipped_in_row: int = 0  # consecutive skipped steps
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
         """Add the losses of a step's batches.
@@ -67,14 +63,9 @@ class TrainingState:
         """
         if fp16 and not math.isfinite(norm):
             self.skipped_steps += 1
-            self.skipped_in_row += 1
-            if self.skipped_in_row < _OVERFLOWS:
-                return None
-            return f"fp16 has skipped {_OVERFLOWS} steps in a row"
-        self.skipped_in_row = 0
-        for loss in losses:
-            if not math.isfinite(loss):
-                return f"the loss is {loss}"
+            return None
+        if not math.isfinite(sum(losses)):
+            return f"the loss is {sum(losses)}"
         if not math.isfinite(norm):
             return f"the gradient's norm is {norm}"
         self.losses += losses
@@ -121,13 +112,11 @@ class Checkpoints:
 
         on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
         try:
-            with raise_disk_errors(self.output):
-                self.accelerator.save_state(str(staging))
+            self.accelerator.save_state(str(staging))
         except RuntimeError as error:  # torch cannot write a file
             raise OSError(reason_of(error)) from error
         self.accelerator.wait_for_everyone()  # every process writes its own random state
-        with raise_disk_errors(self.output):
-            on_main_process(self.accelerator, finish)
+        on_main_process(self.accelerator, finish)
 
     def find(self) -> tuple[Path | None, TrainingState]:
         """Return the newest checkpoint, if the run resumes, and its progress.
@@ -147,8 +136,7 @@ class Checkpoints:
             raise _unreadable(folder, error) from error
         if changed:
             reason = f"the run in {str(self.output)!r} had other settings ({changed})"
-            advice = "give those of its run.json, or another --output_dir"
-            raise ParameterError(_RESUME, f"{reason}; {advice}")
+            raise ParameterError(_RESUME, f"{reason}; name another --output_dir")
         return folder, state
 
     def load(self, folder: Path) -> None:
@@ -157,19 +145,18 @@ class Checkpoints:
             self.accelerator.load_state(str(folder))
             self.task.load_state_dict(load_file(folder / _TASK))
             stored = load(folder / f"random_states_{self.accelerator.process_index}.pkl")
-            pairs = [(stored["torch_manual_seed"], torch.get_rng_state())]
             device = self.accelerator.device
+            wanted = stored["torch_manual_seed"]
+            found = torch.get_rng_state()
             if device.type == "cuda":
-                states = stored["torch_cuda_manual_seed"]
-                pairs.append((states[device.index or 0], torch.cuda.get_rng_state(device)))
-            # accelerate only logs this failure
-            if not all(torch.equal(*pair) for pair in pairs):
+                wanted = stored["torch_cuda_manual_seed"][device.index or 0]
+                found = torch.cuda.get_rng_state(device)
+            if not torch.equal(wanted, found):  # accelerate only logs this failure
                 raise ValueError("the random state was not loaded")
         except Exception as error:  # the libraries raise many kinds
             raise _unreadable(folder, error) from error
 
 
 def _unreadable(folder: Path, error: Exception) -> ParameterError:
-    reason = f"{folder} cannot be loaded: {reason_of(error)}"
-    advice = "remove this folder to resume from the checkpoint before"
-    return ParameterError(_RESUME, f"{reason}; {advice}")
+    reason = f"{folder} cannot be loaded: {reason_of(error)}; remove it to resume from an older one"
+    return ParameterError(_RESUME, reason)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from torch.utils import deterministic
 
 from dystress_text.training.allocator import keep_freed_memory
 
@@ -27,7 +26,6 @@ def restored_global_state() -> Iterator[None]:
     benchmark = torch.backends.cudnn.benchmark
     convolution_tf32 = torch.backends.cudnn.allow_tf32
     matmul_tf32 = torch.backends.cuda.matmul.allow_tf32
-    filled = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     log = logging.getLogger("accelerate.utils.other")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
@@ -48,4 +46,3 @@ def restored_global_state() -> Iterator[None]:
         torch.backends.cudnn.benchmark = benchmark
         torch.backends.cudnn.allow_tf32 = convolution_tf32
         torch.backends.cuda.matmul.allow_tf32 = matmul_tf32
-        deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]

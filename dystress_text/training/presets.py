@@ -1,8 +1,4 @@
-"""Combine the settings of a preset with the options that are given.
-
-A preset may reproduce a row of the paper's tables; the record of a run then says how its options
-differ from that row.
-"""
+"""Combine the settings of a preset with the options that are given."""
 
 from __future__ import annotations
 
@@ -13,27 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser, converted, default_of
-from dystress_text.errors import ParameterError, lies_in, meant
-from dystress_text.training.run_record import PaperRow
-from dystress_text.training.settings import FREE_OPTIONS
+from dystress_text.errors import ParameterError, meant
 
 if TYPE_CHECKING:
     from dystress_text.losses.objectives import Objective
 
-PAPER = "paper"  # key in run.json
+# options of a preset that are dropped if one of them is given
 _LENGTH = {"max_steps", "num_train_epochs"}
-# options that do not define a row: paths, logs, the seed, and how the loss is computed
-_ROW_FREE = {*FREE_OPTIONS, "seed", "grad_cache_chunk"} - {"train_file", "dataset", "train_list"}
 
 
 @dataclass(frozen=True)
 class Preset:
     """Settings with a description."""
 
-    description: str  # one line, with the row of the paper's table that they reproduce
+    description: str  # one line
     settings: dict[str, Any]  # values by option name; other options keep their defaults
-    # such as ``Table stsresall, row MACL (repro.)``
-    rows: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()  # of the paper's tables, which they reproduce
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class Program:
     presets: Mapping[str, Preset]
     default: str  # name of the default preset
     loss_options: Collection[str] = ()  # of a preset, dropped if another loss is given
-    row_free_options: Collection[str] = ()  # that do not define a row of the paper
+    row_free_options: Collection[str] = ()
 
     def listing(self) -> str:
         """Return one line per preset: its name and description."""
@@ -67,10 +58,8 @@ class Program:
         """
         options = dict(given)
         name = options.pop("preset", None) or self.default
-        if not isinstance(name, str):  # as in train(sentences)
-            raise ParameterError("preset", f"expected a name, got {type(name).__name__}")
-        if name not in self.presets:
-            reason = f"no {name!r}{meant(name, self.presets)}; --list_presets shows all"
+        if not isinstance(name, str) or name not in self.presets:
+            reason = f"no {name!r}{meant(str(name), self.presets)}; --list_presets shows all"
             raise ParameterError("preset", reason)
         for option in options:
             if option not in self.options and option != "temp":
@@ -104,7 +93,7 @@ class Program:
 def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
     """Return the loss; ``tau`` (``--temp``) replaces the preset's temperature."""
     from dystress_text.losses.objectives import Objective, loss
-    from dystress_text.losses.registry import LossError, parameters
+    from dystress_text.losses.registry import LossError
 
     objective = wanted
     if isinstance(wanted, str):
@@ -113,49 +102,34 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
         except LossError as error:
             raise ParameterError("loss", str(error)) from error
     if not isinstance(objective, Objective):
-        reason = f"a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}"
+        reason = f"expected a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}"
         raise ParameterError("loss", reason)
     if tau is None:
         return objective
-    if "temperature" not in parameters(type(objective)):
-        raise ParameterError("temp", f"{objective} has no temperature to set; use --loss")
     if named:
-        raise ParameterError("temp", "the loss has a temperature already; give one of the two")
+        raise ParameterError("temp", "cannot be combined with --loss")
     try:
         return objective.replace(temperature=float(tau))
     except (TypeError, ValueError) as error:
-        reason = str(error)
-        if not lies_in(tau, "(0, inf)"):
-            reason = f"a temperature is a number above 0, such as 0.05, got {tau}"
+        reason = f"{tau} is no temperature above 0, or {objective} takes none"
         raise ParameterError("temp", reason) from error
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Add the preset's default to the help of an option that does not mention it."""
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text = action.help or ""
-        default = getattr(action, "shown", None)
-        if default is None or default is False or "default" in text.lower():
-            return text
-        if isinstance(default, list):
-            default = " ".join(map(str, default))
-        return f"{text} Default {default}."
-
-
 class _Help(argparse.Action):
-    """Print help for common options, or all; ``const`` is the program and the common options."""
+    """Print help with the values of the preset; ``const`` is the program."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object
     ) -> None:
-        program, common = self.const
-        preset = program.presets.get(getattr(namespace, "preset", None) or program.default)
+        program: Program = self.const
+        name = getattr(namespace, "preset", program.default)
+        preset = program.presets.get(name, Preset("", {})).settings
         for action in parser._actions:
-            if preset is not None and action.dest in preset.settings:
-                action.shown = preset.settings[action.dest]  # type: ignore[attr-defined]
-            if values != "all" and common and action.dest not in common:
-                action.help = argparse.SUPPRESS
+            entry = program.options.get(action.dest)
+            if entry is not None and action.help != argparse.SUPPRESS:
+                value = preset.get(action.dest, default_of(entry))
+                if value is not None and value is not False:
+                    action.help = f"{action.help} Default {value}."
         parser.print_help()
         parser.exit()
 
@@ -165,53 +139,19 @@ def parse_options(
     argv: Sequence[str],
     prog: str,
     description: str | None,
-    common: Collection[str] = (),
     elsewhere: str = "",
 ) -> dict[str, Any]:
-    """Parse a command line into options by name.
-
-    ``--help`` shows the options in ``common``, and ``--help all`` all of them.
-    """
-    parser = SettingsParser(
-        program.groups,
-        prog,
-        description,
-        elsewhere=elsewhere,
-        formatter_class=_Formatter,
-        add_help=False,
-    )
+    """Parse a command line into options by name."""
+    parser = SettingsParser(program.groups, prog, description, elsewhere=elsewhere, add_help=False)
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     add = parser.add_argument
     absent = argparse.SUPPRESS
-    help = f"Named settings; default {program.default}. --list_presets shows all."
+    help = f"Named settings; default {program.default}."
     add("--preset", metavar="NAME", default=absent, help=help)
-    help = "Show the presets with the paper's rows that they reproduce, and exit."
+    help = "Show the presets, and exit."
     add("--list_presets", action="version", version=program.listing(), help=help)
     help = "A constant temperature for the preset's loss."
     add("--temp", type=float, metavar="X", default=absent, help=help)
-    shown = ("preset", "list_presets", "help", "temp", *common) if common else ()
-    help = f"Show the common options, or all {len(program.options)}, and exit."
-    more: dict[str, Any] = {"nargs": "?", "const": (program, shown), "metavar": "all"}
-    add("-h", "--help", action=_Help, default=absent, help=help, **more)
+    help = "Show the options with the preset's values, and exit."
+    add("-h", "--help", action=_Help, nargs=0, const=program, default=absent, help=help)
     return vars(parser.parse_args(argv))
-
-
-def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record's entry: a preset's rows, and how the options of a run differ from them."""
-    preset = program.presets[run["preset"]]
-    if not preset.rows:
-        return {}
-    row = {name: preset.settings.get(name, default_of(x)) for name, x in program.options.items()}
-    compared = row.keys() - _ROW_FREE - set(program.row_free_options)
-    changed = [name for name in row if name in compared and run[name] != row[name]]
-    differs = ", ".join(f"--{name} {run[name]} (row: {row[name]})" for name in changed)
-    return {PAPER: {"rows": list(preset.rows), "differs": differs}}
-
-
-def describe_row(paper: PaperRow) -> str:
-    """Return the first row and how a run differs from it; empty without a row."""
-    if not paper.rows:
-        return ""
-    if not paper.differs:
-        return paper.rows[0]
-    return f"{paper.rows[0]}; differs from the row in {paper.differs}"

@@ -11,7 +11,6 @@ from accelerate import Accelerator
 
 from dystress_text import __version__
 from dystress_text.errors import TrainingError
-from dystress_text.io.paths import revision
 from dystress_text.training.accelerator import (
     describe,
     describe_failure,
@@ -21,10 +20,8 @@ from dystress_text.training.accelerator import (
 from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.run_record import FINISHED
 from dystress_text.training.run_state import (
-    REPLACING,
     choose_folder,
     finish_replacement,
-    finished_record,
     locked_folder,
     prepare_folder,
 )
@@ -50,11 +47,6 @@ def open_run(
     with ExitStack() as held:
 
         def choose() -> tuple[Path, dict[str, Any] | None]:
-            if settings.resumes and not any(output.glob(f"{REPLACING}*")):
-                # without the lock, since the folder may be read-only
-                finished = finished_record(output, requested)
-                if finished is not None:
-                    return output, finished
             held.enter_context(locked_folder(output))
             return choose_folder(output, settings, requested)
 
@@ -90,7 +82,6 @@ def begin_record(
     """Write the record of a run that starts or resumes. Call it on the main process."""
     record.update(
         version=__version__,
-        revision=revision(),
         processes=trainer.accelerator.num_processes,
         device=describe(trainer.accelerator),
     )

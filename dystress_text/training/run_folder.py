@@ -10,16 +10,15 @@ The logs are lines of JSON objects, each with its ``step``.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
 from dystress_text.io.atomic import to_json, write_json, write_text
 from dystress_text.training.run_record import RunRecord
-from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS
+from dystress_text.training.settings import CONFIGURATION_FREE
 
 RECORD = "run.json"
 REPORT = "report.html"
@@ -41,36 +40,21 @@ MODEL_FILES = (
 )
 EVALUATIONS = ("results.jsonl", "senteval-*.json", "vision-*.jsonl")  # 0.2 wrote the second
 FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
-_MAX_NAMED = 8  # differences in a message
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
 def changed_options(record: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
-    """Return how the options of a run differ from the requested ones; data may have moved."""
+    """Return how the options of a run differ from the requested ones; "" if they do not."""
     options = record.get("settings") or {}
-    then = {name: _without_folder(name, options.get(name)) for name in requested}
-    now = {name: _without_folder(name, value) for name, value in requested.items()}
-    return differences(then, now, CONFIGURATION_FREE)
+    compared = requested.keys() - set(CONFIGURATION_FREE)
+    return differences(options, {name: requested[name] for name in sorted(compared)})
 
 
-def _without_folder(name: str, value: Any) -> Any:
-    if name not in DATA_OPTIONS or value is None:
-        return value
-    if isinstance(value, str):
-        return Path(value).name
-    return [Path(each).name for each in value]
-
-
-def differences(
-    then: Mapping[str, Any], now: Mapping[str, Any], ignored: Collection[str] = ()
-) -> str:
-    """Describe how the settings of two runs differ, apart from ``ignored``; "" if they do not."""
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Describe how the current settings differ from earlier ones; "" if they do not."""
     now = json.loads(json.dumps(now))
-    names = [x for x in {**then, **now} if x not in ignored and then.get(x) != now.get(x)]
-    parts = [f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_MAX_NAMED]]
-    if len(names) > _MAX_NAMED:
-        parts.append(f"{len(names) - _MAX_NAMED} more")
-    return "; ".join(parts)
+    names = [name for name in now if then.get(name) != now[name]]
+    return "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in names)
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:
@@ -137,11 +121,11 @@ def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
 
 
 def shorten_logs(output: Path, step: int) -> None:
-    """Remove later steps and incomplete lines from the logs of a run."""
+    """Remove later steps from the logs of a run, and a last line that a kill cut off."""
     for log in (output / LOG, output / SIMILARITY_LOG):
         if log.is_file():
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            kept = [line for line in lines if _step_of(line).get("step", math.inf) <= step]
+            kept = [line for line in lines if 0 < _step_of(line) <= step]
             write_text(log, "".join(f"{line}\n" for line in kept))
 
 
@@ -152,18 +136,14 @@ def read_steps(log: Path) -> Iterator[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{log} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
-        values = _step_of(line)
-        if not values:
+        if _step_of(line) == 0:
             raise UserError(f"{log}: line {number} is not a step")
-        yield values
+        yield json.loads(line)
 
 
-def _step_of(line: str) -> dict[str, Any]:
-    """Return the content of a log line; {} if it is not a step."""
+def _step_of(line: str) -> int:
+    """Return the step of a log line; 0 if it has none."""
     try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(values, dict) or not isinstance(values.get("step"), int):
-        return {}
-    return values
+        return int(json.loads(line)["step"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return 0

@@ -22,12 +22,8 @@ Figures = Mapping[str, float]  # by metric
 
 
 def state_of(record: Mapping[str, Any]) -> str:
-    """Return the state of a run; infer it from the results if the record has none."""
-    if "state" in record:
-        return str(record["state"])
-    if "trained" in record:
-        return FINISHED
-    return INTERRUPTED if record else NOT_STARTED
+    """Return the state of a run."""
+    return str(record.get("state", NOT_STARTED))
 
 
 @dataclass(frozen=True)
@@ -77,7 +73,6 @@ class RunRecord:
     base_model: BaseModel = BaseModel()
     hybrid: DenseModel | None = None  # the dense model of a hybrid
     head: Mapping[str, Any] | None = None
-    parameters: Mapping[str, int] = field(default_factory=dict)  # under LoRA
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
     data: Mapping[str, Any] = field(default_factory=dict)  # of images
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
@@ -101,14 +96,9 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
-        """Return the record for the content of ``run.json``, also of version 0.2."""
-        names = {entry.name for entry in fields(cls)} - {"content"}
-        content = values
-        values = {_OLD_KEYS.get(name, name): value for name, value in values.items()}
-        for name in ("untrained", "lexical", "trained", "held_out"):
-            if name in values:
-                values[name] = _with_current_metrics(values[name])
-        given = {name: values[name] for name in names if values.get(name) is not None}
+        """Return the record for the content of ``run.json``; unknown keys are in ``content``."""
+        names = {entry.name for entry in fields(cls)}
+        given = {name: x for name, x in values.items() if name in names and x is not None}
         for name, kind in _NESTED.items():
             if name in given:
                 parts = {entry.name for entry in fields(kind)} & given[name].keys()
@@ -116,7 +106,7 @@ class RunRecord:
         untrained = given.get("untrained", {})
         if not all(isinstance(figures, Mapping) for figures in untrained.values()):
             given["untrained"] = {"": untrained}
-        return cls(**{**given, "state": state_of(values), "content": content})
+        return cls(**{**given, "content": values})
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``run.json``."""
@@ -160,16 +150,4 @@ class RunRecord:
         return metric
 
 
-def _with_current_metrics(value: Any) -> Any:
-    """Rename metrics of 0.2 among the keys and values of an entry."""
-    if isinstance(value, Mapping):
-        renamed = {}
-        for name, each in value.items():
-            renamed[_OLD_METRICS.get(name, name)] = _with_current_metrics(each)
-        return renamed
-    return _OLD_METRICS.get(value, value) if isinstance(value, str) else value
-
-
-_OLD_METRICS = {"halves_found": "half_document_recall@1"}  # of 0.2
-_OLD_KEYS = {"words": "lexical", "beside": "hybrid", "halves": "held_out"}  # of 0.2
 _NESTED = {"base_model": BaseModel, "hybrid": DenseModel, "paper": PaperRow, "held_out": HeldOut}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,9 @@ TRAINED = ".replacing-trained"  # the same folder while its files are moved
 @contextmanager
 def locked_folder(output: Path) -> Iterator[None]:
     """Lock a folder, and finish an interrupted replacement."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(locked(output / LOCK))
-            if (output / TRAINED).is_dir():
-                finish_replacement(output)
-        except OSError as error:
-            raise _unwritable(error.filename or output, error) from error
+    with locked(output / LOCK):
+        if (output / TRAINED).is_dir():
+            finish_replacement(output)
         yield
 
 
@@ -56,71 +52,52 @@ def choose_folder(
     """
     record = read_record(output)
     is_run = record.get("program") in run_folder.PROGRAMS
-    occupied = output.is_dir() and any(not path.name.startswith(LOCK) for path in output.iterdir())
-    if occupied and not settings.resumes and not settings.overwrite_output_dir:
-        reason = "is not empty; name another folder"
-        if is_run:
-            state = state_of(record)
-            reason = (
-                f"holds a run ({state}); add --overwrite_output_dir or --resume_from_checkpoint"
-            )
-        raise ParameterError("output_dir", f"{str(output)!r} {reason}")
+    occupied = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
     if not is_run:
         if occupied or settings.resume_from_checkpoint == "yes":
-            reason = "holds no run of this program; nothing was changed"
+            reason = "holds no run of this program; name another folder"
             raise ParameterError("output_dir", f"{str(output)!r} {reason}")
         return output, None
+    if settings.overwrite_output_dir:
+        return output / REPLACING, None
+    if not settings.resumes:
+        state = state_of(record)
+        reason = f"holds a run ({state}); add --overwrite_output_dir or --resume_from_checkpoint"
+        raise ParameterError("output_dir", f"{str(output)!r} {reason}")
     replacing = read_record(output / REPLACING)
-    resumes = replacing and not run_folder.changed_options(replacing, requested)
-    if settings.overwrite_output_dir or resumes:
+    if replacing and not run_folder.changed_options(replacing, requested):
         return output / REPLACING, None
-    finished = finished_record(output, requested)
-    if _would_lose_model(output):
-        return output / REPLACING, None
-    return output, finished
+    return output, finished_record(output, requested)
 
 
 def finished_record(folder: Path, requested: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the record of the run in a folder if it has finished.
+    """Return the record of the run in a folder; None if it has not finished.
 
     Raises:
         ParameterError: the run has other options.
     """
     record = read_record(folder)
-    finished = state_of(record) == FINISHED
-    changed = ""
-    if finished or _would_lose_model(folder):
-        changed = run_folder.changed_options(record, requested)
+    if state_of(record) != FINISHED:
+        return None
+    changed = run_folder.changed_options(record, requested)
     if changed:
-        run = "a finished run" if finished else "a run"
-        reason = f"holds {run} with other settings ({changed}); name another folder"
+        reason = f"holds a finished run with other settings ({changed}); name another folder"
         raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
-    return record if finished else None
-
-
-def _would_lose_model(output: Path) -> bool:
-    """Return whether an unfinished run has a model but no checkpoint."""
-    record = read_record(output)
-    if not record or state_of(record) == FINISHED or checkpoint_folders(output):
-        return False
-    return any(any(output.glob(pattern)) for pattern in run_folder.MODEL_FILES)
+    return record
 
 
 def prepare_folder(folder: Path, settings: TrainingSettings, record: dict[str, Any]) -> None:
     """Create the folder of a run and write its record; without a checkpoint, start again."""
-    try:
-        if folder.name == REPLACING and not settings.resumes:
-            shutil.rmtree(folder, ignore_errors=True)  # an abandoned replacement
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(folder / run_folder.STAGING, ignore_errors=True)  # from a killed run
-        if settings.resumes and checkpoint_folders(folder):
-            record["state"] = INTERRUPTED
-        else:
-            record["state"] = NOT_STARTED
-            _remove_run(folder)
-        write_record(folder, record)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
+    if folder.name == REPLACING and not settings.resumes:
+        shutil.rmtree(folder, ignore_errors=True)  # an abandoned replacement
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / run_folder.STAGING, ignore_errors=True)  # from a killed run
+    if settings.resumes and checkpoint_folders(folder):
+        record["state"] = INTERRUPTED
+    else:
+        record["state"] = NOT_STARTED
+        _remove_run(folder)
+    write_record(folder, record)
 
 
 def finish_replacement(output: Path) -> None:
@@ -144,7 +121,3 @@ def _remove_run(folder: Path, replaced: Collection[str] = ()) -> None:
     tracker = folder / run_folder.TRACKER_FOLDER / "dystress"
     for inner in (*checkpoint_folders(folder), folder / MODEL_STAGING, tracker):
         shutil.rmtree(inner, ignore_errors=True)
-
-
-def _unwritable(path: str | Path, error: OSError) -> ParameterError:
-    return ParameterError("output_dir", f"cannot write to {str(path)!r}: {error.strerror}")

@@ -30,9 +30,13 @@ FREE_OPTIONS = (
     "preset",
     "push_to_hub",
 )
-DATA_OPTIONS = {"train_file", "eval_file", "dataset", "train_list"}
 # options that may differ between two runs of one configuration
-CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - DATA_OPTIONS
+CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {
+    "train_file",
+    "eval_file",
+    "dataset",
+    "train_list",
+}
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class TrainingSettings:
     )
     max_steps: int = option(
         -1,
-        "Optimiser steps at most; -1: no limit.",
+        "Optimiser steps at most; -1 or 0: no limit.",
         interval="[-1, inf)",
     )
     train_batch_size: int = option(
@@ -113,9 +117,6 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.max_steps == 0:
-            reason = "0 steps train nothing; evaluation has a program of its own"
-            raise ParameterError("max_steps", reason)
         if self.overwrite_output_dir and self.resumes:
             reason = "cannot be combined with --resume_from_checkpoint"
             raise ParameterError("overwrite_output_dir", reason)

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from dystress_text.losses.objectives import Objective
 from dystress_text.training.batches import Batch
 
-PROBE = 64  # samples whose embeddings are checked for a collapse
-
 
 class Task(Protocol):
     """A task of :class:`~dystress_text.training.trainer.Trainer`."""
@@ -44,12 +42,6 @@ class Task(Protocol):
 
     def loss(self, embeddings: Any) -> Tensor:
         """Return the scalar loss of the result of :meth:`embed`."""
-
-    def probe(self) -> Tensor:
-        """Return the saved model's embeddings of some training samples, (n, dim).
-
-        Must not change any state.
-        """
 
     def evaluate(self) -> Mapping[str, float]:
         """Return the metrics of ``model`` by name. Must not change the random state."""

@@ -30,7 +30,6 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, Interrupted, TrainingError
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.temperature import TemperatureError
-from dystress_text.losses.vectors import unit_vectors
 from dystress_text.training.accelerator import StopSignals, describe_failure, on_main_process
 from dystress_text.training.batches import (
     Batch,
@@ -46,8 +45,6 @@ from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
 LEARNED_RATE = 1e-3  # default peak learning rate of a loss's parameters
-_COLLAPSED = 1e-3  # fraction of the initial spread
-_ROUNDING = 1e-6  # an initial spread below it, as of equal texts, is not checked
 
 
 class Trainer:
@@ -112,7 +109,6 @@ class Trainer:
             if not step or self.accelerator.num_processes > 1:
                 raise
             self._read_losses()
-            self._log_similarities()
             self._checkpoints.write(self.state)
             advice = f"step {step} is saved, --resume_from_checkpoint goes on"
             raise DataError(f"{error}; {advice}") from error
@@ -123,9 +119,8 @@ class Trainer:
             if reason is None:
                 raise
             raise TrainingError(
-                f"after step {self.state.step} of {self.total_steps}, batch of "
-                f"{self.order.batch_size}, in {str(self.folder)!r}: {reason}. "
-                f"{self._saved_model()}; complete checkpoints are kept"
+                f"after step {self.state.step} of {self.total_steps}, in {str(self.folder)!r}: "
+                f"{reason}. {self._saved_model()}"
             ) from error
 
     def close(self) -> None:
@@ -138,9 +133,7 @@ class Trainer:
 
     def _fit(self) -> TrainingState:
         state = self.state
-        if self._resumed is None:
-            state.spread = on_main_process(self.accelerator, lambda: spread_of(self.task.probe()))
-        else:
+        if self._resumed is not None:
             self._resume(self._resumed)
         if self.settings.report_to != "none":
             options = self.run.options.items()
@@ -206,7 +199,10 @@ class Trainer:
                 loss = self._backward(chunks)
                 norm = torch.zeros_like(loss)
                 if accelerator.sync_gradients:
-                    self._average_gradients_of_objective()
+                    for parameter in self.task.objective.parameters():
+                        # a user's temperature may have frozen or unused parameters
+                        if parameter.grad is not None:
+                            parameter.grad = accelerator.reduce(parameter.grad, "mean")
                     if clip > 0:
                         norm = accelerator.clip_grad_norm_(self.model.parameters(), clip).to(loss)
                 self.optimizer.step()
@@ -226,13 +222,6 @@ class Trainer:
         self.accelerator.backward(loss)
         return loss.detach()
 
-    def _average_gradients_of_objective(self) -> None:
-        """Average over the processes before the step, so that all detect an overflow."""
-        for parameter in self.task.objective.parameters():
-            # a user's temperature may have frozen or unused parameters
-            if parameter.grad is not None:
-                parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
-
     def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> None:
         """Log, evaluate, save and stop if due."""
         settings = self.settings
@@ -240,21 +229,19 @@ class Trainer:
         last = state.step == self.total_steps
         evaluating = last or _due(state.step, settings.eval_steps)
         logging = evaluating or _due(state.step, settings.logging_steps)
-        due = not last and _due(state.step, settings.save_steps)
+        saving = not last and _due(state.step, settings.save_steps)
         stopping = 0 if last else stop.agreed()
-        if logging or due or stopping:
-            self._read_losses()
-            self._log_similarities()
-            now = time.perf_counter()
-            state.train_seconds += now - self._mark
-            self._mark = now
+        if not (logging or saving or stopping):
+            return
+        self._read_losses()
+        state.train_seconds += time.perf_counter() - self._mark
         if logging:
             bar.set_postfix_str(self._log_losses(), refresh=False)
-        if evaluating or due:
-            on_main_process(self.accelerator, self._check_vectors)
+        if evaluating or saving:
+            on_main_process(self.accelerator, self._check_weights)
         if evaluating:
             on_main_process(self.accelerator, self._evaluate)
-        if due or stopping:
+        if saving or stopping:
             self._checkpoints.write(state)
         if stopping:
             name = signal.Signals(stopping).name
@@ -263,13 +250,16 @@ class Trainer:
                 f"stopped by {name} after step {state.step} of {self.total_steps}; "
                 "--resume_from_checkpoint continues",
             )
-        if evaluating or due:
-            self._mark = time.perf_counter()
+        self._mark = time.perf_counter()
 
     # ---- losses and logs
 
     def _read_losses(self) -> None:
-        """Read the losses since the last call from the device; raise if one is not finite."""
+        """Read what the steps since the last call left on the device; log similarities.
+
+        Raises:
+            TrainingError: a loss is not finite.
+        """
         if not self._pending:
             return
         pending = torch.stack(self._pending)  # (batches, 2)
@@ -277,17 +267,20 @@ class Trainer:
         read: list[list[float]] = self.accelerator.reduce(pending, "mean").tolist()
         accumulation = self.settings.gradient_accumulation_steps
         steps = [read[i : i + accumulation] for i in range(0, len(read), accumulation)]
-        for step, batches in enumerate(steps, self.state.step - len(steps) + 1):
+        first = self.state.step - len(steps) + 1
+        for step, batches in enumerate(steps, first):
             losses = [loss for loss, _ in batches]
             reason = self.state.add_losses(losses, batches[-1][1], self._fp16)
             if reason is not None:
-                epoch, batch = divmod(step - 1, self.steps_per_epoch)
-                rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
                 raise TrainingError(
-                    f"{reason} at step {step} of {self.total_steps} (epoch {epoch}, batch {batch}, "
-                    f"learning rate {rate:.3g}); lower --learning_rate, raise the temperature or "
-                    f"use --mixed_precision bf16 or no. {self._saved_model()}"
+                    f"{reason} at step {step} of {self.total_steps}; lower --learning_rate, raise "
+                    f"the temperature or use --mixed_precision bf16 or no. {self._saved_model()}"
                 )
+        if self._similarities is not None:
+            lines = self._similarities.read(self.accelerator)
+            if self.accelerator.is_main_process:
+                for step, line in enumerate(lines, first):
+                    append(self.folder / SIMILARITY_LOG, step, line)
 
     @property
     def samples_per_second(self) -> float:
@@ -305,48 +298,33 @@ class Trainer:
             "learning_rate": float(self.scheduler.get_last_lr()[0]),
             "samples_per_second": self.samples_per_second,
         }
-        self._log(LOG, self.state.step, values)
+        self._log(values)
         return f"loss {loss:.4f}, {self.samples_per_second:,.0f} samples/s"
 
-    def _log_similarities(self) -> None:
-        if self._similarities is None:
-            return
-        lines = self._similarities.read(self.accelerator)
-        for step, line in enumerate(lines, self.state.step - len(lines) + 1):
-            self._log(SIMILARITY_LOG, step, line, "similarity/")
-
-    def _log(self, file: str, step: int, values: Mapping[str, Any], prefix: str = "") -> None:
-        """Append to a log and the tracker, on the main process."""
+    def _log(self, values: Mapping[str, float]) -> None:
+        """Write values of this step to the log and the tracker, on the main process."""
         if self.accelerator.is_main_process:
-            numbers = {prefix + name: x for name, x in values.items() if isinstance(x, float)}
-            self.accelerator.log(numbers, step=step)
-            append(self.folder / file, step, values)
+            self.accelerator.log(dict(values), step=self.state.step)
+            append(self.folder / LOG, self.state.step, values)
 
     # ---- the best model
 
-    def _check_vectors(self) -> None:
-        """Raise if a weight is not finite or the embeddings have collapsed."""
-        step = self.state.step
+    def _check_weights(self) -> None:
+        """Raise if a weight is not finite."""
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
-        largest = get_total_norm(weights, norm_type=math.inf)  # NaN if there is one
-        if not largest.isfinite():
+        if not get_total_norm(weights, norm_type=math.inf).isfinite():  # NaN if one is
+            step = self.state.step
             raise TrainingError(f"a weight is not finite at step {step}; lower --learning_rate")
-        spread = self.state.spread
-        if spread >= _ROUNDING and spread_of(self.task.probe()) < _COLLAPSED * spread:
-            raise TrainingError(
-                f"the embeddings have collapsed at step {step}: lower --learning_rate or raise the "
-                f"temperature. {self._saved_model()}; earlier checkpoints are kept"
-            )
 
     def _evaluate(self) -> None:
         """Evaluate the model, and save the best one, or the last one without a metric."""
         state = self.state
         name = self.run.best_metric
         metrics = dict(self.task.evaluate())
-        value = None
         if metrics:
-            self._log(LOG, state.step, metrics)
-        if name and metrics:
+            self._log(metrics)
+        value = None
+        if name is not None:
             value = metrics.get(name, math.nan)
             if state.best_metric is not None and not value > state.best_metric:
                 return
@@ -354,7 +332,7 @@ class Trainer:
                 raise TrainingError(
                     f"{name} is {value} at step {state.step}: embeddings are equal or not finite"
                 )
-        if name is None and state.step < self.total_steps:
+        elif state.step < self.total_steps:
             return
         self.task.save(self.folder)
         state.best_metric = value
@@ -371,19 +349,6 @@ class Trainer:
 def _due(step: int, every: int) -> bool:
     """Return whether an action every ``every`` steps, 0 for never, is due."""
     return every > 0 and step % every == 0
-
-
-def spread_of(vectors: Tensor) -> float:
-    """Return the 40 % quantile of the cosine distances between vectors, (n, dim).
-
-    It is 0 if all vectors are equal, or each is one of two.
-    """
-    # cosine distances, (pairs,), without the rounding of 1 - cosine
-    distances = torch.pdist(unit_vectors(vectors).float()).square() / 2
-    if len(distances) == 0:
-        return 0.0
-    # before torch 2.10, kthvalue has no deterministic form on a GPU
-    return float(distances.sort().values[int(0.4 * (len(distances) - 1))])
 
 
 def _optimizer_of(run: Run, settings: TrainingSettings) -> torch.optim.Optimizer:

@@ -139,7 +139,7 @@ def test_curve_of_a_single_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr("dystress_text.analysis.page_drawings.picture", _picture)
     measured = {"avg": {"sts_b_dev_spearman": 40.0}, "cls": {"sts_b_dev_spearman": 31.25}}
-    more = {"untrained": measured, "words": {"sts_b_dev_spearman": 50.0}, "best_step": 10}
+    more = {"untrained": measured, "lexical": {"sts_b_dev_spearman": 50.0}, "best_step": 10}
     page_of(
         a_run(
             tmp_path,

@@ -210,17 +210,6 @@ def test_no_held_out_texts_when_disabled_or_few(command, option, tmp_path):
     assert "held_out" not in read_record(tmp_path / "out")
 
 
-def test_a_record_of_0_2_is_read():
-    figures = {"halves_found": 50.0}
-    old = {"untrained": {"avg": figures}, "trained": figures, "words": figures}
-    old["halves"] = {"texts": 70, "gain": 0.0, "error": 1.0, "metric": "halves_found"}
-    old["settings"] = {"pooler_type": "avg"}
-    record = RunRecord.from_json(old)
-    assert record.held_out.metric == METRIC
-    assert record.trained == record.lexical == record.untrained["avg"] == {METRIC: 50.0}
-    assert outcome(record)
-
-
 def test_a_hybrid_is_compared_with_its_dense_model():
     record = RunRecord(
         held_out=HeldOut(70, 3.0, 1.0, metric=OF_PAIRS),

@@ -2,12 +2,12 @@
 
 import errno
 import fcntl
+import multiprocessing
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from processes import forkserver
 
 from dystress_text.errors import UserError
 from dystress_text.io.lock import LOCK, locked
@@ -21,12 +21,13 @@ def hold(file, ready):
 
 def test_lock_ends_with_its_process(tmp_path):
     file = tmp_path / "out" / LOCK
-    ready = forkserver().Event()
-    holder = forkserver().Process(target=hold, args=(file, ready))
+    fork = multiprocessing.get_context("fork")
+    ready = fork.Event()
+    holder = fork.Process(target=hold, args=(file, ready))
     holder.start()
     assert ready.wait(60)
     try:
-        with pytest.raises(UserError, match="in use by another process"), locked(file):
+        with pytest.raises(UserError, match=LOCK), locked(file):
             pass
     finally:
         holder.kill()
@@ -40,9 +41,6 @@ def test_created_folders_are_removed_if_empty(tmp_path):
     with locked(tmp_path / "a" / "b" / LOCK):
         pass
     assert list(tmp_path.iterdir()) == []
-    with locked(tmp_path / "a" / "b" / LOCK):
-        (tmp_path / "a" / "mine").touch()
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["mine"]
 
 
 def test_disk_without_locks_warns(tmp_path, monkeypatch):
@@ -50,23 +48,23 @@ def test_disk_without_locks_warns(tmp_path, monkeypatch):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(fcntl, "flock", fail)
-    with pytest.warns(UserWarning, match="no file locks"), locked(tmp_path / "out" / LOCK):
+    with pytest.warns(UserWarning, match="one process at a time"), locked(tmp_path / LOCK):
         pass
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_waiting_threads_take_turns(tmp_path):
     """Each holder removes the file that the others have open."""
-    inside, seen = [], []
+    inside = []
+    seen = []
 
     def work(number):
-        for _ in range(5):
+        for _ in range(4):
             with locked(tmp_path / LOCK, wait=True):
                 inside.append(number)
-                time.sleep(0.002)
+                time.sleep(0.001)
                 seen.append(len(inside))
                 inside.remove(number)
 
-    with ThreadPoolExecutor(6) as threads:
-        list(threads.map(work, range(6)))
-    assert seen == [1] * 30
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(work, range(3)))
+    assert seen == [1] * 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import torch
-from conftest import set_dropout
+from conftest import reset_accelerator, set_dropout
 from model_cases import build_model
 
 from dystress_text.finetuning.initial_model import InitialModel, new_head
@@ -70,6 +70,16 @@ def run(task, corpus, folder, scaler=None, **options):
     started = Run(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
     trainer = Trainer(started, settings, accelerator)
     return trainer.fit(), trainer
+
+
+def scaled(corpus, folder, scale, backoff=0.5, **options):
+    """Train in fp16 with a given loss scale, and return the final state."""
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=scale, backoff_factor=backoff, growth_interval=10**6
+    )
+    state, _ = run(make_task(corpus), corpus, folder, scaler=scaler, learning_rate=1e-3, **options)
+    reset_accelerator()
+    return state
 
 
 def weights(task):

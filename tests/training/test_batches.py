@@ -31,7 +31,8 @@ def test_batch_beyond_the_data_is_rejected():
 
 
 def test_prefetch_keeps_order_and_delays_errors():
-    threads, loads = set(), []
+    threads = set()
+    loads = []
 
     def load(indices):
         threads.add(threading.current_thread().name)

@@ -4,29 +4,25 @@ import json
 import pickle
 import random
 import shutil
-from contextlib import nullcontext
-from unittest.mock import Mock
 
 import pytest
 import torch
 from fuzz_cases import Harm
-from safetensors.torch import save_file
-from trainer_cases import equal, interrupt, log_of, make_task, run, weights
+from trainer_cases import equal, log_of, make_task, run, scaled, weights
 
 from dystress_text.errors import ParameterError, TrainingError
-from dystress_text.programs.train import main
-from dystress_text.training.checkpoints import Checkpoints
+from dystress_text.losses import InfoNCELoss, LearnableTemperature
 from dystress_text.training.run_folder import checkpoint_folders
 
 
-@pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
+def test_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus):
     """With dropout, across the end of an epoch, and with the log of similarities."""
-    options = {"max_steps": 30, "save_steps": 4, "mixed_precision": precision, "logging_steps": 1}
-    options["log_similarity"] = precision == "no"
-    whole, broken = make_task(corpus, dropout=0.1), make_task(corpus, dropout=0.1)
+    options = {"max_steps": 30, "save_steps": 4, "logging_steps": 1, "log_similarity": True}
+    whole = make_task(corpus, dropout=0.1)
     run(whole, corpus, tmp_path / "whole", **options)
-    inner, calls = broken.loss, []
+    broken = make_task(corpus, dropout=0.1)
+    inner = broken.loss
+    calls = []
 
     def loss(embeddings):
         calls.append(1)
@@ -39,17 +35,14 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
     resumed = make_task(corpus, dropout=0.1)
     run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint="yes", **options)
     assert equal(weights(whole), weights(resumed))
-    logs = ["similarity.jsonl"] if precision == "no" else []
-    for log in logs:
-        assert (tmp_path / "whole" / log).read_bytes() == (tmp_path / "broken" / log).read_bytes()
+    logs = [tmp_path / name / "similarity.jsonl" for name in ("whole", "broken")]
+    assert logs[0].read_bytes() == logs[1].read_bytes()
     for key in ("loss", "learning_rate"):
         assert log_of(tmp_path / "broken", key) == log_of(tmp_path / "whole", key)
 
 
 def test_fp16_scale_is_restored(tmp_path, corpus):
     """A scale that overflows at first, in torch's fp16 of a CPU, which accelerate refuses."""
-    from test_trainer import scaled
-
     options = {"max_steps": 12, "save_steps": 5, "backoff": 0.05, "logging_steps": 1}
     whole = scaled(corpus, tmp_path / "whole", 2.0**36, **options)
     scaled(corpus, tmp_path / "broken", 2.0**36, **options)
@@ -68,110 +61,74 @@ def test_keeps_the_newest_checkpoints(tmp_path, corpus):
     assert kept == ["checkpoint-100", "checkpoint-20", "checkpoint-mine"]
 
 
-@pytest.fixture(scope="module")
-def interrupted(tiny_bert, text_file, tmp_path_factory):
-    """A run that was killed after its last checkpoint, and its arguments."""
-    folder = tmp_path_factory.mktemp("interrupted") / "out"
-    flags = [
-        f"--model_name_or_path={tiny_bert}",
-        f"--train_file={text_file}",
-        "--eval_set=none",
-        "--max_steps=3",
-        "--train_batch_size=4",
-        "--gradient_accumulation_steps=2",
-        "--mixed_precision=no",
-        "--save_steps=1",
-    ]
-    assert main([*flags, f"--output_dir={folder}"]) == 0
-    interrupt(folder)
-    return folder, flags
-
-
 @pytest.fixture
-def copied(interrupted, tmp_path):
-    """The newest checkpoint of a copy, and the arguments that resume it."""
-    shutil.copytree(interrupted[0], tmp_path / "out")
-    flags = [*interrupted[1], f"--output_dir={tmp_path / 'out'}", "--resume_from_checkpoint"]
-    return checkpoint_folders(tmp_path / "out")[0], flags
+def resumed(corpus, tmp_path):
+    """The newest checkpoint of an interrupted run, and a function that resumes it."""
+    options = {"max_steps": 3, "save_steps": 1, "gradient_accumulation_steps": 2}
+    run(make_task(corpus), corpus, tmp_path / "out", **options)
+
+    def resume(**more):
+        task = make_task(corpus)
+        run(task, corpus, tmp_path / "out", resume_from_checkpoint="yes", **{**options, **more})
+
+    return checkpoint_folders(tmp_path / "out")[0], resume
 
 
-def assert_rejected(flags, capsys):
-    """Check that a run ends in one line about resuming, and return it."""
-    assert main(flags) == 2
-    printed = capsys.readouterr().err
-    assert "Traceback" not in printed
-    last = printed.strip().splitlines()[-1]
-    assert last.startswith("dystress train: error: --resume_from_checkpoint: ")
-    return last
-
-
-def test_damaged_file_is_one_line_and_never_unpickled(copied, tmp_path, capsys):
-    """Remove each file, or replace it by random bytes or by a harmful pickle."""
-    checkpoint, flags = copied
-    canary, harmful = tmp_path / "canary", tmp_path / "harmful"
+def test_damaged_file_is_one_line_and_never_unpickled(resumed, tmp_path):
+    """Replace each file by random bytes or by a harmful pickle, or remove it."""
+    checkpoint, resume = resumed
+    canary = tmp_path / "canary"
     harm = Harm(canary)
     pickle.loads(pickle.dumps(harm))  # it works
     canary.rmdir()
+    harmful = tmp_path / "harmful"
     torch.save({"state": {}, "param_groups": [harm], "torch_manual_seed": harm}, harmful)
-    contents = (random.Random(5).randbytes(300), pickle.dumps(harm), harmful.read_bytes(), None)
+    contents = [random.Random(5).randbytes(300), harmful.read_bytes()]
     names = [path.name for path in checkpoint.iterdir() if path.name != "scheduler.bin"]
     assert len(names) > 3
+    cases = [(name, content) for name in names for content in contents]
+    cases += [(names[0], pickle.dumps(harm)), (names[-1], None)]
+    cases += [("pytorch_model.bin", contents[1]), ("custom_checkpoint_0.pkl", contents[1])]
     shutil.copytree(checkpoint, tmp_path / "copy")
-    for name in [*names, "pytorch_model.bin", "custom_checkpoint_0.pkl"]:
-        for content in contents[: 4 if name in names else 3]:
-            file = checkpoint / name
-            if name == "pytorch_model.bin":
-                (checkpoint / "model.safetensors").unlink()
-            file.unlink(missing_ok=True)
-            if content is not None:
-                file.write_bytes(content)
-            assert_rejected(flags, capsys)
-            shutil.rmtree(checkpoint)
-            shutil.copytree(tmp_path / "copy", checkpoint)
+    for name, content in cases:
+        (checkpoint / name).unlink(missing_ok=True)
+        if name == "pytorch_model.bin":
+            (checkpoint / "model.safetensors").unlink()
+        if content is not None:
+            (checkpoint / name).write_bytes(content)
+        with pytest.raises(ParameterError, match=r"^resume_from_checkpoint[^\n]*\Z"):
+            resume()
+        shutil.rmtree(checkpoint)
+        shutil.copytree(tmp_path / "copy", checkpoint)
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("loaded", [True, False])
-def test_random_state_of_the_gpu_is_checked(loaded, tmp_path, monkeypatch):
-    """Accelerate only logs that it could not load one."""
-    states = [torch.zeros(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8)]
-    stored = {"torch_manual_seed": torch.get_rng_state(), "torch_cuda_manual_seed": states}
-    torch.save(stored, tmp_path / "random_states_1.pkl")
-    save_file({}, tmp_path / "task.safetensors")
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[loaded].clone())
-    accelerator = Mock(process_index=1, device=torch.device("cuda", 1))
-    run = Mock(options={}, task=Mock(state=torch.nn.Module()))
-    checkpoints = Checkpoints(run, Mock(), accelerator, tmp_path)
-    with nullcontext() if loaded else pytest.raises(ParameterError):
-        checkpoints.load(tmp_path)
+def test_learned_temperature_is_restored(corpus, tmp_path):
+    def train(**more):
+        objective = InfoNCELoss(LearnableTemperature(0.05, learning_rate=0.05))
+        task = make_task(corpus, objective=objective)
+        state, _ = run(task, corpus, tmp_path, save_steps=3, **more)
+        return state.learned
+
+    assert train() == train(resume_from_checkpoint="yes")
 
 
-def test_learned_temperature_is_restored(tiny_run, tmp_path):
-    flags = [*tiny_run, "--loss=infonce(learned(0.05, learning_rate=0.05))", "--save_steps=3"]
-    flags.append(f"--output_dir={tmp_path}")
-    assert main(flags) == 0
-    before = json.loads((tmp_path / "run.json").read_text())["learned_temperature"]
-    interrupt(tmp_path)
-    assert main([*flags, "--resume_from_checkpoint"]) == 0
-    assert json.loads((tmp_path / "run.json").read_text())["learned_temperature"] == before
-
-
-def test_another_run_is_not_resumed(copied, capsys):
-    checkpoint, flags = copied
+def test_another_run_is_not_resumed(resumed):
+    checkpoint, resume = resumed
     file = checkpoint / "training_state.json"
     content = json.loads(file.read_text())
     content["identity"] |= {"device": "cuda", "training data": "other"}
     file.write_text(json.dumps(content))
-    line = assert_rejected([*flags, "--seed=43"], capsys)
-    assert all(name in line for name in ("seed", "device", "training data"))
+    with pytest.raises(ParameterError, match=r"seed.*device.*training data"):
+        resume(seed=43)
 
 
-def test_resuming_shortens_the_logs(copied):
-    checkpoint, flags = copied
+def test_resuming_shortens_the_logs(resumed):
+    checkpoint, resume = resumed
     shutil.rmtree(checkpoint)
     log = checkpoint.parent / "metrics.jsonl"
     with log.open("ab") as file:
-        file.writelines([b"\xff\xfe\n", b"[1]\n", b'{"step": NaN}\n', b'{"step": 2, "lo'])
-    assert main([*flags, "--logging_steps=1"]) == 0  # has no effect on the result
+        file.writelines([b"\xff\xfe\n", b"[1]\n", b'{"step": 9}\n', b'{"step": 2, "lo'])
+    resume(logging_steps=1)  # has no effect on the result
     steps = [json.loads(line)["step"] for line in log.read_text().splitlines()]
-    assert (steps[-1], steps) == (3, sorted(steps))
+    assert steps == [2, 3]

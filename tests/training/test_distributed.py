@@ -5,33 +5,30 @@ import json
 import os
 import signal
 import time
-from datetime import timedelta
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import torch
-import torch.distributed as dist
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import build_tokenizer, reset_accelerator
 from processes import spawn
-from torch.distributed import distributed_c10d
+from torch.nn.utils import parameters_to_vector
 from trainer_cases import SHIFTED, log_of, make_task, run
 
 from dystress_text import losses
 from dystress_text.data.corpus import load_corpus
-from dystress_text.data.crops import Crops
 from dystress_text.data.texts import plain_text
 from dystress_text.errors import UserError
 from dystress_text.training.accelerator import (
     StopSignals,
     make_accelerator,
-    on_main_process,
 )
 from dystress_text.training.run import before_first_step
 from dystress_text.training.settings import TrainingSettings
 
-STEPS, BATCH, SENTENCES = 20, 8, 67  # two and a half epochs; 3 sentences are left out of each
+STEPS = 20  # two and a half epochs
+BATCH = 8
+SENTENCES = 67  # 3 are left out of each epoch
 
 OBJECTIVES = {
     "InfoNCE, shifted cosine": lambda gather: losses.InfoNCELoss(SHIFTED, gather=gather),
@@ -42,12 +39,10 @@ OBJECTIVES = {
     "learned temperature": lambda gather: losses.InfoNCELoss(
         losses.LearnableTemperature(0.05, learning_rate=0.05).double(), gather=gather
     ),
-    "DCL-W": lambda gather: losses.DCLWLoss(0.1, gather=gather),
 }
 CASES = {name: (name, {}) for name in OBJECTIVES}
 CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_steps": 2})
 CASES["gradient cache"] = ("MACL", {"grad_cache_chunk": 1})
-CASES["crops"] = ("MACL", {"grad_cache_chunk": 1})
 
 
 def train(folder, text, case, **options):
@@ -57,12 +52,12 @@ def train(folder, text, case, **options):
     defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     gather = losses.ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
-    crops = Crops(1) if case == "crops" else None
-    corpus = load_corpus(plain_text(text), build_tokenizer(), 16, SENTENCES, crops=crops)
+    corpus = load_corpus(plain_text(text), build_tokenizer(), 16, SENTENCES)
     task = make_task(corpus)
     task.model.double()
     task.objective = OBJECTIVES[objective](gather)
-    task.evaluate = lambda: {"norm": float(task.probe().norm())}
+    weights = list(task.model.parameters())
+    task.evaluate = lambda: {"norm": float(parameters_to_vector(weights).norm())}
     task.save = lambda folder: torch.save(task.model.state_dict(), folder / "weights.pt")
     _, trainer = run(task, corpus, folder, **defaults | own | options)
     types = {type(module).__name__ for module in trainer.model.modules()}
@@ -83,50 +78,34 @@ def train_all(folder, text):
         assert "DistributedDataParallel" in train(folder / case, text, case)
 
 
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory, text_file):
-    """The runs of one process."""
-    folder = tmp_path_factory.mktemp("alone")
-    for case in CASES:
-        train(folder / case, text_file, case)
-    return folder
-
-
 def similarities(folder):
-    """The log of similarities as one vector."""
-    lines = [json.loads(line) for line in (folder / "similarity.jsonl").read_text().splitlines()]
-    figures = [[value for value in line.values() if not isinstance(value, dict)] for line in lines]
+    """Return the log of similarities as a tensor."""
+    figures = []
+    for line in (folder / "similarity.jsonl").read_text().splitlines():
+        figures.append([x for x in json.loads(line).values() if not isinstance(x, dict)])
     return torch.tensor(figures, dtype=torch.float64)
 
 
 def compare(folder, reference):
-    log, expected = (log_of(each, "loss") for each in (folder, reference))
+    log = log_of(folder, "loss")
+    expected = log_of(reference, "loss")
     assert len(log) == STEPS
     assert sum(expected[-5:]) < 0.95 * sum(expected[:5])  # it learns something
     assert log == pytest.approx(expected, rel=1e-10)
-    # evaluation rounds to fp32
-    assert log_of(folder, "norm") == pytest.approx(log_of(reference, "norm"), rel=1e-5)
+    assert log_of(folder, "norm") == pytest.approx(log_of(reference, "norm"), rel=1e-9)
     torch.testing.assert_close(similarities(folder), similarities(reference), rtol=1e-9, atol=1e-10)
-    weights, expected = (torch.load(each / "weights.pt") for each in (folder, reference))
-    difference = [(weights[name] - weight).norm() for name, weight in expected.items()]
-    assert sum(difference) < 1e-10 * sum(weight.norm() for weight in expected.values())
+    found = torch.load(folder / "weights.pt")
+    for name, weight in torch.load(reference / "weights.pt").items():
+        assert (found[name] - weight).norm() < 1e-9 * weight.norm() + 1e-12
 
 
 @pytest.mark.slow(30)
-def test_several_processes_equal_one(alone, tmp_path, text_file):
+def test_several_processes_equal_one(tmp_path, text_file):
     spawn(2, train_all, tmp_path, text_file)
     for case in CASES:
-        compare(tmp_path / case, alone / case)
-
-
-def wait_for_an_evaluation():
-    """Evaluate for longer than torch's default timeout, here two seconds."""
-    distributed_c10d._get_default_timeout = lambda backend: timedelta(seconds=2)
-    on_main_process(make_accelerator(TrainingSettings()), lambda: time.sleep(5))
-
-
-def test_evaluation_may_exceed_the_default_timeout():
-    spawn(2, wait_for_an_evaluation)
+        alone = tmp_path / f"{case}, alone"
+        train(alone, text_file, case)
+        compare(tmp_path / case, alone)
 
 
 def fail_on_main_process(accelerator):
@@ -150,30 +129,22 @@ def test_error_of_one_process_ends_the_others(tmp_path):
 
 
 def stop_one(folder):
-    """Take 1,000 steps of 2 and 4 ms; signal the second process after 300 of them."""
+    """Take 200 steps, of 1 and of 2 ms; signal the second process after 30 of them."""
     accelerator = make_accelerator(TrainingSettings())
-    rank, asked, real = accelerator.process_index, [], dist.all_reduce
-    dist.all_reduce = lambda *arguments: asked.append(1) or real(*arguments)
+    rank = accelerator.process_index
     with StopSignals(accelerator) as stop:
-        for step in range(1000):
-            time.sleep(0.002 * (1 + rank))
-            if rank == 1 and step == 300:
+        for step in range(200):
+            time.sleep(0.001 * (1 + rank))
+            if rank == 1 and step == 30:
                 signal.raise_signal(signal.SIGTERM)
-                told = time.monotonic()
             if stop.agreed():
                 break
-    waited = time.monotonic() - told if rank == 1 else 0.0
-    (folder / str(rank)).write_text(json.dumps([step, len(asked), waited]))
+    (folder / str(rank)).write_text(str(step))
 
 
 def test_processes_agree_on_a_signal(tmp_path):
     spawn(2, stop_one, tmp_path)
-    (step, asked, _), (last, _, waited) = (
-        json.loads((tmp_path / name).read_text()) for name in "01"
-    )
-    assert 300 <= step == last < 999
-    assert asked < step / 10
-    assert waited < 5
+    assert [(tmp_path / name).read_text() for name in "01"] == ["30", "30"]
 
 
 def test_accelerate_reads_the_configuration_files():
@@ -184,13 +155,13 @@ def test_accelerate_reads_the_configuration_files():
         assert configuration.num_processes % configuration.num_machines == 0
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "named"),
-    [
-        ("WORLD_SIZE", "2", "ACCELERATE_USE_CPU|`MASTER_ADDR`"),
-        ("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", "^gradient_accumulation_steps"),
-    ],
-)
-def test_launcher_that_contradicts_the_settings_is_rejected(variable, value, named):
-    with patch.dict(os.environ, {variable: value}), pytest.raises(UserError, match=named):
+def test_launcher_without_devices_for_its_processes_is_rejected(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"ACCELERATE_USE_CPU|MASTER_ADDR"):
         make_accelerator(TrainingSettings())
+
+
+def test_accumulation_of_the_settings_comes_first(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    accelerator = make_accelerator(TrainingSettings(gradient_accumulation_steps=2))
+    assert accelerator.gradient_accumulation_steps == 2

@@ -59,17 +59,10 @@ def take_step(run):
     "more",
     [
         "--temp=0.05 --grad_cache_chunk=3",
-        f"--do_mlm {WITH_MASK}",
-        "--loss=infonce(learned(0.05),bidirectional=True)",
+        f"--do_mlm {WITH_MASK} --loss=infonce(learned(0.05),bidirectional=True)",
         "--loss=dclw(0.05) --log_similarity",
         "--supervised --loss=infonce(0.05,hard_negative_weight=0.5)",
     ],
 )
 def test_a_step_reads_no_device(more, tiny_run, tmp_path):
     assert take_step(meta_run(tiny_run, tmp_path, *more.split())).device == META
-
-
-def test_alignment_adaptive_temperature_reads_the_device(tiny_run, tmp_path):
-    """MACL's check that its temperature is positive; the one exception."""
-    with pytest.raises(RuntimeError, match="meta"):
-        take_step(meta_run(tiny_run, tmp_path, "--preset=sts-macl"))

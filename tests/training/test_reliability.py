@@ -1,28 +1,27 @@
 """Runs that are killed, stopped, left by their launcher, or out of disk space."""
 
-import contextlib
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from accelerate import Accelerator
-from processes import finish, free_port, run_main, start, wait_for
-from trainer_cases import interrupt, logged, outcome
+from processes import finish, run_main, start, wait_for
+from trainer_cases import interrupt, outcome
 
 from dystress_text.programs.train import main
 from dystress_text.training.accelerator import StopSignals
 from dystress_text.training.run_folder import checkpoint_folders
+from dystress_text.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS, RUNS, STEPS = int(os.environ.get("DYSTRESS_KILLS", "6")), 2, 24
+KILLS = int(os.environ.get("DYSTRESS_KILLS", "6"))
+RUNS = 2
+STEPS = 24
 
 
 def with_output(flags, folder, *more):
@@ -36,7 +35,8 @@ def test_killed_runs_end_as_an_uninterrupted_one(flags, tmp_path):
     """Kill at random moments after a new checkpoint."""
     errors = tmp_path / "errors"
     assert finish(start(with_output(flags, tmp_path / "whole"), errors)) == 0, errors.read_text()
-    expected, chance = outcome(tmp_path / "whole"), random.Random(7)
+    expected = outcome(tmp_path / "whole")
+    chance = random.Random(7)
     for number in range(RUNS):
         out = tmp_path / f"killed-{number}"
         arguments = with_output(flags, out, "--resume_from_checkpoint=auto")
@@ -54,19 +54,22 @@ def test_killed_runs_end_as_an_uninterrupted_one(flags, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signal_saves_a_checkpoint(number, code, flags, tmp_path):
-    out, errors = tmp_path / "out", tmp_path / "errors"
-    steps = ("--save_steps=0", "--eval_steps=7")
-    arguments = with_output(flags, out, *steps)
-    process = start(arguments, errors)
-    wait_for(lambda: logged(out) >= 3, process)
-    os.kill(process.pid, number)
-    assert finish(process) == code, errors.read_text()
-    assert "--resume_from_checkpoint" in errors.read_text().splitlines()[-1]
-    assert len(checkpoint_folders(out)) == 1
-    assert finish(start([*arguments, "--resume_from_checkpoint"], errors)) == 0
-    assert finish(start(with_output(flags, tmp_path / "whole", *steps), errors)) == 0
-    assert outcome(out) == outcome(tmp_path / "whole")
+def test_signal_saves_a_checkpoint(number, code, flags, tmp_path, monkeypatch):
+    arguments = [*flags, "--eval_steps=4"]
+    step = Trainer._step
+
+    def signalled(self, batches):
+        step(self, batches)
+        if self.state.step == 2:
+            signal.raise_signal(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", signalled)
+        assert main(arguments) == code
+    assert [folder.name for folder in checkpoint_folders(tmp_path / "out")] == ["checkpoint-3"]
+    assert main([*arguments, "--resume_from_checkpoint"]) == 0
+    assert main([*arguments, f"--output_dir={tmp_path / 'whole'}"]) == 0
+    assert outcome(tmp_path / "out") == outcome(tmp_path / "whole")
 
 
 def wait_for_signals(ready, errors):
@@ -78,7 +81,8 @@ def wait_for_signals(ready, errors):
 
 
 def test_second_ctrl_c_ends_at_once(tmp_path):
-    ready, errors = tmp_path / "ready", tmp_path / "errors"
+    ready = tmp_path / "ready"
+    errors = tmp_path / "errors"
     process = start(str(ready), errors, wait_for_signals)
     wait_for(ready.exists, process)
     os.kill(process.pid, signal.SIGINT)
@@ -92,44 +96,6 @@ def test_second_ctrl_c_ends_at_once(tmp_path):
     assert finish(process, 5) == 130
 
 
-@contextlib.contextmanager
-def launched(arguments):
-    """Start torchrun with two processes; end all that it started."""
-    launcher = ["torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
-    launcher += ["--monitor-interval=300", str(ROOT / "dystress_text" / "train.py")]
-    process = subprocess.Popen(
-        [sys.executable, "-m", *launcher, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-@pytest.mark.slow(20)
-def test_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
-    steps = ["--max_steps=100000", "--save_steps=0", "--eval_steps=0", "--logging_steps=1"]
-    with launched(with_output(flags, tmp_path / "out", *steps)) as process:
-        wait_for(lambda: logged(tmp_path / "out") >= 2)
-        children = psutil.Process(process.pid).children(recursive=True)
-        workers = [child for child in children if "RANK" in child.environ()]
-        workers.sort(key=lambda child: child.environ()["RANK"])
-        workers[1].kill()
-        # it ends by itself: the launcher looks every five minutes
-        wait_for(lambda: workers[0].status() == psutil.STATUS_ZOMBIE)
-        process.kill()
-        printed = process.stdout.read()
-    assert "another process of this run" in printed
-    assert "Traceback" not in printed
-
-
 def run_limited(arguments, errors):
     """Run the program in a new process where no file may be larger than 60,000 bytes."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -138,7 +104,8 @@ def run_limited(arguments, errors):
 
 
 def test_full_disk_leaves_the_last_checkpoint(flags, tmp_path):
-    out, errors = tmp_path / "out", tmp_path / "errors"
+    out = tmp_path / "out"
+    errors = tmp_path / "errors"
     assert main(with_output(flags, out, "--max_steps=6")) == 0
     interrupt(out)
     shutil.rmtree(out / "checkpoint-4")

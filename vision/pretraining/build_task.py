@@ -75,7 +75,6 @@ def task_of(
         "one_pass": vision.one_pass,
         "online": online,
         "card": f"Pre-trained on {views.images.name} with {settings.loss}.",
-        "batch_size": settings.training.train_batch_size // accelerator.num_processes,
     }
     if not isinstance(objective, WITH_FOLLOWER):
         return PretrainTask(**common)

@@ -18,14 +18,11 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from dystress_text.errors import TrainingError, reason_of
 from dystress_text.losses.objectives import ContrastiveLoss, Objective
 from dystress_text.losses.vectors import at_least_fp32
 from dystress_text.training.batches import Batch, Embeddings
-from dystress_text.training.task import PROBE
-from vision.data.augment import evaluation_transform
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.negative_free import PROTOTYPES
@@ -45,7 +42,6 @@ class PretrainTask:
     one_pass: bool = False
     online: OnlineKnn | None = None  # metrics of the encoder while it trains
     card: str = "Pre-trained."  # text for the saved folder's card
-    batch_size: int = PROBE  # of a process
 
     def __post_init__(self) -> None:
         self.model: nn.Module = self.encoder  # what the optimiser trains; a subclass adds a head
@@ -80,27 +76,6 @@ class PretrainTask:
             advice = "the embeddings cannot be whitened; lower --learning_rate"
             raise TrainingError(f"{advice} ({reason_of(error)})") from error
         return loss
-
-    @torch.no_grad()
-    def probe(self) -> Tensor:
-        given = self.encoder.input
-        images = self.views.images
-        count = min(PROBE, len(images))
-        size = min(max(2, self.batch_size), count)
-        rows = np.linspace(0, len(images) - 1, count).astype(np.int64)
-        encoder = copy.deepcopy(self.encoder).eval()
-        for module in encoder.modules():
-            if isinstance(module, _BatchNorm):
-                # a batch's own statistics: the gathered ones lag at first
-                module.running_mean = None
-                module.running_var = None
-        device = next(encoder.parameters()).device
-        features = []
-        for some in np.split(rows[: count - count % size], count // size):
-            pixels = images.batch(some).to(device)
-            inputs = evaluation_transform(pixels, given.image_size, given.mean, given.std)
-            features.append(encoder.features(inputs))
-        return torch.cat(features)
 
     def evaluate(self) -> Mapping[str, float]:
         return {} if self.online is None else self.online(self.encoder)
