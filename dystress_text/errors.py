@@ -6,6 +6,19 @@ import difflib
 import re
 from collections.abc import Iterable
 
+# options of 0.2 and of other programs, and their names here
+OTHER_NAMES = {
+    "batch_size": "train_batch_size",
+    "beside": "hybrid",
+    "epochs": "num_train_epochs",
+    "fp16": "mixed_precision",
+    "lr": "learning_rate",
+    "max_length": "max_seq_length",
+    "model": "model_name_or_path",
+    "output": "output_dir",
+    "temperature": "temp",
+}
+
 
 class UserError(Exception):
     """An error that the user can fix; the message is one line."""
@@ -47,6 +60,9 @@ def reason_of(error: BaseException) -> str:
 def meant(word: str, known: Iterable[str]) -> str:
     """Return the known name that is nearest to ``word``, as part of a message; "" without one."""
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
+    other = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower(), "").replace("_", "")
+    if other in plain:
+        return f" (here it is {plain[other]})"
     near = difflib.get_close_matches(re.sub(r"[\W_]", "", word).lower(), plain, 1)
     return f" (did you mean {plain[near[0]]}?)" if near else ""
 

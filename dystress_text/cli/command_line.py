@@ -110,6 +110,10 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
         dashes = "--" if isinstance(error, ParameterError) else ""
         message = f"error: {dashes}{one_line(str(error))}"
         code = 2
+    except BrokenPipeError:  # ``| head``
+        message = "stopped: its output was closed"
+        code = 128 + signal.SIGPIPE
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else flushing at exit fails again
     except OSError as error:  # such as a folder that may not be written
         if error.filename is None:
             raise  # not about a file of the user
