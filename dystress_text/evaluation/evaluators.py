@@ -6,7 +6,6 @@ those of a run without evaluation.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import time
@@ -37,6 +36,7 @@ from dystress_text.evaluation.readers import (
     Labelled,
     StsPairs,
     check_distinct,
+    checksum_of,
     read_scored_pairs,
 )
 from dystress_text.evaluation.retrieval import Collection, read_collections
@@ -46,14 +46,12 @@ from dystress_text.models.embedder import encode, without_normalization
 
 AVERAGE = "avg_spearman"
 TRANSFER_AVERAGE = "avg_transfer_dev"
-STSB_DEV = "sts_b_dev_spearman"
 # of metrics of scored pairs, with their formats in the table at the end of a run
 KINDS = {"spearman": ("8", ".2f"), "alignment": ("9", ".4f"), "uniformity": ("10", ".4f")}
-_OTHER_NAMES = {  # of metrics: short ones and SimCSE's
-    "avg": AVERAGE,
+_SIMCSE_NAMES = {  # of metrics
     "avg_sts": AVERAGE,
     "avg_transfer": TRANSFER_AVERAGE,
-    "stsb_spearman": STSB_DEV,
+    "stsb_spearman": "sts_b_dev_spearman",
     "sickr_spearman": "sick_r_dev_spearman",
 }
 
@@ -125,7 +123,7 @@ class TransferEvaluator(Evaluator):
 
         bare = without_normalization(model)
         metrics = {
-            name: dev_accuracy(task, splits, lambda texts: encode(bare, texts).cpu())
+            name: dev_accuracy(task.classes, splits, lambda texts: encode(bare, texts).cpu())
             for name, (task, splits) in self.tasks.items()
         }
         if len(metrics) > 1:
@@ -228,8 +226,8 @@ class EvaluatorList(Evaluator):
         """Return the metric that selects the best model; None without evaluation.
 
         Args:
-            name: a metric, ``avg`` for the mean over all sets of scored pairs, or one of SimCSE's
-                names, with or without ``eval_``; None for the first metric.
+            name: a metric, or one of SimCSE's names, with or without ``eval_``; None for the first
+                metric.
 
         Raises:
             ParameterError: no evaluator has the metric.
@@ -237,26 +235,21 @@ class EvaluatorList(Evaluator):
         known = _metrics_of(self.evaluators)  # some evaluators name theirs at their first call
         if name is None:
             return next(iter(known), None)
-        scored = [pairs.metric("spearman") for pairs in self.pairs]
-        if len(scored) > 1:
+        if len(self.pairs) > 1:
             known.append(AVERAGE)
         plain = name.removeprefix("eval_")  # transformers accepts metrics with and without it
-        meant = _OTHER_NAMES.get(plain, plain)
-        for candidate in (name, meant, plain.lower(), f"{plain.lower()}_dev_accuracy"):
+        meant = _SIMCSE_NAMES.get(plain, plain)
+        for candidate in (name, meant):
             if candidate in known:
                 return candidate
-        if scored and meant in (AVERAGE, STSB_DEV):
-            return scored[0]
         reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
         raise ParameterError("metric_for_best_model", f"no {name!r}; {reason}")
 
     def digest(self) -> str:
-        """Return a checksum of the user's own data."""
-        content: list[Any] = [
-            (pairs.slug, pairs.first, pairs.second, pairs.scores.tolist()) for pairs in self.pairs
-        ]
-        content += [collection.metadata["sha256"] for collection in self.collections]
-        return hashlib.sha256(repr(content).encode()).hexdigest()
+        """Return a checksum of the scored pairs and collections."""
+        content = [(pairs.slug, pairs.checksum) for pairs in self.pairs]
+        content += [(each.slug, str(each.metadata["sha256"])) for each in self.collections]
+        return checksum_of(content)
 
 
 def _metrics_of(evaluators: Sequence[SentenceEvaluator]) -> list[str]:
@@ -343,29 +336,21 @@ def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, flo
 
 
 def further_lines(
-    evaluators: EvaluatorList,
+    shown: StsPairs | None,
     untrained: Mapping[str, float],
     trained: Mapping[str, float],
     lexical: Mapping[str, float],
-    pooler: str,
 ) -> list[str]:
-    """Return the lines of the table at the end of a run below the first set of scored pairs."""
-    shown = set()
-    for pairs in evaluators.pairs:
-        shown |= {pairs.metric(kind) for kind in KINDS}
+    """Return a line for each figure but those of the set that the table above shows."""
     lines = []
-    for pairs in evaluators.pairs[1:]:
-        if pairs.metric("spearman") in untrained:
-            lines.append(sts_line(f"{pairs.name}, untrained", pooler, pairs, untrained))
-        lines.append(sts_line(pairs.name, pooler, pairs, trained))
-        lines += lexical_line(pairs, lexical)
-    for name in trained:
-        if name in shown:
+    for name, figure in trained.items():
+        if shown is not None and name in map(shown.metric, KINDS):
             continue
-        line = f"{name:41} {trained[name]:8.2f}"
-        for title, figures in (("untrained", untrained), ("lexical", lexical)):
-            if name in figures:
-                line += f"   {title} {figures[name]:.2f}"
+        line = f"{name:41} {figure:8.2f}"
+        if name in untrained:
+            line += f"   untrained {untrained[name]:.2f}"
+        if name in lexical:
+            line += f"   lexical {lexical[name]:.2f}"
         lines.append(line)
     return lines
 

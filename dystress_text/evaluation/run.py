@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from sentence_transformers import SentenceTransformer
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
-    STS_SETS,
     SUITES,
     Row,
     StsTask,
@@ -29,18 +28,21 @@ from dystress_text.evaluation.catalogue import (
 )
 from dystress_text.evaluation.embedder import TextEncoder, load_model, prepare
 from dystress_text.evaluation.lexical import LEXICAL, TITLE, LexicalBaseline
-from dystress_text.evaluation.readers import StsPairs, check_distinct, read_scored_pairs
-from dystress_text.evaluation.results import GEOMETRY, Result, append, open_results, result_file
+from dystress_text.evaluation.readers import (
+    check_distinct,
+    checksum_of,
+    joined,
+    read_scored_pairs,
+)
+from dystress_text.evaluation.results import Result, append, open_results, result_file
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
-from dystress_text.evaluation.sts import evaluate_pairs, evaluate_sts_task, score_vectors
+from dystress_text.evaluation.sts import evaluate_pairs
 from dystress_text.evaluation.transfer import evaluate_transfer
-from dystress_text.io.atomic import sha256_of
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
 
-Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
 Encoder = TextEncoder | LexicalBaseline
 Entry = dict[str, Any]  # figures and details of one measurement
 
@@ -89,16 +91,16 @@ class ModelEvaluation:
                 self.missing.append(each.task)
                 _progress(f"{self.model}: {each.task} left out: {error}")
                 continue
-            entry["seconds"] = round(time.perf_counter() - start, 2)
-            result = Result.of_entry(entry, each.group, each.task, metadata)
+            seconds = round(time.perf_counter() - start, 2)
+            result = Result.of_entry({**entry, "seconds": seconds}, each.group, each.task, metadata)
             if each in baseline:
                 result = replace(result, lexical=baseline[each].figures)
             if self.file is not None:
                 append(self.file, result)
             results[each] = result
             self.figures.update(result.columns)
-            shown = [f"{column} {_cell(x, column)}" for column, x in result.columns.items()]
-            _progress(f"{self.model}: {', '.join(shown)} ({entry['seconds']:.1f} s)")
+            shown = [f"{column} {figure:.2f}" for column, figure in result.columns.items()]
+            _progress(f"{self.model}: {', '.join(shown)} ({seconds:.1f} s)")
         return results
 
     def ending(self) -> str:
@@ -112,58 +114,55 @@ class ModelEvaluation:
 
 
 def run(
-    settings: SentEvalSettings,
-    published: Published | None = None,
-    model: SentenceTransformer | None = None,
-    own_data: Sequence[StsPairs | Collection] = (),
+    settings: SentEvalSettings, model: SentenceTransformer | None = None
 ) -> list[ModelEvaluation]:
     """Evaluate models and print the tables.
 
     Args:
         settings: names of models to load, and what they are measured on.
-        published: the rows for ``compare``.
         model: a model in memory, called ``model``.
-        own_data: data in memory.
 
     Returns:
         One evaluation for each model; the lexical baseline's is the last.
     """
-    measures = list(_measures_of_suite(settings))
-    measures += _measures_of_own_data(settings, own_data)
-    poolers = {name: _pooler_of(settings, name) for name in settings.model if name != LEXICAL}
-    loaders: dict[str, Callable[[], tuple[TextEncoder, dict[str, Any]]]] = {
-        name: partial(load_model, name, pooler, settings.dtype) for name, pooler in poolers.items()
-    }
-    files = {name: settings.output or result_file(Path(name)) for name in poolers}
+    measures = [*_measures_of_suite(settings), *_measures_of_own_data(settings)]
+    names = [name for name in settings.model if name != LEXICAL]
+    loaders = {name: partial(load_model, name, _pooler_of(settings, name)) for name in names}
+    evaluations = [
+        ModelEvaluation(name, settings.output or result_file(Path(name))) for name in names
+    ]
     if model is not None:
-        loaders["model"] = partial(prepare, model, "model", None, settings.dtype)
-        files["model"] = settings.output
-    for file in {settings.output, *files.values()}:
+        loaders["model"] = partial(prepare, model, "model")
+        evaluations.append(ModelEvaluation("model", settings.output))
+    lexical = ModelEvaluation(LEXICAL, settings.output if LEXICAL in settings.model else None)
+    for file in {each.file for each in (*evaluations, lexical)}:
         if file is not None:
             open_results(file)
-    is_asked = LEXICAL in settings.model
-    lexical = ModelEvaluation(LEXICAL, settings.output if is_asked else None)
-    possible = [each for each in measures if each.has_baseline]
-    common = {"dtype": settings.dtype, "mode": settings.mode}
 
-    @cache
-    def baseline() -> dict[Measure, Result]:
-        if possible:
-            print(f"{LEXICAL}: {TITLE}")
-        return lexical.measure(possible, LexicalBaseline(), {"model": LEXICAL, **common}, {})
-
-    evaluations = []
-    for name, load in loaders.items():
-        encoder, metadata = load()  # before the baseline, so that a wrong name fails at once
-        evaluations.append(ModelEvaluation(name, files[name]))
-        evaluations[-1].measure(measures, encoder, {**metadata, **common}, baseline())
-    baseline()
-    evaluations.append(lexical)
-    _print_tables(evaluations, measures, published if settings.compare else None)
+    baseline: dict[Measure, Result] | None = None
     for each in evaluations:
-        if each is not lexical or is_asked:
+        # before the baseline is measured, so that a wrong name fails at once
+        encoder, metadata = loaders[each.model]()
+        if baseline is None:
+            baseline = _measure_baseline(lexical, measures, settings.mode)
+        each.measure(measures, encoder, {**metadata, "mode": settings.mode}, baseline)
+    if baseline is None:
+        _measure_baseline(lexical, measures, settings.mode)
+    evaluations.append(lexical)
+    _print_tables(evaluations, measures)
+    for each in evaluations:
+        if each is not lexical or LEXICAL in settings.model:
             print(each.ending(), flush=True)
     return evaluations
+
+
+def _measure_baseline(
+    lexical: ModelEvaluation, measures: Iterable[Measure], mode: str
+) -> dict[Measure, Result]:
+    possible = [each for each in measures if each.has_baseline]
+    if possible:
+        print(f"{LEXICAL}: {TITLE}")
+    return lexical.measure(possible, LexicalBaseline(), {"model": LEXICAL, "mode": mode}, {})
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
@@ -178,74 +177,62 @@ def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
 # ---- what is measured
 
 
-def _measures_of_own_data(
-    settings: SentEvalSettings, in_memory: Sequence[StsPairs | Collection]
-) -> Iterator[Measure]:
-    """Yield the user's own data, from files and from memory."""
-    data = [
-        *(read_scored_pairs(file, "pairs") for file in settings.pairs or []),
-        *read_collections("retrieval", settings.retrieval or []),
-        *in_memory,
-    ]
-    check_distinct("pairs", [each.name for each in data if isinstance(each, StsPairs)])
-    for each in data:
-        if isinstance(each, StsPairs):
-            yield Measure("pairs", each.name, partial(evaluate_pairs, each), (each.name,))
-            continue
-        _progress(each.summary())
-        columns = tuple(f"{each.name} {metric}" for metric in each.metrics)
-        yield Measure("retrieval", each.name, partial(_evaluate_collection, each), columns)
+def _measures_of_own_data(settings: SentEvalSettings) -> Iterator[Measure]:
+    """Yield the user's scored pairs and collections."""
+    sets = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
+    check_distinct("pairs", [pairs.name for pairs in sets])
+    for pairs in sets:
+        yield Measure("pairs", pairs.name, partial(evaluate_pairs, pairs), (pairs.name,))
+    for collection in read_collections("retrieval", settings.retrieval or []):
+        _progress(collection.summary())
+        columns = tuple(f"{collection.name} {metric}" for metric in collection.metrics)
+        evaluate = partial(_evaluate_collection, collection)
+        yield Measure("retrieval", collection.name, evaluate, columns)
 
 
 def _measures_of_suite(settings: SentEvalSettings) -> Iterator[Measure]:
     """Yield the tasks that the settings name."""
-    suite = settings.suite
-    folder = suite_folder(suite, settings.data_dir)
-    tasks = choose(suite, settings.tasks or [])
-    if tasks and not folder.is_dir():
+    folder = suite_folder(settings.suite, settings.data_dir)
+    tasks = choose(settings.suite, settings.tasks or [])
+    if not tasks:
+        return
+    if not folder.is_dir():
         ways = "run dystress prepare senteval, or use --suite mini, which needs no data"
         raise ParameterError("data_dir", f"no data of SentEval in {str(folder)!r}: {ways}")
     variant = variant_of(folder)
-    if variant is not None and tasks:
+    if variant is not None:
         print(f"not SentEval's published data but a variant: {variant}")
     for kind, several in tasks.items():
         for task in several:
-            evaluate = partial(evaluate_task, task, folder, mode=settings.mode)
-            is_sts = isinstance(task, StsTask)
-            yield Measure(f"{suite}/{kind}", task.name, evaluate, (task.name,), is_sts)
-    dev = STS_SETS["mini_sts" if suite == "mini" else "stsb_dev"]
-    if "sts" in tasks and settings.geometry != "none" and (folder / dev.files[0]).is_file():
-        columns = tuple(f"{dev.title} {name}" for name in GEOMETRY)
-        evaluate = partial(_evaluate_geometry, dev, folder)
-        yield Measure(f"{suite}/geometry", dev.title, evaluate, columns, False)
+            evaluate = partial(evaluate_task, task, folder, settings.mode)
+            group = f"{settings.suite}/{kind}"
+            yield Measure(group, task.name, evaluate, (task.name,), isinstance(task, StsTask))
 
 
-def evaluate_task(task: Task, folder: Path, encoder: Encoder, mode: str = "test") -> Entry:
+def evaluate_task(task: Task, folder: Path, mode: str, encoder: Encoder) -> Entry:
     """Evaluate an encoder on a task.
 
     Args:
         task: of the catalogue.
         folder: SentEval's ``downstream`` folder.
-        encoder: a model; for STS tasks also the lexical baseline.
         mode: ``test`` or ``fast``, for transfer tasks.
+        encoder: a model; for STS tasks also the lexical baseline.
 
     Returns:
-        Figures (x 100) and details, with the checksums of the files.
+        Figures (x 100), the numbers of pairs or texts, and the checksum of the data.
     """
     if isinstance(task, StsTask):
-        scores = evaluate_sts_task(task, folder, encoder)
+        entry = evaluate_pairs(joined(task.read(folder).values(), task.title), encoder)
     else:
         assert isinstance(encoder, TextEncoder)
-        scores = evaluate_transfer(task, folder, encoder, mode)
-    data = {"data": str(folder), "data_variant": variant_of(folder)}
-    return {**scores, **data, "sha256": _checksums(task, folder)}
-
-
-def _evaluate_geometry(task: StsTask, folder: Path, encoder: TextEncoder) -> Entry:
-    pairs = task.pairs(folder)
-    sentences = pairs.sentences
-    measured = asdict(score_vectors(pairs, encoder(sentences)))
-    return {**measured, "sentences": len(sentences), "sha256": _checksums(task, folder)}
+        splits = task.read(folder)
+        content = [(name, each.columns, each.labels.tolist()) for name, each in splits.items()]
+        entry = {
+            **evaluate_transfer(task.classes, splits, encoder, mode),
+            "texts": {name: len(each) for name, each in splits.items()},
+            "sha256": checksum_of(content),
+        }
+    return {**entry, "data_variant": variant_of(folder)}
 
 
 def _evaluate_collection(collection: Collection, encoder: Encoder) -> Entry:
@@ -253,54 +240,43 @@ def _evaluate_collection(collection: Collection, encoder: Encoder) -> Entry:
     return {**figures, **collection.metadata}
 
 
-def _checksums(task: Task, folder: Path) -> dict[str, str]:
-    return {name: sha256_of(folder / name) for name in task.files}
-
-
 # ---- what is printed
 
 
-def _print_tables(
-    evaluations: Sequence[ModelEvaluation],
-    measures: Sequence[Measure],
-    published: Published | None,
-) -> None:
-    """Print a table for each group: models, the lexical baseline, published rows."""
+def _print_tables(evaluations: Sequence[ModelEvaluation], measures: Sequence[Measure]) -> None:
+    """Print a table for each group: the models and the lexical baseline."""
     columns: dict[str, list[str]] = {}
     for measure in measures:
         columns.setdefault(measure.group, []).extend(measure.columns)
     for group, names in columns.items():
         suite, _, kind = group.partition("/")
-        rows = [(each.model, each.figures) for each in evaluations]
-        if not set(names) & set(evaluations[-1].figures):  # not measured on the lexical baseline
-            rows.pop()
-        if suite == "senteval" and published:
-            rows += published.get(kind, {}).items()
         mean = None
         if kind in SUITES.get(suite, {}):
             mean = "avg" if len(names) == len(SUITES[suite][kind]) else f"avg of {len(names)}"
+        rows = [(each.model, each.figures) for each in evaluations]
+        if not set(names) & set(evaluations[-1].figures):  # not measured on the lexical baseline
+            rows.pop()
         if rows:
             print(f"\n{_table(rows, names, mean)}", flush=True)
 
 
 def _table(rows: Iterable[tuple[str, Row]], columns: Sequence[str], mean: str | None) -> str:
     """Return a table of rows, with averages if ``mean`` names them."""
-    lines = [["", *columns]]
+    header = ["", *columns]
     if mean:
-        lines[0].append(mean)
+        header.append(mean)
+    lines = [header]
     for label, row in rows:
         figures = {column: row.get(column) for column in columns}
-        line = [label, *(_cell(figure, column) for column, figure in figures.items())]
+        line = [label, *(_cell(figure, "missing") for figure in figures.values())]
         if mean:
-            line.append(_cell(average(figures), missing="-"))
+            line.append(_cell(average(figures), "-"))
         lines.append(line)
     return lay_out(lines)
 
 
-def _cell(figure: float | None, column: str = "", missing: str = "missing") -> str:
-    if figure is None:
-        return missing
-    return f"{figure:.4f}" if column.endswith(GEOMETRY[1:]) else f"{figure:.2f}"
+def _cell(figure: float | None, missing: str) -> str:
+    return missing if figure is None else f"{figure:.2f}"
 
 
 def _progress(line: str) -> None:

@@ -16,9 +16,7 @@ from dystress_text.evaluation.catalogue import (
     choose,
 )
 from dystress_text.evaluation.lexical import LEXICAL
-from dystress_text.io.paths import model_name, refuse_folder
-
-_OLD_NAME = "words"  # the lexical baseline in 0.2
+from dystress_text.io.paths import model_name
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,7 @@ class SentEvalSettings:
     )
     tasks: list[str] | None = option(
         None,
-        "sts, transfer, all, or names of tasks, ours or SentEval's; default all, none with "
-        "--pairs or --retrieval",
+        "sts, transfer, all, or names of tasks; default all, none with --pairs or --retrieval",
     )
     pairs: list[str] | None = option(
         None,
@@ -107,11 +104,6 @@ class SentEvalSettings:
     data_dir: str | None = option(
         None, "folder of prepared data; default: that of dystress prepare"
     )
-    dtype: str = option("fp32", "precision of the encoder's forward pass", choices=("fp32", "bf16"))
-    compare: bool = option(False, "add the rows of the published tables (BERT-base)")
-    geometry: str = option(
-        "dev", "alignment and uniformity on STS-B's dev split", choices=("dev", "none")
-    )
     output: Path | None = option(
         None,
         "file to append results to; default results.jsonl in a run's folder, else none",
@@ -124,15 +116,9 @@ class SentEvalSettings:
             object.__setattr__(self, "tasks", [] if self.retrieval or self.pairs else ["all"])
         chosen = choose(self.suite, self.tasks or [])
         object.__setattr__(self, "model", [model_name(model) for model in self.model])
-        for model in self.model:
-            refuse_folder("model", model, {LEXICAL: "the lexical baseline"})
-            if model == _OLD_NAME and not Path(model).is_dir():
-                raise ParameterError("model", f"{model!r} of 0.2 is {LEXICAL!r}")
-        if self.model == [LEXICAL] and self.pooler_type:
-            raise ParameterError("pooler_type", "the lexical baseline has no pooler")
-        if self.model == [LEXICAL] and "sts" not in chosen and not (self.retrieval or self.pairs):
-            raise ParameterError(
-                "tasks", "the lexical baseline applies to sts and search, not to transfer tasks"
-            )
+        applies = "sts" in chosen or self.retrieval or self.pairs
+        if self.model == [LEXICAL] and not applies:
+            reason = "the lexical baseline applies to sts and search, not to transfer tasks"
+            raise ParameterError("tasks", reason)
         if self.output is not None and self.output.suffix != ".jsonl":
             raise ParameterError("output", f"{self.output} does not end in .jsonl")

@@ -130,9 +130,7 @@ def _on_card(result: Result) -> dict[str, EvalResult]:
     name, data_type, config = _data_set(result)
     has_split = result.kind in ("sts", "transfer") and result.task not in _FOLDS
     entries = {}
-    for metric, figure in result.shown.items():
-        if figure is None:
-            continue
+    for metric, figure in result.figures.items():
         is_spearman = metric == "spearman"
         entries[metric] = EvalResult(
             task_type=_TASK_TYPES[result.kind],
