@@ -50,22 +50,20 @@ class _Task(Generic[Part]):
         """All files, as paths in SentEval's ``downstream`` folder."""
         return [file for _, *files in self.parts.values() for file in files]
 
-    def load(self, folder: Path) -> dict[str, Part]:
-        """Read the parts from a ``downstream`` folder, whatever their lengths."""
-        loaded = {}
-        for part, (_, *files) in self.parts.items():
-            loaded[part] = self.reader(*(folder / file for file in files))
-        return loaded
-
-    def read(self, folder: Path) -> dict[str, Part]:
+    def read(self, folder: Path, counted: bool = True) -> dict[str, Part]:
         """Read the parts from a ``downstream`` folder.
+
+        Args:
+            folder: with the files.
+            counted: refuse parts of other lengths than the published ones.
 
         Raises:
             DataError: a file is missing, damaged or of another length.
         """
-        parts = self.load(folder)
+        parts = {}
         for part, (count, *files) in self.parts.items():
-            if len(parts[part]) != count:
+            parts[part] = self.reader(*(folder / file for file in files))
+            if counted and len(parts[part]) != count:
                 found = f"{len(parts[part]):,} rows in {part!r}, {count:,} expected"
                 raise DataError(f"{self.name} has {found}: {folder / files[0]} is damaged")
         return parts
@@ -77,9 +75,9 @@ class StsTask(_Task[StsPairs]):
 
     title: str  # its name while training, which is part of its metrics' names
 
-    def pairs(self, folder: Path) -> StsPairs:
-        """Return the pairs of all subsets as one set."""
-        return joined(self.load(folder).values(), self.title)
+    def pairs(self, folder: Path, counted: bool = True) -> StsPairs:
+        """Return the pairs of all subsets as one set ("all"), as published figures have them."""
+        return joined(self.read(folder, counted).values(), self.title)
 
 
 @dataclass(frozen=True)
@@ -278,7 +276,7 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
         )
         folder = published_file("senteval.tar", _stsb_dev_of, reason)
     try:
-        return task.pairs(folder)
+        return task.pairs(folder, counted=False)
     except DataError as error:
         reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
         raise ParameterError("eval_set", reason) from error

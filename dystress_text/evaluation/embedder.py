@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Dense
+from sentence_transformers.util import semantic_search
 from torch import Tensor, nn
 
 from dystress_text.errors import ParameterError
@@ -31,40 +31,26 @@ from dystress_text.models.poolers import pooling_modules
 from dystress_text.training.accelerator import single_process_device
 
 OWN_POOLER = "pooler"  # the encoder's pooler_output; cls in SimCSE's evaluation.py
-QUERIES_AT_ONCE = 64  # bounds the memory of similarities with all documents
 
 
-@dataclass(frozen=True)
 class TextEncoder:
     """Embed sentences, queries and documents for evaluation.
 
     A final ``Normalize`` is left out: SentEval's classifiers are fitted on embeddings before it,
     and a cosine does not depend on it.
 
-    Attributes:
-        model: without a final ``Normalize``.
+    Args:
+        model: on any device.
         progress: whether to show bars.
     """
 
-    model: SentenceTransformer
-    progress: bool = False
-
-    @classmethod
-    def of(cls, model: SentenceTransformer, progress: bool = False) -> TextEncoder:
-        """Return the encoder of a model, without its final ``Normalize``."""
-        return cls(without_normalization(model), progress)
+    def __init__(self, model: SentenceTransformer, progress: bool = False) -> None:
+        self.model = without_normalization(model)
+        self.progress = progress
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
         """Return embeddings (sentences, dim) in fp32 on the CPU, where classifiers are fitted."""
         return self._encode(sentences).cpu()
-
-    def query(self, queries: Sequence[str]) -> Tensor:
-        """Return embeddings of queries, with the model's prompt for them, on its device."""
-        return self._encode(queries, "query")
-
-    def document(self, documents: Sequence[str]) -> Tensor:
-        """Return embeddings of documents, with the model's prompt for them, on its device."""
-        return self._encode(documents, "document")
 
     def cosines(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
         """Return the cosine of each pair, (pairs,), computed in fp64."""
@@ -82,13 +68,13 @@ class TextEncoder:
             documents: texts.
             most: number of documents.
         """
-        similarity = SimilarityFunction.to_similarity_fn(self.model.similarity_fn_name)
-        targets = self.document(documents)  # (documents, dim)
-        hits = []
-        for batch in torch.split(self.query(queries), QUERIES_AT_ONCE):
-            nearest = similarity(batch, targets).topk(min(most, len(targets)))  # (queries, most)
-            hits += nearest.indices.tolist()
-        return hits
+        found = semantic_search(
+            self._encode(queries, "query"),
+            self._encode(documents, "document"),
+            top_k=most,
+            score_function=SimilarityFunction.to_similarity_fn(self.model.similarity_fn_name),
+        )
+        return [[int(hit["corpus_id"]) for hit in hits] for hits in found]
 
     def _encode(self, texts: Sequence[str], role: Role = "") -> Tensor:
         with readable("the model", "encode with"):
@@ -137,7 +123,7 @@ def prepare(
         "weights": digest.hexdigest(),
         "prompts": prompts,
     }
-    return TextEncoder.of(loaded, progress=True), metadata
+    return TextEncoder(loaded, progress=True), metadata
 
 
 def with_pooler(encoder: PretrainedEncoder, pooler: str) -> SentenceTransformer:

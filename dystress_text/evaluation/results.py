@@ -41,9 +41,9 @@ class Result:
     group: str  # such as senteval/sts and mini/transfer; pairs or retrieval for the user's own
     task: str
     data: str | None  # checksum
-    figures: Mapping[str, float]
+    figures: Mapping[str, float | None]  # None for what is not finite
     # of the lexical baseline on the same data; empty where there is none
-    lexical: Mapping[str, float] = field(default_factory=dict)
+    lexical: Mapping[str, float | None] = field(default_factory=dict)
     variant: str | None = None  # what the data are, where they are not the published ones
     settings: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)  # counts, seconds and so on
@@ -56,7 +56,7 @@ class Result:
         if _FIGURES[self.kind][0] not in self.figures:
             raise ValueError(f"no {_FIGURES[self.kind][0]}")
         for figure in (*self.figures.values(), *self.lexical.values()):
-            if not isinstance(figure, int | float):
+            if not isinstance(figure, int | float | None):
                 raise TypeError("figures are numbers")
 
     @classmethod
@@ -100,7 +100,7 @@ class Result:
         return replace(self, model=LEXICAL, weights=None, figures=self.lexical, lexical={})
 
     @property
-    def columns(self) -> dict[str, float]:
+    def columns(self) -> dict[str, float | None]:
         """The figures by column of a table: the task, in search also the metric."""
         if self.kind == "retrieval":
             return {f"{self.task} {metric}": figure for metric, figure in self.figures.items()}
@@ -143,20 +143,8 @@ def results_in(folder: Path) -> list[Result]:
 
 def read_results(file: Path) -> list[Result]:
     """Return the lines of a result file, oldest first."""
-    return [result_of(values, f"{file}: line {n}") for n, values in read_lines(file)]
-
-
-def result_of(values: Mapping[str, Any], where: str) -> Result:
-    """Return the result that a line holds; errors begin with ``where``."""
     known = {entry.name for entry in fields(Result)}
-    try:
-        return Result(**{name: value for name, value in values.items() if name in known})
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"{where} is not a result: {error}") from error
-
-
-def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file of JSON lines with their line numbers."""
+    results = []
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
@@ -166,11 +154,10 @@ def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{file}: line {number} is not JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise UserError(f"{file}: line {number} is not a JSON object")
-        yield number, values
+            results.append(Result(**{name: values[name] for name in values if name in known}))
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise UserError(f"{file}: line {number} is not a result: {error}") from error
+    return results
 
 
 @contextmanager
@@ -182,3 +169,16 @@ def _locked(file: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise ParameterError("output", f"cannot write {str(file)!r}: {reason}") from error
+
+
+def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """TEMPORARY: until analysis no longer imports it."""
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
+        if line.strip():
+            yield number, json.loads(line)
+
+
+def result_of(values: Mapping[str, Any], where: str) -> Result:
+    """TEMPORARY: until analysis no longer imports it."""
+    known = {entry.name for entry in fields(Result)}
+    return Result(**{name: values[name] for name in values if name in known})

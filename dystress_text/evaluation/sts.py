@@ -7,17 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from dystress_text.errors import DataError
-from dystress_text.evaluation.embedder import TextEncoder
-from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.losses.diagnosis import BINS
 from dystress_text.losses.geometry import alignment, uniformity
@@ -26,16 +21,6 @@ from dystress_text.losses.vectors import positive_similarity, unit_vectors
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 
 RANDOM_PAIRS = 100_000
-
-
-@dataclass(frozen=True)
-class StsResult:
-    """Scores of an encoder on one set of pairs."""
-
-    spearman: float  # rank correlation of cosine and gold score, x 100
-    # of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there are none
-    alignment: float
-    uniformity: float  # of the distinct sentences
 
 
 def spearman(cosines: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
@@ -52,16 +37,23 @@ def spearman(cosines: NDArray[np.floating], scores: NDArray[np.floating]) -> flo
     return 100 * float(stats.spearmanr(rounded, scores).statistic)
 
 
-def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
-    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device."""
+def score_vectors(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
+    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device.
+
+    Returns:
+        ``spearman`` x 100, ``alignment`` of the pairs scored above ``positive_above`` (NaN if there
+        are none), and ``uniformity`` of the distinct sentences.
+    """
     units = unit_vectors(vectors)
     first, second = _vectors_of_pairs(pairs, units)
     positive = np.flatnonzero(pairs.scores > pairs.positive_above)
-    aligned = math.nan
-    if len(positive):
-        aligned = float(alignment(first[positive], second[positive]))
+    aligned = alignment(first[positive], second[positive]) if len(positive) else math.nan
     cosines = positive_similarity(first, second).cpu().numpy()
-    return StsResult(spearman(cosines, pairs.scores), aligned, float(uniformity(units)))
+    return {
+        "spearman": spearman(cosines, pairs.scores),
+        "alignment": float(aligned),
+        "uniformity": float(uniformity(units)),
+    }
 
 
 def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[int]]:
@@ -87,23 +79,6 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
         counts, _ = np.histogram(cosines.cpu().numpy().clip(-1, 1), BINS, (-1, 1))
         histograms[kind] = counts.tolist()
     return histograms
-
-
-def evaluate_pairs(pairs: StsPairs, encoder: TextEncoder | LexicalBaseline) -> dict[str, Any]:
-    """Score an encoder on scored pairs, with cosines in fp64.
-
-    The pairs of an STS task are those of all its subsets together ("all"), as in published tables.
-
-    Returns:
-        ``spearman`` x 100, rounded, the number of pairs and their checksum.
-
-    Raises:
-        DataError: the pairs have the same similarity, or no text has a token for the baseline.
-    """
-    figure = spearman(encoder.cosines(pairs.first, pairs.second), pairs.scores)
-    if math.isnan(figure):
-        raise DataError("all pairs have the same similarity, so there is no rank correlation")
-    return {"spearman": round(figure, 2), "pairs": len(pairs), "sha256": pairs.checksum}
 
 
 def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:

@@ -131,6 +131,8 @@ def _on_card(result: Result) -> dict[str, EvalResult]:
     has_split = result.kind in ("sts", "transfer") and result.task not in _FOLDS
     entries = {}
     for metric, figure in result.figures.items():
+        if figure is None:
+            continue
         is_spearman = metric == "spearman"
         entries[metric] = EvalResult(
             task_type=_TASK_TYPES[result.kind],

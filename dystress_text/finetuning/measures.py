@@ -164,7 +164,7 @@ class RunMeasures:
         if finished.held_out is not None:
             trained.pop(finished.held_out.metric)
         before = record["untrained"].get(self._pooler, {})
-        lines += further_lines(self.shown_set, before, trained, record["lexical"])
+        lines += further_lines(self.evaluation, before, trained, record["lexical"], self._pooler)
         base = record["untrained"].get(BASE, {})
         lines += [f"{BASE}: {name} {base[name]:.2f}" for name in trained if name in base]
         lines += holdout.outcome(finished)
