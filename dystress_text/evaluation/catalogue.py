@@ -77,7 +77,7 @@ class StsTask(_Task[StsPairs]):
 
     def pairs(self, folder: Path, counted: bool = True) -> StsPairs:
         """Return the pairs of all subsets as one set ("all"), as published figures have them."""
-        return joined(self.read(folder, counted).values(), self.title)
+        return joined([*self.read(folder, counted).values()], self.title)
 
 
 @dataclass(frozen=True)

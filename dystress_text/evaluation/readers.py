@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -176,16 +177,12 @@ def scored(rows: Iterable[Row]) -> StsPairs:
     return StsPairs(tuple(firsts), tuple(seconds), np.array(scores))
 
 
-def joined(subsets: Iterable[StsPairs], name: str) -> StsPairs:
+def joined(subsets: Sequence[StsPairs], name: str) -> StsPairs:
     """Return the pairs of all subsets as one set."""
-    first: tuple[str, ...] = ()
-    second: tuple[str, ...] = ()
-    scores = []
-    for pairs in subsets:
-        first += pairs.first
-        second += pairs.second
-        scores.append(pairs.scores)
-    return StsPairs(first, second, np.concatenate(scores), name)
+    first = chain.from_iterable(pairs.first for pairs in subsets)
+    second = chain.from_iterable(pairs.second for pairs in subsets)
+    scores = np.concatenate([pairs.scores for pairs in subsets])
+    return StsPairs(tuple(first), tuple(second), scores, name)
 
 
 def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:

@@ -1,16 +1,13 @@
-"""Scored pairs from the user's tables, against sentence-transformers' evaluator."""
+"""Scored pairs from the user's tables."""
 
 import csv
 import json
 
 import pytest
 from hub_server import hub_server, with_hub
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.readers import read_scored_pairs
-from dystress_text.evaluation.sts import score_vectors
 
 ROWS = [
     ("the cat sat", "the dog ran", 0.5),
@@ -48,21 +45,6 @@ def test_columns_are_found_by_name(files):
         assert pairs.second[1] == "a woman swam"
         assert pairs.scores.tolist() == [row[2] for row in ROWS]
         assert pairs.positive_above == pytest.approx(2)  # the top fifth of -2 to 3
-
-
-def test_score_is_that_of_sentence_transformers(files, tiny_bert):
-    pairs = read_scored_pairs(files[0])
-    model = SentenceTransformer(str(tiny_bert), device="cpu")
-    result = score_vectors(pairs, model.encode(pairs.sentences, convert_to_tensor=True))
-    theirs = EmbeddingSimilarityEvaluator(
-        list(pairs.first), list(pairs.second), pairs.scores.tolist(), main_similarity="cosine"
-    )
-    assert result["spearman"] / 100 == pytest.approx(theirs(model)["spearman_cosine"], abs=1e-6)
-    cosines = []
-    for row in (2, 3):  # scored above 2
-        vectors = model.encode([pairs.first[row], pairs.second[row]])
-        cosines.append(model.similarity(*vectors).item())
-    assert result["alignment"] == pytest.approx(2 - sum(cosines), abs=1e-5)
 
 
 FIRST = "sentence1,sentence2,score\na cat,a dog,1\n"

@@ -14,7 +14,6 @@ from scipy import stats
 from sentence_transformers import SentenceTransformer
 
 import dystress_text as dt
-from dystress_text.errors import UserError
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation.evaluators import TransferEvaluator
 from dystress_text.evaluation.results import read_results, results_in
@@ -153,15 +152,6 @@ def test_only_run_folders_are_written_unasked(tmp_path, file):
     assert main([*arguments, f"--output={file}"]) == 0
     file.unlink()
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-
-
-def test_pairs_need_distinct_names(tmp_path):
-    files = [tmp_path / folder / "pairs.csv" for folder in ("a", "b")]
-    for file in files:
-        file.parent.mkdir()
-        write_pairs(file, [("a cat", "a cat", 5), ("a bird", "no", 0)])
-    with pytest.raises(UserError, match=r"^pairs: .*'pairs'"):
-        dt.evaluate("lexical", pairs=files)
 
 
 def test_equal_similarities_have_no_figure(arguments, tmp_path, file, capsys):
