@@ -1,6 +1,7 @@
 """Search: figures against loops and sentence-transformers, and the files of collections."""
 
 import json
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -26,7 +27,7 @@ def embed(sentences):
     """Return a random vector for each text, (n, 8)."""
     vectors = []
     for sentence in sentences:
-        generator = torch.Generator().manual_seed(hash(sentence) % 2**40)
+        generator = torch.Generator().manual_seed(zlib.crc32(sentence.encode()))
         vectors.append(torch.randn(8, generator=generator))
     return torch.stack(vectors)
 
@@ -58,6 +59,7 @@ def test_figures_equal_a_loop(tmp_path):
             corpus.write(json.dumps({**row, "title": None if i % 2 else "title"}) + "\n")
     with (folder / "qrels" / "test.tsv").open("a") as qrels:
         qrels.write("q0\tq0\t1\n q1 \tlost\t1\nlost\td1\t2\n q1\tq2 \t3\n")
+        qrels.writelines(f"q1\td{i}\t1\n" for i in range(60))
     collection = read_collection(folder)
     assert list(collection.documents.values())[1].startswith("t1\u2028 ")
     assert collection.self_queries == {"q1", "q2"}
