@@ -60,8 +60,8 @@ class TextEncoder:
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
-    ) -> list[list[int]]:
-        """Return the indices of each query's nearest documents, by the model's own similarity.
+    ) -> list[list[tuple[int, float]]]:
+        """Return indices and similarities of each query's nearest documents, nearest first.
 
         Args:
             queries: texts.
@@ -74,7 +74,7 @@ class TextEncoder:
             top_k=most,
             score_function=SimilarityFunction.to_similarity_fn(self.model.similarity_fn_name),
         )
-        return [[int(hit["corpus_id"]) for hit in hits] for hits in found]
+        return [[(int(hit["corpus_id"]), hit["score"]) for hit in hits] for hits in found]
 
     def _encode(self, texts: Sequence[str], role: Role = "") -> Tensor:
         with readable("the model", "encode with"):

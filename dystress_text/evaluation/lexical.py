@@ -60,8 +60,8 @@ class LexicalBaseline:
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
-    ) -> list[list[int]]:
-        """Return the indices of each query's best documents with a common token, by BM25.
+    ) -> list[list[tuple[int, float]]]:
+        """Return indices and BM25 scores of each query's best documents with a common token.
 
         Args:
             queries: texts.
@@ -81,7 +81,7 @@ class LexicalBaseline:
             if query:
                 scores = index.get_scores(query)
             best = np.argsort(-scores, kind="stable")[:most]
-            hits.append([int(i) for i in best if scores[i] > 0])
+            hits.append([(int(i), float(scores[i])) for i in best if scores[i] > 0])
         return hits
 
 

@@ -108,8 +108,8 @@ class Collection:
             list(self.queries.values()), list(self.documents.values()), DEEPEST + 1
         )
         figures = []
-        for query, rows in zip(self.queries, found, strict=True):
-            ranking = [names[row] for row in rows]
+        for query, hits in zip(self.queries, found, strict=True):
+            ranking = [names[index] for index, _ in hits]
             if query in self.self_queries and query in ranking:
                 ranking.remove(query)
             figures.append(_figures(ranking, self.relevant[query]))
