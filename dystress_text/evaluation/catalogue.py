@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from dystress_text.cli.options import check_names
-from dystress_text.errors import DataError, ParameterError, UserError
+from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.readers import (
     Labelled,
     StsPairs,
@@ -42,31 +42,30 @@ class _Task(Generic[Part]):
 
     name: str  # the column of the published tables
     reader: Callable[..., Part]  # reads a part from its files
-    # by subset or split, the number of its pairs or texts, and its files in SentEval's
-    # ``downstream`` folder
+    # by subset or split: the number of its pairs or texts, and its files in SentEval's folder
     parts: Mapping[str, tuple[int, *tuple[str, ...]]]
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """All files."""
-        return tuple(file for _, *files in self.parts.values() for file in files)
+    def files(self) -> list[str]:
+        """All files, as paths in SentEval's ``downstream`` folder."""
+        return [file for _, *files in self.parts.values() for file in files]
 
-    def load(self, folder: Path) -> dict[str, Part]:
-        """Read the parts from a ``downstream`` folder, whatever their lengths."""
-        return {
-            part: self.reader(*(folder / file for file in files))
-            for part, (_, *files) in self.parts.items()
-        }
+    def read(self, folder: Path, counted: bool = True) -> dict[str, Part]:
+        """Read the parts from a ``downstream`` folder.
 
-    def read(self, folder: Path) -> dict[str, Part]:
-        """Read the parts; a DataError says which is missing, damaged or of another length."""
-        parts = self.load(folder)
+        Args:
+            folder: with the files.
+            counted: refuse parts of other lengths than the published ones.
+
+        Raises:
+            DataError: a file is missing, damaged or of another length.
+        """
+        parts = {}
         for part, (count, *files) in self.parts.items():
-            if len(parts[part]) != count:
-                raise DataError(
-                    f"{self.name} has {len(parts[part]):,} rows in {part!r}, {count:,} expected: "
-                    f"{folder / files[0]} or another file of it is damaged"
-                )
+            parts[part] = self.reader(*(folder / file for file in files))
+            if counted and len(parts[part]) != count:
+                found = f"{len(parts[part]):,} rows in {part!r}, {count:,} expected"
+                raise DataError(f"{self.name} has {found}: {folder / files[0]} is damaged")
         return parts
 
 
@@ -76,9 +75,9 @@ class StsTask(_Task[StsPairs]):
 
     title: str  # its name while training, which is part of its metrics' names
 
-    def pairs(self, folder: Path) -> StsPairs:
-        """Return the pairs of all subsets as one set."""
-        return joined(self.load(folder).values(), self.title)
+    def pairs(self, folder: Path, counted: bool = True) -> StsPairs:
+        """Return the pairs of all subsets as one set ("all"), as published figures have them."""
+        return joined([*self.read(folder, counted).values()], self.title)
 
 
 @dataclass(frozen=True)
@@ -98,11 +97,12 @@ Task = StsTask | TransferTask
 # ---- the tables
 
 
-def _year(name: str, subsets: Mapping[str, int]) -> StsTask:
-    place = f"STS/{name}-en-test/STS"
-    parts = {
-        s: (count, f"{place}.input.{s}.txt", f"{place}.gs.{s}.txt") for s, count in subsets.items()
-    }
+def _year(name: str, counts: Mapping[str, int]) -> StsTask:
+    """Return an STS task of a year, from the numbers of pairs of its subsets."""
+    stem = f"STS/{name}-en-test/STS"
+    parts = {}
+    for subset, count in counts.items():
+        parts[subset] = (count, f"{stem}.input.{subset}.txt", f"{stem}.gs.{subset}.txt")
     return StsTask(name, read_sts_subset, parts, name)
 
 
@@ -117,43 +117,52 @@ def _folds(name: str, count: int, positive: str, negative: str) -> TransferTask:
 
 
 _STSB = "STS/STSBenchmark/sts"
-_YEARS = {
-    "STS12": {
-        "MSRpar": 750,
-        "MSRvid": 750,
-        "SMTeuroparl": 459,
-        "surprise.OnWN": 750,
-        "surprise.SMTnews": 399,
-    },
-    "STS13": {"FNWN": 189, "headlines": 750, "OnWN": 561},
-    "STS14": {
-        "deft-forum": 450,
-        "deft-news": 300,
-        "headlines": 750,
-        "images": 750,
-        "OnWN": 750,
-        "tweet-news": 750,
-    },
-    "STS15": {
-        "answers-forums": 375,
-        "answers-students": 750,
-        "belief": 375,
-        "headlines": 750,
-        "images": 750,
-    },
-    "STS16": {
-        "answer-answer": 254,
-        "headlines": 249,
-        "plagiarism": 230,
-        "postediting": 244,
-        "question-question": 209,
-    },
-}
 STS_SETS = {  # by the names that --eval_set knows
     "stsb_dev": _set("STS-B dev", read_sts_benchmark, 1500, str(STSB_DEV), "STS-B dev"),
     "mini_sts": _set("MiniSTS", read_sts_benchmark, 526, "STS/MiniSTS/mini-sts.csv", "mini-STS"),
     "sickr_dev": _set("SICK-R dev", read_sick, 500, "SICK/SICK_trial.txt", "SICK-R dev"),
-    **{name.lower(): _year(name, subsets) for name, subsets in _YEARS.items()},
+    "sts12": _year(
+        "STS12",
+        {
+            "MSRpar": 750,
+            "MSRvid": 750,
+            "SMTeuroparl": 459,
+            "surprise.OnWN": 750,
+            "surprise.SMTnews": 399,
+        },
+    ),
+    "sts13": _year("STS13", {"FNWN": 189, "headlines": 750, "OnWN": 561}),
+    "sts14": _year(
+        "STS14",
+        {
+            "deft-forum": 450,
+            "deft-news": 300,
+            "headlines": 750,
+            "images": 750,
+            "OnWN": 750,
+            "tweet-news": 750,
+        },
+    ),
+    "sts15": _year(
+        "STS15",
+        {
+            "answers-forums": 375,
+            "answers-students": 750,
+            "belief": 375,
+            "headlines": 750,
+            "images": 750,
+        },
+    ),
+    "sts16": _year(
+        "STS16",
+        {
+            "answer-answer": 254,
+            "headlines": 249,
+            "plagiarism": 230,
+            "postediting": 244,
+            "question-question": 209,
+        },
+    ),
     "stsb_test": _set("STS-B", read_sts_benchmark, 1379, f"{_STSB}-test.csv", "STS-B test"),
     "sickr_test": _set("SICK-R", read_sick, 4927, "SICK/SICK_test_annotated.txt", "SICK-R test"),
 }
@@ -214,7 +223,6 @@ SUITES: dict[str, dict[str, tuple[Task, ...]]] = {
     "senteval": {"sts": STS_TASKS, "transfer": TRANSFER_TASKS},
     "mini": {"sts": (STS_SETS["mini_sts"],), "transfer": MINI_TRANSFER_TASKS},
 }
-_SENTEVAL_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}
 GROUPS = {"sts": "STS, Spearman x 100", "transfer": "Transfer, accuracy x 100"}
 TASKS = {group: tuple(task.name for task in tasks) for group, tasks in SUITES["senteval"].items()}
 
@@ -222,9 +230,7 @@ TASKS = {group: tuple(task.name for task in tasks) for group, tasks in SUITES["s
 def average(row: Mapping[str, float | None]) -> float | None:
     """Return the mean of rounded figures, as in the published tables; None if one is missing."""
     figures = [figure for figure in row.values() if figure is not None]
-    if not figures or len(figures) < len(row):
-        return None
-    return round(sum(figures) / len(figures), 2)
+    return round(sum(figures) / len(row), 2) if row and len(figures) == len(row) else None
 
 
 # ---- folders and selection
@@ -240,17 +246,17 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
 
     Args:
         suite: a key of :data:`SUITES`.
-        names: tasks, also by SentEval's names, and groups (``sts``, ``transfer``, ``all``).
+        names: tasks, and groups (``sts``, ``transfer``, ``all``).
     """
     groups = SUITES[suite]
     known = ["all", *groups, *(task.name for tasks in groups.values() for task in tasks)]
-    names = [_SENTEVAL_NAMES.get(name, name) for name in names]
     check_names("tasks", names, known)
-    chosen = {
-        group: [task for task in tasks if {"all", group, task.name} & set(names)]
-        for group, tasks in groups.items()
-    }
-    return {group: tasks for group, tasks in chosen.items() if tasks}
+    chosen: dict[str, list[Task]] = {}
+    for group, tasks in groups.items():
+        for task in tasks:
+            if {"all", group, task.name} & set(names):
+                chosen.setdefault(group, []).append(task)
+    return chosen
 
 
 def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
@@ -270,7 +276,7 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
         )
         folder = published_file("senteval.tar", _stsb_dev_of, reason)
     try:
-        return task.pairs(folder)
+        return task.pairs(folder, counted=False)
     except DataError as error:
         reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
         raise ParameterError("eval_set", reason) from error
@@ -278,14 +284,11 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
 
 def _stsb_dev_of(archive: str) -> Path:
     """Unpack the STS-B dev file alone from SentEval's archive; return its cache folder."""
-    folder = cache_root() / "stsb"
+    file = cache_root() / "stsb" / STSB_DEV
     with tarfile.open(archive) as tar:
-        for member in tar:
-            if Path(member.name).parts[-3:] != STSB_DEV.parts:
-                continue
-            content = tar.extractfile(member)
-            if content is not None:
-                (folder / STSB_DEV.parent).mkdir(parents=True, exist_ok=True)
-                write_bytes(folder / STSB_DEV, content.read())
-                return folder
-    raise UserError(f"{archive} does not hold {STSB_DEV}")
+        (member,) = (name for name in tar.getnames() if name.endswith(f"/{STSB_DEV}"))
+        content = tar.extractfile(member)
+        assert content is not None
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, content.read())
+    return cache_root() / "stsb"

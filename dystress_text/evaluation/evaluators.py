@@ -1,12 +1,12 @@
-"""Evaluators for training: STS sets, the user's scored pairs, transfer tasks and search.
+"""Evaluators: STS sets, the user's scored pairs, transfer tasks and search.
 
-The main process evaluates, and the random state is restored afterwards: the weights are bit for bit
-those of a run without evaluation.
+Each measures a model while it trains, here or in sentence-transformers' trainer, and any encoder
+for the result lines of ``dystress senteval``. In our training the main process evaluates, and the
+random state is restored afterwards: the weights are bit for bit those of a run without evaluation.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 import time
@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from torch import Tensor
 
@@ -37,23 +36,24 @@ from dystress_text.evaluation.readers import (
     Labelled,
     StsPairs,
     check_distinct,
+    checksum_of,
     read_scored_pairs,
 )
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, spearman
-from dystress_text.models.embedder import encode, without_normalization
+from dystress_text.models.embedder import encode
+
+Encoder = TextEncoder | LexicalBaseline
 
 AVERAGE = "avg_spearman"
 TRANSFER_AVERAGE = "avg_transfer_dev"
-STSB_DEV = "sts_b_dev_spearman"
 # of metrics of scored pairs, with their formats in the table at the end of a run
 KINDS = {"spearman": ("8", ".2f"), "alignment": ("9", ".4f"), "uniformity": ("10", ".4f")}
-_OTHER_NAMES = {  # of metrics: short ones and SimCSE's
-    "avg": AVERAGE,
+_SIMCSE_NAMES = {  # of metrics
     "avg_sts": AVERAGE,
     "avg_transfer": TRANSFER_AVERAGE,
-    "stsb_spearman": STSB_DEV,
+    "stsb_spearman": "sts_b_dev_spearman",
     "sickr_spearman": "sick_r_dev_spearman",
 }
 
@@ -62,75 +62,124 @@ class Evaluator(SentenceEvaluator):
     """Base of this package's evaluators, which also run in sentence-transformers' trainer.
 
     Args:
-        metrics: names of the figures that may select the best model, the primary one first.
+        group: of result lines, such as ``senteval/sts``, ``pairs`` or ``retrieval``.
+        task: the name of the data in result lines and tables.
+        metrics: names of the figures of a model in training, the primary one first.
+        details: of the data, for result lines: ``sha256``, and sizes.
     """
 
-    def __init__(self, metrics: Sequence[str]) -> None:
+    has_baseline = True  # whether the lexical baseline can be measured
+
+    def __init__(
+        self, group: str, task: str, metrics: Sequence[str], details: Mapping[str, Any]
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.group = group
+        self.task = task
         self.metrics = list(metrics)
-        self.primary_metric = next(iter(metrics), None)
+        self.primary_metric = self.metrics[0]
+        self.details = details
 
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
         """Return the finite figures of a model, by metric."""
-        return _finite(self.measure(model))
+        return self._by_metric(self.figures(TextEncoder(model)))
 
-    def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        """Return the figures of a model, by metric."""
+    def figures(self, encoder: Encoder) -> dict[str, float]:
+        """Return the figures of an encoder for result lines.
+
+        Raises:
+            DataError: no text has a token for the lexical baseline.
+        """
         raise NotImplementedError
 
-    def lexical_baseline(self) -> dict[str, float]:
+    def lexical_figures(self) -> dict[str, float]:
         """Return the figures of the lexical baseline; empty if it does not apply."""
+        with suppress(DataError):
+            if self.has_baseline:
+                return self.figures(LexicalBaseline())
         return {}
+
+    def lexical_baseline(self) -> dict[str, float]:
+        """Return the figures of the lexical baseline, by metric."""
+        return self._by_metric(self.lexical_figures())
+
+    def _by_metric(self, figures: Mapping[str, float]) -> dict[str, float]:
+        return _finite(dict(zip(self.metrics, figures.values(), strict=False)))
 
 
 class PairsEvaluator(Evaluator):
-    """Measure Spearman's correlation x 100 of cosine and score, alignment and uniformity.
+    """Measure Spearman's correlation x 100 of cosine and score.
+
+    In training also alignment and uniformity.
 
     Args:
         pairs: scored pairs; their name is part of the metrics' names.
+        group: of result lines.
     """
 
-    def __init__(self, pairs: StsPairs) -> None:
-        super().__init__([pairs.metric("spearman")])
+    def __init__(self, pairs: StsPairs, group: str = "pairs") -> None:
+        details = {"pairs": len(pairs), "sha256": pairs.checksum}
+        super().__init__(group, pairs.name, [pairs.metric("spearman")], details)
         self.pairs = pairs
 
-    def measure(self, model: SentenceTransformer) -> dict[str, float]:
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
         return sts_metrics(self.pairs, encode(model, self.pairs.sentences))
 
-    def lexical_baseline(self) -> dict[str, float]:
-        """Return the figure of TF-IDF."""
-        cosines = LexicalBaseline().cosines(self.pairs.first, self.pairs.second)
-        return _finite({self.metrics[0]: spearman(cosines, self.pairs.scores)})
+    def figures(self, encoder: Encoder) -> dict[str, float]:
+        cosines = encoder.cosines(self.pairs.first, self.pairs.second)
+        return {"spearman": spearman(cosines, self.pairs.scores)}
 
 
 class TransferEvaluator(Evaluator):
-    """Measure dev accuracies x 100 in SentEval's fast mode, such as ``mr_dev_accuracy``.
+    """Measure the accuracy x 100 of SentEval's classifiers.
 
-    Classifiers are scored on the texts that select their l2, as in SimCSE's training; the test
-    texts are not read. Several tasks also have the mean ``avg_transfer_dev``.
+    In training only the dev accuracy, such as ``mr_dev_accuracy``, in SentEval's fast mode:
+    classifiers are scored on the texts that select their l2, as in SimCSE's training, and the test
+    texts are not read.
 
     Args:
-        tasks: each with its texts by split.
+        task: of the catalogue.
+        splits: its texts.
+        group: of result lines.
+        mode: ``test`` or ``fast``, for result lines.
     """
 
-    def __init__(self, tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]) -> None:
-        names = [f"{task.name.lower()}_dev_accuracy" for task, _ in tasks]
-        super().__init__(names if len(names) == 1 else [TRANSFER_AVERAGE, *names])
-        self.tasks = dict(zip(names, tasks, strict=True))
+    has_baseline = False
 
-    def measure(self, model: SentenceTransformer) -> dict[str, float]:
+    def __init__(
+        self,
+        task: TransferTask,
+        splits: Mapping[str, Labelled],
+        group: str = "senteval/transfer",
+        mode: str = "test",
+    ) -> None:
+        content = [(name, each.columns, each.labels.tolist()) for name, each in splits.items()]
+        details = {
+            "texts": {name: len(split) for name, split in splits.items()},
+            "sha256": checksum_of(content),
+        }
+        super().__init__(group, task.name, [f"{task.name.lower()}_dev_accuracy"], details)
+        self.classes = task.classes
+        self.splits = splits
+        self.mode = mode
+
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
         from dystress_text.evaluation.transfer import dev_accuracy  # scikit-learn is slow to import
 
-        bare = without_normalization(model)
-        metrics = {
-            name: dev_accuracy(task, splits, lambda texts: encode(bare, texts).cpu())
-            for name, (task, splits) in self.tasks.items()
-        }
-        if len(metrics) > 1:
-            metrics[TRANSFER_AVERAGE] = sum(metrics.values()) / len(metrics)
-        return metrics
+        accuracy = dev_accuracy(self.classes, self.splits, TextEncoder(model))
+        return {self.metrics[0]: accuracy}
+
+    def figures(self, encoder: Encoder) -> dict[str, float]:
+        from dystress_text.evaluation.transfer import evaluate_transfer
+
+        assert isinstance(encoder, TextEncoder)
+        return evaluate_transfer(self.classes, self.splits, encoder, self.mode)
 
 
 class RetrievalEvaluator(Evaluator):
@@ -142,21 +191,15 @@ class RetrievalEvaluator(Evaluator):
 
     def __init__(self, collection: Collection) -> None:
         names = [re.sub(r"[ ()]+", "_", name.lower()).strip("_") for name in collection.metrics]
-        super().__init__([f"{collection.slug}_{name}" for name in names])
+        metrics = [f"{collection.slug}_{name}" for name in names]
+        super().__init__("retrieval", collection.name, metrics, collection.metadata)
         self.collection = collection
 
-    def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        return self._scores(TextEncoder.of(model))
-
-    def lexical_baseline(self) -> dict[str, float]:
-        """Return the figures of BM25."""
-        return self._scores(LexicalBaseline())
-
-    def _scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
-        return dict(zip(self.metrics, self.collection.scores(encoder).values(), strict=True))
+    def figures(self, encoder: Encoder) -> dict[str, float]:
+        return self.collection.scores(encoder)
 
 
-class EvaluatorList(Evaluator):
+class EvaluatorList(SentenceEvaluator):
     """Run evaluators one after another: of this package, of sentence-transformers, or the user's.
 
     The metric that selects the best model is one of theirs; by default the primary metric of the
@@ -167,7 +210,7 @@ class EvaluatorList(Evaluator):
     """
 
     def __init__(self, evaluators: Sequence[SentenceEvaluator]) -> None:
-        super().__init__(_metrics_of(evaluators))
+        super().__init__()  # type: ignore[no-untyped-call]
         self.evaluators = list(evaluators)
         self.seconds = 0.0
 
@@ -184,13 +227,37 @@ class EvaluatorList(Evaluator):
     @property
     def direct(self) -> EvaluatorList:
         """The evaluators of pairs and collections, which fit no classifier."""
-        known = (PairsEvaluator, RetrievalEvaluator)
-        return EvaluatorList([each for each in self.evaluators if isinstance(each, known)])
+        return EvaluatorList([each for each in self._ours if each.has_baseline])
 
-    def measure(self, model: SentenceTransformer) -> dict[str, float]:
-        """Return the figures of all evaluators, by metric.
+    @property
+    def _ours(self) -> list[Evaluator]:
+        return [each for each in self.evaluators if isinstance(each, Evaluator)]
 
-        With several sets of scored pairs there is also ``avg_spearman``, the mean of theirs.
+    @property
+    def _metrics(self) -> list[str]:
+        """The metrics known now; some evaluators name theirs at their first call."""
+        metrics: list[str] = []
+        for number, evaluator in enumerate(self.evaluators):
+            metrics += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
+        return metrics
+
+    @property
+    def _averages(self) -> dict[str, list[str]]:
+        """The metrics of several sets, by the name of their mean."""
+        spearmans = [pairs.metric("spearman") for pairs in self.pairs]
+        accuracies = [
+            each.metrics[0] for each in self.evaluators if isinstance(each, TransferEvaluator)
+        ]
+        averages = {AVERAGE: spearmans, TRANSFER_AVERAGE: accuracies}
+        return {name: metrics for name, metrics in averages.items() if len(metrics) > 1}
+
+    def __call__(
+        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
+    ) -> dict[str, float]:
+        """Return the finite figures of all evaluators, by metric.
+
+        Several sets of scored pairs also have the mean ``avg_spearman``, several transfer tasks
+        ``avg_transfer_dev``.
         """
         metrics: dict[str, float] = {}
         start = time.perf_counter()
@@ -206,64 +273,44 @@ class EvaluatorList(Evaluator):
                 metrics |= result
         model.train(was_training)
         self.seconds += time.perf_counter() - start
-        return self._with_average(metrics)
+        return self._with_averages(_finite(metrics))
 
     def lexical_baseline(self) -> dict[str, float]:
         """Return the figures of TF-IDF and BM25, by metric."""
         figures: dict[str, float] = {}
-        for each in self.evaluators:
-            if isinstance(each, Evaluator):
-                with suppress(DataError):  # texts without a word
-                    figures |= each.lexical_baseline()
-        return self._with_average(figures)
+        for each in self._ours:
+            figures |= each.lexical_baseline()
+        return self._with_averages(figures)
 
-    def _with_average(self, metrics: dict[str, float]) -> dict[str, float]:
-        names = [pairs.metric("spearman") for pairs in self.pairs]
-        scored = [metrics[name] for name in names if name in metrics]
-        if len(scored) == len(names) > 1:
-            metrics[AVERAGE] = float(np.mean(scored))
-        return metrics
+    def _with_averages(self, figures: dict[str, float]) -> dict[str, float]:
+        for average, names in self._averages.items():
+            if set(names) <= set(figures):
+                figures[average] = float(np.mean([figures[name] for name in names]))
+        return figures
 
     def best_metric(self, name: str | None) -> str | None:
         """Return the metric that selects the best model; None without evaluation.
 
         Args:
-            name: a metric, ``avg`` for the mean over all sets of scored pairs, or one of SimCSE's
-                names, with or without ``eval_``; None for the first metric.
+            name: a metric, or one of SimCSE's names, with or without ``eval_``; None for the first
+                metric.
 
         Raises:
             ParameterError: no evaluator has the metric.
         """
-        known = _metrics_of(self.evaluators)  # some evaluators name theirs at their first call
+        known = [*self._metrics, *self._averages]
         if name is None:
             return next(iter(known), None)
-        scored = [pairs.metric("spearman") for pairs in self.pairs]
-        if len(scored) > 1:
-            known.append(AVERAGE)
         plain = name.removeprefix("eval_")  # transformers accepts metrics with and without it
-        meant = _OTHER_NAMES.get(plain, plain)
-        for candidate in (name, meant, plain.lower(), f"{plain.lower()}_dev_accuracy"):
+        for candidate in (name, _SIMCSE_NAMES.get(plain, plain)):
             if candidate in known:
                 return candidate
-        if scored and meant in (AVERAGE, STSB_DEV):
-            return scored[0]
         reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
         raise ParameterError("metric_for_best_model", f"no {name!r}; {reason}")
 
     def digest(self) -> str:
-        """Return a checksum of the user's own data."""
-        content: list[Any] = [
-            (pairs.slug, pairs.first, pairs.second, pairs.scores.tolist()) for pairs in self.pairs
-        ]
-        content += [collection.metadata["sha256"] for collection in self.collections]
-        return hashlib.sha256(repr(content).encode()).hexdigest()
-
-
-def _metrics_of(evaluators: Sequence[SentenceEvaluator]) -> list[str]:
-    metrics: list[str] = []
-    for number, evaluator in enumerate(evaluators):
-        metrics += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
-    return metrics
+        """Return a checksum of the data of this package's evaluators."""
+        return checksum_of([(each.primary_metric, each.details["sha256"]) for each in self._ours])
 
 
 def metric_of(evaluator: SentenceEvaluator, number: int) -> str:
@@ -296,34 +343,34 @@ def build_evaluators(
     evaluators: list[SentenceEvaluator] = [] if own is None else [own]
     evaluators += [PairsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
-        evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
+        evaluators += transfer_evaluators(settings.eval_transfer, data_dir)
     collections = read_collections("eval_retrieval", settings.eval_retrieval or [])
     evaluators += [RetrievalEvaluator(collection) for collection in collections]
     return EvaluatorList(evaluators)
 
 
-def transfer_evaluator(
+def transfer_evaluators(
     names: Sequence[str], data_dir: str | Path | None = None
-) -> TransferEvaluator:
-    """Return the evaluator of the named transfer tasks; ``all`` is SentEval's seven."""
+) -> list[TransferEvaluator]:
+    """Return the evaluators of the named transfer tasks; ``all`` is SentEval's seven."""
     known = {task.name: task for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS}
     wanted = dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names)
     check_names("eval_transfer", wanted, known)
-    chosen = []
+    evaluators = []
     for name in wanted:
-        task = known[name]
-        suite = "mini" if task in MINI_TRANSFER_TASKS else "senteval"
+        suite = "mini" if known[name] in MINI_TRANSFER_TASKS else "senteval"
         try:
-            chosen.append((task, task.read(suite_folder(suite, data_dir))))
+            splits = known[name].read(suite_folder(suite, data_dir))
         except DataError as error:
             reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
             raise ParameterError("eval_transfer", reason) from error
-    return TransferEvaluator(chosen)
+        evaluators.append(TransferEvaluator(known[name], splits))
+    return evaluators
 
 
 def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
     """Score embeddings of ``pairs.sentences`` (n, dim); drop metrics that are NaN."""
-    scores = vars(score_vectors(pairs, vectors))
+    scores = score_vectors(pairs, vectors)
     return _finite({pairs.metric(kind): score for kind, score in scores.items()})
 
 

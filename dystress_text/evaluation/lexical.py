@@ -33,7 +33,6 @@ TITLE = (
 )
 _TOKENIZER = EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"
 _RUN = re.compile(rf"[{UNSPACED}]+")
-_WORD = re.compile(rf"[{UNSPACED}]+|(?:(?![{UNSPACED}])\w){{2,}}")
 
 
 class LexicalBaseline:
@@ -57,8 +56,7 @@ class LexicalBaseline:
         vectors = tf_idf.fit_transform(tokens)  # (texts, tokens), sparse
         a = vectors[[rows[text] for text in first]]  # (pairs, tokens)
         b = vectors[[rows[text] for text in second]]
-        cosines = np.asarray(a.multiply(b).sum(axis=1)).ravel()
-        return cosines.round(12)  # equal texts are equally similar
+        return np.asarray(a.multiply(b).sum(axis=1)).ravel()
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
@@ -76,9 +74,9 @@ class LexicalBaseline:
         import bm25s
 
         index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
-        index.index(_known([bm25_tokens(text) for text in documents]), show_progress=False)
+        index.index(_known(bm25_tokens(documents)), show_progress=False)
         hits = []
-        for query in map(bm25_tokens, queries):
+        for query in bm25_tokens(queries):
             scores = np.zeros(len(documents))  # (documents,)
             if query:
                 scores = index.get_scores(query)
@@ -87,19 +85,17 @@ class LexicalBaseline:
         return hits
 
 
-def bm25_tokens(text: str) -> list[str]:
-    """Return a text's words of two letters or more, without bm25s's English stop words.
+def bm25_tokens(texts: Sequence[str]) -> list[list[str]]:
+    """Return the tokens of bm25s: words of two letters or more, without English stop words.
 
-    They are in lower case; scripts without spaces are bigrams of characters.
+    Scripts without spaces are bigrams of characters.
     """
-    from bm25s.stopwords import STOPWORDS_EN  # slow to import
+    import bm25s  # slow to import
 
-    tokens = []
-    for word in _WORD.findall(text.lower()):
-        if _RUN.match(word):
-            tokens += _bigrams(word)
-        elif word not in STOPWORDS_EN:
-            tokens.append(word)
+    spaced = [_RUN.sub(lambda run: f" {' '.join(_bigrams(run[0]))} ", text) for text in texts]
+    tokens: list[list[str]] = bm25s.tokenize(
+        spaced, stopwords="english", return_ids=False, show_progress=False
+    )
     return tokens
 
 

@@ -26,15 +26,13 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
     vectors = np.asarray(vectors[:MOST_SENTENCES], dtype=np.float32)
     if len(vectors) < 50:
         return None
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)  # (n, 1)
-    units = vectors / lengths.clip(1e-12)
-    once = np.tri(len(units), k=-1, dtype=bool)  # each pair once, none with itself
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    once = np.triu_indices(len(units), k=1)  # each pair once, none with itself
     cosines = (units @ units.T)[once]  # (pairs,)
-    shares = [share for share in SHARES if share * len(cosines) >= 100]
-    reached = np.quantile(cosines, 1 - np.array(shares))
     by_share = {}
-    for share, cosine in zip(shares, reached, strict=True):
-        by_share[f"{share:g}"] = round(float(cosine), 4)
+    for share in SHARES:
+        if share * len(cosines) >= 100:
+            by_share[f"{share:g}"] = round(float(np.quantile(cosines, 1 - share)), 4)
     return {"sentences": len(units), "pairs": len(cosines), "cosines": by_share}
 
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.io.text_lines import is_blank
 
 POSITIVE_SCORE = 4.0  # alignment is measured on the pairs scored above it, as in SimCSE
 BINARY = ("0", "1")
@@ -60,8 +60,7 @@ class StsPairs:
     @property
     def checksum(self) -> str:
         """SHA-256 of the content."""
-        content = repr((self.first, self.second, self.scores.tolist()))
-        return hashlib.sha256(content.encode()).hexdigest()
+        return checksum_of((self.first, self.second, self.scores.tolist()))
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,11 @@ class Labelled:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def checksum_of(content: Any) -> str:
+    """Return the SHA-256 of the representation of plain Python values."""
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def slug_of(name: str) -> str:
@@ -92,18 +96,14 @@ def one_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def score_of(cell: Any) -> float:
-    """Return a finite number.
-
-    Raises:
-        ValueError: the cell is something else; the message does not show it.
-    """
+def score_of(cell: Any, where: str) -> float:
+    """Return a finite number; the error for another cell begins with ``where``."""
     try:
         score = float(cell)
     except (ValueError, TypeError, OverflowError):
         score = math.nan
     if not math.isfinite(score):
-        raise ValueError("the score is not a finite number")
+        raise DataError(f"{where}: the score is not a finite number")
     return score
 
 
@@ -114,7 +114,7 @@ def read_rows(
     encoding: str = "utf-8",
     header: bool = False,
 ) -> list[Row]:
-    """Return the cells of some columns, line after line."""
+    """Return the cells of some columns, line after line, each row with its location."""
     try:
         with path.open(encoding=encoding, newline="\n") as file:
             lines = file.read().removesuffix("\n").split("\n")
@@ -122,15 +122,14 @@ def read_rows(
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    expected = max(columns) + 1
     rows = []
     for number, line in enumerate(lines, 1):
         if header and number == 1:
             continue
         where = f"{path}, line {number}"
         cells = line.split(separator)
-        if len(cells) < expected:
-            reason = f"{expected} tab-separated columns expected, {len(cells)} found"
+        if len(cells) <= max(columns):
+            reason = f"{max(columns) + 1} tab-separated columns expected, {len(cells)} found"
             raise DataError(f"{where}: {reason}")
         rows.append((where, *(cells[column] for column in columns)))
     return rows
@@ -172,21 +171,18 @@ def scored(rows: Iterable[Row]) -> StsPairs:
     seconds = []
     scores = []
     for where, first, second, score in rows:
-        try:
-            scores.append(score_of(score))
-        except ValueError as error:
-            raise DataError(f"{where}: {error}") from error
+        scores.append(score_of(score, where))
         firsts.append(one_spaced(first))
         seconds.append(one_spaced(second))
     return StsPairs(tuple(firsts), tuple(seconds), np.array(scores))
 
 
-def joined(subsets: Iterable[StsPairs], name: str) -> StsPairs:
+def joined(subsets: Sequence[StsPairs], name: str) -> StsPairs:
     """Return the pairs of all subsets as one set."""
-    subsets = list(subsets)
-    first = tuple(text for pairs in subsets for text in pairs.first)
-    second = tuple(text for pairs in subsets for text in pairs.second)
-    return StsPairs(first, second, np.concatenate([pairs.scores for pairs in subsets]), name)
+    first = chain.from_iterable(pairs.first for pairs in subsets)
+    second = chain.from_iterable(pairs.second for pairs in subsets)
+    scores = np.concatenate([pairs.scores for pairs in subsets])
+    return StsPairs(tuple(first), tuple(second), scores, name)
 
 
 def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
@@ -203,88 +199,48 @@ def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
     Raises:
         ParameterError: the table cannot be read, or a row is not a pair with a score.
     """
+    from dystress_text.io.tables import is_hub_name  # pyarrow is slow to import
+
+    path, _, split = source.partition(":")
+    if not is_hub_name(path):
+        path, split = source, ""
+    elif not split:
+        split = HUB_SPLIT
     try:
-        return _own_pairs(_rows_of_table(source), source, name_of(source))
+        return _own_pairs(_rows_of_table(path, split), slug_of(Path(path).stem))
     except DataError as error:
-        raise ParameterError(parameter, str(error)) from error
+        raise ParameterError(parameter, f"{source!r}: {error}") from error
 
 
-def pairs_from(rows: Any) -> StsPairs:
-    """Return scored pairs from data in memory, named ``pairs``.
-
-    Args:
-        rows: (text, text, score) each, or a table of pandas or ``datasets`` with the columns
-            sentence1, sentence2 and score.
-
-    Raises:
-        ParameterError: the data have another form; the message does not show them.
-    """
-    try:
-        if hasattr(rows, "columns") or hasattr(rows, "column_names"):
-            rows = zip(*(rows[name] for name in COLUMNS), strict=True)
-        located = [(f"item {i}", first, second, x) for i, (first, second, x) in enumerate(rows)]
-        return _own_pairs(located, "the data", "pairs")
-    except DataError as error:
-        raise ParameterError("pairs", str(error)) from error
-    except (KeyError, TypeError, ValueError) as error:
-        expected = f"rows of two texts and a number, or a table with {', '.join(COLUMNS)}"
-        raise ParameterError("pairs", f"expected {expected}") from error
-
-
-def _own_pairs(rows: Iterable[Row], source: str, name: str) -> StsPairs:
+def _own_pairs(rows: Iterable[Row], name: str) -> StsPairs:
     pairs = scored(_checked(rows))
     if len(np.unique(pairs.scores)) < 2:
-        raise DataError(f"the {len(pairs)} pairs of {source} have no two different scores")
+        raise DataError(f"the {len(pairs)} pairs have no two different scores")
     low = float(pairs.scores.min())
     high = float(pairs.scores.max())
     return replace(pairs, name=name, positive_above=0.8 * high + 0.2 * low)
 
 
-def name_of(source: str) -> str:
-    """Return the name of a file or data set inside metric names."""
-    name = slug_of(Path(_file_and_split(source)[0]).stem)
-    if not name:
-        raise DataError(f"the name of {source!r} has no letter or digit to name its metrics by")
-    return name
-
-
-def _file_and_split(source: str) -> tuple[str, str]:
-    """Return a file and "", or the name of a data set on the hub and its split."""
-    from dystress_text.io.tables import is_hub_name  # pyarrow is slow to import
-
-    name, _, split = source.partition(":")
-    if is_hub_name(name):
-        return name, split or HUB_SPLIT
-    return source, ""
-
-
-def _rows_of_table(source: str) -> Iterator[Row]:
+def _rows_of_table(path: str, split: str) -> Iterator[Row]:
     from dystress_text.io.tables import READERS, is_table, open_table  # slow to import
 
-    name, split = _file_and_split(source)
-    if not is_table(name) or not (split or Path(name).is_file()):
-        raise DataError(f"no table {source!r} ({', '.join(READERS)}) and no such data set")
-    table = open_table(name, split)
+    if not is_table(path) or not (split or Path(path).is_file()):
+        raise DataError(f"no such table ({', '.join(READERS)}) and no such data set")
+    table = open_table(path, split)
     if not set(COLUMNS) <= set(table.columns):
         found = ", ".join(table.columns)
-        raise DataError(f"{source!r}: expected the columns {', '.join(COLUMNS)}; found {found}")
+        raise DataError(f"expected the columns {', '.join(COLUMNS)}; found {found}")
     for number, row in enumerate(table.rows(COLUMNS), 1):
-        yield f"row {number} of {source!r}", *row
+        yield f"row {number}", *row
 
 
 def _checked(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield the rows; refuse a sentence that is not a text."""
+    """Yield the rows; refuse a sentence that is empty or not a text."""
     for where, first, second, score in rows:
-        for name, text in zip(COLUMNS, (first, second), strict=False):
-            if not _is_text(text):
-                raise DataError(f"{where}: {name} is empty or not a text")
+        for column, text in (("sentence1", first), ("sentence2", second)):
+            if not isinstance(text, str) or not text.strip():
+                raise DataError(f"{where}: {column} is empty or not a text")
         yield where, first, second, score
-
-
-def _is_text(cell: Any) -> bool:
-    if not isinstance(cell, str) or is_blank(cell):
-        return False
-    return cell.encode(errors="ignore").decode() == cell  # no lone surrogates
 
 
 # ---- texts with classes

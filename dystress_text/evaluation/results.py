@@ -10,7 +10,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,12 @@ from dystress_text.io.lock import LOCK, locked
 from dystress_text.training.run_folder import RECORD
 
 RESULTS = "results.jsonl"
-GEOMETRY = ("spearman", "alignment", "uniformity")
-SETTINGS = ("mode", "pooler_type", "max_seq_length", "dtype", "prompts")
-OWN_SETTINGS = {"pooler_type": None, "dtype": "fp32"}  # of a model evaluated as it is loaded
+SETTINGS = ("mode", "pooler_type", "max_seq_length", "prompts")
+OWN_SETTINGS = {"pooler_type": None}  # of a model evaluated as it is loaded
 _PACKAGES = ("sentence-transformers", "tokenizers", "scipy", "scikit-learn", "bm25s")
-_FIGURES = (
-    "spearman",
-    "mean",
-    "weighted_mean",
-    "accuracy",
-    "dev_accuracy",
-    "f1",
-    "alignment",
-    "uniformity",
-    *METRICS,
-    GRADED,
-)
-_SHOWN = {  # the figures that tables show, by kind
+_FIGURES = {  # by kind, the main one first
     "sts": ("spearman",),
     "transfer": ("accuracy",),
-    "geometry": GEOMETRY,
     "pairs": ("spearman",),
     "retrieval": (*METRICS, GRADED),
 }
@@ -56,29 +41,23 @@ class Result:
     group: str  # such as senteval/sts and mini/transfer; pairs or retrieval for the user's own
     task: str
     data: str | None  # checksum
-    figures: Mapping[str, float | None]  # None for what is not finite, or does not exist
+    figures: Mapping[str, float | None]  # None for what is not finite
     # of the lexical baseline on the same data; empty where there is none
     lexical: Mapping[str, float | None] = field(default_factory=dict)
     variant: str | None = None  # what the data are, where they are not the published ones
     settings: Mapping[str, Any] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)  # counts, folds, seconds and so on
+    details: Mapping[str, Any] = field(default_factory=dict)  # counts, seconds and so on
     versions: Mapping[str, str] = field(default_factory=dict)
     time: str = ""  # UTC
 
     def __post_init__(self) -> None:
-        for name in ("model", "group", "task", "time"):
-            if not isinstance(getattr(self, name), str):
-                raise TypeError(f"{name} is not a text")
-        for name in ("figures", "lexical", "settings", "details", "versions"):
-            if not isinstance(getattr(self, name), Mapping):
-                raise TypeError(f"{name} is not an object")
+        if self.kind not in _FIGURES:
+            raise ValueError(f"unknown group {self.group!r}")
+        if _FIGURES[self.kind][0] not in self.figures:
+            raise ValueError(f"no {_FIGURES[self.kind][0]}")
         for figure in (*self.figures.values(), *self.lexical.values()):
             if not isinstance(figure, int | float | None):
                 raise TypeError("figures are numbers")
-        if self.kind not in _SHOWN:
-            raise ValueError(f"unknown group {self.group!r}")
-        if _SHOWN[self.kind][0] not in self.figures:
-            raise ValueError(f"no {_SHOWN[self.kind][0]}")
 
     @classmethod
     def of_entry(
@@ -87,30 +66,30 @@ class Result:
         """Return the line for a new measurement.
 
         Args:
-            entry: figures, and details such as counts and checksums of the data.
+            entry: figures, ``sha256`` of the data, ``data_variant``, and details such as counts.
             group: such as ``senteval/sts``.
             task: such as ``STS12``.
             metadata: of the model and the settings.
         """
-        details = {name: value for name, value in entry.items() if name not in _FIGURES}
-        time = datetime.now(UTC).isoformat(timespec="seconds")
+        known = _FIGURES[group.rpartition("/")[2]]
+        details = {name: value for name, value in entry.items() if name not in known}
         return cls(
             model=metadata["model"],
             weights=metadata.get("weights"),
             group=group,
             task=task,
-            data=data_checksum(details.pop("sha256", None)),
-            figures={name: entry[name] for name in _FIGURES if name in entry},
+            data=details.pop("sha256", None),
+            figures={name: entry[name] for name in known if name in entry},
             variant=details.pop("data_variant", None),
             settings={name: metadata.get(name) for name in SETTINGS},
             details=details,
             versions=versions(*_PACKAGES),
-            time=time,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
     @property
     def kind(self) -> str:
-        """What was measured: sts, transfer, geometry, pairs or retrieval."""
+        """What was measured: sts, transfer, pairs or retrieval."""
         return self.group.rpartition("/")[2]
 
     @property
@@ -121,29 +100,15 @@ class Result:
         return replace(self, model=LEXICAL, weights=None, figures=self.lexical, lexical={})
 
     @property
-    def shown(self) -> dict[str, float | None]:
-        """The figures that tables show, by metric."""
-        return {name: self.figures[name] for name in _SHOWN[self.kind] if name in self.figures}
-
-    @property
     def columns(self) -> dict[str, float | None]:
-        """The figures that tables show, by column: the task, in search also the metric."""
-        if self.kind not in ("retrieval", "geometry"):
-            return {self.task: self.figures[_SHOWN[self.kind][0]]}
-        return {f"{self.task} {metric}": figure for metric, figure in self.shown.items()}
+        """The figures by column of a table: the task, in search also the metric."""
+        if self.kind == "retrieval":
+            return {f"{self.task} {metric}": figure for metric, figure in self.figures.items()}
+        return {self.task: self.figures[_FIGURES[self.kind][0]]}
 
     def has(self, settings: Mapping[str, Any]) -> bool:
         """Return whether the model was measured with these settings."""
         return all(self.settings.get(name) == value for name, value in settings.items())
-
-
-def data_checksum(sums: Mapping[str, str] | str | None) -> str | None:
-    """Return one checksum of data: their own, or one over those of several files."""
-    if not sums:
-        return None
-    if isinstance(sums, str):
-        return sums
-    return sha256(json.dumps(sums, sort_keys=True).encode()).hexdigest()
 
 
 def newest(results: Iterable[Result], key: Callable[[Result], Hashable]) -> list[Result]:
@@ -154,23 +119,20 @@ def newest(results: Iterable[Result], key: Callable[[Result], Hashable]) -> list
 def result_file(folder: Path) -> Path | None:
     """Return the result file of a run's folder, or of one that has results; None for others."""
     file = folder / RESULTS
-    if file.is_file() or (folder / RECORD).is_file():
-        return file
-    return None
+    return file if file.is_file() or (folder / RECORD).is_file() else None
 
 
 def open_results(file: Path) -> None:
     """Create a result file, or check that the existing one can be read and written."""
     with _locked(file):
-        if file.exists():
-            read_results(file)
-        _write(file, "")
+        file.open("a").close()
+        read_results(file)
 
 
 def append(file: Path, result: Result) -> None:
     """Append a line to a result file."""
-    with _locked(file):
-        _write(file, f"{to_json(asdict(result))}\n")
+    with _locked(file), file.open("a") as stream:
+        stream.write(f"{to_json(asdict(result))}\n")
 
 
 def results_in(folder: Path) -> list[Result]:
@@ -181,20 +143,8 @@ def results_in(folder: Path) -> list[Result]:
 
 def read_results(file: Path) -> list[Result]:
     """Return the lines of a result file, oldest first."""
-    return [result_of(values, f"{file}: line {n}") for n, values in read_lines(file)]
-
-
-def result_of(values: Mapping[str, Any], where: str) -> Result:
-    """Return the result that a line holds; errors begin with ``where``."""
     known = {entry.name for entry in fields(Result)}
-    try:
-        return Result(**{name: value for name, value in values.items() if name in known})
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where} is not a result: {error}") from error
-
-
-def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the objects of a file of JSON lines with their line numbers."""
+    results = []
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as error:
@@ -204,11 +154,10 @@ def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue
         try:
             values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{file}: line {number} is not JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise UserError(f"{file}: line {number} is not a JSON object")
-        yield number, values
+            results.append(Result(**{name: values[name] for name in values if name in known}))
+        except (AttributeError, TypeError, ValueError, RecursionError) as error:
+            raise UserError(f"{file}: line {number} is not a result: {error}") from error
+    return results
 
 
 @contextmanager
@@ -222,10 +171,14 @@ def _locked(file: Path) -> Iterator[None]:
         raise ParameterError("output", f"cannot write {str(file)!r}: {reason}") from error
 
 
-def _write(file: Path, text: str) -> None:
-    with file.open("a+b") as stream:
-        if stream.tell() > 0:
-            stream.seek(-1, 2)
-            if stream.read(1) != b"\n":  # edited by hand, or a process died while writing
-                stream.write(b"\n")
-        stream.write(text.encode())
+def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """TEMPORARY: until analysis no longer imports it."""
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
+        if line.strip():
+            yield number, json.loads(line)
+
+
+def result_of(values: Mapping[str, Any], where: str) -> Result:
+    """TEMPORARY: until analysis no longer imports it."""
+    known = {entry.name for entry in fields(Result)}
+    return Result(**{name: values[name] for name in values if name in known})

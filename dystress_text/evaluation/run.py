@@ -5,11 +5,11 @@ The lexical baseline is measured on all data that it applies to. It is the last 
 
 from __future__ import annotations
 
+import math
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache, partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from sentence_transformers import SentenceTransformer
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
-    STS_SETS,
     SUITES,
     Row,
     StsTask,
@@ -27,143 +26,118 @@ from dystress_text.evaluation.catalogue import (
     choose,
     suite_folder,
 )
-from dystress_text.evaluation.embedder import TextEncoder, load_model, prepare
-from dystress_text.evaluation.lexical import LEXICAL, TITLE, LexicalBaseline
-from dystress_text.evaluation.readers import StsPairs, check_distinct, read_scored_pairs
-from dystress_text.evaluation.results import GEOMETRY, Result, append, open_results, result_file
-from dystress_text.evaluation.retrieval import Collection, read_collections
+from dystress_text.evaluation.embedder import load_model, prepare
+from dystress_text.evaluation.evaluators import (
+    Evaluator,
+    PairsEvaluator,
+    RetrievalEvaluator,
+    TransferEvaluator,
+)
+from dystress_text.evaluation.lexical import LEXICAL, TITLE
+from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
+from dystress_text.evaluation.results import Result, append, open_results, result_file
+from dystress_text.evaluation.retrieval import read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
-from dystress_text.evaluation.sts import evaluate_pairs, evaluate_sts_task, score_vectors
-from dystress_text.evaluation.transfer import evaluate_transfer
-from dystress_text.io.atomic import sha256_of
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
 
-Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
-Encoder = TextEncoder | LexicalBaseline
-Entry = dict[str, Any]  # figures and details of one measurement
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One task, set of pairs or collection that models are measured on."""
-
-    group: str  # of the results
-    task: str
-    evaluate: Callable[[Any], Entry]  # of an encoder; raises DataError for unusable data
-    columns: tuple[str, ...]  # in the table of the group
-    has_baseline: bool = True  # whether the lexical baseline can be measured
-
 
 @dataclass
 class ModelEvaluation:
-    """The measurements of one model, and the file that they are appended to."""
+    """The results of one model, and the file that its result lines are appended to."""
 
     model: str
     file: Path | None  # None: not saved
-    figures: Row = field(default_factory=dict)  # by column, such as STS12 or cisi nDCG@10
-    missing: list[str] = field(default_factory=list)  # tasks without a result
+    results: list[Result] = field(default_factory=list)
 
-    def measure(
+    @property
+    def figures(self) -> Row:
+        """The figures by column, such as ``STS12`` or ``cisi nDCG@10``."""
+        figures: Row = {}
+        for result in self.results:
+            figures |= result.columns
+        return figures
+
+    def add(
         self,
-        measures: Iterable[Measure],
-        encoder: Encoder,
+        evaluator: Evaluator,
+        figures: Mapping[str, float],
+        lexical: Mapping[str, float],
         metadata: Mapping[str, Any],
-        baseline: Mapping[Measure, Result],
-    ) -> dict[Measure, Result]:
-        """Measure an encoder, and append each result as soon as it exists.
+    ) -> None:
+        """Append the result line of new figures as soon as they exist.
 
         Args:
-            measures: tasks and data; those with unusable data become ``missing``.
-            encoder: a model or the lexical baseline.
-            metadata: of model and settings, for the result lines.
-            baseline: results of the lexical baseline, whose figures are added to the lines.
+            evaluator: what they were measured on.
+            figures: of the model.
+            lexical: of the lexical baseline.
+            metadata: of model and settings.
         """
-        results = {}
-        for each in measures:
-            start = time.perf_counter()
-            try:
-                entry = each.evaluate(encoder)
-            except DataError as error:
-                self.missing.append(each.task)
-                _progress(f"{self.model}: {each.task} left out: {error}")
-                continue
-            entry["seconds"] = round(time.perf_counter() - start, 2)
-            result = Result.of_entry(entry, each.group, each.task, metadata)
-            if each in baseline:
-                result = replace(result, lexical=baseline[each].figures)
-            if self.file is not None:
-                append(self.file, result)
-            results[each] = result
-            self.figures.update(result.columns)
-            shown = [f"{column} {_cell(x, column)}" for column, x in result.columns.items()]
-            _progress(f"{self.model}: {', '.join(shown)} ({entry['seconds']:.1f} s)")
-        return results
+        entry = {**_rounded(figures), **evaluator.details}
+        result = Result.of_entry(entry, evaluator.group, evaluator.task, metadata)
+        result = replace(result, lexical=_rounded(lexical))
+        if self.file is not None:
+            append(self.file, result)
+        self.results.append(result)
+        shown = [f"{column} {_cell(figure)}" for column, figure in result.columns.items()]
+        print(f"{self.model}: {', '.join(shown)}", file=sys.stderr, flush=True)
 
     def ending(self) -> str:
-        """Return one line: what was measured, and where it is saved."""
-        measured = "all results"
-        if self.missing:
-            measured = f"results except {', '.join(self.missing)}"
+        """Return one line that says where the results are."""
         if self.file is None:
-            return f"{self.model}: {measured}; not saved, --output FILE.jsonl saves them"
-        return f"{self.file}: {measured}"
+            return f"{self.model}: not saved, --output FILE.jsonl saves the results"
+        return f"{self.model}: results in {self.file}"
 
 
 def run(
-    settings: SentEvalSettings,
-    published: Published | None = None,
-    model: SentenceTransformer | None = None,
-    own_data: Sequence[StsPairs | Collection] = (),
+    settings: SentEvalSettings, model: SentenceTransformer | None = None
 ) -> list[ModelEvaluation]:
     """Evaluate models and print the tables.
 
     Args:
         settings: names of models to load, and what they are measured on.
-        published: the rows for ``compare``.
         model: a model in memory, called ``model``.
-        own_data: data in memory.
 
     Returns:
         One evaluation for each model; the lexical baseline's is the last.
     """
-    measures = list(_measures_of_suite(settings))
-    measures += _measures_of_own_data(settings, own_data)
-    poolers = {name: _pooler_of(settings, name) for name in settings.model if name != LEXICAL}
-    loaders: dict[str, Callable[[], tuple[TextEncoder, dict[str, Any]]]] = {
-        name: partial(load_model, name, pooler, settings.dtype) for name, pooler in poolers.items()
-    }
-    files = {name: settings.output or result_file(Path(name)) for name in poolers}
+    names = [name for name in settings.model if name != LEXICAL]
+    loaders = {name: partial(load_model, name, _pooler_of(settings, name)) for name in names}
+    evaluations = [
+        ModelEvaluation(name, settings.output or result_file(Path(name))) for name in names
+    ]
     if model is not None:
-        loaders["model"] = partial(prepare, model, "model", None, settings.dtype)
-        files["model"] = settings.output
-    for file in {settings.output, *files.values()}:
+        loaders["model"] = partial(prepare, model, "model")
+        evaluations.append(ModelEvaluation("model", settings.output))
+    evaluators = [*_suite(settings), *_own_data(settings)]
+    for file in {settings.output, *(each.file for each in evaluations)}:
         if file is not None:
             open_results(file)
-    is_asked = LEXICAL in settings.model
-    lexical = ModelEvaluation(LEXICAL, settings.output if is_asked else None)
-    possible = [each for each in measures if each.has_baseline]
-    common = {"dtype": settings.dtype, "mode": settings.mode}
 
-    @cache
-    def baseline() -> dict[Measure, Result]:
-        if possible:
-            print(f"{LEXICAL}: {TITLE}")
-        return lexical.measure(possible, LexicalBaseline(), {"model": LEXICAL, **common}, {})
-
-    evaluations = []
-    for name, load in loaders.items():
-        encoder, metadata = load()  # before the baseline, so that a wrong name fails at once
-        evaluations.append(ModelEvaluation(name, files[name]))
-        evaluations[-1].measure(measures, encoder, {**metadata, **common}, baseline())
-    baseline()
-    evaluations.append(lexical)
-    _print_tables(evaluations, measures, published if settings.compare else None)
+    lexical: list[dict[str, float]] | None = None
     for each in evaluations:
-        if each is not lexical or is_asked:
-            print(each.ending(), flush=True)
-    return evaluations
+        # before the baseline is measured, so that a wrong name fails at once
+        encoder, metadata = loaders[each.model]()
+        if lexical is None:
+            lexical = _lexical_figures(evaluators)
+        for evaluator, floor in zip(evaluators, lexical, strict=True):
+            figures = evaluator.figures(encoder)
+            each.add(evaluator, figures, floor, {**metadata, "mode": settings.mode})
+    is_asked = LEXICAL in settings.model
+    baseline = ModelEvaluation(LEXICAL, settings.output if is_asked else None)
+    for evaluator, floor in zip(evaluators, lexical or _lexical_figures(evaluators), strict=True):
+        if floor:
+            baseline.add(evaluator, floor, {}, {"model": LEXICAL, "mode": settings.mode})
+    _print_tables([*evaluations, baseline])
+    for each in [*evaluations, baseline] if is_asked else evaluations:
+        print(each.ending(), flush=True)
+    return [*evaluations, baseline]
+
+
+def _lexical_figures(evaluators: Iterable[Evaluator]) -> list[dict[str, float]]:
+    print(f"{LEXICAL}: {TITLE}")
+    return [evaluator.lexical_figures() for evaluator in evaluators]
 
 
 def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
@@ -178,130 +152,84 @@ def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
 # ---- what is measured
 
 
-def _measures_of_own_data(
-    settings: SentEvalSettings, in_memory: Sequence[StsPairs | Collection]
-) -> Iterator[Measure]:
-    """Yield the user's own data, from files and from memory."""
-    data = [
-        *(read_scored_pairs(file, "pairs") for file in settings.pairs or []),
-        *read_collections("retrieval", settings.retrieval or []),
-        *in_memory,
-    ]
-    check_distinct("pairs", [each.name for each in data if isinstance(each, StsPairs)])
-    for each in data:
-        if isinstance(each, StsPairs):
-            yield Measure("pairs", each.name, partial(evaluate_pairs, each), (each.name,))
-            continue
-        _progress(each.summary())
-        columns = tuple(f"{each.name} {metric}" for metric in each.metrics)
-        yield Measure("retrieval", each.name, partial(_evaluate_collection, each), columns)
+def _own_data(settings: SentEvalSettings) -> list[Evaluator]:
+    """Return the evaluators of the user's scored pairs and collections."""
+    pairs = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
+    check_distinct("pairs", [each.name for each in pairs])
+    collections = read_collections("retrieval", settings.retrieval or [])
+    for collection in collections:
+        print(collection.summary(), file=sys.stderr, flush=True)
+    return [*map(PairsEvaluator, pairs), *map(RetrievalEvaluator, collections)]
 
 
-def _measures_of_suite(settings: SentEvalSettings) -> Iterator[Measure]:
-    """Yield the tasks that the settings name."""
-    suite = settings.suite
-    folder = suite_folder(suite, settings.data_dir)
-    tasks = choose(suite, settings.tasks or [])
-    if tasks and not folder.is_dir():
-        ways = "run dystress prepare senteval, or use --suite mini, which needs no data"
-        raise ParameterError("data_dir", f"no data of SentEval in {str(folder)!r}: {ways}")
+def _suite(settings: SentEvalSettings) -> list[Evaluator]:
+    """Return the evaluators of the tasks that the settings name."""
+    folder = suite_folder(settings.suite, settings.data_dir)
+    tasks = choose(settings.suite, settings.tasks or [])
     variant = variant_of(folder)
     if variant is not None and tasks:
         print(f"not SentEval's published data but a variant: {variant}")
+    evaluators = []
     for kind, several in tasks.items():
         for task in several:
-            evaluate = partial(evaluate_task, task, folder, mode=settings.mode)
-            is_sts = isinstance(task, StsTask)
-            yield Measure(f"{suite}/{kind}", task.name, evaluate, (task.name,), is_sts)
-    dev = STS_SETS["mini_sts" if suite == "mini" else "stsb_dev"]
-    if "sts" in tasks and settings.geometry != "none" and (folder / dev.files[0]).is_file():
-        columns = tuple(f"{dev.title} {name}" for name in GEOMETRY)
-        evaluate = partial(_evaluate_geometry, dev, folder)
-        yield Measure(f"{suite}/geometry", dev.title, evaluate, columns, False)
+            try:
+                evaluator = _evaluator_of(task, folder, f"{settings.suite}/{kind}", settings.mode)
+            except DataError as error:
+                ways = "run dystress prepare senteval, name other --tasks, or use --suite mini"
+                raise ParameterError("data_dir", f"no {task.name}: {error}; {ways}") from error
+            evaluator.details = {**evaluator.details, "data_variant": variant}
+            evaluators.append(evaluator)
+    return evaluators
 
 
-def evaluate_task(task: Task, folder: Path, encoder: Encoder, mode: str = "test") -> Entry:
-    """Evaluate an encoder on a task.
-
-    Args:
-        task: of the catalogue.
-        folder: SentEval's ``downstream`` folder.
-        encoder: a model; for STS tasks also the lexical baseline.
-        mode: ``test`` or ``fast``, for transfer tasks.
-
-    Returns:
-        Figures (x 100) and details, with the checksums of the files.
-    """
+def _evaluator_of(task: Task, folder: Path, group: str, mode: str) -> Evaluator:
     if isinstance(task, StsTask):
-        scores = evaluate_sts_task(task, folder, encoder)
-    else:
-        assert isinstance(encoder, TextEncoder)
-        scores = evaluate_transfer(task, folder, encoder, mode)
-    data = {"data": str(folder), "data_variant": variant_of(folder)}
-    return {**scores, **data, "sha256": _checksums(task, folder)}
-
-
-def _evaluate_geometry(task: StsTask, folder: Path, encoder: TextEncoder) -> Entry:
-    pairs = task.pairs(folder)
-    sentences = pairs.sentences
-    measured = asdict(score_vectors(pairs, encoder(sentences)))
-    return {**measured, "sentences": len(sentences), "sha256": _checksums(task, folder)}
-
-
-def _evaluate_collection(collection: Collection, encoder: Encoder) -> Entry:
-    figures = {name: round(figure, 2) for name, figure in collection.scores(encoder).items()}
-    return {**figures, **collection.metadata}
-
-
-def _checksums(task: Task, folder: Path) -> dict[str, str]:
-    return {name: sha256_of(folder / name) for name in task.files}
+        return PairsEvaluator(replace(task.pairs(folder), name=task.name), group)
+    return TransferEvaluator(task, task.read(folder), group, mode)
 
 
 # ---- what is printed
 
 
-def _print_tables(
-    evaluations: Sequence[ModelEvaluation],
-    measures: Sequence[Measure],
-    published: Published | None,
-) -> None:
-    """Print a table for each group: models, the lexical baseline, published rows."""
-    columns: dict[str, list[str]] = {}
-    for measure in measures:
-        columns.setdefault(measure.group, []).extend(measure.columns)
-    for group, names in columns.items():
-        suite, _, kind = group.partition("/")
-        rows = [(each.model, each.figures) for each in evaluations]
-        if not set(names) & set(evaluations[-1].figures):  # not measured on the lexical baseline
-            rows.pop()
-        if suite == "senteval" and published:
-            rows += published.get(kind, {}).items()
-        mean = None
-        if kind in SUITES.get(suite, {}):
-            mean = "avg" if len(names) == len(SUITES[suite][kind]) else f"avg of {len(names)}"
-        if rows:
-            print(f"\n{_table(rows, names, mean)}", flush=True)
+def _print_tables(evaluations: Sequence[ModelEvaluation]) -> None:
+    """Print a table for each group of results: the models and the lexical baseline."""
+    groups = dict.fromkeys(result.group for each in evaluations for result in each.results)
+    for group in groups:
+        rows = {}
+        for each in evaluations:
+            row: Row = {}
+            for result in each.results:
+                if result.group == group:
+                    row |= result.columns
+            if row:
+                rows[each.model] = row
+        print(f"\n{_table(rows, group)}", flush=True)
 
 
-def _table(rows: Iterable[tuple[str, Row]], columns: Sequence[str], mean: str | None) -> str:
-    """Return a table of rows, with averages if ``mean`` names them."""
-    lines = [["", *columns]]
-    if mean:
-        lines[0].append(mean)
-    for label, row in rows:
-        figures = {column: row.get(column) for column in columns}
-        line = [label, *(_cell(figure, column) for column, figure in figures.items())]
-        if mean:
-            line.append(_cell(average(figures), missing="-"))
+def _table(rows: Mapping[str, Row], group: str) -> str:
+    """Return a table with a row for each model, and the averages of a suite's tasks."""
+    suite, _, kind = group.partition("/")
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    header = ["", *columns]
+    if suite in SUITES:
+        whole = len(columns) == len(SUITES[suite][kind])
+        header.append("avg" if whole else f"avg of {len(columns)}")
+    lines = [header]
+    for label, row in rows.items():
+        line = [label, *(_cell(row.get(column)) for column in columns)]
+        if suite in SUITES:
+            line.append(_cell(average({column: row.get(column) for column in columns})))
         lines.append(line)
     return lay_out(lines)
 
 
-def _cell(figure: float | None, column: str = "", missing: str = "missing") -> str:
-    if figure is None:
-        return missing
-    return f"{figure:.4f}" if column.endswith(GEOMETRY[1:]) else f"{figure:.2f}"
+def _cell(figure: float | None) -> str:
+    return "-" if figure is None else f"{figure:.2f}"
 
 
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _rounded(figures: Mapping[str, float]) -> Row:
+    """Return figures with two decimals; None for one that is not finite."""
+    rounded: Row = {}
+    for name, figure in figures.items():
+        rounded[name] = round(figure, 2) if math.isfinite(figure) else None
+    return rounded

@@ -81,8 +81,7 @@ class SentEvalSettings:
     )
     tasks: list[str] | None = option(
         None,
-        "sts, transfer, all, or names of tasks, ours or SentEval's; default all, none with "
-        "--pairs or --retrieval",
+        "sts, transfer, all, or names of tasks; default all, none with --pairs or --retrieval",
     )
     pairs: list[str] | None = option(
         None,
@@ -107,11 +106,6 @@ class SentEvalSettings:
     data_dir: str | None = option(
         None, "folder of prepared data; default: that of dystress prepare"
     )
-    dtype: str = option("fp32", "precision of the encoder's forward pass", choices=("fp32", "bf16"))
-    compare: bool = option(False, "add the rows of the published tables (BERT-base)")
-    geometry: str = option(
-        "dev", "alignment and uniformity on STS-B's dev split", choices=("dev", "none")
-    )
     output: Path | None = option(
         None,
         "file to append results to; default results.jsonl in a run's folder, else none",
@@ -127,11 +121,9 @@ class SentEvalSettings:
         for model in self.model:
             if model == _OLD_NAME and not Path(model).is_dir():
                 raise ParameterError("model", f"{model!r} of 0.2 is {LEXICAL!r}")
-        if self.model == [LEXICAL] and self.pooler_type:
-            raise ParameterError("pooler_type", "the lexical baseline has no pooler")
-        if self.model == [LEXICAL] and "sts" not in chosen and not (self.retrieval or self.pairs):
-            raise ParameterError(
-                "tasks", "the lexical baseline applies to sts and search, not to transfer tasks"
-            )
+        applies = "sts" in chosen or self.retrieval or self.pairs
+        if self.model == [LEXICAL] and not applies:
+            reason = "the lexical baseline applies to sts and search, not to transfer tasks"
+            raise ParameterError("tasks", reason)
         if self.output is not None and self.output.suffix != ".jsonl":
             raise ParameterError("output", f"{self.output} does not end in .jsonl")

@@ -26,17 +26,6 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A confidence interval."""
-
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:+.2f} to {self.high:+.2f}"
-
-
-@dataclass(frozen=True)
 class Difference:
     """The mean of n paired differences, of seeds or of texts."""
 
@@ -46,9 +35,10 @@ class Difference:
     corrected: float | None = None  # p after Holm, not cut at 1
 
     def __str__(self) -> str:
-        if self.error is None:
+        interval = self.interval()
+        if interval is None:
             return f"{self.mean:+.2f}"
-        return f"{self.mean:+.2f} ({self.interval()})"
+        return f"{self.mean:+.2f} ({_shown(interval)})"
 
     @property
     def p(self) -> float | None:
@@ -66,7 +56,7 @@ class Difference:
         p = self.p if self.corrected is None else self.corrected
         return self.n > 2 and p is not None and p < ALPHA
 
-    def interval(self, corrected: bool = False) -> Interval | None:
+    def interval(self, corrected: bool = False) -> tuple[float, float] | None:
         """Return the mean's 95 % interval, alone or as wide as Holm's test; None for one pair."""
         from scipy import stats
 
@@ -74,17 +64,22 @@ class Difference:
             return None
         alpha = ALPHA * self.p / self.corrected if corrected and self.corrected else ALPHA
         half = self.error * float(stats.t.isf(alpha / 2, self.n - 1))
-        return Interval(self.mean - half, self.mean + half)
+        return self.mean - half, self.mean + half
 
     def summary(self, unit: str = "seeds") -> str:
         """Return mean, interval (Holm's where p was corrected), n, p, and the flag."""
         interval = self.interval(corrected=True)
-        p = self.p
+        p = self.corrected or self.p
         if interval is None or p is None:
             return f"{self.mean:+.2f} (1 {unit.removesuffix('s')}, no interval)"
-        p = min(1, self.corrected or p)
         flag = "significant" if self.significant else "not significant"
-        return f"{self.mean:+.2f} (95 % CI {interval}; {self.n} {unit}; p = {p:.3f}): {flag}"
+        shown = f"95 % CI {_shown(interval)}; {self.n} {unit}; p = {min(1, p):.3f}"
+        return f"{self.mean:+.2f} ({shown}): {flag}"
+
+
+def _shown(interval: tuple[float, float]) -> str:
+    low, high = interval
+    return f"{low:+.2f} to {high:+.2f}"
 
 
 def spread(figures: Sequence[float]) -> Spread:
@@ -109,9 +104,9 @@ def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Differen
 def holm(differences: Sequence[Difference]) -> list[Difference]:
     """Return the differences with p corrected for the number of those tested (Holm, 1979)."""
     corrected = list(differences)
-    tested = sorted((d.p, place) for place, d in enumerate(differences) if d.p is not None)
+    tested = sorted((d.p, row) for row, d in enumerate(differences) if d.p is not None)
     worst = 0.0
-    for left, (p, place) in zip(range(len(tested), 0, -1), tested, strict=True):
-        worst = max(worst, p * left)
-        corrected[place] = replace(corrected[place], corrected=worst)
+    for rank, (p, row) in enumerate(tested):
+        worst = max(worst, p * (len(tested) - rank))
+        corrected[row] = replace(corrected[row], corrected=worst)
     return corrected

@@ -1,25 +1,19 @@
 """Evaluate SentEval's transfer tasks: logistic regression on frozen embeddings.
 
-Example:
-    >>> from dystress_text.evaluation.catalogue import TRANSFER_TASKS
-    >>> evaluate_transfer(TRANSFER_TASKS[0], folder, embed)  # doctest: +SKIP
+Source: SentEval (Conneau and Kiela, 2018).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
-from dystress_text.evaluation.catalogue import TransferTask
 from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, SEED, Recipe, Rows, Subset, fit
 from dystress_text.evaluation.readers import Labelled
 from dystress_text.evaluation.sts import Embed
@@ -37,64 +31,42 @@ class _Problem:
 
 
 def evaluate_transfer(
-    task: TransferTask, folder: Path, embed: Embed, mode: str = "test"
-) -> dict[str, Any]:
+    classes: int, splits: Mapping[str, Labelled], embed: Embed, mode: str = "test"
+) -> dict[str, float]:
     """Evaluate embeddings on a task; classifiers are trained on the device of the vectors.
 
     Args:
-        task: of the catalogue.
-        folder: SentEval's ``downstream`` folder.
+        classes: their number.
+        splits: the texts by split, as a task of the catalogue reads them.
         embed: returns the vectors (n, dim) of sentences.
         mode: a key of :data:`RECIPES`.
 
     Returns:
         ``accuracy`` x 100: the mean over the outer folds, or the accuracy on the test split.
         ``dev_accuracy`` x 100: of the selected l2 on the rows that selected it, the mean over the
-        outer folds. ``l2``: the selected values, one for each outer fold. ``folds``: the accuracy
-        of each outer fold; empty with a test split. ``f1`` x 100: on the test split of a pair
-        task; None for other tasks. ``counts``: texts by split.
+        outer folds.
     """
-    splits = task.read(folder)
     recipe = RECIPES[mode]
     problem = _prepare(splits, embed, recipe)
-    scores = _inner_scores(problem, task.classes, recipe)
+    scores = _inner_scores(problem, classes, recipe)
     l2 = [L2_VALUES[int(np.argmax(score))] for score in scores]  # the smallest on ties
     grid = np.array(l2)[:, None]  # (outer folds, 1)
-    fits = fit(problem.x, problem.y, task.classes, problem.final, grid, recipe)
+    fits = fit(problem.x, problem.y, classes, problem.final, grid, recipe)
     reached = []
-    f1 = None
     for fold, rows in enumerate(problem.tests):
-        predicted = fits.predict(problem.x[rows], fold)  # (rows,)
-        expected = problem.y[rows]
-        accuracy = float((predicted == expected).double().mean())
-        reached.append(round(100 * accuracy, 2))
-        if "test" in splits and len(splits["test"].columns) == 2:
-            f1 = round(100 * float(f1_score(expected.cpu(), predicted.cpu())), 2)
-    return {
-        "accuracy": round(float(np.mean(reached)), 2),
-        "dev_accuracy": _mean_of_best(scores),
-        "l2": l2,
-        "folds": reached if "all" in splits else [],
-        "f1": f1,
-        "counts": {name: len(split) for name, split in splits.items()},
-    }
+        correct = fits.predict(problem.x[rows], fold) == problem.y[rows]  # (rows,)
+        reached.append(round(100 * float(correct.double().mean()), 2))
+    accuracy = round(float(np.mean(reached)), 2)
+    return {"accuracy": accuracy, "dev_accuracy": _mean_of_best(scores)}
 
 
 def dev_accuracy(
-    task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast"
+    classes: int, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast"
 ) -> float:
-    """Return a task's ``dev_accuracy`` x 100, without reading the test split.
-
-    Args:
-        task: of the catalogue.
-        splits: what ``task.read`` returns.
-        embed: returns the vectors (n, dim) of sentences.
-        mode: a key of :data:`RECIPES`.
-    """
+    """Return the ``dev_accuracy`` x 100 of :func:`evaluate_transfer`, without the test split."""
     recipe = RECIPES[mode]
     seen = {name: split for name, split in splits.items() if name != "test"}
-    problem = _prepare(seen, embed, recipe)
-    return _mean_of_best(_inner_scores(problem, task.classes, recipe))
+    return _mean_of_best(_inner_scores(_prepare(seen, embed, recipe), classes, recipe))
 
 
 def features(split: Labelled, embed: Embed) -> Tensor:
@@ -114,11 +86,9 @@ def _prepare(splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe) -> _P
     x = torch.cat([features(split, embed) for split in splits.values()])
     labels = np.concatenate([split.labels for split in splits.values()])
     y = torch.from_numpy(labels).to(x.device)
-    rows = {}
-    start = 0
-    for name, split in splits.items():
-        rows[name] = np.arange(start, start + len(split))
-        start += len(split)
+    ends = np.cumsum([len(split) for split in splits.values()])
+    parts = np.split(np.arange(len(labels)), ends[:-1])
+    rows = dict(zip(splits, parts, strict=True))
     test = rows.get("test", np.arange(0))
     if "dev" in rows:
         only = Subset(rows["train"], rows["dev"])

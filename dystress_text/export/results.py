@@ -130,7 +130,7 @@ def _on_card(result: Result) -> dict[str, EvalResult]:
     name, data_type, config = _data_set(result)
     has_split = result.kind in ("sts", "transfer") and result.task not in _FOLDS
     entries = {}
-    for metric, figure in result.shown.items():
+    for metric, figure in result.figures.items():
         if figure is None:
             continue
         is_spearman = metric == "spearman"

@@ -236,7 +236,6 @@ def encode(
     model: SentenceTransformer,
     texts: Sequence[str],
     role: Role = "",
-    dtype: torch.dtype = torch.float32,
     progress: bool = False,
 ) -> Tensor:
     """Return what the model's own ``encode`` gives, within 1e-6, each distinct text encoded once.
@@ -245,7 +244,6 @@ def encode(
         model: on any device; its training mode stays as it is.
         texts: not tokenised.
         role: ``query`` and ``document`` are ``encode_query`` and ``encode_document``.
-        dtype: of the matrix products; other than fp32 it uses autocast.
         progress: whether to show a bar.
 
     Returns:
@@ -253,8 +251,7 @@ def encode(
     """
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct = list(rows)
-    autocast = torch.autocast(model.device.type, dtype, enabled=dtype != torch.float32)
-    with training_mode(model, False), autocast:
+    with training_mode(model, False):
         if can_pack(model):
             embeddings = _encode_packed(model, distinct, prompt_of(model, role), progress)
         else:

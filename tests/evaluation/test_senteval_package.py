@@ -37,14 +37,19 @@ def engine(monkeypatch):
 @pytest.mark.parametrize("mode", ["test", "fast"])
 @pytest.mark.parametrize(("ours", "theirs"), NAMES.items())
 def test_figures_equal_the_package(engine, tmp_path, ours, theirs, mode):
-    task, recipe = TASKS[ours], RECIPES[mode]
+    task = TASKS[ours]
+    recipe = RECIPES[mode]
     for own, published in zip(task.files, TASKS[theirs].files, strict=True):
-        (file := tmp_path / "downstream" / published).parent.mkdir(parents=True, exist_ok=True)
+        file = tmp_path / "downstream" / published
+        file.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(MINI / own, file)
     classifier = {
-        "nhid": 0, "optim": recipe.optimizer, "batch_size": recipe.batch_size, "tenacity": recipe.patience,
+        "nhid": 0,
+        "optim": recipe.optimizer,
+        "batch_size": recipe.batch_size,
+        "tenacity": recipe.patience,
         "epoch_size": recipe.check_every,
-    }  # fmt: skip
+    }
     parameters = {
         "task_path": str(tmp_path),
         "kfold": recipe.folds,
@@ -56,6 +61,5 @@ def test_figures_equal_the_package(engine, tmp_path, ours, theirs, mode):
         return bag_of_words([" ".join(words) for words in batch]).numpy()
 
     expected = engine.SE(parameters, batcher).eval(theirs)
-    result = evaluate_transfer(task, MINI, bag_of_words, mode)
-    assert (result["accuracy"], result["dev_accuracy"]) == (expected["acc"], expected["devacc"])
-    assert result["f1"] == expected.get("f1")
+    result = evaluate_transfer(task.classes, task.read(MINI), bag_of_words, mode)
+    assert result == {"accuracy": expected["acc"], "dev_accuracy": expected["devacc"]}
