@@ -212,6 +212,28 @@ def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
         raise ParameterError(parameter, f"{source!r}: {error}") from error
 
 
+def pairs_from(rows: Any) -> StsPairs:
+    """Return scored pairs from data in memory, named ``pairs``.
+
+    Args:
+        rows: (text, text, score) each, or a table of pandas or ``datasets`` with the columns
+            sentence1, sentence2 and score.
+
+    Raises:
+        ParameterError: the data have another form; the message does not show them.
+    """
+    try:
+        if hasattr(rows, "columns") or hasattr(rows, "column_names"):
+            rows = zip(*(rows[name] for name in COLUMNS), strict=True)
+        located = [(f"item {i}", first, second, x) for i, (first, second, x) in enumerate(rows)]
+        return _own_pairs(located, "pairs")
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        reason = f"expected rows of two texts and a number, or a table with {', '.join(COLUMNS)}"
+        if isinstance(error, DataError):
+            reason = str(error)
+        raise ParameterError("pairs", reason) from error
+
+
 def _own_pairs(rows: Iterable[Row], name: str) -> StsPairs:
     pairs = scored(_checked(rows))
     if len(np.unique(pairs.scores)) < 2:

@@ -176,6 +176,47 @@ def read_collection(path: Path) -> Collection:
     return _collection(name, queries, documents, _read_judgements(qrels))
 
 
+def collection_from(data: Any) -> Collection:
+    """Return a collection from data in memory, named ``retrieval``.
+
+    Args:
+        data: queries, documents and judgements. Texts are mappings from ids, or lists, whose ids
+            are 0, 1 and so on. Judgements map the id of a query to the ids of relevant documents,
+            or to scores by id.
+
+    Raises:
+        ParameterError: the data have another form; the message does not show them.
+    """
+    try:
+        queries, documents, judgements = data
+        judged: list[Judgement] = []
+        for query, scores in _by_id(judgements).items():
+            by_document = scores if isinstance(scores, Mapping) else dict.fromkeys(scores, 1)
+            for document, score in by_document.items():
+                judged.append((query, str(document), float(score)))
+        return _collection("retrieval", _texts_from(queries), _texts_from(documents), judged)
+    except (DataError, TypeError, ValueError) as error:
+        reason = (
+            "expected queries, documents and judgements: texts by id, and for each query ids of "
+            "documents or scores by id"
+        )
+        if isinstance(error, DataError):
+            reason = str(error)
+        raise ParameterError("retrieval", reason) from error
+
+
+def _texts_from(values: Any) -> dict[str, str]:
+    texts = _by_id(values)
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise TypeError("a text is not a string")
+    return texts
+
+
+def _by_id(values: Any) -> dict[str, Any]:
+    items = values.items() if isinstance(values, Mapping) else enumerate(values)
+    return {str(name): value for name, value in items}
+
+
 def _collection(
     name: str,
     queries: Mapping[str, str],

@@ -34,9 +34,9 @@ from dystress_text.evaluation.evaluators import (
     TransferEvaluator,
 )
 from dystress_text.evaluation.lexical import LEXICAL, TITLE
-from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
+from dystress_text.evaluation.readers import StsPairs, check_distinct, read_scored_pairs
 from dystress_text.evaluation.results import Result, append, open_results, result_file
-from dystress_text.evaluation.retrieval import read_collections
+from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
@@ -91,13 +91,16 @@ class ModelEvaluation:
 
 
 def run(
-    settings: SentEvalSettings, model: SentenceTransformer | None = None
+    settings: SentEvalSettings,
+    model: SentenceTransformer | None = None,
+    own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:
     """Evaluate models and print the tables.
 
     Args:
         settings: names of models to load, and what they are measured on.
         model: a model in memory, called ``model``.
+        own_data: data in memory.
 
     Returns:
         One evaluation for each model; the lexical baseline's is the last.
@@ -110,7 +113,7 @@ def run(
     if model is not None:
         loaders["model"] = partial(prepare, model, "model")
         evaluations.append(ModelEvaluation("model", settings.output))
-    evaluators = [*_suite(settings), *_own_data(settings)]
+    evaluators = [*_suite(settings), *_own_data(settings, own_data)]
     for file in {settings.output, *(each.file for each in evaluations)}:
         if file is not None:
             open_results(file)
@@ -152,14 +155,20 @@ def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
 # ---- what is measured
 
 
-def _own_data(settings: SentEvalSettings) -> list[Evaluator]:
+def _own_data(
+    settings: SentEvalSettings, in_memory: Sequence[StsPairs | Collection]
+) -> list[Evaluator]:
     """Return the evaluators of the user's scored pairs and collections."""
     pairs = [read_scored_pairs(file, "pairs") for file in settings.pairs or []]
     check_distinct("pairs", [each.name for each in pairs])
-    collections = read_collections("retrieval", settings.retrieval or [])
-    for collection in collections:
-        print(collection.summary(), file=sys.stderr, flush=True)
-    return [*map(PairsEvaluator, pairs), *map(RetrievalEvaluator, collections)]
+    evaluators: list[Evaluator] = []
+    for data in [*pairs, *read_collections("retrieval", settings.retrieval or []), *in_memory]:
+        if isinstance(data, Collection):
+            print(data.summary(), file=sys.stderr, flush=True)
+            evaluators.append(RetrievalEvaluator(data))
+        else:
+            evaluators.append(PairsEvaluator(data))
+    return evaluators
 
 
 def _suite(settings: SentEvalSettings) -> list[Evaluator]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ from dystress_text.evaluation.settings import SentEvalSettings
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from dystress_text.evaluation.readers import StsPairs
+    from dystress_text.evaluation.retrieval import Collection
     from dystress_text.evaluation.run import ModelEvaluation
 
 
@@ -40,7 +43,10 @@ def make_parser() -> SettingsParser:
 
 
 def evaluate(
-    model: str | Path | Sequence[str | Path] | SentenceTransformer, **options: Any
+    model: str | Path | Sequence[str | Path] | SentenceTransformer,
+    pairs: Any = None,
+    retrieval: Any = None,
+    **options: Any,
 ) -> dict[str, dict[str, float | None]]:
     """Evaluate models as ``dystress senteval`` does, and return the figures of each by its name.
 
@@ -49,15 +55,19 @@ def evaluate(
     Args:
         model: folders or hub names of models, ``lexical`` for the lexical baseline; or a
             ``SentenceTransformer``, which is called ``model``.
-        options: options of the command line, such as ``tasks=["STS12"]``, ``suite="mini"`` or
-            ``pairs="mine.csv"``.
+        pairs: files of scored pairs; or pairs in memory, (text, text, score) each; or a table of
+            pandas or ``datasets`` with the columns ``sentence1``, ``sentence2`` and ``score``.
+        retrieval: folders of collections; or a tuple of queries, documents and judgements. Queries
+            and documents are texts by id, or lists of texts, whose ids are 0, 1 and so on.
+            Judgements map the id of a query to ids of relevant documents, or to scores by id.
+        options: options of the command line, such as ``tasks=["STS12"]`` or ``suite="mini"``.
 
     Returns:
         For each model, and for ``lexical``, the figures by task, set of pairs, or collection and
         metric: Spearman's correlation, accuracy, nDCG@10, MRR@10 and recall@100, all times 100.
 
     Raises:
-        UserError: an option or the data are wrong.
+        UserError: an option or the data are wrong; no message shows texts.
 
     Example:
         >>> figures = evaluate("bert-mini-wiki", pooler_type="avg", suite="mini", tasks="sts")
@@ -72,21 +82,41 @@ def evaluate(
     """
     from sentence_transformers import SentenceTransformer
 
+    from dystress_text.evaluation.readers import pairs_from
+    from dystress_text.evaluation.retrieval import collection_from
+
     loaded = model if isinstance(model, SentenceTransformer) else None
     if loaded is not None and "pooler_type" in options:
         raise ParameterError("pooler_type", "a SentenceTransformer has its own pooling")
+    own_data: list[StsPairs | Collection] = []
+    if not _are_names(pairs):
+        own_data.append(pairs_from(pairs))
+        pairs = None
+    if not _are_names(retrieval):
+        own_data.append(collection_from(retrieval))
+        retrieval = None
+    if own_data:
+        options = {"tasks": [], **options}
     models = [] if loaded is not None else model
-    given = {"model": models, **options}
+    given = {"model": models, "pairs": pairs, "retrieval": retrieval, **options}
     known = {entry.name: entry for entry in fields(SentEvalSettings)}
     check_names("evaluate", given, known)
     for name, value in given.items():
         given[name] = converted(known[name], SentEvalSettings, value)
-    evaluations = _evaluate(SentEvalSettings(**given), loaded)
+    evaluations = _evaluate(SentEvalSettings(**given), loaded, own_data)
     return {each.model: each.figures for each in evaluations}
 
 
+def _are_names(data: Any) -> bool:
+    """Return whether data are None or names of files."""
+    several = data if isinstance(data, list | tuple) and data else [data]
+    return all(isinstance(each, str | PathLike | None) for each in several)
+
+
 def _evaluate(
-    settings: SentEvalSettings, model: SentenceTransformer | None = None
+    settings: SentEvalSettings,
+    model: SentenceTransformer | None = None,
+    own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:
     """Evaluate models, and update their pages and cards."""
     # imported here, so that the command line's help and errors are fast
@@ -97,7 +127,7 @@ def _evaluate(
     from dystress_text.training.run_folder import REPORT
 
     with quiet():
-        evaluations = run(settings, model)
+        evaluations = run(settings, model, own_data)
     if settings.output is not None:
         return evaluations
     for folder in [each.file.parent for each in evaluations if each.file is not None]:

@@ -7,15 +7,19 @@ import re
 import numpy as np
 import pytest
 from conftest import make_sentences
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from model_cases import build_model
 from safetensors.torch import load_file, save_file
 from scipy import stats
+from search_cases import make_collection
 from sentence_transformers import SentenceTransformer
 
 import dystress_text as dt
+from dystress_text.errors import ParameterError
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation.evaluators import TransferEvaluator
+from dystress_text.evaluation.readers import COLUMNS
 from dystress_text.evaluation.results import read_results, results_in
 from dystress_text.export.card import write_card
 from dystress_text.models.loading import save_model
@@ -188,3 +192,42 @@ def test_card_and_page_of_a_run_show_results_of_its_weights(flags, tmp_path):
     save_file(weights, out / "model.safetensors", {"format": "pt"})
     assert on_card(pairs=pairs) == {"mine"}
     assert len(results_in(out)) == 4
+
+
+def test_data_in_memory_equals_files(tmp_path):
+    rows = [("It rains.", "It pours.", 5), ("It rains.", "No.", 0), ("A dog ran.", "A cat.", 2)]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    table = Dataset.from_dict(dict(zip(COLUMNS, columns, strict=True)))
+    table.to_json(tmp_path / "pairs.jsonl")
+    folder = make_collection(tmp_path / "retrieval", 30, 4)
+    texts = {}
+    for name in ("queries", "corpus"):
+        for line in (folder / f"{name}.jsonl").read_text().split("\n"):
+            if line:
+                row = json.loads(line)
+                text = f"{row.get('title', '')} {row['text']}".strip()
+                texts.setdefault(name, {})[row["_id"]] = text
+    judged = {}
+    for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
+        query, document, score = line.split("\t")
+        judged.setdefault(query, {})[document] = int(score)
+    options = {"pooler_type": "avg"}
+    files = [str(tmp_path / "pairs.jsonl"), str(folder)]
+    expected = dt.evaluate("bert-mini-wiki", *files, **options)["bert-mini-wiki"]
+    for pairs in (rows, table):
+        search = (texts["queries"], texts["corpus"], judged)
+        found = dt.evaluate("bert-mini-wiki", pairs, search, **options)
+        assert found["bert-mini-wiki"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"pairs": [("secret", 3, 1)]}, {"retrieval": (["secret"], ["x"], {"9": ["0"]})}],
+    ids=["pairs", "retrieval"],
+)
+def test_errors_show_no_data(data):
+    (name,) = data
+    with pytest.raises(ParameterError) as caught:
+        dt.evaluate("bert-mini-wiki", **data, pooler_type="avg")
+    assert caught.value.parameter == name
+    assert "secret" not in str(caught.value)
