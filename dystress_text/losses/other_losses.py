@@ -43,7 +43,6 @@ class QueueInfoNCELoss(ContrastiveLoss):
     source = "MoCo (He et al., CVPR 2020)"
 
     negatives_from_batch = False
-    positive_in_denominator = True
     queue: Tensor  # (queue_size, dim), the oldest key first
 
     def __init__(
@@ -84,9 +83,6 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         query, key = z
-        dim = self.queue.shape[1]
-        if query.shape[1] != dim:
-            raise ValueError(f"dim: the queue has keys of {dim}, got {query.shape[1]}")
         nothing = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
         return [Pairs(query, key, self.queue.to(query.dtype), nothing)]
 
@@ -128,12 +124,7 @@ class RINCELoss(InfoNCELoss):
         self.lam = lam
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        return self.weighted_row_loss(positive, negatives, similarity, torch.zeros_like(positive))
-
-    def weighted_row_loss(
-        self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
-    ) -> Tensor:
-        everything = torch.logaddexp(positive + log_weight, negatives) + math.log(self.lam)
+        everything = torch.logaddexp(positive, negatives) + math.log(self.lam)
         return ((self.q * everything).exp() - (self.q * positive).exp()) / self.q
 
 
@@ -185,7 +176,7 @@ class SigLIPLoss(ContrastiveLoss):
         logit_scale: initial scale; positive.
         logit_bias: initial bias.
         learning_rate: peak learning rate of both.
-        options: those of :class:`ContrastiveLoss`, except ``hard_negative_weight``.
+        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> siglip = SigLIPLoss(logit_scale=10, logit_bias=-10)
@@ -209,8 +200,6 @@ class SigLIPLoss(ContrastiveLoss):
     ) -> None:
         super().__init__(SigmoidReweighting(logit_scale, logit_bias), **options)
         check_number("learning_rate", learning_rate, "(0, inf)")
-        if self.hard_negative_weight != 0:
-            raise ValueError("hard_negative_weight must be 0: SigLIP has no softmax")
         self.logit_scale = logit_scale
         self.logit_bias = logit_bias
         self.learning_rate = learning_rate

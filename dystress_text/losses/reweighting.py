@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dystress_text.losses.registry import LossPart, check_flag, check_number, register
+from dystress_text.losses.registry import LossPart, check_number, register
 from dystress_text.losses.temperature import Temperature, as_temperature
 
 
@@ -67,12 +67,12 @@ class Reweighting(LossPart):
 
     def positive_log_weight(
         self, sums: Sequence[Tensor], similarity: Tensor, count: int
-    ) -> Tensor | None:
-        """Return the logarithm of the positive's weight in the denominator, (rows,), or None.
+    ) -> Tensor | float:
+        """Return the logarithm of the positive's weight in the denominator, (rows,) or 0.
 
         It has no gradient. The arguments are those of :meth:`negatives_logsumexp`.
         """
-        return None
+        return 0.0
 
 
 def as_reweighting(temperature: Reweighting | Temperature | float) -> Reweighting:
@@ -203,8 +203,8 @@ class ADNCEReweighting(Reweighting):
         mu: similarity of the largest weight.
         sigma: width of the Gaussian; at least 1e-6.
         weigh_positive: whether the positive in the denominator has a weight too, and counts in the
-            mean, as in the authors' code for sentences. The loss may then be negative. Needs an
-            objective with the positive in the denominator.
+            mean, as in the authors' code for sentences. The loss may then be negative. Needs
+            ``infonce``, ``ntxent`` or ``queue``.
 
     Examples:
         >>> str(InfoNCELoss(ADNCEReweighting(0.07, mu=0.4, sigma=1.0, weigh_positive=True)))
@@ -227,7 +227,6 @@ class ADNCEReweighting(Reweighting):
         super().__init__(temperature)
         check_number("mu", mu, "(-1e3, 1e3)")
         check_number("sigma", sigma, "[1e-6, inf)")
-        check_flag("weigh_positive", weigh_positive)
         self.mu = mu
         self.sigma = sigma
         self.weigh_positive = weigh_positive
@@ -247,9 +246,9 @@ class ADNCEReweighting(Reweighting):
 
     def positive_log_weight(
         self, sums: Sequence[Tensor], similarity: Tensor, count: int
-    ) -> Tensor | None:
+    ) -> Tensor | float:
         if not self.weigh_positive:
-            return None
+            return 0.0
         return self.log_height(similarity) - self.log_mean(sums, similarity, count)
 
     def log_mean(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
