@@ -159,9 +159,8 @@ class ContrastiveLoss(Objective):
         """
         reweighting = self.reweighting
         positive = reweighting.positive_logit(similarity, self.tau(similarity))  # (rows,), s / tau
-        negatives = reweighting.negatives_logsumexp(sums, positive, similarity, count)  # (rows,)
-        # of the positive in the denominator alone; 0 but for ADNCE
-        log_weight = reweighting.positive_log_weight(sums, similarity, count)
+        # (rows,) each; ADNCE weighs the positive in the denominator
+        negatives, log_weight = reweighting.denominator(sums, positive, similarity, count)
         return self.row_loss(positive + log_weight, negatives, similarity) + log_weight
 
     def tau(self, similarity: Tensor) -> Tensor:
