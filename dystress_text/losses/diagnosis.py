@@ -39,15 +39,15 @@ MOST_PAIRS = 2**22  # compared in a batch; many candidates leave fewer anchors
 
 
 class PairSums(NamedTuple):
-    """Sums over the pairs of a batch; add the fields to combine batches or processes."""
+    """Sums over the pairs of a batch; add the fields to combine batches or processes.
 
-    counts: Tensor  # (3,) positives, negatives, negatives in the high-similarity region
-    similarities: Tensor  # (2,) of positives and of negatives
-    # (3,) of positives, of negatives, and of negatives times their gradient's size
-    temperatures: Tensor
-    gradients: Tensor  # (2,) sizes, of all negatives and of those in the high-similarity region
-    # (3, BINS) positives, negatives, and gradient's size of negatives, by similarity
-    histograms: Tensor
+    The rows are positives, negatives, and negatives times the size of their gradient.
+    """
+
+    # (3, 4): the number (the size of the gradient), similarity, temperature, and the number (the
+    # size of the gradient) in the high-similarity region
+    table: Tensor
+    histograms: Tensor  # (3, BINS), the first column by similarity
 
 
 class ConstantComparison(NamedTuple):
@@ -86,30 +86,23 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
     """
     groups = _rows_of(loss, z)
     positive = groups[0].positive[: len(z[0])]  # (n,), once where both views are anchors
-    sums = PairSums(*(positive.new_zeros(shape) for shape in (3, 2, 3, 2, (3, BINS))))
-    counts, means, taus, gradients, histograms = sums
-    counts[0] = len(positive)
-    means[0] = positive.sum()
-    taus[0] = loss.tau(positive).sum()
-    histograms[0] = _histogram(positive, torch.ones_like(positive))
+    sums = PairSums(positive.new_zeros(3, 4), positive.new_zeros(3, BINS))
+
+    def add(row: int, weights: Tensor, similarity: Tensor) -> None:
+        high = similarity > threshold
+        values = torch.ones_like(similarity), similarity, loss.tau(similarity), high
+        sums.table[row] += torch.stack([(weights * value).sum() for value in values])
+        sums.histograms[row] += _histogram(similarity, weights)
+
+    add(0, torch.ones_like(positive), positive)
     for group in groups:
         step = max(1, BLOCK_ENTRIES // len(group.pairs.candidates))
         for start in range(0, len(group.positive), step):
             rows = group.some(slice(start, start + step))
             similarity, size = _of_negatives(loss, rows)
-            # 1 for a negative
-            one = torch.ones_like(similarity).scatter_(1, rows.pairs.excluded, 0)
-            tau = loss.tau(similarity)
-            high = similarity > threshold
-            counts[1] += one.sum()
-            counts[2] += (one * high).sum()
-            means[1] += (one * similarity).sum()
-            taus[1] += (one * tau).sum()
-            taus[2] += (size * tau).sum()
-            gradients[0] += size.sum()
-            gradients[1] += (size * high).sum()
-            histograms[1] += _histogram(similarity, one)
-            histograms[2] += _histogram(similarity, size)
+            is_negative = torch.ones_like(similarity).scatter_(1, rows.pairs.excluded, 0)
+            add(1, is_negative, similarity)
+            add(2, size, similarity)
     return sums
 
 

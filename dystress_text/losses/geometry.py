@@ -39,7 +39,7 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
     Lower is more uniform.
 
     Args:
-        x: (n, dim), at least two rows.
+        x: (n, dim), at least two rows; else NaN.
         t: width of the Gaussian potential; 2 is usual.
 
     Examples:
@@ -47,8 +47,6 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
         >>> round(float(uniformity(opposite)), 4)  # -2 times the square of 2
         -8.0
     """
-    if len(x) < 2:
-        raise ValueError(f"uniformity needs at least two rows, got {len(x)}")
     z = unit_vectors(x)
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     for start in range(0, len(z), BLOCK):

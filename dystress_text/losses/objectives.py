@@ -42,7 +42,7 @@ from dystress_text.losses.registry import (
     parse,
     register,
 )
-from dystress_text.losses.reweighting import Reweighting, as_reweighting
+from dystress_text.losses.reweighting import TemperatureLike, as_reweighting
 from dystress_text.losses.run_temperatures import AlignmentAdaptiveTemperature
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import positive_similarity, unit_vectors
@@ -113,7 +113,7 @@ class ContrastiveLoss(Objective):
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         *,
         detach_temperature: bool = True,
         hard_negative_weight: float = 0.0,
@@ -253,7 +253,7 @@ class InfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         *,
         bidirectional: bool = False,
         **options: Any,
@@ -308,7 +308,7 @@ class DCLLoss(NTXentLoss):
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         *,
         per_view: bool = False,
         **options: Any,
@@ -319,8 +319,6 @@ class DCLLoss(NTXentLoss):
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         if not self.per_view:
             return super().pairs(z)
-        if len(z[0]) * self.gather.world_size < 2:
-            raise ValueError("per_view: batch of 1 pair has no negatives in the anchor's view")
         z1, z2, *hard_negatives = z
         weight = self.hard_negative_weight
         return [
@@ -355,9 +353,7 @@ class DCLWLoss(DCLLoss):
 
     source = "DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022)"
 
-    def __init__(
-        self, temperature: Reweighting | Temperature | float, sigma: float = 0.5, **options: Any
-    ) -> None:
+    def __init__(self, temperature: TemperatureLike, sigma: float = 0.5, **options: Any) -> None:
         super().__init__(temperature, **options)
         check_number("sigma", sigma, "(0, inf)")
         self.sigma = sigma

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.losses.pairs import Pairs
 from dystress_text.losses.registry import check_count, check_number, register
-from dystress_text.losses.reweighting import Reweighting
+from dystress_text.losses.reweighting import Reweighting, TemperatureLike
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import unit_vectors
 
@@ -47,7 +47,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         queue_size: int = 4096,
         dim: int | None = None,
         **options: Any,
@@ -112,7 +112,7 @@ class RINCELoss(InfoNCELoss):
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         q: float = 0.1,
         lam: float = 0.01,
         **options: Any,

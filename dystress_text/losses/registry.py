@@ -168,10 +168,8 @@ def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
 
 def check_number(name: str, value: float, interval: str) -> None:
     """Raise a ValueError unless a parameter is a number in an interval such as ``[0, 1)``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    if not lies_in(value, interval):
-        raise ValueError(f"{name} must lie in {interval}, got {value}")
+    if isinstance(value, bool) or not lies_in(value, interval):
+        raise ValueError(f"{name} must be a number in {interval}, got {value!r}")
 
 
 def check_count(name: str, value: int, interval: str) -> None:

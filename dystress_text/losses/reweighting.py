@@ -67,7 +67,10 @@ class Reweighting(LossPart):
         return sums[0], 0.0
 
 
-def as_reweighting(temperature: Reweighting | Temperature | float) -> Reweighting:
+TemperatureLike = Reweighting | Temperature | float
+
+
+def as_reweighting(temperature: TemperatureLike) -> Reweighting:
     """Wrap a temperature or number in the plain reweighting; return a reweighting unchanged."""
     return temperature if isinstance(temperature, Reweighting) else Reweighting(temperature)
 

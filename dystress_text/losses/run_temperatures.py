@@ -157,7 +157,6 @@ class LearnableTemperature(Temperature):
         if not isinstance(start, (ConstantTemperature, ProfileTemperature)):
             raise ValueError(f"temperature must be a constant or a profile, got {start}")
         check_number("low", low, "(0, inf)")
-        check_number("high", high, "(0, inf)")
         check_number("learning_rate", learning_rate, "(0, inf)")
         is_constant = isinstance(start, ConstantTemperature)
         self.ends = ["tau"] if is_constant else ["tau_min", "tau_max"]
@@ -165,8 +164,7 @@ class LearnableTemperature(Temperature):
         floor = low
         for name in self.ends:
             end = getattr(start, name)
-            if not floor < end < high:
-                raise ValueError(f"temperature: {name} must lie in ({floor}, {high}), got {end}")
+            check_number(f"temperature: {name}", end, f"({floor}, {high})")
             free.append(math.log((end - floor) / (high - end)))
             floor = end
         self.temperature = start

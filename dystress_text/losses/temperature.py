@@ -70,11 +70,8 @@ class TemperatureError(ValueError):
 
 def check_range(tau_min: float, tau_max: float) -> None:
     """Raise a ValueError unless 0 < tau_min <= tau_max."""
-    check_number("tau_min", tau_min, "(0, inf)")
     check_number("tau_max", tau_max, "(0, inf)")
-    if tau_min > tau_max:
-        got = f"tau_min={tau_min} > tau_max={tau_max}"
-        raise ValueError(f"tau_min must not exceed tau_max, got {got}")
+    check_number("tau_min", tau_min, f"(0, {tau_max}]")
 
 
 @register("constant")
@@ -100,7 +97,7 @@ class ConstantTemperature(Temperature):
 
 def as_temperature(temperature: Temperature | float) -> Temperature:
     """Convert a number to a constant temperature; return a temperature unchanged."""
-    if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
+    if isinstance(temperature, (int, float)):
         return ConstantTemperature(float(temperature))
     if not isinstance(temperature, Temperature):
         raise TypeError(f"temperature must be a temperature or a number, got {temperature!r}")
