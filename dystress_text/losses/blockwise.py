@@ -118,7 +118,7 @@ class _LogSumExps(torch.autograd.Function):
         return logsumexps
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
         matrix: _Matrix = ctx.matrix
         pairs = matrix.pairs

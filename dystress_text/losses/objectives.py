@@ -223,7 +223,10 @@ class ContrastiveLoss(Objective):
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         """Return the pairs of unit vectors, (n, dim) each, in groups of anchors."""
         view_pairs = both_view_pairs if self.both_views else first_view_pairs
-        return [view_pairs(z[0], z[1], z[2:], self.gather, self.hard_negative_weight)]
+        return [self.with_hard_negatives(view_pairs(z[0], z[1], self.gather), z[2:])]
+
+    def with_hard_negatives(self, pairs: Pairs, z: Sequence[Tensor]) -> Pairs:
+        return pairs.with_hard_negatives(z, self.gather, self.hard_negative_weight)
 
 
 @register("infonce")
@@ -265,7 +268,7 @@ class InfoNCELoss(ContrastiveLoss):
         forward = super().pairs(z)
         if not self.bidirectional:
             return forward
-        return [*forward, first_view_pairs(z[1], z[0], (), self.gather)]
+        return [*forward, first_view_pairs(z[1], z[0], self.gather)]
 
 
 @register("ntxent")
@@ -320,12 +323,11 @@ class DCLLoss(NTXentLoss):
         if not self.per_view:
             return super().pairs(z)
         z1, z2, *hard_negatives = z
-        weight = self.hard_negative_weight
+        across = [first_view_pairs(z1, z2, self.gather), first_view_pairs(z2, z1, self.gather)]
         return [
-            first_view_pairs(z1, z2, hard_negatives, self.gather, weight),
-            first_view_pairs(z2, z1, hard_negatives, self.gather, weight),
-            first_view_pairs(z1, z1, (), self.gather)._replace(positives=z2),
-            first_view_pairs(z2, z2, (), self.gather)._replace(positives=z1),
+            *(self.with_hard_negatives(pairs, hard_negatives) for pairs in across),
+            first_view_pairs(z1, z1, self.gather)._replace(positives=z2),
+            first_view_pairs(z2, z2, self.gather)._replace(positives=z1),
         ]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:

@@ -183,8 +183,9 @@ class LearnableTemperature(Temperature):
         ends: list[Tensor] = []
         floor: Tensor | float = self.low
         for share in torch.sigmoid(free):
-            floor = floor + (self.high - floor) * share
-            ends.append(floor)
+            end = floor + (self.high - floor) * share
+            ends.append(end)
+            floor = end
         return ends
 
     def learned(self) -> dict[str, float]:
