@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from dystress_text.losses.pairs import Pairs
 from dystress_text.losses.reweighting import Reweighting
@@ -51,7 +50,7 @@ def blockwise_logsumexps(
         detach: whether the temperature is a constant in the gradient by the similarities.
 
     Raises:
-        RuntimeError: from a second derivative; ``blockwise=False`` has them.
+        RuntimeError: from a backward with ``create_graph=True``; ``blockwise=False`` allows it.
     """
     block = CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK
     # its state may change before the backward
@@ -118,8 +117,11 @@ class _LogSumExps(torch.autograd.Function):
         return logsumexps
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *every_grad: Tensor) -> tuple[Tensor | None, ...]:
+        # torch's once_differentiable would let a second derivative through: it lies on no path
+        if torch.is_grad_enabled():
+            raise RuntimeError("second derivatives of a loss (create_graph=True): blockwise=False")
+        (grads,) = every_grad  # (k, rows)
         matrix: _Matrix = ctx.matrix
         pairs = matrix.pairs
         (logsumexps,) = ctx.saved_tensors  # (k, rows)
