@@ -33,31 +33,6 @@ def test_loss_and_gradient_equal_the_loop(name, detach, hard):
         assert_same(value_and_gradients(loss(*z), z), expected)
 
 
-@pytest.mark.parametrize("sigma", [None, 0.5])
-def test_per_view_equals_lightlys_loss_before_june_2025(sigma):
-    """Its formula on matrices; the gradient goes through tau."""
-    z = views(6, 4)
-    off_diagonal = ~torch.eye(6, dtype=torch.bool)
-
-    def logits_of(s):
-        return s / (0.07 + 0.13 / 2 * (1 + torch.cos(torch.pi * (1 + s))))
-
-    def one_direction(x, y):
-        own = logits_of(x @ x.T)[off_diagonal].view(6, 5)
-        across = logits_of(x @ y.T)
-        weight = 1
-        if sigma is not None:
-            weight = 2 - 6 * ((x * y).sum(1).detach() / sigma).softmax(0)
-        negatives = own.logsumexp(1) + across[off_diagonal].view(6, 5).logsumexp(1)
-        return (negatives - weight * across.diag()).mean()
-
-    x, y = (torch.nn.functional.normalize(each) for each in z)
-    kind = losses.DCLLoss if sigma is None else losses.DCLWLoss
-    found = kind(TEMPERATURES["cosine"][0], detach_temperature=False, per_view=True)(*z)
-    expected = (one_direction(x, y) + one_direction(y, x)) / 2
-    assert_same(value_and_gradients(found, z), value_and_gradients(expected, z))
-
-
 @EVERY
 @FORMS
 def test_the_mean_over_processes_equals_one_process(name, form):
