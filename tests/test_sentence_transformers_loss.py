@@ -32,9 +32,6 @@ OBJECTIVES = {
 }
 ROWS = 7
 CACHED = hasattr(DySTreSSLoss, "forward_cached")
-needs_cache = pytest.mark.skipif(
-    not CACHED, reason="sentence-transformers shares its cache from 5.7 on"
-)
 BY_ROWS = {"mini_batch_size": 3}
 BY_TOKENS = {"mini_batch_num_tokens": 20}
 DIMS = [16, 3]
@@ -88,14 +85,10 @@ def test_constant_temperature_is_multiple_negatives_ranking(tiny_bert, columns, 
     assert_equal(run(model, DySTreSSLoss(model, 0.05, **size), batch), expected)
 
 
-def test_loss_of_embeddings_and_default_temperature(tiny_bert):
+def test_default_temperature(tiny_bert):
     model = build_model(tiny_bert)
-    loss = DySTreSSLoss(model, 0.2)
-    found = loss.compute_loss_from_embeddings(embed(model, batch_of(model, 3)))
-    theirs = MultipleNegativesRankingLoss(model, scale=5)
-    assert_equal(gradient_of(model, found), run(model, theirs, batch_of(model, 3)))
-    assert loss.temperature == 0.2
     assert DySTreSSLoss(model).objective == losses.InfoNCELoss(SHIFTED)
+    assert DySTreSSLoss(model, 0.2).temperature == 0.2
 
 
 @pytest.mark.parametrize(
@@ -249,15 +242,9 @@ def test_invalid_arguments_are_refused(tiny_bert):
         DySTreSSLoss(model, objective=losses.QueueInfoNCELoss(0.1, 8, 16))
 
 
-@needs_cache
+@pytest.mark.skipif(not CACHED, reason="sentence-transformers shares its cache from 5.7 on")
 def test_static_embeddings_cannot_be_cached(tokenizer):
-    model = SentenceTransformer(
-        modules=[StaticEmbedding(tokenizer.backend_tokenizer, embedding_dim=8)], device="cpu"
-    ).double()
-    batch = batch_of(model, 2)
-    assert_equal(
-        run(model, DySTreSSLoss(model, 0.05), batch),
-        run(model, MultipleNegativesRankingLoss(model), batch),
-    )
+    table = StaticEmbedding(tokenizer.backend_tokenizer, embedding_dim=8)
+    model = SentenceTransformer(modules=[table], device="cpu")
     with pytest.raises(ValueError, match="StaticEmbedding"):
         DySTreSSLoss(model, mini_batch_size=4)
