@@ -71,7 +71,7 @@ INVALID = {  # the part that the error names
     "infonce(shifted_cosine(0.05, 0.07, shft=-0.4))": "shifted_cosine(0.05, 0.07, shft=-0.4)",
     "infonce(shifted_cosine(0.05, 0.07))": "shifted_cosine(0.05, 0.07)",
     "infonce(0.05, temperature=1)": "infonce(0.05, temperature=1)",
-    "infonce(bidirectional=True, bidirectional=True)": "infonce(bidirectional=True, bid",
+    "macl(alpha=1, alpha=2)": "macl(alpha=1, alpha=2)",
     "infonce(0.05, gather=None)": "infonce(0.05, gather=None)",
     "infonce(cosine(0.2, 0.1))": "cosine(0.2, 0.1)",
     "infonce(hcl(focal(0.1)))": "hcl(focal(0.1))",
