@@ -23,14 +23,6 @@ else:  # a __getattr__ that type checkers see would accept any name
         "evaluate": "dystress_text.programs.senteval",
         "train": "dystress_text.programs.train",
     }
-    _RENAMED = {
-        "ADNCERule": "ADNCEReweighting",
-        "DebiasedRule": "DebiasedReweighting",
-        "FocalRule": "FocalReweighting",
-        "HardNegativeRule": "HCLReweighting",
-        "HardnessRule": "HardnessReweighting",
-        "Rule": "Reweighting",
-    }
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first used: workers that clean text need no torch."""
@@ -43,6 +35,4 @@ else:  # a __getattr__ that type checkers see would accept any name
                 return [*losses.__all__, *_ELSEWHERE]
             if name in losses.__all__:
                 return getattr(losses, name)
-        if name in _RENAMED:
-            raise AttributeError(f"{name} is now called {_RENAMED[name]}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

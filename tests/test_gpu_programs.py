@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 GPU = ROOT / "tests" / "gpu"
@@ -48,28 +47,6 @@ def test_a_row_that_is_ended_leaves_its_line_with_what_it_had(ending, code, tmp_
     (row,) = lines_of(tmp_path)
     assert (row["row"], row["rc"], row["results"]) == ("one", code, [{"ms": 3}])
     assert row["last"][-1] == '{"m'
-
-
-def test_a_form_that_fails_or_does_not_fit_loses_no_row_of_the_loss(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(ROOT / "tests" / "benchmarks")
-    import loss_core
-
-    def pseudocode(*_):
-        def fail(*_):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
-
-        return fail
-
-    monkeypatch.setattr(loss_core, "pseudocode", pseudocode)
-    monkeypatch.setattr(loss_core, "peak_alone", lambda *_: 1)
-    monkeypatch.setattr(loss_core, "memory", lambda: 6 * 4 * 8**2)  # InfoNCE's of 8 pairs
-    monkeypatch.setattr(
-        sys, "argv", ["loss_core", "--sizes", "8", "--dim", "8", "--temperatures", "cosine"]
-    )
-    loss_core.main()
-    _, *rows = map(json.loads, capsys.readouterr().out.splitlines())
-    found = [next(key for key in ("ms", "error", "skipped") if key in row) for row in rows]
-    assert found == ["ms", "ms", "error", "skipped", "ms", "skipped"]
 
 
 def test_the_busy_share_counts_a_moment_once_and_no_annotation(monkeypatch):

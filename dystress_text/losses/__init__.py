@@ -42,7 +42,6 @@ from dystress_text.losses.temperature import (
     TeMoTemperature,
     Temperature,
     TemperatureError,
-    ode_temperature,
 )
 
 __all__ = [
@@ -84,7 +83,6 @@ __all__ = [
     "alignment",
     "interclass_uniformity",
     "loss",
-    "ode_temperature",
     "register",
     "tolerance",
     "uniformity",

@@ -50,7 +50,7 @@ def blockwise_logsumexps(
         detach: whether the temperature is a constant in the gradient by the similarities.
 
     Raises:
-        RuntimeError: from a backward with ``create_graph=True``; there are no second derivatives.
+        RuntimeError: from a backward with ``create_graph=True``; ``blockwise=False`` allows it.
     """
     block = CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK
     # its state may change before the backward
@@ -75,27 +75,25 @@ class _Matrix:
     detach: bool
     block: int
 
-    def blocks(self) -> Iterator[tuple[slice, slice]]:
-        """Yield rows and columns of each block; if symmetric, not below the diagonal."""
-        for i in range(0, len(self.pairs.anchors), self.block):
-            first = i if self.pairs.symmetric else 0
-            for j in range(first, len(self.pairs.candidates), self.block):
-                yield slice(i, i + self.block), slice(j, j + self.block)
+    def blocks(self) -> Iterator[tuple[slice, slice, bool]]:
+        """Yield rows and columns of each block, and whether it also represents its transpose.
 
-    def mirrored(self, rows: slice, columns: slice) -> bool:
-        """Return whether the block also represents its transpose below the diagonal."""
-        return self.pairs.symmetric and rows != columns
+        If the matrix is symmetric, no block lies below the diagonal.
+        """
+        symmetric = self.pairs.symmetric
+        for i in range(0, len(self.pairs.anchors), self.block):
+            for j in range(i if symmetric else 0, len(self.pairs.candidates), self.block):
+                yield slice(i, i + self.block), slice(j, j + self.block), symmetric and i != j
 
     def similarity(self, rows: slice, columns: slice) -> Tensor:
         return self.pairs.anchors[rows] @ self.pairs.candidates[columns].T
 
-    def logits(self, similarity: Tensor) -> tuple[Tensor, ...]:
+    def logits(self, similarity: Tensor, rows: slice, columns: slice) -> list[Tensor]:
+        """Return each of the logits of a block, -inf where a pair is no negative."""
         tau = self.reweighting.temperature(similarity.detach() if self.detach else similarity)
-        return self.reweighting.logits(similarity, tau)
-
-    def negatives_(self, logits: Tensor, k: int, rows: slice, columns: slice) -> Tensor:
-        """Mask a block of the k-th logits in place, so that only negatives remain."""
-        return self.pairs.of_rows(rows).mask_logits_(logits, k == 0, columns.start)
+        logits = self.reweighting.logits(similarity, tau)
+        pairs = self.pairs.of_rows(rows)
+        return [pairs.mask_logits_(x.clone(), k == 0, columns.start) for k, x in enumerate(logits)]
 
 
 class _LogSumExps(torch.autograd.Function):
@@ -106,13 +104,12 @@ class _LogSumExps(torch.autograd.Function):
         ctx: Any, matrix: _Matrix, anchors: Tensor, candidates: Tensor, *parameters: Tensor
     ) -> Tensor:
         every: list[Tensor] = []
-        for rows, columns in matrix.blocks():
-            logits = matrix.logits(matrix.similarity(rows, columns))
+        for rows, columns, mirrored in matrix.blocks():
+            logits = matrix.logits(matrix.similarity(rows, columns), rows, columns)
             every = every or [anchors.new_full((len(anchors),), -torch.inf) for _ in logits]
-            for k, (sums, logit) in enumerate(zip(every, logits, strict=True)):
-                matrix.negatives_(logit, k, rows, columns)
+            for sums, logit in zip(every, logits, strict=True):
                 sums[rows] = torch.logaddexp(sums[rows], logit.logsumexp(dim=1))
-                if matrix.mirrored(rows, columns):
+                if mirrored:
                     sums[columns] = torch.logaddexp(sums[columns], logit.logsumexp(dim=0))
         logsumexps = torch.stack(every)  # (k, rows)
         ctx.matrix = matrix
@@ -120,12 +117,11 @@ class _LogSumExps(torch.autograd.Function):
         return logsumexps
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *every_grad: Tensor) -> tuple[Tensor | None, ...]:
+        # torch's once_differentiable would let a second derivative through: it lies on no path
         if torch.is_grad_enabled():
-            raise RuntimeError(
-                "the blockwise form of a loss has no second derivatives (create_graph=True): "
-                "build the loss with blockwise=False"
-            )
+            raise RuntimeError("second derivatives of a loss (create_graph=True): blockwise=False")
+        (grads,) = every_grad  # (k, rows)
         matrix: _Matrix = ctx.matrix
         pairs = matrix.pairs
         (logsumexps,) = ctx.saved_tensors  # (k, rows)
@@ -133,35 +129,28 @@ class _LogSumExps(torch.autograd.Function):
         learned_grads = [torch.zeros_like(parameter) for parameter in learned]
         anchor_grads = torch.zeros_like(pairs.anchors)
         candidate_grads = torch.zeros_like(pairs.candidates)
-
-        def logit_grads(logits: Tensor, k: int, rows: slice, columns: slice) -> Tensor:
-            """Return the gradient by a block's logits: softmax times the logsumexps' gradient."""
-            total = matrix.negatives_(logits - logsumexps[k, rows, None], k, rows, columns).exp_()
-            total *= grads[0][k, rows, None]
-            if matrix.mirrored(rows, columns):
-                softmax = matrix.negatives_(logits - logsumexps[k, columns], k, rows, columns)
-                total += softmax.exp_().mul_(grads[0][k, columns])
-            return total
-
-        with torch.autocast(device_type=logsumexps.device.type, enabled=False):
-            for rows, columns in matrix.blocks():
-                similarity = matrix.similarity(rows, columns).requires_grad_()
-                with torch.enable_grad():
-                    logits = matrix.logits(similarity)
-                used = [(k, x) for k, x in enumerate(logits) if x.requires_grad]
-                weights, *more = torch.autograd.grad(
-                    [x for _, x in used],
-                    [similarity, *learned],
-                    [logit_grads(x.detach(), k, rows, columns) for k, x in used],
-                    materialize_grads=True,
-                )
-                learned_grads = [old + new for old, new in zip(learned_grads, more, strict=True)]
-                if pairs.symmetric and rows == columns:
-                    anchor_grads[rows].addmm_(weights + weights.T, pairs.anchors[rows])
-                    continue
-                anchor_grads[rows].addmm_(weights, pairs.candidates[columns])
-                if pairs.symmetric:
-                    anchor_grads[columns].addmm_(weights.T, pairs.anchors[rows])
-                elif ctx.needs_input_grad[2]:
-                    candidate_grads[columns].addmm_(weights.T, pairs.anchors[rows])
+        for rows, columns, mirrored in matrix.blocks():
+            device = logsumexps.device.type
+            with torch.enable_grad(), torch.autocast(device_type=device, enabled=False):
+                similarity = matrix.similarity(rows, columns).detach().requires_grad_()
+                # its derivative by a logit is that of the logsumexps, softmax times their gradient
+                total = similarity.new_zeros(())
+                for logits, sums, grad in zip(
+                    matrix.logits(similarity, rows, columns), logsumexps, grads, strict=True
+                ):
+                    total = total + ((logits - sums[rows, None]).exp() * grad[rows, None]).sum()
+                    if mirrored:
+                        total = total + ((logits - sums[columns]).exp() * grad[columns]).sum()
+            weights, *more = torch.autograd.grad(
+                total, [similarity, *learned], materialize_grads=True
+            )
+            learned_grads = [old + new for old, new in zip(learned_grads, more, strict=True)]
+            if pairs.symmetric and not mirrored:  # on the diagonal
+                anchor_grads[rows].addmm_(weights + weights.T, pairs.anchors[rows])
+                continue
+            anchor_grads[rows].addmm_(weights, pairs.candidates[columns])
+            if mirrored:
+                anchor_grads[columns].addmm_(weights.T, pairs.anchors[rows])
+            elif ctx.needs_input_grad[2]:
+                candidate_grads[columns].addmm_(weights.T, pairs.anchors[rows])
         return None, anchor_grads, candidate_grads, *learned_grads

@@ -36,19 +36,18 @@ BLOCK_ENTRIES = 2**22  # similarities at a time
 CONSTANTS = 41  # temperatures from 0.01 to 1, equal steps of their logarithm
 MOST_ANCHORS = 512  # compared in a batch
 MOST_PAIRS = 2**22  # compared in a batch; many candidates leave fewer anchors
-_AT_ONCE = 2**18  # entries of several constants at a time
 
 
 class PairSums(NamedTuple):
-    """Sums over the pairs of a batch; add the fields to combine batches or processes."""
+    """Sums over the pairs of a batch; add the fields to combine batches or processes.
 
-    counts: Tensor  # (3,) positives, negatives, negatives in the high-similarity region
-    similarities: Tensor  # (2,) of positives and of negatives
-    # (3,) of positives, of negatives, and of negatives times their gradient's size
-    temperatures: Tensor
-    gradients: Tensor  # (2,) sizes, of all negatives and of those in the high-similarity region
-    # (3, BINS) positives, negatives, and gradient's size of negatives, by similarity
-    histograms: Tensor
+    The rows are positives, negatives, and negatives times the size of their gradient.
+    """
+
+    # (3, 4): the number (the size of the gradient), similarity, temperature, and the number (the
+    # size of the gradient) in the high-similarity region
+    table: Tensor
+    histograms: Tensor  # (3, BINS), the first column by similarity
 
 
 class ConstantComparison(NamedTuple):
@@ -58,8 +57,6 @@ class ConstantComparison(NamedTuple):
     # (), gradient of the positives over that of the negatives; 1 for InfoNCE with a detached tau
     gradient_ratio: Tensor
     total_variation: Tensor  # (CONSTANTS,), distance to each constant
-    shares: Tensor  # (BINS,), shares of the negatives' gradient by similarity
-    constants: Tensor  # (CONSTANTS, BINS), the same under each constant
 
     def mean(self) -> ConstantComparison:
         """Return the mean over the batches; NaN without batches."""
@@ -67,20 +64,15 @@ class ConstantComparison(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """Anchors, and the gradients of the mean loss by similarity and logsumexps."""
+    """Anchors, with the derivatives of the mean loss."""
 
     pairs: Pairs
     positive: Tensor  # (rows,), similarity of the positives
-    of_positive: Tensor  # (rows,), size of its gradient
-    of_sums: Tensor  # (k, rows), gradients of the logsumexps of the negatives' logits
+    # (1 + k, rows), by the positive's similarity and the logsumexps of the negatives' logits
+    gradients: Tensor
 
     def some(self, rows: slice) -> _Rows:
-        return _Rows(
-            self.pairs.of_rows(rows),
-            self.positive[rows],
-            self.of_positive[rows],
-            self.of_sums[:, rows],
-        )
+        return _Rows(self.pairs.of_rows(rows), self.positive[rows], self.gradients[:, rows])
 
 
 @torch.no_grad()
@@ -94,30 +86,23 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
     """
     groups = _rows_of(loss, z)
     positive = groups[0].positive[: len(z[0])]  # (n,), once where both views are anchors
-    sums = PairSums(*(positive.new_zeros(shape) for shape in (3, 2, 3, 2, (3, BINS))))
-    counts, means, taus, gradients, histograms = sums
-    counts[0] = len(positive)
-    means[0] = positive.sum()
-    taus[0] = loss.tau(positive).sum()
-    _add(histograms[0], positive, torch.ones_like(positive))
+    sums = PairSums(positive.new_zeros(3, 4), positive.new_zeros(3, BINS))
+
+    def add(row: int, weights: Tensor, similarity: Tensor) -> None:
+        high = similarity > threshold
+        values = torch.ones_like(similarity), similarity, loss.tau(similarity), high
+        sums.table[row] += torch.stack([(weights * value).sum() for value in values])
+        sums.histograms[row] += _histogram(similarity, weights)
+
+    add(0, torch.ones_like(positive), positive)
     for group in groups:
         step = max(1, BLOCK_ENTRIES // len(group.pairs.candidates))
         for start in range(0, len(group.positive), step):
             rows = group.some(slice(start, start + step))
             similarity, size = _of_negatives(loss, rows)
-            # 1 for a negative
-            one = torch.ones_like(similarity).scatter_(1, rows.pairs.excluded, 0)
-            tau = loss.tau(similarity)
-            high = similarity > threshold
-            counts[1] += one.sum()
-            counts[2] += (one * high).sum()
-            means[1] += (one * similarity).sum()
-            taus[1] += (one * tau).sum()
-            taus[2] += (size * tau).sum()
-            gradients[0] += size.sum()
-            gradients[1] += (size * high).sum()
-            _add(histograms[1], similarity, one)
-            _add(histograms[2], similarity, size)
+            is_negative = torch.ones_like(similarity).scatter_(1, rows.pairs.excluded, 0)
+            add(1, is_negative, similarity)
+            add(2, size, similarity)
     return sums
 
 
@@ -134,10 +119,9 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> ConstantComparison:
         z: embeddings of the views, (n, dim) each.
     """
     groups = _rows_of(loss, z)
-    logits = []
+    similarities = []  # (rows, 1 + columns) each, the positive first
     biases = []
     sizes = []
-    bins = []
     positive_sizes = []
     positive_bias = -torch.inf if isinstance(loss, DCLLoss) else 0.0
     for group in groups:
@@ -145,32 +129,24 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> ConstantComparison:
         rows = group.some(slice(0, max(1, most)))
         similarity, size = _of_negatives(loss, rows)
         bias = rows.pairs.mask_logits_(torch.zeros_like(similarity), add_weight=True)
-        # (rows, 1 + columns), the positive first
-        logits.append(torch.column_stack([rows.positive, similarity]))
+        similarities.append(torch.column_stack([rows.positive, similarity]))
         biases.append(F.pad(bias, (1, 0), value=positive_bias))
         sizes.append(size.flatten())
-        bins.append(_bins_of(similarity).flatten())
-        positive_sizes.append(rows.of_positive.sum())
+        positive_sizes.append(rows.gradients[0].abs().sum())
     size = torch.cat(sizes)  # (pairs,)
-    bin_of = torch.cat(bins)  # (pairs,)
     shares = size / size.sum()
     distances = []
-    histograms = []
-    for taus in torch.split(constants().to(size), max(1, _AT_ONCE // len(size))):
-        each = [
-            (s / taus[:, None, None] + bias).log_softmax(2)[:, :, 1:].flatten(1)
-            for s, bias in zip(logits, biases, strict=True)
+    for tau in constants().to(size):
+        log_probabilities = [
+            (s / tau + bias).log_softmax(dim=1)[:, 1:].flatten()
+            for s, bias in zip(similarities, biases, strict=True)
         ]
-        of_constants = torch.cat(each, dim=1).softmax(dim=1)  # (t, pairs), c / C
-        distances.append((of_constants - shares).abs().sum(dim=1) / 2)
-        empty = shares.new_zeros(len(taus), BINS)
-        histograms.append(empty.scatter_add_(1, bin_of.expand_as(of_constants), of_constants))
+        of_constant = torch.cat(log_probabilities).softmax(dim=0)  # (pairs,), c / C
+        distances.append((of_constant - shares).abs().sum() / 2)
     compared = ConstantComparison(
         batches=size.new_ones(()),
         gradient_ratio=torch.stack(positive_sizes).sum() / size.sum(),
-        total_variation=torch.cat(distances),
-        shares=shares.new_zeros(BINS).scatter_add_(0, bin_of, shares),
-        constants=torch.cat(histograms),
+        total_variation=torch.stack(distances),
     )
     valid = torch.stack([each.isfinite().all() for each in compared]).all()
     return ConstantComparison(*(torch.where(valid, each, 0) for each in compared))
@@ -183,30 +159,27 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
         leaves = []
         losses = []
         for pairs in groups:
-            by = positive_similarity(pairs.anchors, pairs.positives), *loss.logsumexps(pairs)
+            positive = positive_similarity(pairs.anchors, pairs.positives)
+            leaf = torch.stack([positive, *loss.logsumexps(pairs)]).requires_grad_()
             with torch.enable_grad():
-                s, *sums = (x.detach().requires_grad_() for x in by)
-                losses.append(loss.row_losses(s, sums, pairs.negative_count))
-            leaves.append([s, *sums])
+                losses.append(loss.row_losses(leaf[0], leaf[1:].unbind(), pairs.negative_count))
+            leaves.append(leaf)
         with torch.enable_grad():
             mean = torch.cat(losses).mean()
-        gradients = [
-            torch.autograd.grad(mean, each, retain_graph=True, materialize_grads=True)
-            for each in leaves
-        ]
+        gradients = torch.autograd.grad(mean, leaves)
     return [
-        _Rows(pairs, s.detach(), of_s.abs(), torch.stack(of_sums))
-        for pairs, (s, *_), (of_s, *of_sums) in zip(groups, leaves, gradients, strict=True)
+        _Rows(pairs, leaf[0].detach(), gradient)
+        for pairs, leaf, gradient in zip(groups, leaves, gradients, strict=True)
     ]
 
 
 def _of_negatives(loss: ContrastiveLoss, rows: _Rows) -> tuple[Tensor, Tensor]:
     """Return similarities and sizes ``|dL / ds|``, (rows, columns) each; 0 for excluded pairs."""
     with torch.autocast(device_type=rows.positive.device.type, enabled=False):
-        similarity = (rows.pairs.anchors @ rows.pairs.candidates.T).detach().requires_grad_()
+        similarity = (rows.pairs.anchors @ rows.pairs.candidates.T).requires_grad_()
         with torch.enable_grad():
             sums = torch.stack(loss.logsumexps_of(similarity, rows.pairs))
-    (gradient,) = torch.autograd.grad(sums, similarity, rows.of_sums)
+    (gradient,) = torch.autograd.grad(sums, similarity, rows.gradients[1:])
     return similarity.detach(), gradient.abs()
 
 
@@ -215,10 +188,7 @@ def constants() -> Tensor:
     return torch.logspace(-2, 0, CONSTANTS, dtype=torch.float64)
 
 
-def _bins_of(similarity: Tensor) -> Tensor:
-    """Return the bin of each similarity, int64 of the same shape."""
-    return ((similarity + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
-
-
-def _add(histogram: Tensor, similarity: Tensor, amounts: Tensor) -> None:
-    histogram.scatter_add_(0, _bins_of(similarity).flatten(), amounts.flatten())
+def _histogram(similarity: Tensor, amounts: Tensor) -> Tensor:
+    """Return the sum of the amounts in each bin of similarities, (BINS,)."""
+    bins = ((similarity + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
+    return amounts.new_zeros(BINS).scatter_add_(0, bins.flatten(), amounts.flatten())

@@ -54,9 +54,6 @@ class ProcessGather:
         world_size: number of processes.
         group: None for the default group.
 
-    Raises:
-        ValueError: the rank is outside ``[0, world_size)``.
-
     Examples:
         >>> # after torch.distributed.init_process_group
         >>> gather = ProcessGather(rank=1, world_size=4)
@@ -65,8 +62,6 @@ class ProcessGather:
     """
 
     def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None = None) -> None:
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must lie in [0, {world_size}), got {rank}")
         self.rank = rank
         self.world_size = world_size
         self.group = group

@@ -38,12 +38,11 @@ from dystress_text.losses.pairs import Pairs, both_view_pairs, first_view_pairs
 from dystress_text.losses.registry import (
     LossError,
     LossPart,
-    check_flag,
     check_number,
     parse,
     register,
 )
-from dystress_text.losses.reweighting import ADNCEReweighting, Reweighting, as_reweighting
+from dystress_text.losses.reweighting import TemperatureLike, as_reweighting
 from dystress_text.losses.run_temperatures import AlignmentAdaptiveTemperature
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import positive_similarity, unit_vectors
@@ -111,11 +110,10 @@ class ContrastiveLoss(Objective):
 
     both_views = False  # whether both views are anchors, with all other views as candidates
     negatives_from_batch = True  # False for a queue
-    positive_in_denominator = False  # whether a reweighting may weigh the positive there
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         *,
         detach_temperature: bool = True,
         hard_negative_weight: float = 0.0,
@@ -124,16 +122,12 @@ class ContrastiveLoss(Objective):
     ) -> None:
         super().__init__(gather)
         self.reweighting = as_reweighting(temperature)
-        weighs = isinstance(self.reweighting, ADNCEReweighting) and self.reweighting.weigh_positive
-        if weighs and not self.positive_in_denominator:
-            name = type(self).__name__
-            raise ValueError(f"weigh_positive: {name} has no positive in the denominator to weigh")
-        check_flag("detach_temperature", detach_temperature)
+        is_cross_entropy = type(self).row_loss is ContrastiveLoss.row_loss
+        if getattr(self.reweighting, "weigh_positive", False) and not is_cross_entropy:
+            raise ValueError("weigh_positive: needs the objective infonce, ntxent or queue")
         self.detach_temperature = detach_temperature
         check_number("hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)")
         self.hard_negative_weight = hard_negative_weight
-        if blockwise is not None:
-            check_flag("blockwise", blockwise)
         self.blockwise = blockwise
 
     def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
@@ -163,16 +157,11 @@ class ContrastiveLoss(Objective):
             sums: :meth:`logsumexps` of the negatives, (rows,) each.
             count: number of negatives of each anchor.
         """
-        positive = self.reweighting.positive_logit(
-            similarity, self.tau(similarity)
-        )  # (rows,), s / tau
-        negatives = self.reweighting.negatives_logsumexp(
-            sums, positive, similarity, count
-        )  # (rows,)
-        log_weight = self.reweighting.positive_log_weight(sums, similarity, count)
-        if log_weight is None:
-            return self.row_loss(positive, negatives, similarity)  # InfoNCE's: the cross-entropy
-        return self.weighted_row_loss(positive, negatives, similarity, log_weight)
+        reweighting = self.reweighting
+        positive = reweighting.positive_logit(similarity, self.tau(similarity))  # (rows,), s / tau
+        # (rows,) each; ADNCE weighs the positive in the denominator
+        negatives, log_weight = reweighting.denominator(sums, positive, similarity, count)
+        return self.row_loss(positive + log_weight, negatives, similarity) + log_weight
 
     def tau(self, similarity: Tensor) -> Tensor:
         """Return the temperature of each pair, of the same shape."""
@@ -182,21 +171,14 @@ class ContrastiveLoss(Objective):
         return tau
 
     def logsumexps(self, pairs: Pairs) -> Sequence[Tensor]:
-        """Return the logsumexp of each anchor's negatives, (rows,), for each logit of the
-        reweighting.
-        """
-        blockwise = self.blockwise
-        if blockwise is None:
-            blockwise = blockwise_pays(pairs)
-        if blockwise:
+        """Return the logsumexp of each anchor's negatives, (rows,), for each of the logits."""
+        if blockwise_pays(pairs) if self.blockwise is None else self.blockwise:
             return blockwise_logsumexps(pairs, self.reweighting, self.detach_temperature)
         return self.logsumexps_of(pairs.similarity(), pairs)
 
     def logsumexps_of(self, similarity: Tensor, pairs: Pairs) -> list[Tensor]:
         """Return :meth:`logsumexps` from the matrix of similarities, (rows, columns)."""
-        logits = self.reweighting.logits(
-            similarity, self.tau(similarity)
-        )  # (rows, columns), s / tau
+        logits = self.reweighting.logits(similarity, self.tau(similarity))  # (rows, columns) each
         return [
             pairs.mask_logits_(x.clone(), add_weight=k == 0).logsumexp(dim=1)
             for k, x in enumerate(logits)
@@ -211,15 +193,6 @@ class ContrastiveLoss(Objective):
             similarity: similarities of the positives, (rows,).
         """
         return -F.logsigmoid(positive - negatives)
-
-    def weighted_row_loss(
-        self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
-    ) -> Tensor:
-        """Return :meth:`row_loss` with the positive weighed in the denominator alone.
-
-        The weight is ``exp(log_weight)``, (rows,), without a gradient.
-        """
-        return self.row_loss(positive + log_weight, negatives, similarity) + log_weight
 
     @property
     def temperature(self) -> Temperature:
@@ -250,7 +223,10 @@ class ContrastiveLoss(Objective):
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         """Return the pairs of unit vectors, (n, dim) each, in groups of anchors."""
         view_pairs = both_view_pairs if self.both_views else first_view_pairs
-        return [view_pairs(z[0], z[1], z[2:], self.gather, self.hard_negative_weight)]
+        return [self.with_hard_negatives(view_pairs(z[0], z[1], self.gather), z[2:])]
+
+    def with_hard_negatives(self, pairs: Pairs, z: Sequence[Tensor]) -> Pairs:
+        return pairs.with_hard_negatives(z, self.gather, self.hard_negative_weight)
 
 
 @register("infonce")
@@ -277,24 +253,22 @@ class InfoNCELoss(ContrastiveLoss):
     """
 
     source = "InfoNCE (van den Oord et al., 2018)"
-    positive_in_denominator = True
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         *,
         bidirectional: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(temperature, **options)
-        check_flag("bidirectional", bidirectional)
         self.bidirectional = bidirectional
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         forward = super().pairs(z)
         if not self.bidirectional:
             return forward
-        return [*forward, first_view_pairs(z[1], z[0], (), self.gather)]
+        return [*forward, first_view_pairs(z[1], z[0], self.gather)]
 
 
 @register("ntxent")
@@ -313,9 +287,7 @@ class NTXentLoss(ContrastiveLoss):
     """
 
     source = "NT-Xent (SimCLR, Chen et al., ICML 2020)"
-
     both_views = True
-    positive_in_denominator = True
 
 
 @register("dcl")
@@ -336,31 +308,26 @@ class DCLLoss(NTXentLoss):
     """
 
     source = "Decoupled contrastive loss (Yeh et al., ECCV 2022)"
-    positive_in_denominator = False
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         *,
         per_view: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(temperature, **options)
-        check_flag("per_view", per_view)
         self.per_view = per_view
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         if not self.per_view:
             return super().pairs(z)
-        if len(z[0]) * self.gather.world_size < 2:
-            raise ValueError("per_view: batch of 1 pair has no negatives in the anchor's view")
         z1, z2, *hard_negatives = z
-        weight = self.hard_negative_weight
+        across = [first_view_pairs(z1, z2, self.gather), first_view_pairs(z2, z1, self.gather)]
         return [
-            first_view_pairs(z1, z2, hard_negatives, self.gather, weight),
-            first_view_pairs(z2, z1, hard_negatives, self.gather, weight),
-            first_view_pairs(z1, z1, (), self.gather)._replace(positives=z2),
-            first_view_pairs(z2, z2, (), self.gather)._replace(positives=z1),
+            *(self.with_hard_negatives(pairs, hard_negatives) for pairs in across),
+            first_view_pairs(z1, z1, self.gather)._replace(positives=z2),
+            first_view_pairs(z2, z2, self.gather)._replace(positives=z1),
         ]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
@@ -388,12 +355,8 @@ class DCLWLoss(DCLLoss):
 
     source = "DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022)"
 
-    def __init__(
-        self, temperature: Reweighting | Temperature | float, sigma: float = 0.5, **options: Any
-    ) -> None:
+    def __init__(self, temperature: TemperatureLike, sigma: float = 0.5, **options: Any) -> None:
         super().__init__(temperature, **options)
-        if isinstance(self.reweighting, ADNCEReweighting):
-            raise ValueError("dclw and adnce cannot be combined: both define weights by a sigma")
         check_number("sigma", sigma, "(0, inf)")
         self.sigma = sigma
 
@@ -420,19 +383,15 @@ class MACLLoss(ContrastiveLoss):
         alpha: relative slope of the temperature.
         a_0: the mean positive similarity at ``tau_0``.
         both_views: whether to use the pairs of NT-Xent.
-        temperature: replaces the adaptive temperature and its three parameters.
         options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> macl = MACLLoss(0.05, alpha=2, a_0=0.8)
         >>> macl(torch.eye(2), torch.eye(2)).shape
         torch.Size([])
-        >>> str(MACLLoss(temperature=CosineTemperature(0.05, 0.07)))
-        'macl(temperature=cosine(0.05, 0.07))'
     """
 
     source = "Model-aware contrastive loss (Huang et al., ICML 2023)"
-    positive_in_denominator = True
 
     def __init__(
         self,
@@ -441,21 +400,13 @@ class MACLLoss(ContrastiveLoss):
         a_0: float = 0.8,
         *,
         both_views: bool = False,
-        temperature: Reweighting | Temperature | float | None = None,
         **options: Any,
     ) -> None:
-        adaptive = AlignmentAdaptiveTemperature(tau_0, alpha, a_0)
-        super().__init__(adaptive if temperature is None else temperature, **options)
-        check_flag("both_views", both_views)
+        super().__init__(AlignmentAdaptiveTemperature(tau_0, alpha, a_0), **options)
         self.tau_0 = tau_0
         self.alpha = alpha
         self.a_0 = a_0
         self.both_views = both_views
-        self.of_paper = temperature is None
-
-    def argument(self, name: str) -> Any:
-        unused = ["temperature"] if self.of_paper else ["tau_0", "alpha", "a_0"]
-        return None if name in unused else super().argument(name)
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         """Return softplus(m) / sg(sigmoid(m)) with m = negatives - positive.
@@ -467,11 +418,3 @@ class MACLLoss(ContrastiveLoss):
         safe = margin.detach().clamp(min=-40)
         value = F.logsigmoid(-safe).neg() / torch.sigmoid(safe)
         return value + (margin - margin.detach())
-
-    def weighted_row_loss(
-        self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
-    ) -> Tensor:
-        """Include the positive's weight in P."""
-        weighted = positive + log_weight
-        others = torch.sigmoid((negatives - weighted).detach().clamp(min=-40))  # 1 - P
-        return self.row_loss(weighted, negatives, similarity) + log_weight / others

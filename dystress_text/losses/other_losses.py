@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.losses.pairs import Pairs
 from dystress_text.losses.registry import check_count, check_number, register
-from dystress_text.losses.reweighting import Reweighting
+from dystress_text.losses.reweighting import Reweighting, TemperatureLike
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import unit_vectors
 
@@ -43,12 +43,11 @@ class QueueInfoNCELoss(ContrastiveLoss):
     source = "MoCo (He et al., CVPR 2020)"
 
     negatives_from_batch = False
-    positive_in_denominator = True
     queue: Tensor  # (queue_size, dim), the oldest key first
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         queue_size: int = 4096,
         dim: int | None = None,
         **options: Any,
@@ -62,7 +61,6 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def start(self, dim: int) -> None:
         """Fill the queue with random keys of ``dim`` numbers, equal in every process."""
-        check_count("dim", dim, "[1, 65536]")
         generator = torch.Generator().manual_seed(0)
         keys = torch.randn(self.queue_size, dim, generator=generator)
         self.register_buffer("queue", unit_vectors(keys))
@@ -84,9 +82,6 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         query, key = z
-        dim = self.queue.shape[1]
-        if query.shape[1] != dim:
-            raise ValueError(f"dim: the queue has keys of {dim}, got {query.shape[1]}")
         nothing = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
         return [Pairs(query, key, self.queue.to(query.dtype), nothing)]
 
@@ -116,7 +111,7 @@ class RINCELoss(InfoNCELoss):
 
     def __init__(
         self,
-        temperature: Reweighting | Temperature | float,
+        temperature: TemperatureLike,
         q: float = 0.1,
         lam: float = 0.01,
         **options: Any,
@@ -128,12 +123,7 @@ class RINCELoss(InfoNCELoss):
         self.lam = lam
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        return self.weighted_row_loss(positive, negatives, similarity, torch.zeros_like(positive))
-
-    def weighted_row_loss(
-        self, positive: Tensor, negatives: Tensor, similarity: Tensor, log_weight: Tensor
-    ) -> Tensor:
-        everything = torch.logaddexp(positive + log_weight, negatives) + math.log(self.lam)
+        everything = torch.logaddexp(positive, negatives) + math.log(self.lam)
         return ((self.q * everything).exp() - (self.q * positive).exp()) / self.q
 
 
@@ -185,7 +175,7 @@ class SigLIPLoss(ContrastiveLoss):
         logit_scale: initial scale; positive.
         logit_bias: initial bias.
         learning_rate: peak learning rate of both.
-        options: those of :class:`ContrastiveLoss`, except ``hard_negative_weight``.
+        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> siglip = SigLIPLoss(logit_scale=10, logit_bias=-10)
@@ -209,8 +199,6 @@ class SigLIPLoss(ContrastiveLoss):
     ) -> None:
         super().__init__(SigmoidReweighting(logit_scale, logit_bias), **options)
         check_number("learning_rate", learning_rate, "(0, inf)")
-        if self.hard_negative_weight != 0:
-            raise ValueError("hard_negative_weight must be 0: SigLIP has no softmax")
         self.logit_scale = logit_scale
         self.logit_bias = logit_bias
         self.learning_rate = learning_rate

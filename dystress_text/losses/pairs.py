@@ -54,6 +54,20 @@ class Pairs(NamedTuple):
             hard_negatives=hard_negatives,
         )
 
+    def with_hard_negatives(self, z: Sequence[Tensor], gather: Gather, weight: float) -> Pairs:
+        """Append hard negatives, unit vectors (n, dim) each, to the candidates of every anchor."""
+        if not z:
+            return self
+        n = len(z[0])
+        sample = local_columns(n, gather, z[0].device).repeat(len(self.anchors) // n)  # (rows,)
+        first = len(self.candidates)
+        columns = [sample + first + i * n * gather.world_size for i in range(len(z))]
+        return self._replace(
+            candidates=torch.cat([self.candidates, *map(gather, z)]),  # (columns + h N, dim)
+            hard_negatives=torch.stack(columns, dim=1),
+            hard_negative_weight=weight,
+        )
+
     def mask_logits_(self, logits: Tensor, add_weight: bool, first_column: int = 0) -> Tensor:
         """Set the logits of excluded pairs to -inf, in place.
 
@@ -100,35 +114,19 @@ def local_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
     return torch.arange(rows, device=device) + gather.rank * rows
 
 
-def first_view_pairs(
-    z1: Tensor,
-    z2: Tensor,
-    hard_negatives: Sequence[Tensor],
-    gather: Gather,
-    hard_negative_weight: float = 0.0,
-) -> Pairs:
+def first_view_pairs(z1: Tensor, z2: Tensor, gather: Gather) -> Pairs:
     """Compare each z1 with all z2, as SimCSE does.
 
     Args:
         z1: unit vectors of the anchors, (n, dim).
         z2: unit vectors of the positives, (n, dim). Those of all N = n * world_size samples are
             candidates.
-        hard_negatives: unit vectors of further candidates, (n, dim) each.
         gather: the other processes.
-        hard_negative_weight: added to the logits of an anchor with its own hard negatives.
     """
-    columns = local_columns(len(z1), gather, z1.device)
-    pairs = Pairs(z1, z2, gather(z2), columns.unsqueeze(1))
-    return _with_hard_negatives(pairs, hard_negatives, gather, hard_negative_weight)
+    return Pairs(z1, z2, gather(z2), local_columns(len(z1), gather, z1.device).unsqueeze(1))
 
 
-def both_view_pairs(
-    z1: Tensor,
-    z2: Tensor,
-    hard_negatives: Sequence[Tensor],
-    gather: Gather,
-    hard_negative_weight: float = 0.0,
-) -> Pairs:
+def both_view_pairs(z1: Tensor, z2: Tensor, gather: Gather) -> Pairs:
     """Compare both views of a sample with all other 2N - 1 views, as SimCLR does.
 
     The arguments are those of :func:`first_view_pairs`.
@@ -137,26 +135,9 @@ def both_view_pairs(
     candidates = anchors
     if gather.world_size > 1:
         candidates = torch.cat([gather(z1), gather(z2)])  # (2N, dim)
-    first = local_columns(
-        len(z1), gather, z1.device
-    )  # columns of this process's rows of either view
+    # columns of this process's rows of either view
+    first = local_columns(len(z1), gather, z1.device)
     second = first + len(candidates) // 2
     # (2n, 2)
     excluded = torch.stack([torch.cat([second, first]), torch.cat([first, second])], dim=1)
-    pairs = Pairs(anchors, torch.cat([z2, z1]), candidates, excluded)
-    return _with_hard_negatives(pairs, hard_negatives, gather, hard_negative_weight)
-
-
-def _with_hard_negatives(pairs: Pairs, z: Sequence[Tensor], gather: Gather, weight: float) -> Pairs:
-    """Append hard negatives, unit vectors (n, dim) each, to the candidates of every anchor."""
-    if not z:
-        return pairs
-    n = len(z[0])
-    before = len(pairs.candidates)
-    sample = local_columns(n, gather, z[0].device).repeat(len(pairs.anchors) // n)  # (rows,)
-    columns = [sample + before + i * n * gather.world_size for i in range(len(z))]
-    return pairs._replace(
-        candidates=torch.cat([pairs.candidates, *map(gather, z)]),  # (columns + h N, dim)
-        hard_negatives=torch.stack(columns, dim=1),
-        hard_negative_weight=weight,
-    )
+    return Pairs(anchors, torch.cat([z2, z1]), candidates, excluded)

@@ -11,13 +11,12 @@ import ast
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, ClassVar, Self, TypeVar
 
 from torch import nn
 
-from dystress_text.errors import lies_in, meant
+from dystress_text.errors import lies_in, meant, reason_of
 
 PARTS: dict[str, type[LossPart]] = {}  # the registry
 LONGEST = 1_000  # characters of a string
@@ -62,9 +61,6 @@ class LossPart(nn.Module):
 
     def argument(self, name: str) -> Any:
         """Return an argument of the constructor."""
-        if not hasattr(self, name):
-            cls = type(self).__name__
-            raise LossError(f"the constructor of {cls} must store {name} as self.{name}")
         return getattr(self, name)
 
     def as_argument(self) -> LossPart | float:
@@ -94,25 +90,22 @@ class LossPart(nn.Module):
         return type(self)(**{**self.arguments(), **changes})
 
     def _written(self, name: str, write: Callable[[Any], str]) -> str:
-        arguments = self.arguments()
+        known = parameters(type(self))
         tokens = []
         by_position = True
-        for argument, parameter in parameters(type(self)).items():
-            by_position &= argument in arguments and argument in _TEMPERATURES
-            by_position &= parameter.kind is not parameter.KEYWORD_ONLY
-            if argument in arguments:
-                value = arguments[argument]
-                text = write(value) if isinstance(value, LossPart) else _literal(value)
-                tokens.append(text if by_position else f"{argument}={text}")
+        for argument, value in self.arguments().items():
+            text = write(value) if isinstance(value, LossPart) else _literal(value)
+            is_keyword = known[argument].kind is inspect.Parameter.KEYWORD_ONLY
+            by_position = by_position and argument in _TEMPERATURES and not is_keyword
+            tokens.append(text if by_position else f"{argument}={text}")
         return f"{name}({', '.join(tokens)})"
 
 
 def _literal(value: object) -> str:
-    if not isinstance(value, float):
+    if not isinstance(value, int | float) or isinstance(value, bool):
         return repr(value)
-    if value.is_integer() and abs(value) < 1e15:
-        return repr(int(value))
-    return repr(float(value))  # NumPy's scalars are floats with another repr
+    # 1 for 1.0, 0 for -0.0; NumPy's scalars are floats with another repr
+    return repr(float(value) + 0.0).removesuffix(".0")
 
 
 def register(name: str) -> Callable[[type[P]], type[P]]:
@@ -122,8 +115,7 @@ def register(name: str) -> Callable[[type[P]], type[P]]:
         name: its name in the strings of losses.
 
     Raises:
-        ValueError: the name is not an identifier, or another class has it.
-        TypeError: the class is not a part of a loss, or its constructor has unnamed parameters.
+        ValueError: another class has the name.
 
     Examples:
         >>> @register("quadratic")
@@ -133,14 +125,10 @@ def register(name: str) -> Callable[[type[P]], type[P]]:
         >>> loss("infonce(quadratic(0.05, 0.07))")
         InfoNCELoss(Quadratic(0.05, 0.07))
     """
-    if not (isinstance(name, str) and name.isascii() and name.isidentifier()):
-        raise ValueError(f"register needs a name, as in @register('square'), got {name!r}")
 
     def decorate(cls: type[P]) -> type[P]:
-        _check_class(cls)
         known = PARTS.get(name, cls)  # redefining a class, as in a notebook, is fine
-        ours = known.__module__.startswith(f"{__package__}.") and known.__module__ != cls.__module__
-        if ours or known.__qualname__ != cls.__qualname__:
+        if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
             raise ValueError(f"{name!r} is already {known.__name__}: register another name")
         PARTS[name] = cls
         return cls
@@ -156,42 +144,32 @@ def name_of(cls: type[LossPart]) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _check_class(cls: object) -> None:
-    if not (isinstance(cls, type) and issubclass(cls, LossPart)):
-        raise TypeError("not a temperature, reweighting or objective")
-    parameters(cls)
-
-
 def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a constructor, ``gather`` excepted.
 
     ``**options`` stands for the base class's keyword-only parameters.
     """
     found: dict[str, inspect.Parameter] = {}
-    positional = True  # only for the nearest constructor
     for base in cls.__mro__[: cls.__mro__.index(nn.Module)]:
         if "__init__" not in vars(base):
             continue
         taken = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        for each in taken:
-            if each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL):
-                raise TypeError(f"the constructor of {base.__name__} takes {each} without a name")
-            by_position = positional and each.kind is each.POSITIONAL_OR_KEYWORD
-            if by_position or each.kind is each.KEYWORD_ONLY:
-                found.setdefault(each.name, each)
+        named = [each for each in taken if each.kind is each.KEYWORD_ONLY]
+        if not found:  # the nearest constructor
+            named += [each for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD]
+        # positional ones first, as in a signature
+        for each in sorted(named, key=lambda each: each.kind):
+            found.setdefault(each.name, each)
         if not any(each.kind is each.VAR_KEYWORD for each in taken):
             break
-        positional = False
     found.pop("gather", None)
     return found
 
 
 def check_number(name: str, value: float, interval: str) -> None:
     """Raise a ValueError unless a parameter is a number in an interval such as ``[0, 1)``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    if not lies_in(value, interval):
-        raise ValueError(f"{name} must lie in {interval}, got {value}")
+    if isinstance(value, bool) or not lies_in(value, interval):
+        raise ValueError(f"{name} must be a number in {interval}, got {value!r}")
 
 
 def check_count(name: str, value: int, interval: str) -> None:
@@ -199,12 +177,6 @@ def check_count(name: str, value: int, interval: str) -> None:
     check_number(name, value, interval)
     if not isinstance(value, int):
         raise ValueError(f"{name} must be an integer, got {value}")
-
-
-def check_flag(name: str, value: bool) -> None:
-    """Raise a ValueError unless a parameter is a bool: a number was meant for another one."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
 
 
 def parse(text: str, own_classes: bool = False) -> LossPart:
@@ -218,13 +190,13 @@ def parse(text: str, own_classes: bool = False) -> LossPart:
     Raises:
         LossError: a part is unknown, incomplete or invalid.
     """
+    if len(text) > LONGEST:
+        raise LossError(f"{_short(text)}: longer than {LONGEST} characters")
     try:
-        if len(text) > LONGEST:
-            raise LossError(f"{_short(text)}: longer than {LONGEST} characters")
         node = ast.parse(text.strip(), mode="eval").body
-        if not isinstance(node, ast.Call):
-            raise LossError(f"{_short(text)}: expected a call, such as infonce(0.05)")
-        return _part(node, own_classes)
+        if own_classes:
+            _register_own(node)
+        return _part(node)
     except LossError:
         raise
     except (SyntaxError, ValueError) as error:
@@ -233,86 +205,52 @@ def parse(text: str, own_classes: bool = False) -> LossPart:
         raise LossError(f"{_short(text)}: nested too deeply") from None
 
 
-def _short(place: str | ast.expr) -> str:
-    text = (place if isinstance(place, str) else ast.unparse(place)).strip()
+def _short(text: str) -> str:
+    text = text.strip()
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _part(node: ast.Call, own_classes: bool) -> LossPart:
-    cls = _class(node.func, own_classes)
-    positional = [_value(each, own_classes) for each in node.args]
-    named = {str(each.arg): _value(each.value, own_classes) for each in node.keywords}
-    with _located(node):
-        known = parameters(cls)
+def _part(node: ast.expr) -> LossPart:
+    place = _short(ast.unparse(node))
+    if not isinstance(node, ast.Call):
+        raise LossError(f"{place}: expected a call, such as infonce(0.05)")
+    name = ast.unparse(node.func)
+    if name not in PARTS:
+        known = ", ".join(sorted(PARTS))
+        raise LossError(f"{name}: unknown{meant(name, PARTS)}; known are {known}")
+    positional = [_value(each) for each in node.args]
+    named = {str(each.arg): _value(each.value) for each in node.keywords}
+    try:
         if len(named) < len(node.keywords):
             raise ValueError("an argument is given twice")
-        for name in named:
-            if name not in known:
-                takes = ", ".join(known) or "no arguments"
-                raise ValueError(f"no parameter {name}{meant(name, known)}; it takes {takes}")
-        bound = inspect.Signature(list(known.values())).bind(*positional, **named)
-        part = cls(**bound.arguments)
-        ours = __name__.partition(".")[0] == cls.__module__.partition(".")[0]
-        if not ours and part != part.replace():
-            raise ValueError(f"the constructor of {cls.__name__} must not change its arguments")
-        return part
-
-
-@contextmanager
-def _located(node: ast.expr) -> Iterator[None]:
-    """Prefix an error with the part that caused it."""
-    try:
-        yield
+        signature = inspect.Signature(list(parameters(PARTS[name]).values()))
+        return PARTS[name](**signature.bind(*positional, **named).arguments)
     except Exception as error:  # a constructor may be the user's
-        kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
-        raise LossError(f"{_short(node)}: {kind}{' '.join(str(error).split())}") from error
+        raise LossError(f"{place}: {reason_of(error)}") from error
 
 
-def _value(node: ast.expr, own_classes: bool) -> object:
+def _value(node: ast.expr) -> object:
     if isinstance(node, ast.Call):
-        return _part(node, own_classes)
-    if isinstance(node, ast.Name):
-        raise LossError(f"{_short(node)}: expected a call or a literal")
+        return _part(node)
     try:
-        value = ast.literal_eval(node)
+        return ast.literal_eval(node)
     except ValueError:
-        value = ...
-    if value is None or type(value) in (bool, str):
-        return value
-    if type(value) not in (int, float):
-        raise LossError(f"{_short(node)}: not a number, string or part")
-    if not abs(value) <= sys.float_info.max:
-        raise LossError(f"{_short(node)}: too large a number")
-    return value
+        raise LossError(f"{_short(ast.unparse(node))}: expected a call or a literal") from None
 
 
-def _class(node: ast.expr, own_classes: bool) -> type[LossPart]:
-    name = ast.unparse(node)
-    if name in PARTS:
-        return PARTS[name]
-    module, _, inner = name.rpartition(".")
-    if not all(word.isidentifier() for word in name.split(".")):
-        raise LossError(f"{name}: not a name")
-    if not module:
-        raise LossError(
-            f"{name}: unknown{meant(name, PARTS)}; known are {', '.join(sorted(PARTS))}"
-        )
-    if not own_classes:
-        raise LossError(f"{name}: not registered; import its module and register the class")
-    with _located(node), _here_first():
+def _register_own(tree: ast.expr) -> None:
+    """Import the classes with dotted names, from the working directory too."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = [ast.unparse(node) for node in calls if isinstance(node, ast.Attribute)]
+    for name in names:
+        module, _, inner = name.rpartition(".")
+        sys.path.insert(0, "")  # as ``python -m`` does
         try:
             cls = getattr(importlib.import_module(module), inner)
         except Exception as error:  # the module is the user's
-            raise ValueError(f"cannot be loaded: {type(error).__name__}: {error}") from error
-        _check_class(cls)
-        return PARTS.setdefault(name_of(cls), cls)  # so that records of the run can be read
-
-
-@contextmanager
-def _here_first() -> Iterator[None]:
-    """Import from the working directory too, as ``python -m`` does."""
-    sys.path.insert(0, "")
-    try:
-        yield
-    finally:
-        sys.path.remove("")
+            raise LossError(f"{name}: cannot be loaded: {reason_of(error)}") from error
+        finally:
+            sys.path.remove("")
+        if not (isinstance(cls, type) and issubclass(cls, LossPart)):
+            raise LossError(f"{name}: not a temperature, reweighting or objective")
+        PARTS[name] = cls  # so that records of the run can be read

@@ -3,7 +3,7 @@
 A reweighting maps a similarity s and its temperature tau to logits, ``s / tau`` by default. Each
 paper's loss is :class:`~dystress_text.losses.objectives.InfoNCELoss` or ``NTXentLoss`` with its
 reweighting and a constant temperature. A reweighting may have two logits, whose logsumexps
-:meth:`Reweighting.negatives_logsumexp` combines.
+:meth:`Reweighting.denominator` combines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dystress_text.losses.registry import LossPart, check_flag, check_number, register
+from dystress_text.losses.registry import LossPart, check_number, register
 from dystress_text.losses.temperature import Temperature, as_temperature
 
 
@@ -44,7 +44,7 @@ class Reweighting(LossPart):
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         """Return the logits of negatives, each of the shape of ``similarity``.
 
-        Their logsumexps over each row go to :meth:`negatives_logsumexp`.
+        Their logsumexps over each row go to :meth:`denominator`.
         """
         return (similarity / tau,)
 
@@ -52,10 +52,11 @@ class Reweighting(LossPart):
         """Return the logits of positives, (rows,)."""
         return similarity / tau
 
-    def negatives_logsumexp(
+    def denominator(
         self, sums: Sequence[Tensor], positive: Tensor, similarity: Tensor, count: int
-    ) -> Tensor:
-        """Return the logarithm of the negatives' part of the softmax's denominator, (rows,).
+    ) -> tuple[Tensor, Tensor | float]:
+        """Return the logarithms of the negatives' part of the softmax's denominator, (rows,), and
+        of the positive's weight in it, (rows,) or 0. The weight has no gradient.
 
         Args:
             sums: logsumexps of :meth:`logits` over each row's negatives, (rows,) each.
@@ -63,19 +64,13 @@ class Reweighting(LossPart):
             similarity: similarities of the positives, (rows,).
             count: number of negatives in a row.
         """
-        return sums[0]
-
-    def positive_log_weight(
-        self, sums: Sequence[Tensor], similarity: Tensor, count: int
-    ) -> Tensor | None:
-        """Return the logarithm of the positive's weight in the denominator, (rows,), or None.
-
-        It has no gradient. The arguments are those of :meth:`negatives_logsumexp`.
-        """
-        return None
+        return sums[0], 0.0
 
 
-def as_reweighting(temperature: Reweighting | Temperature | float) -> Reweighting:
+TemperatureLike = Reweighting | Temperature | float
+
+
+def as_reweighting(temperature: TemperatureLike) -> Reweighting:
     """Wrap a temperature or number in the plain reweighting; return a reweighting unchanged."""
     return temperature if isinstance(temperature, Reweighting) else Reweighting(temperature)
 
@@ -121,19 +116,19 @@ class HCLReweighting(Reweighting):
         logit = similarity / tau
         return (1 + self.beta) * logit, self.beta * logit
 
-    def negatives_logsumexp(
+    def denominator(
         self, sums: Sequence[Tensor], positive: Tensor, similarity: Tensor, count: int
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor | float]:
         total = sums[0] - sums[1] + math.log(count)  # log S
         if self.tau_plus == 0:
-            return total
+            return total, 0.0
         # the false negatives' share of S
         log_share = math.log(self.tau_plus * count) + positive - total
         below = torch.where(log_share < 0, log_share, -1.0)  # elsewhere the bound applies
         estimate = total + torch.log1p(-below.exp()) - math.log1p(-self.tau_plus)
         least = torch.full_like(total, -1.0)
         bound = math.log(count) + least / self.temperature(least)
-        return torch.where((log_share < 0) & (estimate > bound), estimate, bound)
+        return torch.where((log_share < 0) & (estimate > bound), estimate, bound), 0.0
 
 
 @register("debiased")
@@ -203,8 +198,8 @@ class ADNCEReweighting(Reweighting):
         mu: similarity of the largest weight.
         sigma: width of the Gaussian; at least 1e-6.
         weigh_positive: whether the positive in the denominator has a weight too, and counts in the
-            mean, as in the authors' code for sentences. The loss may then be negative. Needs an
-            objective with the positive in the denominator.
+            mean, as in the authors' code for sentences. The loss may then be negative. Needs
+            ``infonce``, ``ntxent`` or ``queue``.
 
     Examples:
         >>> str(InfoNCELoss(ADNCEReweighting(0.07, mu=0.4, sigma=1.0, weigh_positive=True)))
@@ -227,37 +222,27 @@ class ADNCEReweighting(Reweighting):
         super().__init__(temperature)
         check_number("mu", mu, "(-1e3, 1e3)")
         check_number("sigma", sigma, "[1e-6, inf)")
-        check_flag("weigh_positive", weigh_positive)
         self.mu = mu
         self.sigma = sigma
         self.weigh_positive = weigh_positive
 
     def log_height(self, similarity: Tensor) -> Tensor:
-        """Return the logarithm of the weight of each similarity, of the same shape."""
+        """Return the logarithm of the Gaussian, of the shape of ``similarity``."""
         return (similarity.detach() - self.mu).square().mul(-0.5 / self.sigma**2)
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         log_height = self.log_height(similarity)
         return similarity / tau + log_height, log_height
 
-    def negatives_logsumexp(
+    def denominator(
         self, sums: Sequence[Tensor], positive: Tensor, similarity: Tensor, count: int
-    ) -> Tensor:
-        return sums[0] - self.log_mean(sums, similarity, count)
-
-    def positive_log_weight(
-        self, sums: Sequence[Tensor], similarity: Tensor, count: int
-    ) -> Tensor | None:
+    ) -> tuple[Tensor, Tensor | float]:
         if not self.weigh_positive:
-            return None
-        return self.log_height(similarity) - self.log_mean(sums, similarity, count)
-
-    def log_mean(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
-        """Return the logarithm of the mean weight of each row, (rows,)."""
-        if not self.weigh_positive:
-            return sums[1] - math.log(count)
-        total = torch.logaddexp(self.log_height(similarity), sums[1].detach())
-        return total - math.log(count + 1)
+            return sums[0] - (sums[1] - math.log(count)), 0.0
+        log_height = self.log_height(similarity)
+        total = torch.logaddexp(log_height, sums[1].detach())
+        log_mean = total - math.log(count + 1)
+        return sums[0] - log_mean, log_height - log_mean
 
 
 @register("hardness")

@@ -106,11 +106,9 @@ class AlignmentAdaptiveTemperature(Temperature):
         aligned = float(mean_positive.detach())
         tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
         if not tau > 0:
-            bound = self.a_0 - 1 / self.alpha if self.alpha > 0 else -math.inf
             raise TemperatureError(
-                f"the alignment-adaptive temperature is {tau:.4g}, not positive: the mean positive "
-                f"similarity {aligned:.4f} is not above a_0 - 1/alpha = {bound:.4f}; "
-                "lower alpha or a_0"
+                f"the alignment-adaptive temperature is {tau:.4g}, not positive, at the mean "
+                f"positive similarity {aligned:.4f}; lower alpha or a_0"
             )
         self.mean_positive.fill_(aligned)
 
@@ -158,33 +156,37 @@ class LearnableTemperature(Temperature):
         start = as_temperature(temperature)
         if not isinstance(start, (ConstantTemperature, ProfileTemperature)):
             raise ValueError(f"temperature must be a constant or a profile, got {start}")
-        for name, value in {"low": low, "high": high, "learning_rate": learning_rate}.items():
-            check_number(name, value, "(0, inf)")
-        self.ends = [name for name in ("tau", "tau_min", "tau_max") if hasattr(start, name)]
-        starts: list[float] = [getattr(start, name) for name in self.ends]
-        floors = [low, *starts[:-1]]
-        if not all(a < b < high for a, b in zip(floors, starts, strict=True)):
-            order = " < ".join(["low", *map(str, starts), "high"])
-            raise ValueError(f"temperature: {order} must hold, got low={low} and high={high}")
+        check_number("low", low, "(0, inf)")
+        check_number("learning_rate", learning_rate, "(0, inf)")
+        is_constant = isinstance(start, ConstantTemperature)
+        self.ends = ["tau"] if is_constant else ["tau_min", "tau_max"]
+        free = []
+        floor = low
+        for name in self.ends:
+            end = getattr(start, name)
+            check_number(f"temperature: {name}", end, f"({floor}, {high})")
+            free.append(math.log((end - floor) / (high - end)))
+            floor = end
         self.temperature = start
         self.low = low
         self.high = high
         self.learning_rate = learning_rate
-        free = [
-            math.log((start - floor) / (high - start))
-            for start, floor in zip(starts, floors, strict=True)
-        ]
         self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
 
     def forward(self, similarity: Tensor) -> Tensor:
-        low, *highest = self._end_points(self.free.to(similarity.dtype))
+        ends = self._end_points(self.free.to(similarity.dtype))
         if not isinstance(self.temperature, ProfileTemperature):
-            return low.expand_as(similarity)
-        return low + (highest[0] - low) * self.temperature.shape(similarity)
+            return ends[0].expand_as(similarity)
+        return ends[0] + (ends[1] - ends[0]) * self.temperature.shape(similarity)
 
     def _end_points(self, free: Tensor) -> list[Tensor]:
-        ends = [self.low + (self.high - self.low) * torch.sigmoid(free[0])]
-        return ends + [ends[0] + (self.high - ends[0]) * torch.sigmoid(share) for share in free[1:]]
+        ends: list[Tensor] = []
+        floor: Tensor | float = self.low
+        for share in torch.sigmoid(free):
+            end = floor + (self.high - floor) * share
+            ends.append(end)
+            floor = end
+        return ends
 
     def learned(self) -> dict[str, float]:
         ends = [round(float(end), 6) for end in self._end_points(self.free.detach().double())]

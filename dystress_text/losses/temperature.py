@@ -8,7 +8,6 @@ Learning" (DySTreSS), unless a docstring names another source.
 from __future__ import annotations
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 
 import torch
@@ -71,11 +70,8 @@ class TemperatureError(ValueError):
 
 def check_range(tau_min: float, tau_max: float) -> None:
     """Raise a ValueError unless 0 < tau_min <= tau_max."""
-    check_number("tau_min", tau_min, "(0, inf)")
     check_number("tau_max", tau_max, "(0, inf)")
-    if tau_min > tau_max:
-        got = f"tau_min={tau_min} > tau_max={tau_max}"
-        raise ValueError(f"tau_min must not exceed tau_max, got {got}")
+    check_number("tau_min", tau_min, f"(0, {tau_max}]")
 
 
 @register("constant")
@@ -101,7 +97,7 @@ class ConstantTemperature(Temperature):
 
 def as_temperature(temperature: Temperature | float) -> Temperature:
     """Convert a number to a constant temperature; return a temperature unchanged."""
-    if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
+    if isinstance(temperature, (int, float)):
         return ConstantTemperature(float(temperature))
     if not isinstance(temperature, Temperature):
         raise TypeError(f"temperature must be a temperature or a number, got {temperature!r}")
@@ -111,9 +107,7 @@ def as_temperature(temperature: Temperature | float) -> Temperature:
 class ProfileTemperature(Temperature):
     """Base of the profiles: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
 
-    A subclass sets the attributes that its shape needs before it calls this constructor. A warning
-    names the interval where the logit ``s / tau(s)`` falls as the similarity rises: there a closer
-    pair counts as a more distant one.
+    A subclass sets the attributes that its shape needs before it calls this constructor.
 
     Args:
         tau_min: temperature where the shape is 0; positive.
@@ -139,7 +133,6 @@ class ProfileTemperature(Temperature):
         self.tau_max = tau_max
         if not bool((self(_GRID) > 0).all()):
             raise ValueError(f"shape of {self!r} has temperatures that are not positive")
-        self._warn_where_the_logit_falls()
 
     @abstractmethod
     def shape(self, similarity: Tensor) -> Tensor:
@@ -147,25 +140,6 @@ class ProfileTemperature(Temperature):
 
     def forward(self, similarity: Tensor) -> Tensor:
         return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
-
-    def _warn_where_the_logit_falls(self) -> None:
-        """Warn if s / tau falls.
-
-        It rises where tau - s tau' > 0, that is, D (s g' - g) < tau_min for tau = tau_min + D g(s).
-        So it rises everywhere while tau_max / tau_min < 1 + 1 / max(s g' - g).
-        """
-        # at a kink, the mean of both sides
-        slope = (self.shape(_GRID + 1e-6) - self.shape(_GRID - 1e-6)) / 2e-6
-        steepness = _GRID * slope - self.shape(_GRID)  # (4001,), s g' - g
-        falling = _GRID[(self.tau_max - self.tau_min) * steepness > self.tau_min * (1 + 1e-9)]
-        if len(falling) > 0:
-            warnings.warn(
-                f"{self!r}: the logit s / tau(s) falls as s rises, between s = "
-                f"{float(falling[0]):.2f} and {float(falling[-1]):.2f}; for this profile it rises "
-                f"everywhere while tau_max / tau_min < {1 + 1 / float(steepness.max()):.3f} "
-                f"(here {self.tau_max / self.tau_min:.3f})",
-                stacklevel=4,
-            )
 
 
 @register("cosine")
@@ -347,23 +321,3 @@ class TeMoTemperature(ProfileTemperature):
 
     def shape(self, similarity: Tensor) -> Tensor:
         return (0.5 * (1 + similarity)).clamp(min=1e-12).sqrt()  # rounding may give s < -1
-
-
-def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
-    """Return the paper's ODE family (Eq. tauij), ``s / log(delta K s - c)``; NaN if not positive.
-
-    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels).
-
-    Args:
-        similarity: any shape.
-        delta_k: product of the gradient bound and the sum over the other pairs.
-        c: integration constant.
-
-    Examples:
-        >>> # 0.5 / log(4) and 1 / log(9)
-        >>> ode_temperature(torch.tensor([0.0, 0.5, 1.0]), delta_k=10.0, c=1.0)
-        tensor([   nan, 0.3607, 0.4551])
-    """
-    argument = delta_k * similarity - c
-    tau = similarity / torch.log(argument.clamp(min=torch.finfo(similarity.dtype).tiny))
-    return torch.where((argument > 0) & (tau > 0) & torch.isfinite(tau), tau, torch.nan)

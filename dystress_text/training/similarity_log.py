@@ -101,14 +101,14 @@ def _comparison(mean: ConstantComparison) -> dict[str, Any]:
 
 def _figures(sums: PairSums) -> dict[str, float]:
     """Return the figures of a step; NaN without negatives or without a gradient."""
-    positives, negatives, high = sums.counts
+    positives, negatives, gradients = sums.table / sums.table[:, :1]
     figures = {
-        "positive": sums.similarities[0] / positives,
-        "negative": sums.similarities[1] / negatives,
-        "tau_positive": sums.temperatures[0] / positives,
-        "tau_negative": sums.temperatures[1] / negatives,
-        "tau_effective": sums.temperatures[2] / sums.gradients[0],
-        "high_share": high / negatives,
-        "high_gradient": sums.gradients[1] / sums.gradients[0],
+        "positive": positives[1],
+        "negative": negatives[1],
+        "tau_positive": positives[2],
+        "tau_negative": negatives[2],
+        "tau_effective": gradients[2],
+        "high_share": negatives[3],
+        "high_gradient": gradients[3],
     }
     return {name: float(value) for name, value in figures.items()}

@@ -1,5 +1,4 @@
-"""Do the presets train as they did? Five steps with each, by this checkout and by a revision of the
-history.
+"""Train five steps with each preset by this checkout and by a revision of the history.
 
     python tests/benchmarks/preset_losses.py 09c32fa
 
@@ -23,39 +22,47 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-TEXT = {
-    "model_name_or_path": "bert-mini-wiki", "eval_set": "mini_sts", "train_batch_size": 32,
-    "max_seq_length": 32, "mixed_precision": "no", "max_train_samples": 2000,
-}  # fmt: skip  # without a set crops would hold texts out
-IMAGES = {
-    "dataset": "shapes", "architecture": "resnet10_narrow", "stem": "imagenet", "image_size": 24, "out_dim": 32,
-    "knn_k": 0, "train_batch_size": 64, "eval_steps": 0, "mixed_precision": "no", "max_train_samples": 512,
-}  # fmt: skip
-PROGRAMS = {  # the program (dystress_text/train.py before 0.2), where its presets are, what every run is given
+TEXT = [
+    "--model_name_or_path=bert-mini-wiki",
+    "--eval_set=mini_sts",  # without a set crops would hold texts out
+    "--train_batch_size=32",
+    "--max_seq_length=32",
+    "--mixed_precision=no",
+    "--max_train_samples=2000",
+]
+IMAGES = [
+    "--dataset=shapes",
+    "--architecture=resnet10_narrow",
+    "--stem=imagenet",
+    "--image_size=24",
+    "--out_dim=32",
+    "--knn_k=0",
+    "--train_batch_size=64",
+    "--eval_steps=0",
+    "--mixed_precision=no",
+    "--max_train_samples=512",
+]
+# the program (dystress_text/train.py before 0.2), its presets, the options of every run
+PROGRAMS = {
     "text": ("dystress_text.programs.train", "dystress_text.config.presets", TEXT),
     "images": ("vision.train", "vision.pretraining.presets", IMAGES),
 }
+LIST = "import json; from {} import PRESETS; print(json.dumps({{n: p.settings for n, p in PRESETS.items()}}))"
 
 
 def presets(root: Path) -> dict[str, list[str]]:
-    """The command line of each preset of a checkout, by program and name."""
-    code = "import json; from {} import PRESETS; print(json.dumps({{n: p.settings for n, p in PRESETS.items()}}))"
+    """Return the command line of each preset of a checkout, by program and name."""
     lines = {}
     for kind, (_, module, options) in PROGRAMS.items():
-        for name, settings in json.loads(_python(root, ["-c", code.format(module)])).items():
-            data = [
-                "--train_file=triplets.csv"
-                if "supervised" in settings
-                else "--train_file=python-documentation"
-            ]
-            more = (
-                data if kind == "text" else ["--small_crop_size=16"] * ("small_crops" in settings)
-            )
-            lines[f"{kind} {name}"] = [
-                f"--preset={name}",
-                *(f"--{option}={value}" for option, value in options.items()),
-                *more,
-            ]
+        for name, settings in json.loads(_python(root, ["-c", LIST.format(module)])).items():
+            line = [f"--preset={name}", *options]
+            if kind == "text":
+                supervised = "supervised" in settings
+                file = "triplets.csv" if supervised else "python-documentation"
+                line.append(f"--train_file={file}")
+            elif "small_crops" in settings:
+                line.append("--small_crop_size=16")
+            lines[f"{kind} {name}"] = line
     return lines
 
 
@@ -69,18 +76,15 @@ def train(lines: dict[str, list[str]]) -> None:
         program = importlib.import_module(module if found else module.replace(".programs", ""))
         folder = tempfile.mkdtemp(dir=".")
         said = io.StringIO()
+        more = ["--max_steps=5", "--logging_steps=1", f"--output_dir={folder}"]
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            code = program.main(
-                [*argv, "--max_steps=5", "--logging_steps=1", f"--output_dir={folder}"]
-            )
-        log = Path(folder) / "metrics.jsonl"
-        losses = (
-            [line.get("loss") for line in map(json.loads, log.read_text().splitlines())]
-            if log.is_file()
-            else []
-        )
-        losses = [loss for loss in losses if loss is not None]
-        print(json.dumps([name, losses if code == 0 else said.getvalue()[-300:]]), flush=True)
+            code = program.main([*argv, *more])
+        if code != 0:
+            print(json.dumps([name, said.getvalue()[-300:]]), flush=True)
+            continue
+        log = (Path(folder) / "metrics.jsonl").read_text(encoding="utf-8")
+        logged = [json.loads(line).get("loss") for line in log.splitlines()]
+        print(json.dumps([name, [loss for loss in logged if loss is not None]]), flush=True)
 
 
 def _python(root: Path, argv: list[str], **more: Any) -> str:

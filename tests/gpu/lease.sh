@@ -48,7 +48,7 @@ if [[ -n ${SMALL:-} ]]; then
     killed=(--steps 8 --batch 6)
     step=("${bert[@]}" --steps 2 --warm 1)
     speed=("${bert[@]}" --steps 2 --repeats 1)
-    loss=(--sizes 8 --dim 8 --repeats 1 --objectives NT-Xent --temperatures cosine)
+    loss=(--sizes 8 --dim 8 --repeats 1)
     text=("${short[@]}" --only paper)
     images=("${short[@]}" --only dino)
 else

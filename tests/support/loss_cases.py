@@ -11,6 +11,7 @@ from spec_formulas import Row
 from torch import Tensor
 
 from dystress_text import losses
+from dystress_text.losses.reweighting import as_reweighting
 
 PROFILES = [  # all that take tau_min and tau_max
     losses.CosineTemperature,
@@ -23,34 +24,34 @@ PROFILES = [  # all that take tau_min and tau_max
 ]
 TEMPERATURES = {  # built once: none of them has state
     "constant": (losses.ConstantTemperature(0.1), lambda s: 0.1 + 0 * s),
-    "cosine": (losses.CosineTemperature(0.07, 0.2), lambda s: spec.cosine_tau(s, 0.07, 0.2)),
+    "cosine": (losses.CosineTemperature(0.07, 0.2), partial(spec.cosine_tau, low=0.07, high=0.2)),
     "shifted": (
         losses.ShiftedCosineTemperature(0.1, 0.14, -0.4),
-        lambda s: spec.shifted_tau(s, 0.1, 0.14, -0.4, 0.7),
+        partial(spec.shifted_tau, low=0.1, high=0.14, shift=-0.4, k=0.7),
     ),
     "other side": (
         losses.ShiftedCosineTemperature(0.1, 0.15, 0.2),
-        lambda s: spec.shifted_tau(s, 0.1, 0.15, 0.2, 0.6),
+        partial(spec.shifted_tau, low=0.1, high=0.15, shift=0.2, k=0.6),
     ),
     "one side": (
         losses.OneSidedCosineTemperature(0.1, 0.14, 0.2),
-        lambda s: spec.one_sided_tau(s, 0.1, 0.14, -0.2),
+        partial(spec.one_sided_tau, low=0.1, high=0.14, plateau=-0.2),
     ),
-    "linear": (losses.LinearTemperature(0.1, 0.3), lambda s: spec.linear_tau(s, 0.1, 0.3)),
+    "linear": (losses.LinearTemperature(0.1, 0.3), partial(spec.linear_tau, low=0.1, high=0.3)),
     "exponential": (
         losses.ExponentialTemperature(0.1, 0.3),
-        lambda s: spec.exponential_tau(s, 0.1, 0.3, 3.5),
+        partial(spec.exponential_tau, low=0.1, high=0.3, c=3.5),
     ),
     "monotonic": (
         losses.MonotonicCosineTemperature(0.1, 0.3),
-        lambda s: spec.monotonic_tau(s, 0.1, 0.3),
+        partial(spec.monotonic_tau, low=0.1, high=0.3),
     ),
-    "even ODE": (losses.EvenODETemperature(0.1, 0.3), lambda s: spec.even_ode_tau(s, 0.1, 0.3)),
-    "TeMo": (losses.TeMoTemperature(0.1, 0.2), lambda s: spec.temo_tau(s, 0.1, 0.2)),
+    "even ODE": (
+        losses.EvenODETemperature(0.1, 0.3),
+        partial(spec.even_ode_tau, low=0.1, high=0.3),
+    ),
+    "TeMo": (losses.TeMoTemperature(0.1, 0.2), partial(spec.temo_tau, tau_0=0.1, alpha=0.2)),
 }
-
-
-DETACH = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
 FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
 
 
@@ -67,68 +68,61 @@ info_nce = each(spec.info_nce)
 
 def dclw(rows, logits):
     positives = [s for s, _ in rows[: len(rows) // 2]]  # of one direction; the other has the same
-    return [
-        spec.decoupled(*row, spec.dclw_weight(s, positives))
-        for (s, _), row in zip(rows, logits, strict=True)
-    ]
+    weights = [spec.dclw_weight(s, positives) for s, _ in rows]
+    return [spec.decoupled(*row, weight) for row, weight in zip(logits, weights, strict=True)]
 
 
 def per_view(rows, logits, of_rows):
     """The decoupled loss of each view's negatives; hard negatives join the positive's view."""
     n = len(rows) // 2
-    view1, view2 = (
-        [(p, x[: n - 1]) for p, x in logits],
-        [(p, x[n - 1 : 2 * n - 2]) for p, x in logits],
-    )
-    own = [(0 * p, x) for p, x in view1[:n] + view2[n:]]
-    across = [
-        (p, [*x, *every[2 * n - 2 :]])
-        for (p, x), (_, every) in zip(view2[:n] + view1[n:], logits, strict=True)
-    ]
+    own = []
+    across = []
+    for row, (positive, negatives) in enumerate(logits):
+        views = [negatives[: n - 1], negatives[n - 1 : 2 * n - 2]]
+        own.append((0 * positive, views[row // n]))
+        across.append((positive, views[1 - row // n] + negatives[2 * n - 2 :]))
     return [a + b for a, b in zip(of_rows(rows, own), of_rows(rows, across), strict=True)]
 
 
 @dataclass(frozen=True)
 class Objective:
     build: Callable[..., losses.ContrastiveLoss]  # from a temperature and options
-    rows_of: Callable[[Tensor, Tensor], list[Row]] = (
-        spec.simcse_rows
-    )  # similarities of each anchor's pairs
+    # similarities of each anchor's pairs
+    rows_of: Callable[[Tensor, Tensor], list[Row]] = spec.simcse_rows
     losses: Callable[[list[Row], list[Row]], list[Tensor]] = info_nce  # of similarities and logits
 
     def rows(self, z1, z2, *hard):
         """Rows of similarities; hard negatives are no candidates in the backward direction."""
+        anchors = [*z1] if self.rows_of is both_directions else [*z1, *z2]
         rows = self.rows_of(z1, z2)
-        anchors = [*z1, *([] if self.rows_of is both_directions else z2)]
-        more = [[spec.similarity(a, h) for view in hard for h in view] for a in anchors]
-        more += [[] for _ in rows[len(anchors) :]]
-        return [
-            (p, [*negatives, *others]) for (p, negatives), others in zip(rows, more, strict=False)
-        ]
+        for anchor, (_, negatives) in zip(anchors, rows, strict=False):
+            negatives += [spec.similarity(anchor, h) for view in hard for h in view]
+        return rows
 
     def loss(self, rows, tau, detach=True, samples=0, hard=0, weight=0.0):
         """Of rows of similarities; an anchor's hard negative in each of ``hard`` views, of
         ``samples`` rows, has its logit raised by ``weight``.
         """
         logits = spec.logits_of(rows, tau, detach)
-        for row, (_, negatives) in enumerate(logits):
-            if hard and not (self.rows_of is both_directions and row >= samples):
-                for place in range(
-                    len(negatives) - hard * samples + row % samples, len(negatives), samples
-                ):
-                    negatives[place] = negatives[place] + weight
+        with_hard = logits[:samples] if self.rows_of is both_directions else logits
+        for row, (_, negatives) in enumerate(with_hard):
+            first = len(negatives) - hard * samples + row % max(1, samples)
+            for place in range(first, len(negatives), samples) if hard else ():
+                negatives[place] = negatives[place] + weight
         return spec.mean(self.losses(rows, logits))
 
 
-def macl(both_views):
-    return lambda tau, **options: losses.MACLLoss(temperature=tau, both_views=both_views, **options)
+def macl(tau, **options):
+    """MACL with another temperature than its own."""
+    loss = losses.MACLLoss(**options)
+    loss.reweighting = as_reweighting(tau)
+    return loss
 
 
 OBJECTIVES = {
     "InfoNCE": Objective(losses.InfoNCELoss),
     "InfoNCE, both directions": Objective(
-        lambda tau, **options: losses.InfoNCELoss(tau, bidirectional=True, **options),
-        both_directions,
+        partial(losses.InfoNCELoss, bidirectional=True), both_directions
     ),
     "NT-Xent": Objective(losses.NTXentLoss, spec.simclr_rows),
     "DCL": Objective(losses.DCLLoss, spec.simclr_rows, each(spec.decoupled)),
@@ -141,22 +135,24 @@ OBJECTIVES = {
     "DCLW, per view": Objective(
         partial(losses.DCLWLoss, per_view=True), spec.simclr_rows, partial(per_view, of_rows=dclw)
     ),
-    "MACL": Objective(macl(False), losses=each(spec.macl)),
-    "MACL, both views": Objective(macl(True), spec.simclr_rows, each(spec.macl)),
+    "MACL": Objective(macl, losses=each(spec.macl)),
+    "MACL, both views": Objective(
+        partial(macl, both_views=True), spec.simclr_rows, each(spec.macl)
+    ),
 }
 EVERY = pytest.mark.parametrize("name", OBJECTIVES)
 
 
-def views(n, dim, count=2, alike=0.7, seed=0):
+def views(n, dim, count=2, seed=0):
     """Correlated embeddings of very different lengths, in fp64."""
     generator = torch.Generator().manual_seed(100 * n + dim + seed)
     base = torch.randn(n, dim, generator=generator, dtype=torch.float64)
     lengths = torch.logspace(-0.5, 0.5, n, dtype=torch.float64).unsqueeze(1)
-    drawn = [
-        base + alike * torch.randn(n, dim, generator=generator, dtype=torch.float64)
-        for _ in range(count)
-    ]
-    return [(lengths * z).requires_grad_() for z in drawn]
+    drawn = []
+    for _ in range(count):
+        noise = torch.randn(n, dim, generator=generator, dtype=torch.float64)
+        drawn.append((lengths * (base + 0.7 * noise)).requires_grad_())
+    return drawn
 
 
 def value_and_gradients(value, inputs):
