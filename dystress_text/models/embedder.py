@@ -33,7 +33,6 @@ from dystress_text.models.loading import (
     training_mode,
     transformer_of,
 )
-from dystress_text.models.lora import merged_adapters
 from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states, reordered_weights
 from dystress_text.models.static import is_static, mean_of_rows, set_unknown
 
@@ -120,13 +119,13 @@ class Embedder(nn.Module):
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
     def save(self, folder: str | Path) -> None:
-        """Save the model, with adapters merged, as sentence-transformers does.
+        """Save the model as sentence-transformers does.
 
         An earlier model in the folder is replaced once all new files are complete.
         """
         if is_static(self.model):
             set_unknown(self.model)  # weight decay makes it smaller
-        with quiet(), atomic_files(folder) as complete, merged_adapters(self.model):
+        with quiet(), atomic_files(folder) as complete:
             save_model(self.model, complete)
 
 

@@ -188,7 +188,7 @@ def test_crops_are_spans_of_tokens(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "option", ["--views=dropout", "--do_mlm", "--pooler_type=cls", "--lora=8", "--dropout=0.2"]
+    "option", ["--views=dropout", "--do_mlm", "--pooler_type=cls", "--dropout=0.2"]
 )
 def test_options_of_transformers_are_rejected(tmp_path, capsys, option):
     line = ["--preset=own-text", f"--train_file={a_text(tmp_path)}", f"--output_dir={tmp_path}/out"]
