@@ -202,10 +202,9 @@ def _from_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> Initial
     """Add a pooler, perhaps a head, and normalisation to an encoder."""
     pooler = settings.pooler_type
     module = encoder.module
-    tokenizer = cast(PreTrainedTokenizerBase, module.tokenizer)
     if pooler not in POOLERS:
         raise ParameterError("pooler_type", f"no {pooler!r}; known: {', '.join(POOLERS)}")
-    if pooler in FIRST and attends_to_the_left_only(encoder.transformer, tokenizer):
+    if pooler in FIRST and attends_to_the_left_only(encoder.transformer):
         reason = f"{pooler} is the first token, which in this decoder sees no other; take {LAST}"
         raise ParameterError("pooler_type", reason)
     modules = [module, *pooling_modules(pooler, module)]

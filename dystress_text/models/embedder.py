@@ -33,7 +33,7 @@ from dystress_text.models.loading import (
     training_mode,
     transformer_of,
 )
-from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states, reordered_weights
+from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.models.static import is_static, mean_of_rows, set_unknown
 
 TEXTS_AT_ONCE = 4_096  # tokenised together; features take many times the memory of the ids
@@ -272,7 +272,7 @@ def _encode_packed(
     order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
     pieces: list[Tensor] = []
     bar = progress_bar(total=len(texts), show=progress, desc="encoding", unit=" texts")
-    with bar, reordered_weights():
+    with bar:
         for start in range(0, len(order), TEXTS_AT_ONCE):
             some = [texts[row] for row in order[start : start + TEXTS_AT_ONCE]]
             token_ids, lengths = tokenize(model, some, prompt)

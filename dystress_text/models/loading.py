@@ -32,7 +32,6 @@ from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
-OLD_PACKAGE = "sentence_transformers.models"  # of modules, before 5.4
 
 _MLP = "mlp.dense.weight"  # SimCSE's head, in a folder that SimCSE's training wrote
 _POOLER = "pooler.dense.weight"
@@ -190,27 +189,6 @@ def is_hybrid(folder: Path) -> bool:
     return any((folder / files[0]).is_file() for files in (FILES, FILES_OF_0_2))
 
 
-def rename_modules(folder: Path, package: str = OLD_PACKAGE) -> list[tuple[str, Path]]:
-    """Name the modules of a saved model as classes of a package.
-
-    Args:
-        folder: of the model.
-        package: by default the one that releases of sentence-transformers before 5.4 know.
-
-    Returns:
-        The class and the folder of each module.
-    """
-    file = folder / MODULES
-    modules = json.loads(file.read_text(encoding="utf-8"))
-    found = []
-    for entry in modules:
-        kind = entry["type"].rpartition(".")[2]
-        entry["type"] = f"{package}.{kind}"
-        found.append((kind, folder / entry["path"]))
-    write_json(file, modules)
-    return found
-
-
 def check_sentence_transformer(name_or_path: str) -> None:
     """Check that a model is one of sentence-transformers, which needs no pooler."""
     if not is_sentence_transformer(name_or_path):
@@ -336,18 +314,10 @@ def _check_weights(name_or_path: str, info: Mapping[str, Any]) -> None:
 
 
 def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
-    """Reject an empty tokenizer, which transformers makes of missing files, or another model's."""
+    """Reject an empty tokenizer, which transformers makes of missing files."""
     tokenizer = cast(PreTrainedTokenizerBase, module.tokenizer)
-    table = cast(nn.Embedding, transformer_of(module).get_input_embeddings())
-    vocabulary = tokenizer.get_vocab()
-    if len(vocabulary) <= len(tokenizer.all_special_tokens):
+    if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise UserError(f"{name_or_path!r} has no tokenizer files: its vocabulary is empty")
-    highest = max(vocabulary.values())
-    if highest >= table.num_embeddings:
-        raise UserError(
-            f"{name_or_path!r} has a tokenizer with ids up to {highest} for "
-            f"{table.num_embeddings} token embeddings"
-        )
 
 
 def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:

@@ -7,9 +7,6 @@ computes nothing else. :func:`dropout` draws the dropout masks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,7 +18,6 @@ from transformers.activations import GELUActivation
 
 MODEL_TYPES = ("bert", "camembert", "roberta", "xlm-roberta")
 
-_reordered: ContextVar[dict[nn.Module, Tensor] | None] = ContextVar("reordered", default=None)
 _LEVELS = 1 << 16  # of a dropout rate on a CPU
 
 
@@ -125,19 +121,6 @@ def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
     return _residual(layer.output, _intermediate(layer.intermediate, _for_products(x)), x)
 
 
-@contextmanager
-def reordered_weights() -> Iterator[None]:
-    """Reorder each layer's weights for oneDNN once instead of for each batch (5 % of the time).
-
-    The weights must not change in this context.
-    """
-    token = _reordered.set({})
-    try:
-        yield
-    finally:
-        _reordered.reset(token)
-
-
 def _linear(module: nn.Module, x: Tensor) -> Tensor:
     """Apply a linear layer, (n, in) -> (n, out)."""
     if _by_onednn(module, x):
@@ -169,14 +152,8 @@ def _by_onednn(module: nn.Module, x: Tensor) -> bool:
 
 
 def _onednn_linear(module: Any, x: Tensor, activation: str) -> Tensor:
-    weight = module.weight
-    reordered = _reordered.get()
-    if reordered is not None:
-        if module not in reordered:
-            reordered[module] = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), len(x))
-        weight = reordered[module]
     exact = "none"  # of GELU, and not tanh's approximation
-    out = torch.ops.mkldnn._linear_pointwise(x, weight, module.bias, activation, [], exact)
+    out = torch.ops.mkldnn._linear_pointwise(x, module.weight, module.bias, activation, [], exact)
     return cast(Tensor, out)
 
 

@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer.modules import (
     WeightedLayerPooling,
 )
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from dystress_text.models.embedder import encode
 from dystress_text.models.loading import prompts_of, training_mode, transformer_of
@@ -117,15 +117,6 @@ def embeddings_by_pooler(
     return dict(zip(poolers, embeddings.chunk(len(poolers), 1), strict=True))
 
 
-@torch.no_grad()
-def attends_to_the_left_only(
-    transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> bool:
-    """Return whether each token attends only to itself and those before it."""
-    first, other = sorted(tokenizer.get_vocab().values())[-2:]
-    ids = torch.tensor([[first, first], [first, other]], device=transformer.device)
-    with training_mode(transformer, False):
-        states = transformer(ids).last_hidden_state
-    same_first = torch.equal(states[0, 0], states[1, 0])
-    same_second = torch.equal(states[0, 1], states[1, 1])
-    return same_first and not same_second
+def attends_to_the_left_only(transformer: PreTrainedModel) -> bool:
+    """Return whether each token attends only to itself and those before it, as in decoders."""
+    return any(getattr(module, "is_causal", False) for module in transformer.modules())
