@@ -149,7 +149,7 @@ def _write_hf(model: SentenceTransformer, folder: Path) -> None:
     first = model[0]
     if not isinstance(first, Transformer):
         raise ParameterError(
-            "to", f"transformers has no {type(first).__name__}; native can hold it"
+            "to", f"hf cannot hold {type(first).__name__}; native can"
         )
     pooler = pooler_of(model)
     if pooler is None:

@@ -56,19 +56,25 @@ class HybridEmbedding(nn.Module):
     def preprocess(
         self, inputs: Sequence[str], prompt: str | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Return the features of both parts; the lexical tokens lie text after text."""
+        """Return the features of both parts; the lexical tokens lie text after text.
+
+        The offsets end with the number of tokens: losses of sentence-transformers that join or cut
+        batches see that no tensor has a row for each text, and leave them whole or end.
+        """
         features: dict[str, Any] = self.model.preprocess(list(inputs), prompt=prompt, **options)
         encodings = self.lexical_tokenizer.encode_batch(list(inputs), add_special_tokens=False)
         ids = [torch.tensor(encoding.ids, dtype=torch.long) for encoding in encodings]
-        lengths = torch.tensor([len(of_text) for of_text in ids])
+        lengths = torch.tensor([0, *(len(of_text) for of_text in ids)])
         features["lexical_ids"] = torch.cat(ids)  # (tokens,)
-        features["lexical_offsets"] = lengths.cumsum(0) - lengths  # (n,)
+        features["lexical_offsets"] = lengths.cumsum(0)  # (n + 1,)
         return features
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, (n, dim), of unit length."""
         ids, offsets = features["lexical_ids"], features["lexical_offsets"]
-        lexical = F.embedding_bag(ids, self.table.weight, offsets, mode="mean")  # 0 without a token
+        lexical = F.embedding_bag(  # 0 without a token
+            ids, self.table.weight, offsets, mode="mean", include_last_offset=True
+        )
         features = self.model(features, **options)
         dense = features["sentence_embedding"]  # (n, dim of the dense model)
         both = torch.cat([unit(dense), self.weight * unit(lexical)], 1)
