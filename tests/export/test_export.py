@@ -7,7 +7,6 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -173,13 +172,3 @@ def test_states_of_a_graph_equal_its_embedding(pooler, head):
         expected = model(features)["sentence_embedding"]
     torch.testing.assert_close(vectors, expected)
     torch.testing.assert_close(F.normalize(states, dim=2), expected.unsqueeze(1).expand_as(states))
-
-
-def test_default_prompt_is_left_to_the_caller_of_a_copy(tmp_path):
-    prompts = {"prompts": {"own": "red house "}, "default_prompt_name": "own"}
-    model = build_model("bert", "cls", **prompts)
-    save_model(model, tmp_path / "out")
-    assert main([str(tmp_path / "out"), "--to", "hf"]) == 0
-    plain = build_model("bert", "cls")
-    texts = [f"red house {text}" for text in SENTENCES]
-    np.testing.assert_allclose(plain.encode(texts), model.encode(SENTENCES), atol=1e-6)

@@ -59,7 +59,9 @@ def test_sets_of_the_same_pairs_have_the_names_of_mteb(folder):
 def test_edited_card_keeps_its_text_and_results_of_others(folder):
     file = folder / CARD
     text = file.read_text().replace("tags:", f"# mine\nlanguage: en\n{THEIRS}tags:")
-    file.write_text(text.replace("## Licences", "## My text\n\nTrained with 'love'.\n\n## Licences"))
+    file.write_text(
+        text.replace("## Licences", "## My text\n\nTrained with 'love'.\n\n## Licences")
+    )
     write_results(folder, {"STS-B": {"spearman": 60.0}}, weights="old")
     assert set(renewed(folder)) == {"c", "MTEB STSBenchmark"}
     write_results(folder, {"STS12": {"spearman": 51.0}}, weights="new")
