@@ -71,7 +71,7 @@ def write_card(
         template_str=_FORM.read_text(encoding="utf-8"),
         dim=model.get_embedding_dimension(),
         dense_dim=None if hybrid is None else reader.get_embedding_dimension(),
-        weight=None if hybrid is None else hybrid.weight,
+        hybrid=hybrid,
         config=None if transformer is None else transformer.config,
         has_head=any(isinstance(module, Dense) for module in model),
         normalizes=isinstance(model[-1], Normalize) or hybrid is not None,
@@ -81,7 +81,7 @@ def write_card(
         base=base,
         pooler=pooler,
         averages_layers=pooler is None or averages_layers(pooler),
-        states=_states(pooler),
+        layers=AVERAGED.get(str(pooler)),
         similarity=model.similarity_fn_name,
         prompts=model.prompts,
         record=record,
@@ -174,15 +174,6 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
     if variant:
         text += f"; not the published data but a variant: {variant}"
     return text, terms
-
-
-def _states(pooler: str | None) -> str | None:
-    """Return code for the mean of the layers that a pooler averages; None for other poolers."""
-    # hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
-    names = {-1: "output.last_hidden_state"}
-    layers = AVERAGED.get(str(pooler), ())
-    states = [names.get(layer, f"output.hidden_states[{layer}]") for layer in layers]
-    return f"({' + '.join(states)}) / {len(states)}" if states else None
 
 
 def _results(record: RunRecord) -> str | None:

@@ -111,9 +111,6 @@ def _write_checked(
     else:
         _write_onnx(trained, folder)
     _write_card_of_copy(model, trained, folder, to, at)
-    for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
-        if file.is_file():
-            file.chmod((folder / CARD).stat().st_mode)
     found = _read_back(folder, to, trained, probes)
     difference = float((found - expected).abs().max())
     if not difference <= TOLERANCE:  # a NaN is refused too
@@ -148,9 +145,7 @@ def _write_hf(model: SentenceTransformer, folder: Path) -> None:
     """Write the encoder; a head becomes the encoder's own pooler, and the card says how to pool."""
     first = model[0]
     if not isinstance(first, Transformer):
-        raise ParameterError(
-            "to", f"hf cannot hold {type(first).__name__}; native can"
-        )
+        raise ParameterError("to", f"hf cannot hold {type(first).__name__}; native can")
     pooler = pooler_of(model)
     if pooler is None:
         raise ParameterError("to", "hf cannot hold this pooling; native and onnx can")

@@ -212,13 +212,8 @@ def _from_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> Initial
     notes = []
     if encoder.is_simcse:
         mlp = encoder.pooler
-        loaded = "encoder and MLP"
-        ignored = list(encoder.ignored)
-        if mlp is None or not _wants_head(settings, pooler):
-            loaded = "encoder"
-            ignored.insert(0, "mlp")
-        left = ", ".join(ignored) or "nothing"
-        notes.append(f"SimCSE checkpoint: {loaded} loaded; ignored: {left}")
+        left = "" if _wants_head(settings, pooler) else "; its MLP is left out"
+        notes.append(f"SimCSE checkpoint{left}")
     parts = _Parts(encoder.name, modules, pooler, settings.normalize is not False, mlp=mlp)
     return _assemble(parts, settings, notes)
 

@@ -90,31 +90,25 @@ class Embedder(nn.Module):
         """
         if longest is None:
             longest = int(lengths.max())
-        packed = packed and can_pack(self.model)
         if masked is not None:
-            return self._masked_lm_loss(token_ids, lengths, longest, packed, *masked)
+            return self._masked_lm_loss(token_ids, lengths, longest, *masked)
         modules = [module for module in self.model if not isinstance(module, Normalize)]
         if self.head is not None and self.training:
             modules.append(self.head)
-        return embed_tokens(modules, token_ids, lengths, longest, packed)
+        return embed_tokens(modules, token_ids, lengths, longest, packed and can_pack(self.model))
 
     def _masked_lm_loss(
         self,
         token_ids: Tensor,
         lengths: Tensor,
         longest: int,
-        packed: bool,
         indices: Tensor,
         tokens: Tensor,
     ) -> Tensor:
         assert self.lm_head is not None
-        module = cast(Transformer, self.model[0])
+        transformer = transformer_of(cast(Transformer, self.model[0]))
         packing = Packing.of_lengths(lengths, longest, len(token_ids))
-        if packed:
-            states = packed_states(transformer_of(module), token_ids, packing)[-1]  # (tokens, dim)
-        else:
-            features = module(_padded(module, token_ids, packing))
-            states = packing.pack(features["token_embeddings"])  # (tokens, dim)
+        states = packed_states(transformer, token_ids, packing)[-1]  # (tokens, dim)
         logits = self.lm_head(states[indices])  # (m, vocabulary)
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
@@ -135,15 +129,13 @@ def can_pack(model: SentenceTransformer) -> bool:
     if not isinstance(first, Transformer):
         return isinstance(first, StaticEmbedding)
     config = transformer_of(first).config
-    pools = [module for module in others if isinstance(module, Pooling)]
     known = (Dense, Normalize, Pooling, WeightedLayerPooling)
     return (
         config.model_type in MODEL_TYPES
         and not config.is_decoder
         and getattr(config, "position_embedding_type", "absolute") == "absolute"
         and all(isinstance(module, known) for module in others)
-        and all(module.include_prompt for module in pools)
-        and set(first.modality_config) == {"text"}
+        and all(getattr(module, "include_prompt", True) for module in others)
     )
 
 
@@ -209,16 +201,13 @@ def _packed_features(
 
 def without_normalization(model: SentenceTransformer) -> SentenceTransformer:
     """Return the same modules without ``Normalize`` at the end, as transfer tasks need."""
-    modules = list(model)
-    if not isinstance(modules[-1], Normalize):
+    *modules, last = model
+    if not isinstance(last, Normalize):
         return model
-    similarity = model.similarity_fn_name
-    if similarity != "manhattan":  # a dot product of unit vectors is a cosine
-        similarity = "cosine"
     return SentenceTransformer(
-        modules=modules[:-1],
+        modules=modules,
         device=str(model.device),
-        similarity_fn_name=similarity,
+        similarity_fn_name="cosine",  # what a dot product of unit vectors is
         **prompts_of(model),
     )
 

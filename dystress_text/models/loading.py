@@ -47,14 +47,12 @@ class PretrainedEncoder:
         pooler: the dense layer of the encoder's own pooler (dense + tanh on the first token); None
             without one, or without its weights.
         is_simcse: whether SimCSE's training wrote the folder; its MLP is then the pooler.
-        ignored: first parts of the names of weights that the encoder does not use.
     """
 
     name: str
     module: Transformer
     pooler: nn.Linear | None
     is_simcse: bool
-    ignored: tuple[str, ...]
 
     @property
     def transformer(self) -> PreTrainedModel:
@@ -96,8 +94,8 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
     """
     with readable(name_or_path):
         info = _loading_info(name_or_path)
-        missing, unused = info["missing_keys"], info["unexpected_keys"]
-        is_simcse = _MLP in unused and _POOLER in missing
+        lacks_pooler = _POOLER in info["missing_keys"]
+        is_simcse = _MLP in info["unexpected_keys"] and lacks_pooler
         renamed = {}
         if is_simcse:
             renamed = {"key_mapping": {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}}
@@ -109,12 +107,9 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
         _check_tokenizer(name_or_path, module)
         module.max_seq_length = min(module.max_seq_length, position_limit(transformer))
     pooler = pooler_dense(transformer)
-    if _POOLER in missing and not is_simcse:
+    if lacks_pooler and not is_simcse:
         pooler = None
-    ignored = {name.split(".")[0] for name in unused}
-    if is_simcse:
-        ignored.discard("mlp")
-    return PretrainedEncoder(name_or_path, module, pooler, is_simcse, tuple(sorted(ignored)))
+    return PretrainedEncoder(name_or_path, module, pooler, is_simcse)
 
 
 def _load(
@@ -171,11 +166,8 @@ def position_limit(transformer: PreTrainedModel) -> int:
     limit = getattr(transformer.config, "max_position_embeddings", None)
     if limit is None or limit <= 0:  # XLNet's configuration says -1
         return sys.maxsize
-    for name, module in transformer.named_modules():
-        is_table = isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
-        if is_table and module.padding_idx is not None:
-            limit -= module.padding_idx + 1
-    return int(limit)
+    padding = getattr(getattr(transformer, "embeddings", None), "padding_idx", None)
+    return int(limit if padding is None else limit - padding - 1)
 
 
 def is_sentence_transformer(name_or_path: str) -> bool:
@@ -192,10 +184,8 @@ def is_hybrid(folder: Path) -> bool:
 def check_sentence_transformer(name_or_path: str) -> None:
     """Check that a model is one of sentence-transformers, which needs no pooler."""
     if not is_sentence_transformer(name_or_path):
-        reason = f"{name_or_path!r} is not a sentence-transformers model"
-        if not Path(name_or_path).is_dir() and not hub_reachable():
-            reason = f"no folder {name_or_path!r}; the hub is out of reach and not in its cache"
-        raise ParameterError("model", f"{reason}; an encoder alone needs a pooler_type")
+        reason = "is not a sentence-transformers model; an encoder alone needs a pooler_type"
+        raise ParameterError("model", f"{name_or_path!r} {reason}")
 
 
 @contextmanager

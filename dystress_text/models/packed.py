@@ -116,9 +116,9 @@ def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
 
 
 def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
-    attended = _attend(layer.attention.self, _for_products(x), packing, first_only)
+    attended = _attend(layer.attention.self, x, packing, first_only)
     x = _residual(layer.attention.output, attended, x[packing.starts] if first_only else x)
-    return _residual(layer.output, _intermediate(layer.intermediate, _for_products(x)), x)
+    return _residual(layer.output, _intermediate(layer.intermediate, x), x)
 
 
 def _linear(module: nn.Module, x: Tensor) -> Tensor:
@@ -155,14 +155,6 @@ def _onednn_linear(module: Any, x: Tensor, activation: str) -> Tensor:
     exact = "none"  # of GELU, and not tanh's approximation
     out = torch.ops.mkldnn._linear_pointwise(x, module.weight, module.bias, activation, [], exact)
     return cast(Tensor, out)
-
-
-def _for_products(x: Tensor) -> Tensor:
-    """Convert to the precision of autocast once instead of in each linear layer."""
-    device = x.device.type
-    if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
-        return x.to(torch.get_autocast_dtype(device))
-    return x
 
 
 def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
