@@ -18,7 +18,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.config.presets import PRESETS
 from dystress_text.data.texts import DOCUMENTATION, WIKI1M
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
@@ -86,7 +85,6 @@ def write_card(
         prompts=model.prompts,
         record=record,
         recipe=record.settings,
-        preset=PRESETS.get(record.settings.get("preset", "")),
         data=data,
         plain=_plain,
         quote=partial(json.dumps, ensure_ascii=False),
@@ -187,13 +185,11 @@ def _results(record: RunRecord) -> str | None:
         columns[name if name == BASE else f"untrained, {name}"] = figures
     columns[f"this model, {record.pooler}"] = record.trained
     rows = [
-        [metric, *(_number(metric, figures.get(metric)) for figures in columns.values())]
+        [metric, *(_number(figures.get(metric)) for figures in columns.values())]
         for metric in record.trained
     ]
     return plain_table(["", *columns], rows)
 
 
-def _number(metric: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if metric.endswith(("alignment", "uniformity")) else f"{value:.2f}"
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

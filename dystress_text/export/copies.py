@@ -28,7 +28,6 @@ from dystress_text.export.card import CARD, HERE, write_card
 from dystress_text.export.graph import graph_vectors, write_graph
 from dystress_text.export.results import add_results
 from dystress_text.io.atomic import atomic_folder, write_json, write_text
-from dystress_text.io.hub import hub_reachable
 from dystress_text.models.embedder import encode, prompt_of, tokenize
 from dystress_text.models.hybrid import hybrid_part, save_hybrid
 from dystress_text.models.loading import (
@@ -217,12 +216,6 @@ def _read_back(
 
 def check_push(repository: str) -> None:
     """Check that a folder can be uploaded, before it is made; create a missing repository."""
-    if get_token() is None:
-        reason = "no token: log in with `hf auth login`, or set HF_TOKEN"
-        raise ParameterError("push_to_hub", reason)
-    if not hub_reachable():
-        reason = "the hub cannot be reached (no network, or HF_HUB_OFFLINE is set)"
-        raise ParameterError("push_to_hub", reason)
     with _hub_errors("Nothing was done"):
         HfApi().create_repo(repository, exist_ok=True)
 

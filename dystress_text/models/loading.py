@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -268,8 +268,7 @@ def files_of(name_or_path: str) -> dict[str, Any]:
     folder = ""
     file = model_file(name_or_path, MODULES)
     if file is not None:
-        with suppress(ValueError, LookupError, TypeError):  # a damaged file fails later, by name
-            folder = json.loads(file.read_text(encoding="utf-8"))[0]["path"]
+        folder = json.loads(file.read_text(encoding="utf-8"))[0]["path"]
     return {"local_files_only": not hub_reachable(), "subfolder": folder}
 
 

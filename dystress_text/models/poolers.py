@@ -59,16 +59,18 @@ def pooler_of(model: SentenceTransformer) -> str | None:
     pooling = modules.get(Pooling)
     weighted = modules.get(WeightedLayerPooling)
     for pooler, mode in _MODES.items():
-        if pooling is None or pooling.pooling_mode != mode:
-            continue
-        if averages_layers(pooler) != (weighted is not None):
-            continue
-        if weighted is None:
-            return pooler
-        weights = cast(Tensor, weighted.layer_weights).cpu()  # (layers + 1,)
-        if torch.equal(weights, layer_weights(pooler, len(weights) - 1)):
+        has_mode = pooling is not None and pooling.pooling_mode == mode
+        if has_mode and _averages_as(pooler, weighted):
             return pooler
     return None
+
+
+def _averages_as(pooler: str, weighted: WeightedLayerPooling | None) -> bool:
+    """Return whether a module averages the layers that a pooler does; None averages none."""
+    if weighted is None or not averages_layers(pooler):
+        return weighted is None and not averages_layers(pooler)
+    weights = cast(Tensor, weighted.layer_weights).cpu()  # (layers + 1,)
+    return torch.equal(weights, layer_weights(pooler, len(weights) - 1))
 
 
 def averages_layers(pooler: str) -> bool:

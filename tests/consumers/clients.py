@@ -28,23 +28,18 @@ def save(folder: Path) -> None:
     """Save models of five kinds with their copies, texts and embeddings."""
     tests = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(tests), str(tests / "support")]
-    import torch
     from conftest import make_sentences
-    from model_cases import build_model
+    from model_cases import build_model, build_static
     from sentence_transformers import SentenceTransformer
 
     from dystress_text.export.copies import PROBES, export
     from dystress_text.models.loading import save_model
-    from dystress_text.models.static import embedded_tokenizer, initialize_by_idf, new_static
 
-    tokenizer = embedded_tokenizer()
-    static = new_static(tokenizer, 64, normalize=True)
-    initialize_by_idf(static, torch.ones(tokenizer.get_vocab_size()), texts=2, seed=0)
     models: dict[str, SentenceTransformer] = {
         "avg": build_model("bert", "avg", normalize=True),
         "first-last": build_model("bert", "avg_first_last", normalize=True),
         "cls-head": build_model("bert", "cls", head=True, normalize=True),
-        "static": static,
+        "static": build_static(64, normalize=True),
         "decoder": build_model("llama", "last", normalize=True),
     }
     texts = [*make_sentences(300), *filter(None, PROBES)]
@@ -123,16 +118,6 @@ def usearch(model: str, texts: list[str], queries: list[str]) -> Any:
     return index.search(sentence_transformers(model, queries), 1, exact=True).keys[:, 0]
 
 
-def chroma(model: str, texts: list[str], queries: list[str]) -> Any:
-    from chromadb import EphemeralClient
-    from chromadb.utils.embedding_functions import SentenceTransformerEmbeddingFunction
-
-    embed = SentenceTransformerEmbeddingFunction(model_name=model)
-    collection = EphemeralClient().create_collection(Path(model).name, embedding_function=embed)
-    collection.add(ids=[str(i) for i in range(len(texts))], documents=texts)
-    return [int(found[0]) for found in collection.query(query_texts=queries, n_results=1)["ids"]]
-
-
 # name: (package, layout, function)
 READERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "sentence-transformers": ("sentence-transformers", "native", sentence_transformers),
@@ -146,7 +131,6 @@ READERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
 STORES: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "FAISS": ("faiss-cpu", "native", faiss),
     "usearch": ("usearch", "native", usearch),
-    "Chroma": ("chromadb", "native", chroma),
 }
 
 

@@ -84,12 +84,6 @@ def test_kept_head_is_saved_and_exported(tmp_path):
         close(AutoModel.from_pretrained(copy).eval()(**batch).pooler_output, expected, 1e-5)
 
 
-def test_head_after_a_mean_cannot_be_exported(tmp_path, capsys):
-    Embedder(build_model("bert", "avg", head=True)).save(tmp_path / "out")
-    assert export([str(tmp_path / "out"), "--to", "hf"]) == 2
-    assert "--to: " in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("error", [NotImplementedError("not\nsaved"), OSError(28, "disk full")])
 def test_model_that_cannot_be_saved_is_rejected(error, tiny_bert, tmp_path, monkeypatch):
     def refuse(*_, **__):
