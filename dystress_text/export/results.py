@@ -118,6 +118,8 @@ def _data_set(result: Result) -> tuple[str, str]:
     """Return the hub's name and type of a result's data set."""
     task = result.task
     suite = result.group.partition("/")[0]
+    if result.kind in ("pairs", "retrieval"):
+        return task, suite
     if result.variant:
         return f"{suite} {task} (a variant: {result.variant})", suite
     if suite == "senteval" and task in _MTEB:

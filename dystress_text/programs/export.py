@@ -20,11 +20,7 @@ def make_parser() -> OneLineParser:
     """Return the program's parser."""
     parser = OneLineParser("dystress export", __doc__)
     add = parser.add_argument
-    add(
-        "model",
-        type=Path,
-        help="folder of a trained model, or bert-mini-wiki, the package's small encoder",
-    )
+    add("model", type=Path, help="folder of a trained model")
     add("--to", required=True, metavar="{native,hf,onnx}", help="layout of the copy")
     add(
         "--output",

@@ -30,12 +30,9 @@ def package_files():
 @pytest.mark.parametrize("name", ["bert-mini-wiki", str(EMBEDDED / "bert-mini-wiki")])
 def test_programs_write_to_the_current_folder(name):
     before = package_files()
-    for argv in ([*TRAIN, f"--model_name_or_path={name}"], ["export", name, "--to=hf"]):
-        assert dystress.main(argv) == 0
-        reset_accelerator()
+    assert dystress.main([*TRAIN, f"--model_name_or_path={name}"]) == 0
     assert package_files() == before
-    for card in ("out/README.md", "bert-mini-wiki-hf/README.md"):
-        assert "license: apache-2.0" in Path(card).read_text()
+    assert "license: apache-2.0" in Path("out/README.md").read_text()
     assert json.loads(Path("out/run.json").read_text())["base_model"]["name"] == "bert-mini-wiki"
 
 
