@@ -65,7 +65,7 @@ def pooler_of(model: SentenceTransformer) -> str | None:
     return None
 
 
-def _averages_as(pooler: str, weighted: WeightedLayerPooling | None) -> bool:
+def _averages_as(pooler: str, weighted: nn.Module | None) -> bool:
     """Return whether a module averages the layers that a pooler does; None averages none."""
     if weighted is None or not averages_layers(pooler):
         return weighted is None and not averages_layers(pooler)
