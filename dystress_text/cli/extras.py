@@ -8,7 +8,6 @@ from dystress_text.errors import UserError
 
 EXTRAS = {
     "plots": ("matplotlib", "jinja2"),
-    "lora": ("peft",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "vision": ("kornia", "PIL", "pytorch_optimizer"),
 }

@@ -63,11 +63,6 @@ class TextSettings:
         None,
         "The saved model's vectors have length 1; default yes, or as the loaded model.",
     )
-    lora: int | None = option(
-        None,
-        "Train only LoRA adapters of this rank, and the head; saving merges the adapters.",
-        interval="[1, inf)",
-    )
     train_file: list[str] | None = option(
         None,
         "Sentences, one per line (.txt), a table (.csv, .tsv, .jsonl, .parquet), or a data set of "

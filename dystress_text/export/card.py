@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.config.presets import PRESETS
 from dystress_text.data.texts import DOCUMENTATION, WIKI1M
-from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
 from dystress_text.finetuning import holdout
 from dystress_text.io.atomic import write_text
-from dystress_text.io.hub import hub_reachable
+from dystress_text.io.hub import HUB_REPOSITORY, hub_reachable
 from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models.hybrid import hybrid_part
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
@@ -35,15 +34,6 @@ CARD = "README.md"
 HERE = "path/to/this/folder"
 
 _FORM = Path(__file__).with_name("card.md")
-_FIRST_TOKEN = "the first token of the last layer"
-_POOLINGS = {
-    "avg": "the mean over the tokens of the last layer",
-    "avg_top2": "the mean over the tokens of the mean of the last two layers",
-    "last": "the last token of the last layer",
-    "avg_first_last": "the mean over the tokens of the mean of the first and the last layer",
-    None: f"{_FIRST_TOKEN}, or of a weighted mean of all layers",
-}
-_SIMILARITIES = {"cosine": "cosine similarity", "dot": "dot product"}  # others are distances
 _LIBRARIES = {"native": "sentence-transformers", "hf": "transformers"}
 _OWN_DATA = "the user's own; not recorded"
 
@@ -70,9 +60,7 @@ def write_card(
     if hybrid is not None:
         base = record.hybrid or BaseModel()
         reader = hybrid.model
-    limit = reader.max_seq_length
     pooler = pooler_of(model)
-    similarity = str(model.similarity_fn_name)
     transformer = model.transformers_model
     data, data_license = _data(record)
     credits = credits_of(record)
@@ -82,26 +70,24 @@ def write_card(
         template_str=_FORM.read_text(encoding="utf-8"),
         dim=model.get_embedding_dimension(),
         dense_dim=None if hybrid is None else reader.get_embedding_dimension(),
-        weight=None if hybrid is None else hybrid.weight,
+        hybrid=hybrid,
         config=None if transformer is None else transformer.config,
         has_head=any(isinstance(module, Dense) for module in model),
         normalizes=isinstance(model[-1], Normalize) or hybrid is not None,
-        limit=limit if limit and limit < 10**6 else None,
+        limit=reader.max_seq_length,
         layout=layout,
         location=json.dumps(at.replace("`", "'")),
         base=base,
-        pooler=str(pooler),
+        pooler=pooler,
         averages_layers=pooler is None or averages_layers(pooler),
-        pooling=_POOLINGS.get(pooler, _FIRST_TOKEN),
-        states=_states(pooler),
-        similarity=_SIMILARITIES.get(similarity, f"{similarity} distance"),
-        prompts=_prompts(model.prompts),
+        layers=AVERAGED.get(str(pooler)),
+        similarity=model.similarity_fn_name,
+        prompts=model.prompts,
         record=record,
         recipe=record.settings,
-        preset=PRESETS.get(record.settings.get("preset", "")),
         data=data,
         plain=_plain,
-        listed=_listed,
+        quote=partial(json.dumps, ensure_ascii=False),
         titles=holdout.TITLES,
         results=_results(record),
         similarities=plain_table(HEADER, random_pairs) if random_pairs else None,
@@ -112,30 +98,22 @@ def write_card(
     write_text(folder / CARD, re.sub(r"\n{3,}", "\n\n", str(text)).rstrip() + "\n")
 
 
-def read_card(file: Path) -> str:
-    """Return the text of a card, without a byte order mark and with Unix line ends."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except ValueError as error:
-        raise UserError(f"cannot read {file}: {reason_of(error)}") from error
-
-
 def describe_base(name_or_path: str) -> dict[str, Any]:
     """Return an encoder's name without its path, whether it is on the hub, and its licence."""
     if name_or_path == STATIC:
         return {"name": None, "on_hub": False, "license": None}
     folder = Path(name_or_path)
-    local = folder.is_dir()
+    is_local = folder.is_dir()
     file = folder / CARD
     stated = None
     with suppress(Exception):  # no card, no network, or a card that is not YAML
-        if not local:
+        if not is_local:
             file = Path(hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable()))
-        stated = ModelCard(read_card(file)).data.get("license")
+        stated = ModelCard.load(file).data.get("license")
     return {
-        "name": folder.resolve().name if local else name_or_path,
-        "on_hub": not local,
-        "license": stated if isinstance(stated, str) and stated else None,
+        "name": folder.resolve().name if is_local else name_or_path,
+        "on_hub": not is_local,
+        "license": stated if isinstance(stated, str) else None,
     }
 
 
@@ -173,7 +151,7 @@ def _metadata(
         tags=tags,
         library_name=_LIBRARIES.get(layout),
         base_model=base.name if base.on_hub else None,
-        datasets=["princeton-nlp/datasets-for-simcse"] if is_published else None,
+        datasets=[HUB_REPOSITORY] if is_published else None,
     )
 
 
@@ -196,46 +174,22 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
     return text, terms
 
 
-def _prompts(prompts: Mapping[str, str | None]) -> str:
-    quoted = {role: json.dumps(text, ensure_ascii=False) for role, text in prompts.items() if text}
-    return ", ".join(f"`{_plain(text)}` ({_plain(role)})" for role, text in quoted.items())
-
-
-def _states(pooler: str | None) -> str | None:
-    """Return code for the mean of the layers that a pooler averages; None for other poolers."""
-    # hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
-    names = {-1: "output.last_hidden_state"}
-    layers = AVERAGED.get(str(pooler), ())
-    states = [names.get(layer, f"output.hidden_states[{layer}]") for layer in layers]
-    if len(states) > 1:
-        return f"({' + '.join(states)}) / {len(states)}"
-    return states[0] if states else None
-
-
-def _listed(values: Mapping[str, Any]) -> str | None:
-    """Return names and values in a line; None if there are none."""
-    return ", ".join(f"{name} {value}" for name, value in values.items()) or None
-
-
 def _results(record: RunRecord) -> str | None:
     """Return a table with the lexical baseline, the untrained poolings and the model."""
     if not record.trained:
         return None
-    columns = {
-        name if name == BASE else f"untrained, {name}": figures
-        for name, figures in record.untrained_best_and_own.items()
-    }
+    columns: dict[str, Mapping[str, float | None]] = {}
     if record.lexical:
-        columns = {LEXICAL_LABEL: record.lexical, **columns}
+        columns[LEXICAL_LABEL] = record.lexical
+    for name, figures in record.untrained_best_and_own.items():
+        columns[name if name == BASE else f"untrained, {name}"] = figures
     columns[f"this model, {record.pooler}"] = record.trained
     rows = [
-        [metric, *(_number(metric, figures.get(metric)) for figures in columns.values())]
+        [metric, *(_number(figures.get(metric)) for figures in columns.values())]
         for metric in record.trained
     ]
     return plain_table(["", *columns], rows)
 
 
-def _number(metric: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4f}" if metric.endswith(("alignment", "uniformity")) else f"{value:.2f}"
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,24 +1,17 @@
-"""Write results to a model's card: ``model-index``, which the hub reads, and a table.
-
-The rest of the card keeps its text.
-"""
+"""Write results to a model's card: ``model-index``, which the hub reads, and a table."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import CardData, EvalResult, RepoCard
-from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from huggingface_hub.repocard_data import eval_results_to_model_index
+from huggingface_hub import EvalResult, ModelCard
 
 from dystress_text.errors import UserError, reason_of
-from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, TRANSFER_TASKS
 from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import OWN_SETTINGS, Result, newest, results_in
-from dystress_text.export.card import CARD, plain_table, read_card
+from dystress_text.export.card import CARD, plain_table
 from dystress_text.io.atomic import write_text
 
 _SOURCE = "dystress-text"  # marks our entries: this package measured them
@@ -26,18 +19,12 @@ _SOURCE = "dystress-text"  # marks our entries: this package measured them
 _ADDRESS = f"https://huggingface.co/models?other={_SOURCE}"
 # sets of the same pairs; MTEB's SICK-R has all 9,927 pairs of SICK, SentEval's its 4,927 test pairs
 _MTEB = {f"STS{year}": f"STS{year}" for year in range(12, 17)} | {"STS-B": "STSBenchmark"}
-_SUITES = {"senteval": "SentEval", "mini": "dystress-text"}
 _TASK_TYPES = {  # the hub's names, in the order of the card
     "sts": "STS",
     "transfer": "text-classification",
     "pairs": "STS",
     "retrieval": "Retrieval",
 }
-# these tasks have no test split
-_FOLDS = {task.name for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS if task.scheme == "folds"}
-_INDEX = re.compile(
-    r"^[\"']?model-index[\"']?[ \t]*:.*\n(?:(?:(?:#.*)?\n)*[ \t\]-].*\n)*", re.MULTILINE
-)
 _TABLE = re.compile(
     r"(?<=<!-- evaluation, renewed by dystress senteval -->).*?(?=<!-- end of evaluation -->)", re.S
 )
@@ -47,27 +34,47 @@ def renew_results(folder: Path) -> str | None:
     """Update the results on a folder's card after an evaluation; return a line that says so.
 
     Returns:
-        None if this package did not write the card, or if the model was evaluated with other
-        settings than its own.
+        None without a card or results, or if this package did not write the card.
     """
     file = folder / CARD
-    results = _of_model(results_in(folder))
-    if not results or not file.is_file():
+    results = results_in(folder)
+    if not results or not file.is_file() or "dystress" not in file.read_text(encoding="utf-8"):
         return None
-    text = read_card(file)
-    if "dystress" not in text:
-        return None
-    write_text(file, _renewed(file, text, results))
+    add_results(file, results)
     return f"{file} holds the results."
 
 
-def carry_results(source: Path, file: Path) -> None:
-    """Copy the results from a model's card to the card of its copy."""
-    text = read_card(source)
-    head = REGEX_YAML_BLOCK.search(text)
-    index = _INDEX.search(f"{head[2]}\n") if head else None
-    table = _TABLE.search(text)
-    write_text(file, _with(read_card(file), index[0] if index else "", table[0] if table else ""))
+def add_results(file: Path, results: Sequence[Result]) -> None:
+    """Replace this package's results on a card.
+
+    Args:
+        file: the card; results of others stay.
+        results: those of a model, oldest first. The card shows the newest of the weights that were
+            evaluated last, with the model's own settings.
+    """
+    results = _of_model(results)
+    if not results:
+        return
+    ours = []
+    rows = []
+    for result in results:
+        for metric, entry in _entries(result).items():
+            ours.append(entry)
+            floor = result.lexical.get(metric)
+            lexical = "-" if floor is None else f"{floor:.2f}"
+            figure = f"{entry.metric_value:.2f}"
+            rows.append((entry.dataset_name, entry.metric_name, figure, lexical))
+    table = plain_table(("", "", "this model", "lexical baseline"), rows)
+    try:
+        card = ModelCard.load(file)
+        others = card.data.eval_results or []
+        kept = [entry for entry in others if entry.source_name != _SOURCE]
+        card.data.eval_results = kept + ours
+        card.data.model_name = card.data.model_name or file.parent.resolve().name
+        card.text = _TABLE.sub(lambda _: f"\n## Evaluation\n\n{table}\n\n", card.text)
+        write_text(file, str(card))
+    except Exception as error:  # YAML has errors of its own, and model-index any form
+        raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
 
 
 def _of_model(results: Sequence[Result]) -> list[Result]:
@@ -77,58 +84,18 @@ def _of_model(results: Sequence[Result]) -> list[Result]:
     last = results[-1]
     same = {name: last.settings.get(name) for name in ("max_seq_length", "prompts")}
     wanted = {**OWN_SETTINGS, "mode": "test", **same}
-    current = [each for each in results if each.weights == last.weights and each.has(wanted)]
-    shown = [each for each in current if each.kind in _TASK_TYPES]
+    shown = [
+        each
+        for each in results
+        if each.kind in _TASK_TYPES and each.weights == last.weights and each.has(wanted)
+    ]
     shown.sort(key=lambda each: list(_TASK_TYPES).index(each.kind))
     return newest(shown, lambda each: (each.group, each.task, each.variant))
 
 
-def _renewed(file: Path, text: str, results: Sequence[Result]) -> str:
-    entries = []
-    rows = []
-    for result in results:
-        for metric, entry in _on_card(result).items():
-            floor = result.lexical.get(metric)
-            figures = (f"{x:.2f}" if x is not None else "-" for x in (entry.metric_value, floor))
-            entries.append(entry)
-            rows.append((entry.dataset_name, entry.metric_name, *figures))
-    titles = ("", "", "this model", "lexical baseline")
-    table = f"\n## Evaluation\n\n{plain_table(titles, rows)}\n\n"
-    try:
-        head = dict(vars(RepoCard(text).data))
-        models = head.get("model-index") or [{"name": file.parent.resolve().name, "results": []}]
-        for model in models:
-            sources = [each.get("source") or {} for each in model["results"]]
-            model["results"] = [
-                each
-                for each, source in zip(model["results"], sources, strict=True)
-                if source.get("name") != _SOURCE
-            ]
-        models[0]["results"] += eval_results_to_model_index("", entries)[0]["results"]
-        index: dict[str, Any] = {"model-index": models}
-        text = _with(text, CardData(**index).to_yaml(), table)
-        if vars(RepoCard(text).data) != head | index:
-            raise ValueError("write model-index as a list of indented lines")
-        return text
-    except Exception as error:  # YAML has errors of its own, and model-index any form
-        raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
-
-
-def _with(text: str, index: str, table: str) -> str:
-    """Replace ``model-index`` in a card, and the table between its marks."""
-    if REGEX_YAML_BLOCK.search(text) is None:
-        text = f"---\n\n---\n\n{text}"
-    head = REGEX_YAML_BLOCK.search(text)
-    assert head is not None
-    kept = _INDEX.sub("", f"{head[2]}\n")
-    body = _TABLE.sub(lambda _: table, text[head.end() :])
-    return head[1] + (kept + index).strip("\n") + head[3] + body
-
-
-def _on_card(result: Result) -> dict[str, EvalResult]:
+def _entries(result: Result) -> dict[str, EvalResult]:
     """Return a result as the hub's entries, by metric."""
-    name, data_type, config = _data_set(result)
-    has_split = result.kind in ("sts", "transfer") and result.task not in _FOLDS
+    name, dataset = _data_set(result)
     entries = {}
     for metric, figure in result.figures.items():
         if figure is None:
@@ -136,12 +103,10 @@ def _on_card(result: Result) -> dict[str, EvalResult]:
         is_spearman = metric == "spearman"
         entries[metric] = EvalResult(
             task_type=_TASK_TYPES[result.kind],
-            dataset_type=data_type,
+            dataset_type=dataset,
             dataset_name=name,
             metric_type="cosine_spearman" if is_spearman else slug_of(metric.replace("@", "_at_")),
             metric_value=figure,
-            dataset_config=config,
-            dataset_split="test" if has_split else None,
             metric_name=f"{'Spearman' if is_spearman else metric} x 100",
             source_name=_SOURCE,
             source_url=_ADDRESS,
@@ -149,17 +114,15 @@ def _on_card(result: Result) -> dict[str, EvalResult]:
     return entries
 
 
-def _data_set(result: Result) -> tuple[str, str, str]:
-    """Return the hub's name, type and configuration of a result's data set."""
+def _data_set(result: Result) -> tuple[str, str]:
+    """Return the hub's name and type of a result's data set."""
     task = result.task
-    if result.kind == "retrieval":
-        return task, "beir-layout", task
-    if result.kind == "pairs":
-        return task, "scored-pairs", task
-    suite = _SUITES[result.group.partition("/")[0]]
+    suite = result.group.partition("/")[0]
+    if result.kind in ("pairs", "retrieval"):
+        return task, suite
     if result.variant:
-        return f"{suite} {task} (a variant: {result.variant})", suite.lower(), task
-    if task in _MTEB:
+        return f"{suite} {task} (a variant: {result.variant})", suite
+    if suite == "senteval" and task in _MTEB:
         name = _MTEB[task]
-        return f"MTEB {name}", f"mteb/{name.lower()}-sts", "default"
-    return f"{suite} {task}", suite.lower(), task
+        return f"MTEB {name}", f"mteb/{name.lower()}-sts"
+    return f"{suite} {task}", suite

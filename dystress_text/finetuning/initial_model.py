@@ -40,7 +40,6 @@ from dystress_text.models.loading import (
     prompts_of,
     transformer_of,
 )
-from dystress_text.models.lora import add_adapters
 from dystress_text.models.masked_lm import load_lm_head
 from dystress_text.models.poolers import (
     FIRST,
@@ -201,10 +200,9 @@ def _from_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> Initial
     """Add a pooler, perhaps a head, and normalisation to an encoder."""
     pooler = settings.pooler_type
     module = encoder.module
-    tokenizer = cast(PreTrainedTokenizerBase, module.tokenizer)
     if pooler not in POOLERS:
         raise ParameterError("pooler_type", f"no {pooler!r}; known: {', '.join(POOLERS)}")
-    if pooler in FIRST and attends_to_the_left_only(encoder.transformer, tokenizer):
+    if pooler in FIRST and attends_to_the_left_only(encoder.transformer):
         reason = f"{pooler} is the first token, which in this decoder sees no other; take {LAST}"
         raise ParameterError("pooler_type", reason)
     modules = [module, *pooling_modules(pooler, module)]
@@ -212,13 +210,8 @@ def _from_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> Initial
     notes = []
     if encoder.is_simcse:
         mlp = encoder.pooler
-        loaded = "encoder and MLP"
-        ignored = list(encoder.ignored)
-        if mlp is None or not _wants_head(settings, pooler):
-            loaded = "encoder"
-            ignored.insert(0, "mlp")
-        left = ", ".join(ignored) or "nothing"
-        notes.append(f"SimCSE checkpoint: {loaded} loaded; ignored: {left}")
+        left = "" if _wants_head(settings, pooler) else "; its MLP is left out"
+        notes.append(f"SimCSE checkpoint{left}")
     parts = _Parts(encoder.name, modules, pooler, settings.normalize is not False, mlp=mlp)
     return _assemble(parts, settings, notes)
 
@@ -310,10 +303,6 @@ def _assemble(parts: _Parts, settings: TextSettings, notes: list[str]) -> Initia
             head = None  # of the model, and not of its training alone
     lm_head = load_lm_head(parts.name, transformer) if settings.do_mlm else None
     embedder = Embedder(model, head, lm_head)
-    if settings.lora is not None:
-        counts = _add_adapters(embedder, transformer, settings.lora)
-        metadata["parameters"] = counts
-        notes.append(f"LoRA: {counts['trained']:,} of {counts['all']:,} parameters train")
     limit = model.max_seq_length
     if limit is not None and settings.max_seq_length > limit:
         reason = f"this encoder reads at most {limit} tokens, got {settings.max_seq_length}"
@@ -321,16 +310,6 @@ def _assemble(parts: _Parts, settings: TextSettings, notes: list[str]) -> Initia
     if settings.dropout != 0 and settings.views == "dropout" and not settings.supervised:
         check_views(embedder)  # --dropout 0 is on purpose
     return InitialModel(embedder, model, untrained, tokenizer, parts.pooler, notes, metadata)
-
-
-def _add_adapters(embedder: Embedder, transformer: Any, rank: int) -> dict[str, int]:
-    """Add LoRA adapters and return the number of parameters, trained and all."""
-    add_adapters(transformer, rank)
-    parameters = list(embedder.parameters())
-    return {
-        "trained": sum(each.numel() for each in parameters if each.requires_grad),
-        "all": sum(each.numel() for each in parameters),
-    }
 
 
 def new_head(transformer: Any) -> Dense:
@@ -351,7 +330,7 @@ def _static(
 ) -> InitialModel:
     """Set up a static model, alone or as the lexical part of a hybrid."""
     name = settings.model_name_or_path
-    for option in ("mlp_head", "do_mlm", "lora", "dropout"):
+    for option in ("mlp_head", "do_mlm", "dropout"):
         if getattr(settings, option):
             reason = f"a static encoder such as {name!r} has none; leave the option out"
             raise ParameterError(option, reason)

@@ -113,7 +113,7 @@ class RunMeasures:
         embeddings = {}
         if transformer is not None and hybrid_part(model) is None:
             poolers = list(POOLERS)
-            if attends_to_the_left_only(transformer, self.initial.tokenizer):
+            if attends_to_the_left_only(transformer):
                 poolers = [name for name in POOLERS if name not in FIRST]
             embeddings = embeddings_by_pooler(model, shown.sentences, poolers)
         has_head = any(isinstance(module, Dense) for module in model)

@@ -133,7 +133,7 @@ def fit_settings(
         training = replace(training, learning_rate=rate)
     config = getattr(initial.embedder.model.transformers_model, "config", None)
     layers = getattr(config, "num_hidden_layers", 0)
-    if layers >= DEEP_LAYERS and rate > DEEP_RATE and settings.text.lora is None:
+    if layers >= DEEP_LAYERS and rate > DEEP_RATE:
         warnings.warn(
             f"learning_rate: {rate:g} is for a small encoder; with {layers} layers it may diverge. "
             "Try --learning_rate 3e-5",

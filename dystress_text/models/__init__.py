@@ -1,4 +1,4 @@
-"""Build, load and save sentence-transformers models: packed pass, static, hybrid, LoRA.
+"""Build, load and save sentence-transformers models: packed pass, static, hybrid.
 
 May import: losses, cli, io, training.
 """

@@ -33,8 +33,7 @@ from dystress_text.models.loading import (
     training_mode,
     transformer_of,
 )
-from dystress_text.models.lora import merged_adapters
-from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states, reordered_weights
+from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.models.static import is_static, mean_of_rows, set_unknown
 
 TEXTS_AT_ONCE = 4_096  # tokenised together; features take many times the memory of the ids
@@ -91,42 +90,36 @@ class Embedder(nn.Module):
         """
         if longest is None:
             longest = int(lengths.max())
-        packed = packed and can_pack(self.model)
         if masked is not None:
-            return self._masked_lm_loss(token_ids, lengths, longest, packed, *masked)
+            return self._masked_lm_loss(token_ids, lengths, longest, *masked)
         modules = [module for module in self.model if not isinstance(module, Normalize)]
         if self.head is not None and self.training:
             modules.append(self.head)
-        return embed_tokens(modules, token_ids, lengths, longest, packed)
+        return embed_tokens(modules, token_ids, lengths, longest, packed and can_pack(self.model))
 
     def _masked_lm_loss(
         self,
         token_ids: Tensor,
         lengths: Tensor,
         longest: int,
-        packed: bool,
         indices: Tensor,
         tokens: Tensor,
     ) -> Tensor:
         assert self.lm_head is not None
-        module = cast(Transformer, self.model[0])
+        transformer = transformer_of(cast(Transformer, self.model[0]))
         packing = Packing.of_lengths(lengths, longest, len(token_ids))
-        if packed:
-            states = packed_states(transformer_of(module), token_ids, packing)[-1]  # (tokens, dim)
-        else:
-            features = module(_padded(module, token_ids, packing))
-            states = packing.pack(features["token_embeddings"])  # (tokens, dim)
+        states = packed_states(transformer, token_ids, packing)[-1]  # (tokens, dim)
         logits = self.lm_head(states[indices])  # (m, vocabulary)
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
     def save(self, folder: str | Path) -> None:
-        """Save the model, with adapters merged, as sentence-transformers does.
+        """Save the model as sentence-transformers does.
 
         An earlier model in the folder is replaced once all new files are complete.
         """
         if is_static(self.model):
             set_unknown(self.model)  # weight decay makes it smaller
-        with quiet(), atomic_files(folder) as complete, merged_adapters(self.model):
+        with quiet(), atomic_files(folder) as complete:
             save_model(self.model, complete)
 
 
@@ -136,15 +129,13 @@ def can_pack(model: SentenceTransformer) -> bool:
     if not isinstance(first, Transformer):
         return isinstance(first, StaticEmbedding)
     config = transformer_of(first).config
-    pools = [module for module in others if isinstance(module, Pooling)]
     known = (Dense, Normalize, Pooling, WeightedLayerPooling)
     return (
         config.model_type in MODEL_TYPES
         and not config.is_decoder
         and getattr(config, "position_embedding_type", "absolute") == "absolute"
         and all(isinstance(module, known) for module in others)
-        and all(module.include_prompt for module in pools)
-        and set(first.modality_config) == {"text"}
+        and all(getattr(module, "include_prompt", True) for module in others)
     )
 
 
@@ -210,16 +201,13 @@ def _packed_features(
 
 def without_normalization(model: SentenceTransformer) -> SentenceTransformer:
     """Return the same modules without ``Normalize`` at the end, as transfer tasks need."""
-    modules = list(model)
-    if not isinstance(modules[-1], Normalize):
+    *modules, last = model
+    if not isinstance(last, Normalize):
         return model
-    similarity = model.similarity_fn_name
-    if similarity != "manhattan":  # a dot product of unit vectors is a cosine
-        similarity = "cosine"
     return SentenceTransformer(
-        modules=modules[:-1],
+        modules=modules,
         device=str(model.device),
-        similarity_fn_name=similarity,
+        similarity_fn_name="cosine",  # what a dot product of unit vectors is
         **prompts_of(model),
     )
 
@@ -270,7 +258,7 @@ def _encode_packed(
     order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
     pieces: list[Tensor] = []
     bar = progress_bar(total=len(texts), show=progress, desc="encoding", unit=" texts")
-    with bar, reordered_weights():
+    with bar:
         for start in range(0, len(order), TEXTS_AT_ONCE):
             some = [texts[row] for row in order[start : start + TEXTS_AT_ONCE]]
             token_ids, lengths = tokenize(model, some, prompt)

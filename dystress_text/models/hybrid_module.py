@@ -1,8 +1,8 @@
 """A hybrid model: the dense model's embedding and the lexical one, joined in one vector.
 
 The vector is [dense ; weight x lexical], each part of unit length. This file is saved with such a
-model and needs nothing but sentence-transformers, which loads it if asked to trust the folder's
-code. ``dystress train --hybrid`` of dystress-text wrote both.
+model and needs nothing but sentence-transformers (5.4 or newer), which loads it if asked to trust
+the folder's code. ``dystress train --hybrid`` of dystress-text wrote both.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import sentence_transformers
 import torch
 import torch.nn.functional as F
-from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from sentence_transformers.util import load_dir_path
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -27,7 +24,8 @@ MODEL = "model"
 SETTINGS = "hybrid.json"
 FILES = (SETTINGS, "lexical.safetensors", "lexical.json")
 FILES_OF_0_2 = ("beside.json", "words.safetensors", "words.json")  # still read
-FIRST_RELEASE = "5.4"  # of sentence-transformers that tells a module the prompt; before, it is text
+_SOURCE = ("token", "cache_folder", "revision", "local_files_only")
+_OF_DENSE = ("model_kwargs", "processor_kwargs", "config_kwargs", "backend")
 
 
 class HybridEmbedding(nn.Module):
@@ -53,50 +51,34 @@ class HybridEmbedding(nn.Module):
         self.model = model
         self.lexical_tokenizer = lexical_tokenizer
         self.weight = weight
-        first: Any = model[0]
-        if hasattr(first, "unpad_inputs"):
-            first.unpad_inputs = False  # with flash attention its features would not be rows
         self.table = nn.Embedding(len(table), table.shape[1], _weight=table)
 
     def preprocess(
         self, inputs: Sequence[str], prompt: str | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Return the features of both parts.
+        """Return the features of both parts; the lexical tokens lie text after text.
 
-        Each tensor has one row a text, so that losses can join, cut and cache columns of texts.
+        The offsets end with the number of tokens: losses of sentence-transformers that join or cut
+        batches see that no tensor has a row for each text, and leave them whole or end.
         """
         features: dict[str, Any] = self.model.preprocess(list(inputs), prompt=prompt, **options)
-        if "offsets" in features:  # a static model's tokens lie text after text
-            starts = features.pop("offsets")[1:].tolist()
-            rows = [ids.tolist() for ids in features["input_ids"].tensor_split(starts)]
-            features["input_ids"], features["attention_mask"] = padded(rows)
-        plain = [without_prompt(self.model, text) for text in inputs]
-        encodings = self.lexical_tokenizer.encode_batch(plain, add_special_tokens=False)
-        # cached losses cut each tensor that is as wide as the model's mask to its longest text, so
-        # these are wider
-        width = 1 + features["attention_mask"].shape[1] if "attention_mask" in features else 1
-        features["lexical_ids"], features["lexical_mask"] = padded(
-            [encoding.ids for encoding in encodings], width
-        )
+        encodings = self.lexical_tokenizer.encode_batch(list(inputs), add_special_tokens=False)
+        ids = [torch.tensor(encoding.ids, dtype=torch.long) for encoding in encodings]
+        lengths = torch.tensor([0, *(len(of_text) for of_text in ids)])
+        features["lexical_ids"] = torch.cat(ids)  # (tokens,)
+        features["lexical_offsets"] = lengths.cumsum(0)  # (n + 1,)
         return features
-
-    def tokenize(self, texts: Sequence[str], **options: Any) -> dict[str, Any]:
-        """Call :meth:`preprocess` by its older name."""
-        return self.preprocess(texts, **options)
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, (n, dim), of unit length."""
-        ids, starts = flat(features["lexical_ids"], features["lexical_mask"])
-        lexical = F.embedding_bag(ids, self.table.weight, starts, mode="mean")  # 0 without a token
-        if is_table(self.model):
-            ids, starts = flat(features["input_ids"], features["attention_mask"])
-            dense = self.model({"input_ids": ids, "offsets": starts}, **options)
-            empty = features["attention_mask"].sum(1, keepdim=True) == 0  # NaN in half precision
-            dense = dense["sentence_embedding"].masked_fill(empty, 0)
-        else:
-            features = self.model(features, **options)
-            dense = features["sentence_embedding"]
-        features["sentence_embedding"] = joined(dense, lexical, self.weight)
+        ids, offsets = features["lexical_ids"], features["lexical_offsets"]
+        lexical = F.embedding_bag(  # 0 without a token
+            ids, self.table.weight, offsets, mode="mean", include_last_offset=True
+        )
+        features = self.model(features, **options)
+        dense = features["sentence_embedding"]  # (n, dim of the dense model)
+        both = torch.cat([unit(dense), self.weight * unit(lexical)], 1)
+        features["sentence_embedding"] = unit(both).to(dense.dtype)
         return features
 
     def get_embedding_dimension(self) -> int:
@@ -132,21 +114,10 @@ class HybridEmbedding(nn.Module):
 
         The options of the whole model are the dense model's; code that comes with that is not run.
         """
-        installed = sentence_transformers.__version__
-        if Version(installed) < Version(FIRST_RELEASE):
-            raise ImportError(
-                f"this model needs sentence-transformers {FIRST_RELEASE} or newer; "
-                f"{installed} is installed"
-            )
-        names = ("token", "cache_folder", "revision", "local_files_only")
-        source: dict[str, Any] = {name: options[name] for name in names if name in options}
+        source: dict[str, Any] = {name: options[name] for name in _SOURCE if name in options}
         folder = Path(str(load_dir_path(model_name_or_path, subfolder, **source)))
-        names = ("model_kwargs", "processor_kwargs", "config_kwargs", "backend")
-        given: dict[str, Any] = {name: options[name] for name in names if name in options}
+        given: dict[str, Any] = {name: options[name] for name in _OF_DENSE if name in options}
         model = SentenceTransformer(str(folder / MODEL), device="cpu", **given)
-        backend = given.get("backend", "torch")
-        if is_table(model) and backend != "torch":
-            raise ValueError(f"backend {backend!r} needs a transformer; this model has none")
         return cls.from_folder(model, folder)
 
     @classmethod
@@ -161,32 +132,6 @@ class HybridEmbedding(nn.Module):
         )
 
 
-def without_prompt(model: SentenceTransformer, text: str) -> str:
-    """Return a text without one of the model's prompts at its beginning."""
-    prompts = [prompt for prompt in model.prompts.values() if prompt and text.startswith(prompt)]
-    return text.removeprefix(max(prompts, key=len, default=""))
-
-
-def is_table(model: SentenceTransformer) -> bool:
-    """Return whether the dense model is a static one."""
-    return isinstance(model[0], StaticEmbedding)
-
-
-def padded(ids: Sequence[Sequence[int]], width: int = 0) -> tuple[Tensor, Tensor]:
-    """Return token ids and their mask, both (n, length), at least ``width`` long; 0 pads."""
-    lengths = torch.tensor([len(of_text) for of_text in ids])
-    mask = torch.arange(max(width, int(lengths.max()))) < lengths.unsqueeze(1)
-    rows = torch.zeros(mask.shape, dtype=torch.long)
-    rows[mask] = torch.tensor([i for of_text in ids for i in of_text], dtype=torch.long)
-    return rows, mask.long()
-
-
-def flat(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the tokens (tokens,) of padded ids (n, length), and each text's first index (n,)."""
-    lengths = mask.sum(1)
-    return ids[mask.bool()], lengths.cumsum(0) - lengths
-
-
 def unit(vectors: Tensor) -> Tensor:
     """Return vectors (n, dim) at length 1, in fp32; 0 stays 0 and has no gradient.
 
@@ -196,14 +141,3 @@ def unit(vectors: Tensor) -> Tensor:
     vectors = vectors.float()
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
     return vectors / lengths.masked_fill(lengths == 0, torch.inf)
-
-
-def joined(dense: Tensor, lexical: Tensor, weight: float) -> Tensor:
-    """Return [dense ; weight x lexical], (n, a + b), of unit length, in the precision of ``dense``.
-
-    Args:
-        dense: (n, a); a row may be 0.
-        lexical: (n, b); a row may be 0.
-        weight: of the lexical part, both parts being of unit length.
-    """
-    return unit(torch.cat([unit(dense), weight * unit(lexical)], 1)).to(dense.dtype)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -32,7 +32,6 @@ from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
-OLD_PACKAGE = "sentence_transformers.models"  # of modules, before 5.4
 
 _MLP = "mlp.dense.weight"  # SimCSE's head, in a folder that SimCSE's training wrote
 _POOLER = "pooler.dense.weight"
@@ -48,14 +47,12 @@ class PretrainedEncoder:
         pooler: the dense layer of the encoder's own pooler (dense + tanh on the first token); None
             without one, or without its weights.
         is_simcse: whether SimCSE's training wrote the folder; its MLP is then the pooler.
-        ignored: first parts of the names of weights that the encoder does not use.
     """
 
     name: str
     module: Transformer
     pooler: nn.Linear | None
     is_simcse: bool
-    ignored: tuple[str, ...]
 
     @property
     def transformer(self) -> PreTrainedModel:
@@ -97,8 +94,8 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
     """
     with readable(name_or_path):
         info = _loading_info(name_or_path)
-        missing, unused = info["missing_keys"], info["unexpected_keys"]
-        is_simcse = _MLP in unused and _POOLER in missing
+        lacks_pooler = _POOLER in info["missing_keys"]
+        is_simcse = _MLP in info["unexpected_keys"] and lacks_pooler
         renamed = {}
         if is_simcse:
             renamed = {"key_mapping": {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}}
@@ -110,12 +107,9 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
         _check_tokenizer(name_or_path, module)
         module.max_seq_length = min(module.max_seq_length, position_limit(transformer))
     pooler = pooler_dense(transformer)
-    if _POOLER in missing and not is_simcse:
+    if lacks_pooler and not is_simcse:
         pooler = None
-    ignored = {name.split(".")[0] for name in unused}
-    if is_simcse:
-        ignored.discard("mlp")
-    return PretrainedEncoder(name_or_path, module, pooler, is_simcse, tuple(sorted(ignored)))
+    return PretrainedEncoder(name_or_path, module, pooler, is_simcse)
 
 
 def _load(
@@ -172,11 +166,8 @@ def position_limit(transformer: PreTrainedModel) -> int:
     limit = getattr(transformer.config, "max_position_embeddings", None)
     if limit is None or limit <= 0:  # XLNet's configuration says -1
         return sys.maxsize
-    for name, module in transformer.named_modules():
-        is_table = isinstance(module, nn.Embedding) and name.endswith("position_embeddings")
-        if is_table and module.padding_idx is not None:
-            limit -= module.padding_idx + 1
-    return int(limit)
+    padding = getattr(getattr(transformer, "embeddings", None), "padding_idx", None)
+    return int(limit if padding is None else limit - padding - 1)
 
 
 def is_sentence_transformer(name_or_path: str) -> bool:
@@ -190,34 +181,11 @@ def is_hybrid(folder: Path) -> bool:
     return any((folder / files[0]).is_file() for files in (FILES, FILES_OF_0_2))
 
 
-def rename_modules(folder: Path, package: str = OLD_PACKAGE) -> list[tuple[str, Path]]:
-    """Name the modules of a saved model as classes of a package.
-
-    Args:
-        folder: of the model.
-        package: by default the one that releases of sentence-transformers before 5.4 know.
-
-    Returns:
-        The class and the folder of each module.
-    """
-    file = folder / MODULES
-    modules = json.loads(file.read_text(encoding="utf-8"))
-    found = []
-    for entry in modules:
-        kind = entry["type"].rpartition(".")[2]
-        entry["type"] = f"{package}.{kind}"
-        found.append((kind, folder / entry["path"]))
-    write_json(file, modules)
-    return found
-
-
 def check_sentence_transformer(name_or_path: str) -> None:
     """Check that a model is one of sentence-transformers, which needs no pooler."""
     if not is_sentence_transformer(name_or_path):
-        reason = f"{name_or_path!r} is not a sentence-transformers model"
-        if not Path(name_or_path).is_dir() and not hub_reachable():
-            reason = f"no folder {name_or_path!r}; the hub is out of reach and not in its cache"
-        raise ParameterError("model", f"{reason}; an encoder alone needs a pooler_type")
+        reason = "is not a sentence-transformers model; an encoder alone needs a pooler_type"
+        raise ParameterError("model", f"{name_or_path!r} {reason}")
 
 
 @contextmanager
@@ -300,8 +268,7 @@ def files_of(name_or_path: str) -> dict[str, Any]:
     folder = ""
     file = model_file(name_or_path, MODULES)
     if file is not None:
-        with suppress(ValueError, LookupError, TypeError):  # a damaged file fails later, by name
-            folder = json.loads(file.read_text(encoding="utf-8"))[0]["path"]
+        folder = json.loads(file.read_text(encoding="utf-8"))[0]["path"]
     return {"local_files_only": not hub_reachable(), "subfolder": folder}
 
 
@@ -336,18 +303,10 @@ def _check_weights(name_or_path: str, info: Mapping[str, Any]) -> None:
 
 
 def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
-    """Reject an empty tokenizer, which transformers makes of missing files, or another model's."""
+    """Reject an empty tokenizer, which transformers makes of missing files."""
     tokenizer = cast(PreTrainedTokenizerBase, module.tokenizer)
-    table = cast(nn.Embedding, transformer_of(module).get_input_embeddings())
-    vocabulary = tokenizer.get_vocab()
-    if len(vocabulary) <= len(tokenizer.all_special_tokens):
+    if len(tokenizer.get_vocab()) <= len(tokenizer.all_special_tokens):
         raise UserError(f"{name_or_path!r} has no tokenizer files: its vocabulary is empty")
-    highest = max(vocabulary.values())
-    if highest >= table.num_embeddings:
-        raise UserError(
-            f"{name_or_path!r} has a tokenizer with ids up to {highest} for "
-            f"{table.num_embeddings} token embeddings"
-        )
 
 
 def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:

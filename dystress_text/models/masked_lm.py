@@ -8,7 +8,7 @@ head.
 from __future__ import annotations
 
 import warnings
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -94,7 +94,5 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
             f"{name_or_path!r} has no masked-language-model head: a new one is trained",
             stacklevel=2,
         )
-    head = cast(nn.Module, getattr(model, HEADS[kind]))
-    decoder: Any = head.get_submodule("predictions.decoder" if kind == "bert" else "decoder")
-    decoder.weight = transformer.get_input_embeddings().weight
-    return head
+    model.get_output_embeddings().weight = transformer.get_input_embeddings().weight
+    return cast(nn.Module, getattr(model, HEADS[kind]))

@@ -7,9 +7,6 @@ computes nothing else. :func:`dropout` draws the dropout masks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,7 +18,6 @@ from transformers.activations import GELUActivation
 
 MODEL_TYPES = ("bert", "camembert", "roberta", "xlm-roberta")
 
-_reordered: ContextVar[dict[nn.Module, Tensor] | None] = ContextVar("reordered", default=None)
 _LEVELS = 1 << 16  # of a dropout rate on a CPU
 
 
@@ -120,22 +116,9 @@ def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
 
 
 def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
-    attended = _attend(layer.attention.self, _for_products(x), packing, first_only)
+    attended = _attend(layer.attention.self, x, packing, first_only)
     x = _residual(layer.attention.output, attended, x[packing.starts] if first_only else x)
-    return _residual(layer.output, _intermediate(layer.intermediate, _for_products(x)), x)
-
-
-@contextmanager
-def reordered_weights() -> Iterator[None]:
-    """Reorder each layer's weights for oneDNN once instead of for each batch (5 % of the time).
-
-    The weights must not change in this context.
-    """
-    token = _reordered.set({})
-    try:
-        yield
-    finally:
-        _reordered.reset(token)
+    return _residual(layer.output, _intermediate(layer.intermediate, x), x)
 
 
 def _linear(module: nn.Module, x: Tensor) -> Tensor:
@@ -169,23 +152,9 @@ def _by_onednn(module: nn.Module, x: Tensor) -> bool:
 
 
 def _onednn_linear(module: Any, x: Tensor, activation: str) -> Tensor:
-    weight = module.weight
-    reordered = _reordered.get()
-    if reordered is not None:
-        if module not in reordered:
-            reordered[module] = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), len(x))
-        weight = reordered[module]
     exact = "none"  # of GELU, and not tanh's approximation
-    out = torch.ops.mkldnn._linear_pointwise(x, weight, module.bias, activation, [], exact)
+    out = torch.ops.mkldnn._linear_pointwise(x, module.weight, module.bias, activation, [], exact)
     return cast(Tensor, out)
-
-
-def _for_products(x: Tensor) -> Tensor:
-    """Convert to the precision of autocast once instead of in each linear layer."""
-    device = x.device.type
-    if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
-        return x.to(torch.get_autocast_dtype(device))
-    return x
 
 
 def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer.modules import (
     WeightedLayerPooling,
 )
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from dystress_text.models.embedder import encode
 from dystress_text.models.loading import prompts_of, training_mode, transformer_of
@@ -59,16 +59,18 @@ def pooler_of(model: SentenceTransformer) -> str | None:
     pooling = modules.get(Pooling)
     weighted = modules.get(WeightedLayerPooling)
     for pooler, mode in _MODES.items():
-        if pooling is None or pooling.pooling_mode != mode:
-            continue
-        if averages_layers(pooler) != (weighted is not None):
-            continue
-        if weighted is None:
-            return pooler
-        weights = cast(Tensor, weighted.layer_weights).cpu()  # (layers + 1,)
-        if torch.equal(weights, layer_weights(pooler, len(weights) - 1)):
+        has_mode = pooling is not None and pooling.pooling_mode == mode
+        if has_mode and _averages_as(pooler, weighted):
             return pooler
     return None
+
+
+def _averages_as(pooler: str, weighted: nn.Module | None) -> bool:
+    """Return whether a module averages the layers that a pooler does; None averages none."""
+    if weighted is None or not averages_layers(pooler):
+        return weighted is None and not averages_layers(pooler)
+    weights = cast(Tensor, weighted.layer_weights).cpu()  # (layers + 1,)
+    return torch.equal(weights, layer_weights(pooler, len(weights) - 1))
 
 
 def averages_layers(pooler: str) -> bool:
@@ -117,15 +119,6 @@ def embeddings_by_pooler(
     return dict(zip(poolers, embeddings.chunk(len(poolers), 1), strict=True))
 
 
-@torch.no_grad()
-def attends_to_the_left_only(
-    transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> bool:
-    """Return whether each token attends only to itself and those before it."""
-    first, other = sorted(tokenizer.get_vocab().values())[-2:]
-    ids = torch.tensor([[first, first], [first, other]], device=transformer.device)
-    with training_mode(transformer, False):
-        states = transformer(ids).last_hidden_state
-    same_first = torch.equal(states[0, 0], states[1, 0])
-    same_second = torch.equal(states[0, 1], states[1, 1])
-    return same_first and not same_second
+def attends_to_the_left_only(transformer: PreTrainedModel) -> bool:
+    """Return whether each token attends only to itself and those before it, as in decoders."""
+    return any(getattr(module, "is_causal", False) for module in transformer.modules())

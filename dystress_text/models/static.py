@@ -207,12 +207,14 @@ def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
     """Wrap a copy of a static model's tokenizer for transformers."""
     copy = without_special_tokens(tokenizer)
     vocabulary = copy.get_vocab()
-    tokens = {"unk_token": unknown_token(copy), "pad_token": "[PAD]"}
-    known = {name: token for name, token in tokens.items() if token in vocabulary}
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=copy, model_max_length=sys.maxsize, **known)
-    if wrapped.pad_token is None:
-        wrapped.pad_token = wrapped.unk_token or min(vocabulary, key=vocabulary.__getitem__)
-    return wrapped
+    unknown = unknown_token(copy)
+    first = min(vocabulary, key=vocabulary.__getitem__)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=copy,
+        model_max_length=sys.maxsize,
+        unk_token=unknown,
+        pad_token="[PAD]" if "[PAD]" in vocabulary else unknown or first,
+    )
 
 
 def fast_tokenizer(model: SentenceTransformer) -> Tokenizer:

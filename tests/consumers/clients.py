@@ -4,7 +4,6 @@ Run it by hand before a release; each client may have an environment of its own:
 
     python tests/consumers/clients.py save FOLDER               # models, copies and embeddings
     python tests/consumers/clients.py read FOLDER CLIENT ...    # where the client is installed
-    python tests/consumers/clients.py table FILE ...            # what ``read`` printed, as a table
 
 ``read`` does not need this package. It prints a line of JSON for each model: the largest
 difference of an entry of unit vectors (readers), and for how many queries the first hit is the one
@@ -23,7 +22,6 @@ import numpy as np
 
 TOLERANCE = 2e-5  # of an entry of unit vectors
 QUERIES = 40  # the first texts search in the others
-KINDS = ("avg", "first-last", "cls-head", "static", "decoder")
 
 
 def save(folder: Path) -> None:
@@ -46,7 +44,7 @@ def save(folder: Path) -> None:
         "avg": build_model("bert", "avg", normalize=True),
         "first-last": build_model("bert", "avg_first_last", normalize=True),
         "cls-head": build_model("bert", "cls", head=True, normalize=True),
-        "static": static,
+        "static": static,  # clients may leave out its unknown token
         "decoder": build_model("llama", "last", normalize=True),
     }
     texts = [*make_sentences(300), *filter(None, PROBES)]
@@ -98,49 +96,6 @@ def langchain(model: str, texts: list[str]) -> Any:
     return HuggingFaceEmbeddings(model_name=model).embed_documents(texts)
 
 
-def llama_index(model: str, texts: list[str]) -> Any:
-    from llama_index.embeddings.huggingface import HuggingFaceEmbedding
-
-    return HuggingFaceEmbedding(model).get_text_embedding_batch(texts)
-
-
-def txtai(model: str, texts: list[str]) -> Any:
-    from txtai import Embeddings
-
-    return Embeddings(path=model, method="sentence-transformers").batchtransform(texts)
-
-
-def infinity(model: str, texts: list[str]) -> Any:
-    from infinity_emb import EngineArgs, SyncEngineArray
-
-    engines = SyncEngineArray.from_args(
-        [EngineArgs(model_name_or_path=model, device="cpu", engine="torch", dtype="float32")]
-    )
-    try:
-        return engines.embed(model=model, sentences=texts).result()[0]
-    finally:
-        engines.stop()
-
-
-def setfit(model: str, texts: list[str]) -> Any:
-    from setfit import SetFitModel
-
-    return SetFitModel.from_pretrained(model).encode(texts)
-
-
-def bertopic(model: str, texts: list[str]) -> Any:
-    from bertopic import BERTopic
-    from bertopic.backend._utils import select_backend
-
-    return select_backend(BERTopic(embedding_model=model).embedding_model).embed(texts)
-
-
-def keybert(model: str, texts: list[str]) -> Any:
-    from keybert import KeyBERT
-
-    return KeyBERT(model).model.embed(texts)
-
-
 def model2vec(model: str, texts: list[str]) -> Any:
     from model2vec import StaticModel
 
@@ -168,16 +123,6 @@ def usearch(model: str, texts: list[str], queries: list[str]) -> Any:
     return index.search(sentence_transformers(model, queries), 1, exact=True).keys[:, 0]
 
 
-def chroma(model: str, texts: list[str], queries: list[str]) -> Any:
-    from chromadb import EphemeralClient
-    from chromadb.utils.embedding_functions import SentenceTransformerEmbeddingFunction
-
-    embed = SentenceTransformerEmbeddingFunction(model_name=model)
-    collection = EphemeralClient().create_collection(Path(model).name, embedding_function=embed)
-    collection.add(ids=[str(i) for i in range(len(texts))], documents=texts)
-    return [int(found[0]) for found in collection.query(query_texts=queries, n_results=1)["ids"]]
-
-
 # name: (package, layout, function)
 READERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "sentence-transformers": ("sentence-transformers", "native", sentence_transformers),
@@ -186,18 +131,11 @@ READERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "onnxruntime": ("onnxruntime", "onnx", by_card),
     "fastembed": ("fastembed", "onnx", fastembed),
     "LangChain": ("langchain-huggingface", "native", langchain),
-    "LlamaIndex": ("llama-index-embeddings-huggingface", "native", llama_index),
-    "txtai": ("txtai", "native", txtai),
-    "infinity": ("infinity-emb", "native", infinity),
-    "setfit": ("setfit", "native", setfit),
-    "BERTopic": ("bertopic", "native", bertopic),
-    "KeyBERT": ("keybert", "native", keybert),
     "model2vec": ("model2vec", "native", model2vec),
 }
 STORES: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "FAISS": ("faiss-cpu", "native", faiss),
     "usearch": ("usearch", "native", usearch),
-    "Chroma": ("chromadb", "native", chroma),
 }
 
 
@@ -237,30 +175,9 @@ def read(folder: Path, client: str) -> bool:
     return wrong
 
 
-def table(files: list[str]) -> None:
-    """Print a row for each client."""
-    rows: dict[str, dict[str, str]] = {}
-    for file in files:
-        for text in Path(file).read_text().splitlines():
-            if not text.startswith("{"):  # what a client printed
-                continue
-            line = json.loads(text)
-            cell = "WRONG"
-            if "error" in line:
-                cell = "refused"
-            elif line["right"]:
-                cell = f"{line['difference']:.0e}" if "difference" in line else str(line["hits"])
-            rows.setdefault(f"{line['client']} ({line['package']})", {})[line["model"]] = cell
-    print(f"| client | {' | '.join(KINDS)} |\n{'|---' * (1 + len(KINDS))}|")
-    for client, cells in rows.items():
-        print(f"| {client} | {' | '.join(cells.get(kind, '-') for kind in KINDS)} |")
-
-
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
     if command == "save":
         save(Path(arguments[0]))
-    elif command == "read":
-        sys.exit(sum(read(Path(arguments[0]), client) for client in arguments[1:]))
     else:
-        table(arguments)
+        sys.exit(sum(read(Path(arguments[0]), client) for client in arguments[1:]))
