@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -23,8 +23,10 @@ from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
+from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export, push
+from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.task import SimcseTask
@@ -277,10 +279,9 @@ def _publish(
     end_record(trainer, training, folder, record)
     sentences = measures.data.text.columns * trainer.samples_per_second
     record["sentences_per_second"] = round(sentences, 1)
-    record["padding_share"] = round(cast(SimcseTask, trainer.task).padding_share, 4)
     model = load_sentence_transformer(str(output), str(trainer.accelerator.device))
     measures.after_training(model)
-    print(*measures.result_lines(), sep="\n", flush=True)
+    print(*_result_lines(record, measures.evaluation.seconds), sep="\n", flush=True)
     record["base_model"] = describe_base(model_path(settings.text.model_name_or_path))
     trust = ""
     if settings.text.hybrid is not None:
@@ -295,6 +296,18 @@ def _publish(
         with TemporaryDirectory() as folder_of_copy:
             copied, _ = export(output, "native", Path(folder_of_copy) / "copy", repository)
             print(push(copied, repository, output), flush=True)
+
+
+def _result_lines(record: dict[str, Any], evaluation_seconds: float) -> list[str]:
+    """Return lines with speed, and figures before and after training."""
+    finished = RunRecord.from_json(record)
+    speed = (
+        f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of "
+        f"training, {evaluation_seconds:,.0f} s of evaluation, peak memory "
+        f"{record['peak_memory_gb']:.2f} GB"
+    )
+    table = lay_out(results(finished))
+    return [f"{speed}\n", table, *holdout.outcome(finished), *not_beaten(finished)]
 
 
 def _say_not_uploaded(settings: RunSettings, accelerator: Accelerator) -> None:
