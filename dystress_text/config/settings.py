@@ -59,10 +59,6 @@ class TextSettings:
         nargs="?",
         const=True,
     )
-    normalize: bool | None = option(
-        None,
-        "The saved model's vectors have length 1; default yes, or as the loaded model.",
-    )
     lora: int | None = option(
         None,
         "Train only LoRA adapters of this rank, and the head; saving merges the adapters.",
@@ -71,23 +67,18 @@ class TextSettings:
     train_file: list[str] | None = option(
         None,
         "Sentences, one per line (.txt), a table (.csv, .tsv, .jsonl, .parquet), or a data set of "
-        "the hub by name; .gz, .xz or .bz2 may follow. Several files, or a quoted pattern such as "
-        "'tickets-*.csv', are concatenated. Default Wiki1M.",
+        "the hub by name; .gz, .xz or .bz2 may follow. Several files are concatenated. Default "
+        "Wiki1M.",
     )
     text_columns: list[str] | None = option(
         None,
         "Columns of a table, joined by a space; default its only one, or text or sentence. With "
         "--supervised: anchor, positive, negatives; default the columns of these names, else all.",
     )
-    sample: str = option(
-        "line",
-        "A sample of a text file: a line, or a document, which ends at a blank line.",
-        choices=["line", "document"],
-    )
     views: str = option(
         "dropout",
         "The two views of a sample: two dropout masks, or two random crops, for which a sample may "
-        "be a paragraph or a document. With --supervised the texts of a row are its views.",
+        "be a paragraph. With --supervised the texts of a row are its views.",
         choices=["dropout", "crop"],
     )
     crop_min: float = option(0.2, "crop: least share of a sample in a crop.", interval="(0, 1]")

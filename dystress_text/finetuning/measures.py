@@ -156,7 +156,7 @@ def description(
     """Return lines that describe the data, the loss and the length of a run."""
     options, corpus = settings.text, data.corpus
     lines = [*measures.initial.notes]
-    lines += reading_lines(data.text, corpus.report, options.drop_duplicates)
+    lines += reading_lines(data.text, corpus.report)
     if options.drop_duplicates:
         lines.append(f"{data.dropped:,} samples with the tokens of an earlier one are dropped")
     if options.cropped:

@@ -18,7 +18,7 @@ from pathlib import Path
 from dystress_text.cli.command_line import OneLineParser, program
 
 _COMPARED = 1_000  # greatest number of texts
-_READING = ("sample", "text_columns", "supervised")  # options of reading a file
+_READING = ("text_columns", "supervised")  # options of reading a file
 
 
 def make_parser() -> OneLineParser:
