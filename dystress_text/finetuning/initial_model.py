@@ -188,10 +188,10 @@ def _parts_of_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> _Pa
         reason = f"{pooler} is the first token, which in this decoder sees no other; take {LAST}"
         raise ParameterError("pooler_type", reason)
     modules = [module, *pooling_modules(pooler, module)]
-    if encoder.is_simcse:
-        note = f"SimCSE checkpoint {encoder.name!r}"
-        return _Parts(encoder.name, note, modules, pooler, [Normalize()], mlp=encoder.pooler)
-    return _Parts(encoder.name, f"encoder {encoder.name!r}", modules, pooler, [Normalize()])
+    kind = "SimCSE checkpoint" if encoder.is_simcse else "encoder"
+    mlp = encoder.pooler if encoder.is_simcse else None
+    note = f"{kind} {encoder.name!r}"
+    return _Parts(encoder.name, note, modules, pooler, [Normalize()], mlp=mlp)
 
 
 def _parts_of_model(
@@ -223,24 +223,21 @@ def _parts_of_model(
     return _Parts(name, note, modules, pooler, last, head, options=options)
 
 
-def _wants_head(settings: TextSettings, pooler: str | None) -> bool:
-    if settings.mlp_head is None:
-        return pooler == "cls"  # SimCSE's rule
-    return settings.mlp_head
-
-
 def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
     """Assemble the model, and the head and language-model head that only training needs."""
     transformer = transformer_of(cast(Transformer, parts.modules[0]))
     head = parts.own_head
     origin = OWN_HEAD
-    if head is None and _wants_head(settings, parts.pooler):
+    wanted = settings.mlp_head
+    if wanted is None:
+        wanted = parts.pooler == "cls"  # SimCSE's rule
+    if head is None and wanted:
         head = new_head(transformer)
         origin = NEW_HEAD
         if parts.mlp is not None:
             head.linear.load_state_dict(parts.mlp.state_dict())
             origin = SIMCSE_HEAD
-    keep = origin == OWN_HEAD or (settings.supervised and parts.pooler == "cls")  # SimCSE's rule
+    keep = origin == OWN_HEAD or (settings.supervised and parts.pooler == "cls")  # SimCSE's, too
     if settings.mlp_only_train is not None:
         keep = not settings.mlp_only_train
     made = {"device": "cpu", **parts.options}

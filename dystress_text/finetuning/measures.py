@@ -146,27 +146,22 @@ def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str
 
 
 def description(
-    settings: RunSettings,
-    training: TrainingSettings,
-    data: TrainingData,
-    measures: RunMeasures,
-    steps: int,
-    devices: str,
+    settings: RunSettings, training: TrainingSettings, measures: RunMeasures, steps: int
 ) -> list[str]:
     """Return lines that describe the data, the loss and the length of a run."""
-    options, corpus = settings.text, data.corpus
-    lines = [*measures.initial.notes]
-    lines += reading_lines(data.text, corpus.report)
+    options = settings.text
+    data = measures.data
+    lines = [*measures.initial.notes, *reading_lines(data.text, data.corpus.report)]
     if options.drop_duplicates:
         lines.append(f"{data.dropped:,} samples with the tokens of an earlier one are dropped")
     if options.cropped:
-        share = f"{options.crop_min} to {options.crop_max} of its {data.unit}"
+        unit = "tokens" if measures.initial.is_static else "words"
+        share = f"{options.crop_min} to {options.crop_max} of its {unit}"
         lines.append(f"views: two crops of a sample, each {share}")
     lines += [collection.summary() for collection in measures.evaluation.collections]
     lines.append(f"loss: {measures.record['loss']}")
-    samples = "samples" if data.text.columns == 1 else f"rows of {corpus.columns} sentences"
     batch = training.train_batch_size
     epochs = steps * training.gradient_accumulation_steps / (len(data) // batch)
     length = f"{epochs:.4g} epochs, {steps:,} steps of {batch}"
-    lines.append(f"{len(data):,} {samples}: {length} on {devices}")
+    lines.append(f"{len(data):,} samples of {data.text.columns} sentences: {length}")
     return lines

@@ -17,7 +17,7 @@ from dystress_text.data.corpus import Corpus
 from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.losses.objectives import ContrastiveLoss
-from dystress_text.models.embedder import Embedder, can_pack
+from dystress_text.models.embedder import Embedder
 from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.training.batches import Batch, Embeddings
 
@@ -44,9 +44,6 @@ class SimcseTask:
     packed: bool = True
     masking: TokenMasking | None = None
     mlm_weight: float = 0.1
-
-    def __post_init__(self) -> None:
-        self.packed = self.packed and can_pack(self.model.model)
 
     @property
     def model(self) -> Embedder:

@@ -40,14 +40,12 @@ class TrainingData:
         corpus: the samples to train on.
         dropped: number of samples dropped because an earlier one has the same tokens.
         held_out: samples that measure whether training helped.
-        unit: unit of a crop's length, ``tokens`` or ``words``.
     """
 
     text: TrainingText
     corpus: Corpus
     dropped: int
     held_out: list[holdout.Row]
-    unit: str
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -87,8 +85,7 @@ def prepare_data(
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
         corpus = replace(corpus, chosen=kept)
         initial.notes.append(f"{len(held_out)} samples are held out")
-    unit = "tokens" if initial.is_static else "words"
-    return TrainingData(text, corpus, dropped, held_out, unit)
+    return TrainingData(text, corpus, dropped, held_out)
 
 
 def _rows(text: TrainingText, most: int | None) -> Iterator[tuple[str, ...]]:

@@ -258,10 +258,8 @@ def _begin(
     folder: Path,
 ) -> None:
     """Print the description, measure the untrained model, and write the record."""
-    devices = describe(trainer.accelerator)
-    steps = trainer.total_steps
-    lines = description(settings, training, measures.data, measures, steps, devices)
-    print(*lines, sep="\n", flush=True)
+    lines = description(settings, training, measures, trainer.total_steps)
+    print(*lines, f"on {describe(trainer.accelerator)}", sep="\n", flush=True)
     check_saving(measures.initial, Path(training.output_dir) / MODEL_STAGING)
     measures.before_training()
     begin_record(trainer, training, folder, measures.record)
