@@ -156,7 +156,4 @@ def outcome(record: RunRecord) -> list[str]:
     known = [f"{label} {of[held.metric]:.1f}" for label, of in figures.items() if of]
     before = BASE if figures[BASE] else "untrained"
     gain = Difference(held.texts, held.gain, held.error).summary("held-out samples")
-    lines = [f"{name} x 100: {', '.join(known)}; trained - {before} = {gain}", meaning]
-    if held.gain < 0:
-        lines.append("The trained model is below the untrained one.")
-    return lines
+    return [f"{name} x 100: {', '.join(known)}; trained - {before} = {gain}", meaning]

@@ -163,5 +163,5 @@ def description(
     batch = training.train_batch_size
     epochs = steps * training.gradient_accumulation_steps / (len(data) // batch)
     length = f"{epochs:.4g} epochs, {steps:,} steps of {batch}"
-    lines.append(f"{len(data):,} samples of {data.text.columns} sentences: {length}")
+    lines.append(f"{len(data):,} {data.text.unit}s: {length}")
     return lines
