@@ -82,19 +82,15 @@ def test_options_of_the_same_name_are_taken_and_others_name_the_page(capsys):
     assert "docs/from-simcse.md" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("raw", [True, False])
-def test_the_pages_code_makes_both_models_of_a_checkpoint(raw, tmp_path, monkeypatch):
-    transformer, mlp = simcse_folder(tmp_path / "checkpoint", raw=raw)
+def test_the_pages_code_makes_both_models_of_a_checkpoint(tmp_path, monkeypatch):
+    transformer, mlp = simcse_folder(tmp_path / "checkpoint")
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    exec(
-        code.replace("princeton-nlp/sup-simcse-bert-base-uncased", str(tmp_path / "checkpoint")), {}
-    )
+    code = code.replace("princeton-nlp/sup-simcse-bert-base-uncased", str(tmp_path / "checkpoint"))
+    exec(code, {})
     for folder, expected in (
         ("out", by_hand(transformer, mlp)),
         ("out-unsup", by_hand(transformer)),
     ):
-        close(
-            SentenceTransformer(folder, device="cpu").encode(SENTENCES, convert_to_tensor=True),
-            expected,
-        )
+        model = SentenceTransformer(folder, device="cpu")
+        close(model.encode(SENTENCES, convert_to_tensor=True), expected)
