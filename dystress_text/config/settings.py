@@ -165,13 +165,6 @@ class RunSettings:
             raise ParameterError("loss", reason)
         if "views" in given and text.views == "crop" and text.supervised:
             raise ParameterError("views", "with --supervised the sentences of a row are the views")
-        if text.held_out and "held_out" in given:
-            sets = " ".join(set(evaluation.eval_set) - {"none"})
-            if sets:
-                reason = f"has no effect with --eval_set {sets}; leave one out"
-                raise ParameterError("held_out", reason)
-            if text.views != "crop" and not text.supervised:
-                raise ParameterError("held_out", "requires --views crop or --supervised")
         return cls(text, evaluation, training, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:

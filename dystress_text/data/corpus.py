@@ -102,21 +102,6 @@ class Corpus:
         """
         raise NotImplementedError
 
-
-@dataclass(eq=False)
-class TokenizedCorpus(Corpus):
-    """Samples as token ids, special tokens included."""
-
-    @property
-    def rows(self) -> int:
-        return self.columns
-
-    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        columns = np.arange(self.columns)[:, None]
-        sentences = (self.numbers(samples) * self.columns + columns).ravel()
-        starts = self.offsets[sentences]
-        return self._spans(starts, self.offsets[sentences + 1] - starts)
-
     def _spans(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Batch:
         """Return a batch of spans of tokens with ``starts`` (n,) and ``lengths`` (n,)."""
         shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)  # (tokens,)
@@ -139,15 +124,26 @@ class TokenizedCorpus(Corpus):
         return torch.from_numpy(counts)
 
 
-@dataclass(eq=False, kw_only=True)
-class TokenCroppedCorpus(TokenizedCorpus):
-    """Token ids cropped for each batch; for static models, which see no context."""
-
-    crops: Crops
+@dataclass(eq=False)
+class TokenizedCorpus(Corpus):
+    """Samples as token ids, special tokens included."""
 
     @property
     def rows(self) -> int:
-        return 2
+        return self.columns
+
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
+        columns = np.arange(self.columns)[:, None]
+        sentences = (self.numbers(samples) * self.columns + columns).ravel()
+        starts = self.offsets[sentences]
+        return self._spans(starts, self.offsets[sentences + 1] - starts)
+
+
+@dataclass(eq=False, kw_only=True)
+class TokenCroppedCorpus(Corpus):
+    """Token ids cropped for each batch; for static models, which see no context."""
+
+    crops: Crops
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         numbers = self.numbers(samples)
@@ -172,7 +168,11 @@ class TextCroppedCorpus(Corpus):
     padding: int
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        views = [self.crops.views(self.text(i), step, i) for i in self.numbers(samples).tolist()]
+        views = []
+        for number in self.numbers(samples).tolist():
+            start, end = self.offsets[number : number + 2]
+            text = self.content[start:end].tobytes().decode()
+            views.append(self.crops.views(text, step, number))
         crops = [first for first, _ in views] + [second for _, second in views]
         encodings = self.backend.encode_batch_fast(crops)
         ids = [torch.tensor(encoding.ids or [self.padding]) for encoding in encodings]
@@ -182,11 +182,6 @@ class TextCroppedCorpus(Corpus):
             "lengths": torch.tensor(lengths),
             "longest": max(lengths),
         }
-
-    def text(self, sample: int) -> str:
-        """Return a sample's text."""
-        start, end = self.offsets[sample : sample + 2]
-        return self.content[start:end].tobytes().decode()
 
 
 def load_corpus(
@@ -281,8 +276,7 @@ def _write(
             offsets.append(offsets[-1] + len(kept))
             hashes.append(hash(kept.tobytes()))
             dtype = kept.dtype.name
-    unusable = report.over_long + report.invalid_utf8 + report.nul
-    if report.sentences == 0 or unusable > report.sentences:
+    if report.sentences <= report.over_long + report.invalid_utf8 + report.nul:
         expected = "expected UTF-8 with a sentence on each line or in each cell"
         raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
@@ -311,12 +305,12 @@ def _open(folder: Path, identity: str, columns: int) -> Corpus:
 def _check_vocabulary(backend: Tokenizer, sentences: list[str], name: str) -> None:
     """Refuse or warn if many tokens of some sentences are unknown, as of another script."""
     # not the tokenizer's: GPT-2's names its end token, but has no unknown bytes
-    token = unknown_token(backend)
-    if token is None:
+    unknown = unknown_token(backend)
+    if unknown is None:
         return
     encodings = backend.encode_batch_fast(sentences, add_special_tokens=False)
-    ids = np.concatenate([encoding.ids for encoding in encodings])
-    share = np.mean(ids == backend.token_to_id(token))
+    tokens = [token for encoding in encodings for token in encoding.tokens]
+    share = tokens.count(unknown) / max(1, len(tokens))
     reason = (
         f"{100 * share:.0f} % of the tokens of {name!r} are unknown: name an encoder whose "
         "vocabulary has the script of the text (static with --vocabulary text has)"

@@ -18,7 +18,7 @@ from typing import Any
 
 from dystress_text.config.settings import RunSettings, TextSettings
 from dystress_text.data.quickstart import write_documentation_corpus
-from dystress_text.errors import ParameterError
+from dystress_text.errors import ParameterError, reason_of
 from dystress_text.io.hub import published_file
 from dystress_text.io.paths import data_root
 from dystress_text.io.tables import READERS, Table, is_hub_name, is_table, open_table, python_table
@@ -88,8 +88,8 @@ def plain_text(path: Path) -> TrainingText:
             with open_text(path) as stream:
                 yield from bounded_lines(stream)
         except (OSError, *UNPACK_ERRORS) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ParameterError("train_file", f"cannot read {str(path)!r}: {reason}") from error
+            reason = f"cannot read {str(path)!r}: {reason_of(error)}"
+            raise ParameterError("train_file", reason) from error
 
     return TrainingText(str(path), "sentence", (), lines)
 
@@ -120,8 +120,6 @@ def _rows(
                 cells.append(_line(cell, supervised))
             except ValueError as error:  # also UnicodeEncodeError: half a surrogate pair
                 position = f"row {index + 1} of {table.source!r}, column {name!r}"
-                if parameter == "texts":
-                    position = f"item {index}, {name}"
                 raise ParameterError(parameter, f"{position}: {error}") from error
         if not supervised:
             cells = [b" ".join(filter(None, cells))]

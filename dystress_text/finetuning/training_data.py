@@ -14,7 +14,6 @@ from dystress_text.config.settings import RunSettings
 from dystress_text.data.corpus import (
     Corpus,
     TokenCroppedCorpus,
-    TokenizedCorpus,
     load_corpus,
 )
 from dystress_text.data.crops import Crops
@@ -71,7 +70,6 @@ def prepare_data(
     if crops is not None and initial.is_static:
         read = TokenCroppedCorpus(**vars(read), crops=crops)
     if options.model_name_or_path == STATIC:
-        assert isinstance(read, TokenizedCorpus)  # a static model's crops are spans of tokens
         model = initial.embedder.model
         frequencies = read.document_frequencies(len(table_of(model)))  # (vocabulary,)
         initialize_by_idf(model, frequencies, len(read.offsets) - 1, seed)

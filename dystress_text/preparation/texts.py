@@ -72,12 +72,9 @@ def senteval(folder: Path, source: str, request: Request, staging: Path) -> Mani
 
 
 def folder_of_tasks(folder: Path) -> Path | None:
-    """Return the folder of SentEval's tasks, at most three levels down; None if there is none."""
-    for pattern in ("STS", "*/STS", "*/*/STS", "*/*/*/STS"):
-        for path in sorted(folder.glob(pattern)):
-            if path.is_dir():
-                return path.parent
-    return None
+    """Return the folder of SentEval's tasks in a folder; None if there is none."""
+    found = sorted(folder.rglob("STS/"))
+    return found[0].parent if found else None
 
 
 def unpack(archive: Path, folder: Path) -> None:

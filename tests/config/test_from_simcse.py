@@ -1,4 +1,4 @@
-"""Every option of SimCSE's programs is on the page about it, and exists here or not as it says."""
+"""Options of SimCSE's programs exist here, or their error names the page about them."""
 
 import re
 from pathlib import Path
@@ -55,21 +55,6 @@ OTHERS = [
     "no_remove_unused_columns", "label_names", "label_smoothing_factor", "do_train", "do_eval",
     "evaluation_strategy", "load_best_model_at_end", "fp16",
 ]  # fmt: skip
-
-
-def section(title):
-    """The rows of the tables below a heading."""
-    text = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
-    return [line for line in text.splitlines() if line.startswith("| `")]
-
-
-def test_each_option_of_training_is_in_the_table():
-    named = {
-        name
-        for row in section("train.py")
-        for name in re.findall(r"`--(\w+)`", row.split(" | ")[0])
-    }
-    assert named == {*SAME, *OTHERS, "eval_transfer"}
 
 
 def test_options_of_the_same_name_are_taken_and_others_name_the_page(capsys):

@@ -53,7 +53,7 @@ def a_text(tmp_path, lines=LINES):
 def test_new_vectors_are_random_times_idf(tmp_path):
     model = build_static(16)
     tokenizer = pretrained_tokenizer(tokenizer_of(model))
-    corpus = load_corpus(plain_text(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
+    corpus = load_corpus(plain_text(a_text(tmp_path)), tokenizer, 99, cache_dir=tmp_path)
     counts = corpus.document_frequencies(len(tokenizer))
     ids = [set(tokenizer(line)["input_ids"]) for line in LINES]
     by_hand = np.array(
@@ -173,7 +173,7 @@ def test_learned_vocabulary_covers_every_character():
 
 def test_crops_are_spans_of_tokens(tmp_path):
     tokenizer = pretrained_tokenizer(embedded_tokenizer())
-    read = load_corpus(plain_text(a_text(tmp_path), False), tokenizer, 99, cache_dir=tmp_path)
+    read = load_corpus(plain_text(a_text(tmp_path)), tokenizer, 99, cache_dir=tmp_path)
     corpus = TokenCroppedCorpus(**vars(read), crops=Crops(seed=1))
     batch = corpus.batch(np.arange(40), 5)
     crops = batch["token_ids"].split(batch["lengths"].tolist())
