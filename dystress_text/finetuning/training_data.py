@@ -82,7 +82,8 @@ def prepare_data(
         held_out, numbers = holdout.hold_out(rows, options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
         corpus = replace(corpus, chosen=kept)
-        initial.notes.append(f"{len(held_out)} samples are held out")
+        if held_out:
+            initial.notes.append(f"{len(held_out)} samples are held out")
     return TrainingData(text, corpus, dropped, held_out)
 
 

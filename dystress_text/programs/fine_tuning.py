@@ -260,9 +260,10 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
         f"training, {measures.evaluation.seconds:,.0f} s of evaluation, peak memory "
         f"{record['peak_memory_gb']:.2f} GB"
     )
-    table = lay_out(results(finished))
-    lines = [f"{speed}\n", table, *holdout.outcome(finished), *not_beaten(finished)]
-    print(*lines, sep="\n", flush=True)
+    print(speed)
+    if finished.trained:
+        print(f"\n{lay_out(results(finished))}")
+    print(*holdout.outcome(finished), *not_beaten(finished), sep="\n", flush=True)
     write_card(output, finished, model)
     write_record(output, record)  # first, as the page can be made again
     page = leave_text_report(output)
