@@ -305,12 +305,13 @@ def _open(folder: Path, identity: str, columns: int) -> Corpus:
 def _check_vocabulary(backend: Tokenizer, sentences: list[str], name: str) -> None:
     """Refuse or warn if many tokens of some sentences are unknown, as of another script."""
     # not the tokenizer's: GPT-2's names its end token, but has no unknown bytes
-    unknown = unknown_token(backend)
+    token = unknown_token(backend)
+    unknown = None if token is None else backend.token_to_id(token)
     if unknown is None:
         return
     encodings = backend.encode_batch_fast(sentences, add_special_tokens=False)
-    tokens = [token for encoding in encodings for token in encoding.tokens]
-    share = tokens.count(unknown) / max(1, len(tokens))
+    ids = [id for encoding in encodings for id in encoding.ids]
+    share = ids.count(unknown) / max(1, len(ids))
     reason = (
         f"{100 * share:.0f} % of the tokens of {name!r} are unknown: name an encoder whose "
         "vocabulary has the script of the text (static with --vocabulary text has)"

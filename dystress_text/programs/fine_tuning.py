@@ -263,7 +263,8 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     print(speed)
     if finished.trained:
         print(f"\n{lay_out(results(finished))}")
-    print(*holdout.outcome(finished), *not_beaten(finished), sep="\n", flush=True)
+    for line in [*holdout.outcome(finished), *not_beaten(finished)]:
+        print(line)
     write_card(output, finished, model)
     write_record(output, record)  # first, as the page can be made again
     page = leave_text_report(output)
