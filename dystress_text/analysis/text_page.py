@@ -31,10 +31,6 @@ def text_page(compared: Comparisons) -> str:
     alone = len(records) == 1
     # the page of a single run has its own table of what training measured
     tables = sections(compared, but=TRAINING if alone else None)
-    held = records[0].held_out
-    if alone and held is not None:
-        head = ["held-out text", "nearest before training", "nearest after"]
-        tables.append(("Nearest texts", [head, *map(list, held.neighbours)]))
     reached = [dict(random_pairs_rows(record.random_pairs)) for record in records]
     names = ["similarity reached"] if alone else labels(compared.runs)
     similarities = [["share of the pairs", *names]]

@@ -59,10 +59,6 @@ class TextSettings:
         nargs="?",
         const=True,
     )
-    normalize: bool | None = option(
-        None,
-        "The saved model's vectors have length 1; default yes, or as the loaded model.",
-    )
     train_file: list[str] | None = option(
         None,
         "Sentences, one per line (.txt), a table (.csv, .tsv, .jsonl, .parquet), or a data set of "
@@ -74,15 +70,10 @@ class TextSettings:
         "Columns of a table, joined by a space; default its only one, or text or sentence. With "
         "--supervised: anchor, positive, negatives; default the columns of these names, else all.",
     )
-    sample: str = option(
-        "line",
-        "A sample of a text file: a line, or a document, which ends at a blank line.",
-        choices=["line", "document"],
-    )
     views: str = option(
         "dropout",
         "The two views of a sample: two dropout masks, or two random crops, for which a sample may "
-        "be a paragraph or a document. With --supervised the texts of a row are its views.",
+        "be a paragraph. With --supervised the texts of a row are its views.",
         choices=["dropout", "crop"],
     )
     crop_min: float = option(0.2, "crop: least share of a sample in a crop.", interval="(0, 1]")
@@ -169,13 +160,6 @@ class RunSettings:
             raise ParameterError("loss", reason)
         if "views" in given and text.views == "crop" and text.supervised:
             raise ParameterError("views", "with --supervised the sentences of a row are the views")
-        if text.held_out and "held_out" in given:
-            sets = " ".join(set(evaluation.eval_set) - {"none"})
-            if sets:
-                reason = f"has no effect with --eval_set {sets}; leave one out"
-                raise ParameterError("held_out", reason)
-            if text.views != "crop" and not text.supervised:
-                raise ParameterError("held_out", "requires --views crop or --supervised")
         return cls(text, evaluation, training, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 The cache key is the content of the text, the tokenizer and the length; for crops, which are
 tokenised per batch, the text alone. A :class:`CorpusReport` counts what is skipped or noteworthy.
 
-``datasets.map`` is not used: its batches take three times as long, it trains on a damaged cache,
-and report and duplicates would need files of their own (docs/performance.md).
+``datasets.map`` is not used: its batches take three times as long, and report and duplicates would
+need files of their own (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,18 +32,19 @@ from dystress_text.data.crops import Crops, too_short
 from dystress_text.data.texts import TrainingText
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
-from dystress_text.io.atomic import atomic_folder, sha256_of
+from dystress_text.io.atomic import atomic_folder, write_json
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import cache_error, cache_root
 from dystress_text.io.text_lines import CorpusReport
 from dystress_text.models.static import unknown_token
 from dystress_text.training.batches import Batch
 
-FORMAT = 14  # version of the cache; raise it when the files or the reading of a text change
+FORMAT = 15  # version of the cache; raise it when the files or the reading of a text change
 TOKENS = "tokens.bin"  # memory-mapped
-REST = "rest.npz"  # the other arrays; the format has checksums
+ARRAYS = "arrays.npz"
+METADATA = "metadata.json"
 CHUNK = 256  # sentences tokenised at a time
-# shares of unknown tokens, or of different sentences with equal tokens
+# shares of unknown tokens
 WARNED = 0.05
 REFUSED = 0.5
 
@@ -101,21 +102,6 @@ class Corpus:
         """
         raise NotImplementedError
 
-
-@dataclass(eq=False)
-class TokenizedCorpus(Corpus):
-    """Samples as token ids, special tokens included."""
-
-    @property
-    def rows(self) -> int:
-        return self.columns
-
-    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        columns = np.arange(self.columns)[:, None]
-        sentences = (self.numbers(samples) * self.columns + columns).ravel()
-        starts = self.offsets[sentences]
-        return self._spans(starts, self.offsets[sentences + 1] - starts)
-
     def _spans(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> Batch:
         """Return a batch of spans of tokens with ``starts`` (n,) and ``lengths`` (n,)."""
         shifts = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)  # (tokens,)
@@ -138,15 +124,26 @@ class TokenizedCorpus(Corpus):
         return torch.from_numpy(counts)
 
 
-@dataclass(eq=False, kw_only=True)
-class TokenCroppedCorpus(TokenizedCorpus):
-    """Token ids cropped for each batch; for static models, which see no context."""
-
-    crops: Crops
+@dataclass(eq=False)
+class TokenizedCorpus(Corpus):
+    """Samples as token ids, special tokens included."""
 
     @property
     def rows(self) -> int:
-        return 2
+        return self.columns
+
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
+        columns = np.arange(self.columns)[:, None]
+        sentences = (self.numbers(samples) * self.columns + columns).ravel()
+        starts = self.offsets[sentences]
+        return self._spans(starts, self.offsets[sentences + 1] - starts)
+
+
+@dataclass(eq=False, kw_only=True)
+class TokenCroppedCorpus(Corpus):
+    """Token ids cropped for each batch; for static models, which see no context."""
+
+    crops: Crops
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         numbers = self.numbers(samples)
@@ -171,7 +168,11 @@ class TextCroppedCorpus(Corpus):
     padding: int
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
-        views = [self.crops.views(self.text(i), step, i) for i in self.numbers(samples).tolist()]
+        views = []
+        for number in self.numbers(samples).tolist():
+            start, end = self.offsets[number : number + 2]
+            text = self.content[start:end].tobytes().decode()
+            views.append(self.crops.views(text, step, number))
         crops = [first for first, _ in views] + [second for _, second in views]
         encodings = self.backend.encode_batch_fast(crops)
         ids = [torch.tensor(encoding.ids or [self.padding]) for encoding in encodings]
@@ -181,11 +182,6 @@ class TextCroppedCorpus(Corpus):
             "lengths": torch.tensor(lengths),
             "longest": max(lengths),
         }
-
-    def text(self, sample: int) -> str:
-        """Return a sample's text."""
-        start, end = self.offsets[sample : sample + 2]
-        return self.content[start:end].tobytes().decode()
 
 
 def load_corpus(
@@ -215,84 +211,55 @@ def load_corpus(
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.enable_truncation(max_seq_length)
     backend.no_padding()
+    padding = tokenizer.pad_token_id or 0
     checksum = text.checksum()
     identity = f"{checksum}, tokenizer {_hash(backend.to_str())}"
-    tokenise = partial(_encoded, tokenizer, backend)
-    encode: Encode = tokenise
-    content = f"{identity} {tokenizer.pad_token_id}"
-    if crops is not None:
-        encode = _utf8
-        content = checksum
+    encode: Encode = _utf8
+    content = checksum
+    if crops is None:
+        encode = partial(_encoded, backend, padding)
+        content = f"{identity} {padding}"
     most = None if max_samples is None else max_samples * text.columns
-    key = f"{FORMAT} {most} {text.columns} {text.unit} {content}"
-    folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
+    folder = Path(cache_dir or cache_root()) / "corpus"
+    cached = folder / _hash(f"{FORMAT} {most} {text.columns} {content}")
     try:
         # another run may be reading the same text now
-        with locked(folder.with_name(f".{folder.name}{LOCK}"), wait=True):
-            corpus = _open_cached(folder, identity, text.columns)
-            if corpus is None:
-                report = text.report(checksum)
-                with atomic_folder(folder) as staging:
-                    _write(text, most, encode, staging, report)
-                corpus = _open(folder, identity, text.columns)
+        with locked(folder / f".{cached.name}{LOCK}", wait=True):
+            if not cached.is_dir():
+                with atomic_folder(cached) as staging:
+                    _write(text, most, encode, staging, text.report(checksum))
+            stored = _open(cached, identity, text.columns)
     except OSError as error:
-        raise cache_error(folder.parent, error) from error
+        raise cache_error(folder, error) from error
+    _check_vocabulary(backend, stored.some, text.name)
     if crops is None:
-        _check(corpus.report, text.name)
-        return TokenizedCorpus(**vars(corpus))
-    padding = tokenizer.pad_token_id or 0
-    cropped = TextCroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=padding)
-    cropped.report = _report_of_crops(cropped, tokenise)
-    _check(cropped.report, text.name)
-    return cropped
+        return TokenizedCorpus(**vars(stored))
+    return TextCroppedCorpus(**vars(stored), crops=crops, backend=backend, padding=padding)
 
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-Row = tuple[str, NDArray[np.integer]]  # a sentence, and its tokens or bytes
-Encode = Callable[[Iterable[str], CorpusReport], Iterator[Row]]
+Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]
 
 
 def _encoded(
-    tokenizer: PreTrainedTokenizerBase,
-    backend: Tokenizer,
-    sentences: Iterable[str],
-    report: CorpusReport,
-) -> Iterator[Row]:
-    """Yield sentences with their token ids, and count truncated ones and unknown tokens."""
-    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
-    special = backend.num_special_tokens_to_add(False)
-    # not the tokenizer's: GPT-2's names its end token, but has no unknown bytes
-    token = unknown_token(backend)
-    unknown: Any = None if token is None else backend.token_to_id(token)
+    backend: Tokenizer, padding: int, sentences: Iterable[str], report: CorpusReport
+) -> Iterator[NDArray[np.integer]]:
+    """Yield the token ids of sentences, and count truncated ones."""
+    dtype = np.uint16 if backend.get_vocab_size() <= 2**16 else np.uint32
     remaining = iter(sentences)
-    number = 0
-    cut = -1  # the last truncated sample
     while chunk := list(islice(remaining, CHUNK)):
-        try:
-            encodings = backend.encode_batch_fast(chunk)
-        except Exception as error:  # tokenizers raises no subclass
-            # such as a model without an unknown token
-            reason = f"its tokenizer cannot read the text: {error}"
-            raise ParameterError("model_name_or_path", reason) from error
-        for sentence, encoding in zip(chunk, encodings, strict=True):
-            ids = encoding.ids
-            sample = number // report.columns
-            number += 1
-            if encoding.overflowing and sample != cut:
-                report.truncated += 1
-                cut = sample
-            report.tokens += len(ids) - special
-            report.unknown += ids.count(unknown)
-            yield sentence, np.array(ids or [tokenizer.pad_token_id or 0], dtype)
+        for encoding in backend.encode_batch_fast(chunk):
+            report.truncated += bool(encoding.overflowing)
+            yield np.array(encoding.ids or [padding], dtype)
 
 
-def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[Row]:
+def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np.integer]]:
     for sentence in sentences:
         report.short += too_short(sentence)
-        yield sentence, np.frombuffer(sentence.encode(), np.uint8)
+        yield np.frombuffer(sentence.encode(), np.uint8)
 
 
 def _write(
@@ -304,111 +271,52 @@ def _write(
     dtype = ""
     bar = progress_bar(text.sentences(report, most), desc="reading", unit=" samples", total=most)
     with (folder / TOKENS).open("wb") as sink:
-        for sentence, kept in encode(bar, report):
+        for kept in encode(bar, report):
             sink.write(kept.data)
             offsets.append(offsets[-1] + len(kept))
-            hashes.extend(_hashes(sentence, kept))
+            hashes.append(hash(kept.tobytes()))
             dtype = kept.dtype.name
-    unusable = report.over_long + report.invalid_utf8 + report.nul
-    if report.sentences == 0 or unusable > report.sentences:
+    if report.sentences <= report.over_long + report.invalid_utf8 + report.nul:
         expected = "expected UTF-8 with a sentence on each line or in each cell"
         raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")
-    if report.invalid_utf8:
-        warnings.warn(
-            f"{text.name!r}: {report.invalid_utf8:,} lines that are not UTF-8 are left out",
-            stacklevel=2,
-        )
-    by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns, 2)
-    report.equal = _equal_share(by_sample)
-    _, first = np.unique(by_sample[:, :, 1], axis=0, return_index=True)
-    metadata = {
-        "dtype": dtype,
-        "sha256": sha256_of(folder / TOKENS),
-        "report": asdict(report),
-        "some": _some_sentences(text, report.sentences),
-    }
-    np.savez(
-        folder / REST,
-        offsets=offsets,
-        first=np.sort(first),
-        metadata=np.frombuffer(json.dumps(metadata).encode(), np.uint8),
-    )
+    by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
+    _, first = np.unique(by_sample, axis=0, return_index=True)
+    np.savez(folder / ARRAYS, offsets=offsets, first=np.sort(first))
+    some = _some_sentences(text, len(by_sample))
+    write_json(folder / METADATA, {"dtype": dtype, "report": asdict(report), "some": some})
 
 
-def _hashes(sentence: str, kept: NDArray[np.integer]) -> tuple[int, int]:
-    """Return hashes of a sentence, ignoring white space, and of its tokens or bytes."""
-    return hash(" ".join(sentence.split())), hash(kept.tobytes())
-
-
-def _equal_share(hashes: NDArray[np.int64]) -> float:
-    """Return the share of sentences with the tokens of an earlier, different sentence.
-
-    ``hashes`` are (samples, columns, 2); the result is the maximum over columns.
-    """
-    shares = []
-    for sentences, kept in hashes.transpose(1, 2, 0):  # (samples,) each
-        _, first, inverse = np.unique(kept, return_index=True, return_inverse=True)
-        shares.append(np.mean(sentences != sentences[first[inverse]]))
-    return float(max(shares))
-
-
-def _some_sentences(text: TrainingText, sentences: int) -> list[str]:
-    samples = np.random.default_rng(0).permutation(sentences // text.columns)
-    wanted = set((samples[:MOST_SENTENCES] * text.columns).tolist())
+def _some_sentences(text: TrainingText, samples: int) -> list[str]:
+    chosen = np.random.default_rng(0).permutation(samples)[:MOST_SENTENCES] * text.columns
+    wanted = set(chosen.tolist())
     read = text.sentences(text.report(), max(wanted) + 1)
     return list(dict.fromkeys(sentence for i, sentence in enumerate(read) if i in wanted))
 
 
-def _open_cached(folder: Path, identity: str, columns: int) -> Corpus | None:
-    """Return a cached corpus; None if there is none, or a damaged one."""
-    if not folder.is_dir():
-        return None
-    try:
-        return _open(folder, identity, columns)
-    except Exception as error:  # zip, NumPy and JSON raise many types
-        warnings.warn(
-            f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=3
-        )
-        return None
-
-
 def _open(folder: Path, identity: str, columns: int) -> Corpus:
-    with np.load(folder / REST, allow_pickle=False) as rest:
-        offsets = rest["offsets"]
-        first = rest["first"]
-        metadata = json.loads(rest["metadata"].tobytes())
-    if sha256_of(folder / TOKENS) != metadata["sha256"]:
-        raise ValueError("the tokens are not what was written")
+    metadata = json.loads((folder / METADATA).read_bytes())
+    arrays = np.load(folder / ARRAYS, allow_pickle=False)
     tokens = np.memmap(folder / TOKENS, metadata["dtype"], "r")
     report = CorpusReport(**metadata["report"])
+    offsets, first = arrays["offsets"], arrays["first"]
     return Corpus(tokens, offsets, first, metadata["some"], report, identity, columns)
 
 
-def _report_of_crops(corpus: TextCroppedCorpus, encode: Encode) -> CorpusReport:
-    """Return the report with the tokenizer's losses estimated on crops of some sentences."""
-    crops = replace(corpus.crops, seed=0)
-    views: list[str] = []
-    for i, text in enumerate(corpus.some):
-        views += dict.fromkeys(crops.views(text, 0, i))
-    lost = CorpusReport()
-    hashes = np.array([_hashes(*row) for row in encode(views, lost)])  # (views, 2)
-    equal = _equal_share(hashes[:, None])
-    return replace(
-        corpus.report, tokens=lost.tokens, unknown=lost.unknown, equal=equal, crops=len(views)
+def _check_vocabulary(backend: Tokenizer, sentences: list[str], name: str) -> None:
+    """Refuse or warn if many tokens of some sentences are unknown, as of another script."""
+    # not the tokenizer's: GPT-2's names its end token, but has no unknown bytes
+    token = unknown_token(backend)
+    unknown = None if token is None else backend.token_to_id(token)
+    if unknown is None:
+        return
+    encodings = backend.encode_batch_fast(sentences, add_special_tokens=False)
+    ids = [id for encoding in encodings for id in encoding.ids]
+    share = ids.count(unknown) / max(1, len(ids))
+    reason = (
+        f"{100 * share:.0f} % of the tokens of {name!r} are unknown: name an encoder whose "
+        "vocabulary has the script of the text (static with --vocabulary text has)"
     )
-
-
-def _check(report: CorpusReport, name: str) -> None:
-    """Refuse a text without crops or one that the tokenizer cannot read; warn if it loses much."""
-    lost = max(report.unknown / max(1, report.tokens), report.equal)
-    problem = (
-        f"its tokenizer loses much of {name!r} ({report.summary()}): name an encoder whose "
-        "vocabulary has the script and the case of the text (static with --vocabulary text has), "
-        "or raise max_seq_length if sentences begin alike"
-    )
-    if lost >= REFUSED:
-        raise ParameterError("model_name_or_path", problem)
-    if report.short == report.sentences:
-        raise ParameterError("views", f"{name!r} has nothing to crop: {report.summary()}")
-    if lost >= WARNED:
-        warnings.warn(f"model_name_or_path: {problem}", stacklevel=3)
+    if share >= REFUSED:
+        raise ParameterError("model_name_or_path", reason)
+    if share >= WARNED:
+        warnings.warn(f"model_name_or_path: {reason}", stacklevel=3)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,10 +19,10 @@ from typing import Any
 
 from dystress_text.config.settings import RunSettings, TextSettings
 from dystress_text.data.quickstart import write_documentation_corpus
-from dystress_text.errors import ParameterError
+from dystress_text.errors import ParameterError, reason_of
 from dystress_text.io.hub import published_file
 from dystress_text.io.paths import data_root
-from dystress_text.io.tables import READERS, Table, is_table, open_table, python_table
+from dystress_text.io.tables import READERS, Table, is_hub_name, is_table, open_table, python_table
 from dystress_text.io.text_lines import (
     MAX_LINE_BYTES,
     UNPACK_ERRORS,
@@ -31,7 +30,6 @@ from dystress_text.io.text_lines import (
     bounded_lines,
     ending_of,
     is_blank,
-    joined_lines,
     open_text,
     read_sentences,
 )
@@ -50,8 +48,8 @@ class TrainingText:
 
     Attributes:
         name: name for messages.
-        unit: kind of sample: ``sentence`` (a line), ``document`` (up to a blank line), or ``row``.
-        column_names: names of the sentences of a row; empty for lines and documents.
+        unit: kind of sample: ``sentence`` (a line) or ``row``.
+        column_names: names of the sentences of a row; empty for lines.
         lines: yields the sentences as lines of UTF-8, sample after sample.
         parameter: the parameter that errors name.
     """
@@ -83,19 +81,18 @@ class TrainingText:
         return read_sentences(self.lines(), report, most)
 
 
-def plain_text(path: Path, documents: bool = False) -> TrainingText:
-    """Return the text of a file of lines, or of documents separated by blank lines."""
+def plain_text(path: Path) -> TrainingText:
+    """Return the text of a file of lines."""
 
     def lines() -> Iterator[bytes]:
-        split = joined_lines if documents else bounded_lines
         try:
             with open_text(path) as stream:
-                yield from split(stream)
+                yield from bounded_lines(stream)
         except (OSError, *UNPACK_ERRORS) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ParameterError("train_file", f"cannot read {str(path)!r}: {reason}") from error
+            reason = f"cannot read {str(path)!r}: {reason_of(error)}"
+            raise ParameterError("train_file", reason) from error
 
-    return TrainingText(str(path), "document" if documents else "sentence", (), lines)
+    return TrainingText(str(path), "sentence", (), lines)
 
 
 def _several(texts: Sequence[TrainingText]) -> TrainingText:
@@ -124,8 +121,6 @@ def _rows(
                 cells.append(_line(cell, supervised))
             except ValueError as error:  # also UnicodeEncodeError: half a surrogate pair
                 position = f"row {index + 1} of {table.source!r}, column {name!r}"
-                if parameter == "texts":
-                    position = f"item {index}, {name}"
                 raise ParameterError(parameter, f"{position}: {error}") from error
         if not supervised:
             cells = [b" ".join(filter(None, cells))]
@@ -143,32 +138,22 @@ def _line(cell: Any, in_row: bool) -> bytes:
     return line
 
 
-def reading_lines(text: TrainingText, counts: CorpusReport, dropped: bool) -> list[str]:
+def reading_lines(text: TrainingText, counts: CorpusReport) -> list[str]:
     """Return lines for the user: the counts of a text, and its first samples.
 
     Args:
         text: the source, whose first samples are read again.
         counts: the report of the whole text.
-        dropped: whether duplicates are dropped, which another line reports.
     """
-    lines = [f"{counts.summary(dropped)} ({text.name})"]
+    lines = [f"{counts.summary()} ({text.name})"]
     most = min(SHOWN * text.columns, counts.sentences)
     for i, sentence in enumerate(text.sentences(text.report(), most)):
         row, column = divmod(i, text.columns)
         position = f"sample {row + 1}"
         if text.column_names:
             position += f", {text.column_names[column]}"
-        lines.append(f"{position}: {shortened(sentence)}")
+        lines.append(f"{position}: {sentence[:SHOWN_LENGTH]!r}")
     return lines
-
-
-def shortened(text: str) -> str:
-    """Return a text quoted, cut if long, and escaped for the encoding of standard output."""
-    shown = repr(text[:SHOWN_LENGTH])
-    if len(text) > SHOWN_LENGTH:
-        shown += "..."
-    encoding = sys.stdout.encoding or "utf-8"
-    return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def training_text(settings: TextSettings) -> TrainingText:
@@ -178,17 +163,17 @@ def training_text(settings: TextSettings) -> TrainingText:
         if settings.supervised:
             raise ParameterError("supervised", f"needs rows of texts as --train_file: {FORMATS}")
         path = wiki1m(settings.data_dir) if names is None else write_documentation_corpus()
-        return plain_text(path, settings.sample == "document")
+        return plain_text(path)
     files = [file for name in names for file in _files_of(name)]
-    parts = [_text_of(file, settings) for file in dict.fromkeys(files)]
+    parts = [_text_of(file, settings) for file in files]
     return parts[0] if len(parts) == 1 else _several(parts)
 
 
 def _files_of(name: str) -> list[str]:
-    """Expand a glob pattern; a name that exists is returned as it is."""
+    """Expand a pattern such as ``tickets-*.csv``; a name that exists is returned as it is."""
     if Path(name).exists() or not has_magic(name):
         return [name]
-    files = sorted(file for file in glob(name, recursive=True) if Path(file).is_file())
+    files = sorted(glob(name))
     if not files:
         raise ParameterError("train_file", f"no file matches the pattern {name!r}")
     return files
@@ -196,22 +181,18 @@ def _files_of(name: str) -> list[str]:
 
 def _text_of(name: str, settings: TextSettings) -> TrainingText:
     path = Path(name)
-    if is_table(name):
-        if not path.suffix or path.is_file():
-            return table_text(open_table(name), settings)
-    elif path.is_file():
-        if ending_of(name) not in ("", ".txt"):
-            raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
-        if settings.supervised:
-            reason = f"needs a table as --train_file: {', '.join(READERS)}"
-            raise ParameterError("supervised", reason)
-        if settings.text_columns is not None:
-            raise ParameterError("text_columns", f"{name!r} is a text file without columns")
-        return plain_text(path, settings.sample == "document")
-    problem = "is no file"
-    if path.is_dir():
-        problem = "is a folder; name a file in it"
-    raise ParameterError("train_file", f"{name!r} {problem}")
+    if is_hub_name(name) or (path.is_file() and is_table(name)):
+        return table_text(open_table(name), settings)
+    if not path.is_file():
+        raise ParameterError("train_file", f"{name!r} is no file")
+    if ending_of(name) not in ("", ".txt"):
+        raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
+    if settings.supervised:
+        reason = f"needs a table as --train_file: {', '.join(READERS)}"
+        raise ParameterError("supervised", reason)
+    if settings.text_columns is not None:
+        raise ParameterError("text_columns", f"{name!r} is a text file without columns")
+    return plain_text(path)
 
 
 def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, TrainingText]:
@@ -232,9 +213,6 @@ def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, Train
 
 def table_text(table: Table, settings: TextSettings, parameter: str = "train_file") -> TrainingText:
     """Return the columns of a table that the settings name, else :func:`usual_columns`."""
-    if settings.sample == "document":
-        reason = "a cell of a table is a sample; documents are those of text files"
-        raise ParameterError("sample", reason)
     known = f"{table.source!r} has the columns {', '.join(table.columns)}"
     names = settings.text_columns or usual_columns(table.columns, settings.supervised)
     if not names or not set(names) <= set(table.columns):

@@ -48,8 +48,6 @@ Encoder = TextEncoder | LexicalBaseline
 
 AVERAGE = "avg_spearman"
 TRANSFER_AVERAGE = "avg_transfer_dev"
-# of metrics of scored pairs, with their formats in the table at the end of a run
-KINDS = {"spearman": ("8", ".2f"), "alignment": ("9", ".4f"), "uniformity": ("10", ".4f")}
 _SIMCSE_NAMES = {  # of metrics
     "avg_sts": AVERAGE,
     "avg_transfer": TRANSFER_AVERAGE,
@@ -377,48 +375,3 @@ def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     """Drop metrics that are not finite: without similar pairs a set has no alignment."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
-
-
-def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
-    """Return a line of the table at the end of a run: a pooler's figures on a set."""
-    line = f"{title[:24]:24} {pooler:16}"
-    for kind, (width, form) in KINDS.items():
-        value = metrics.get(pairs.metric(kind))
-        figure = "-" if value is None else format(value, form)
-        line += f" {figure:>{width}}"
-    return line
-
-
-def further_lines(
-    evaluators: EvaluatorList,
-    untrained: Mapping[str, float],
-    trained: Mapping[str, float],
-    lexical: Mapping[str, float],
-    pooler: str,
-) -> list[str]:
-    """Return the lines of the table at the end of a run below the first set of scored pairs."""
-    shown = set()
-    for pairs in evaluators.pairs:
-        shown |= {pairs.metric(kind) for kind in KINDS}
-    lines = []
-    for pairs in evaluators.pairs[1:]:
-        if pairs.metric("spearman") in untrained:
-            lines.append(sts_line(f"{pairs.name}, untrained", pooler, pairs, untrained))
-        lines.append(sts_line(pairs.name, pooler, pairs, trained))
-        lines += lexical_line(pairs, lexical)
-    for name in trained:
-        if name in shown:
-            continue
-        line = f"{name:41} {trained[name]:8.2f}"
-        for title, figures in (("untrained", untrained), ("lexical", lexical)):
-            if name in figures:
-                line += f"   {title} {figures[name]:.2f}"
-        lines.append(line)
-    return lines
-
-
-def lexical_line(pairs: StsPairs, lexical: Mapping[str, float]) -> list[str]:
-    """Return the lexical baseline's line for a set; empty without a figure."""
-    if pairs.metric("spearman") not in lexical:
-        return []
-    return [sts_line("lexical", "TF-IDF", pairs, lexical)]

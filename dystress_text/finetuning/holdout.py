@@ -10,20 +10,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
-from unicodedata import category
 
 import numpy as np
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from dystress_text.data.crops import WORD, too_short
+from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.statistics import Difference
 from dystress_text.evaluation.sts import Embed
 from dystress_text.training.run_record import BASE, RunRecord
 
 LEAST = 25  # least samples to hold out, and to keep: fewer give no useful interval
-SHOWN = 5  # texts whose nearest neighbours are recorded
-SHOWN_LENGTH = 200  # characters of each
 METRIC = "half_document_recall@1"
 OF_PAIRS = "pairs_recall@1"
 # title and meaning of each metric
@@ -40,8 +38,6 @@ TITLES = {
     ),
 }
 Row = tuple[str, ...]  # a text, or anchor, positive and negatives
-# per sample: 1 if its query retrieves its document first, else 0; index of its nearest neighbour
-Measured = tuple[NDArray[np.float64], list[int]]
 
 
 def hold_out(read: Callable[[], Iterable[Row]], most: int) -> tuple[list[Row], NDArray[np.int64]]:
@@ -97,35 +93,27 @@ def _queries_and_documents(rows: list[Row]) -> tuple[list[str], list[str]]:
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def measure(rows: list[Row], encode: Embed) -> Measured:
-    """Measure whether each query retrieves its document first, by cosine similarity.
+def measure(rows: list[Row], encode: Embed) -> NDArray[np.float64]:
+    """Return 1 for each query that retrieves its document first, by cosine similarity, else 0.
 
     Args:
-        rows: the held-out samples.
+        rows: the held-out samples, n.
         encode: maps texts to embeddings (texts, dim).
     """
     queries, documents = _queries_and_documents(rows)
-    texts = [*queries, *documents, *(row[0] for row in rows)]
-    vectors = F.normalize(encode(texts).float().cpu(), dim=1)  # (3 n, dim)
-    of_query, of_document, of_text = vectors.chunk(3)  # (n, dim) each
-    near = (of_text @ of_text.T).fill_diagonal_(-2).argmax(1)  # (n,)
-    return _found((of_query @ of_document.T).numpy()), near.tolist()
+    vectors = F.normalize(encode([*queries, *documents]).float().cpu(), dim=1)  # (2 n, dim)
+    of_query, of_document = vectors.chunk(2)  # (n, dim) each
+    return _found((of_query @ of_document.T).numpy())
 
 
 def bm25_recall(rows: list[Row]) -> NDArray[np.float64]:
-    """Return 1 for each query whose document BM25 ranks first, else 0, (n,)."""
-    from bm25s import BM25
-
+    """Return 1 for each query whose document alone BM25 ranks first, else 0, (n,)."""
     queries, documents = _queries_and_documents(rows)
-    index = BM25()
-    index.index([_tokens(document) for document in documents], show_progress=False)
-    return _found(np.array([index.get_scores(_tokens(query)) for query in queries]))
-
-
-def _tokens(text: str) -> list[str]:
-    # without punctuation and symbols
-    letters = [" " if category(c)[0] in "PS" else c for c in text.casefold()]
-    return WORD.findall("".join(letters)) or [text]
+    found = np.zeros(len(rows))
+    for number, hits in enumerate(LexicalBaseline().search(queries, documents, most=2)):
+        best = [index for index, score in hits if round(score - hits[0][1], 6) == 0]
+        found[number] = best == [number]
+    return found
 
 
 def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -135,30 +123,22 @@ def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     return np.where(at_least == 1, 1.0, 0.0)
 
 
-def compared(rows: list[Row], before: Measured, after: Measured) -> dict[str, Any]:
-    """Return the record of the gain, its standard error over the samples, and some neighbours.
+def compared(
+    rows: list[Row], before: NDArray[np.float64], after: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Return the record of the gain and its standard error over the samples.
 
     The error adds one gained and one lost sample (Bonett and Price, 2012), so that it is not 0
     where no sample changes.
     """
-    gains = 100 * (after[0] - before[0])  # (n,)
+    gains = 100 * (after - before)  # (n,)
     error = np.append(gains, [100, -100]).std() / (len(gains) + 2) ** 0.5
-    neighbours = []
-    for indices in zip(range(SHOWN), before[1], after[1], strict=False):
-        neighbours.append([_shortened(rows[i][0]) for i in indices])
     return {
         "metric": metric_of(rows),
         "texts": len(rows),
         "gain": float(gains.mean()),
-        "error": float(error) if len(rows) > 1 else None,
-        "neighbours": neighbours,
+        "error": float(error),
     }
-
-
-def _shortened(text: str) -> str:
-    if len(text) <= SHOWN_LENGTH:
-        return text
-    return f"{text[:SHOWN_LENGTH]}…"
 
 
 def outcome(record: RunRecord) -> list[str]:
@@ -167,12 +147,13 @@ def outcome(record: RunRecord) -> list[str]:
     if held is None:
         return []
     name, meaning = TITLES[held.metric]
-    by_model = {BASE: record.untrained.get(BASE), "untrained": record.untrained[record.pooler]}
-    by_model |= {"trained": record.trained, "BM25": record.lexical}
-    known = [f"{label} {each[held.metric]:.1f}" for label, each in by_model.items() if each]
-    before = "untrained" if by_model[BASE] is None else BASE
+    figures = {
+        BASE: record.untrained.get(BASE, {}),
+        "untrained": record.untrained[record.pooler],
+        "trained": record.trained,
+        "BM25": record.lexical,
+    }
+    known = [f"{label} {of[held.metric]:.1f}" for label, of in figures.items() if of]
+    before = BASE if figures[BASE] else "untrained"
     gain = Difference(held.texts, held.gain, held.error).summary("held-out samples")
-    lines = [f"{name} x 100: {', '.join(known)}; trained - {before} = {gain}", meaning]
-    if held.gain < 0:
-        lines.append("The trained model is below the untrained one.")
-    return lines
+    return [f"{name} x 100: {', '.join(known)}; trained - {before} = {gain}", meaning]

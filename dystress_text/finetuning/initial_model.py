@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Transformer
+from tokenizers import Tokenizer
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
@@ -33,7 +33,6 @@ from dystress_text.models.hybrid import (
 )
 from dystress_text.models.loading import (
     PretrainedEncoder,
-    is_hybrid,
     is_sentence_transformer,
     load_encoder,
     load_sentence_transformer,
@@ -122,55 +121,35 @@ def load_initial_model(
         ParameterError: the model cannot be loaded, or an option does not fit it.
     """
     name = model_path(settings.model_name_or_path)
-    if name != STATIC:
+    if name == STATIC:
+        dense = _dense_model(settings)
+        tokenizer = _new_tokenizer(settings, given, texts, dense)
+        model = new_static(tokenizer, settings.dim, normalize=True)
+        return _static(model, settings, given, dense)
+    for option in {"vocabulary", "dim"}.intersection(given):
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
-        if settings.vocabulary != "embedded":
-            raise ParameterError("vocabulary", reason)
-        if "dim" in given:
-            raise ParameterError("dim", reason)
-        return _load(name, settings, given)
-    dense = None if settings.hybrid is None else load_dense(settings.hybrid)
-    if settings.vocabulary == "text" and texts is not None:
-        tokenizer = learn_tokenizer(texts.sentences(texts.report(), TEXTS_READ))
-    elif dense is not None and "vocabulary" not in given:
-        tokenizer = fast_tokenizer(dense)
+        raise ParameterError(option, reason)
+    loaded = _load(name, settings)
+    if isinstance(loaded, SentenceTransformer) and is_static(loaded):
+        return _static(loaded, settings, given, _dense_model(settings))
+    if settings.hybrid is not None:
+        raise ParameterError("hybrid", f"requires a static encoder; {name!r} is not one")
+    if isinstance(loaded, PretrainedEncoder):
+        parts = _parts_of_encoder(loaded, settings)
     else:
-        tokenizer = embedded_tokenizer()
-    model = new_static(tokenizer, settings.dim, settings.normalize is not False)
-    note = f"static: {tokenizer.get_vocab_size():,} word pieces, {settings.dim} numbers each"
-    return _static(model, note, settings, given, dense)
+        parts = _parts_of_model(name, loaded, settings, given)
+    return _assemble(parts, settings)
 
 
-def _load(name: str, settings: TextSettings, given: Collection[str]) -> InitialModel:
+def _load(name: str, settings: TextSettings) -> PretrainedEncoder | SentenceTransformer:
     try:
-        if is_hybrid(Path(name)):
-            raise UserError(f"{name!r} is a hybrid model; train its parts")
-        if not is_sentence_transformer(name):
-            _refuse_hybrid(name, settings)
-            return _from_encoder(load_encoder(name, settings.dropout), settings)
-        model = load_sentence_transformer(name, dropout=settings.dropout)
+        if is_sentence_transformer(name):
+            return load_sentence_transformer(name, dropout=settings.dropout)
+        return load_encoder(name, settings.dropout)
     except ParameterError:
         raise
     except UserError as error:
         raise ParameterError("model_name_or_path", str(error)) from error
-    if is_static(model):
-        note = f"static: {len(model.tokenizer.get_vocab()):,} word pieces of {name!r}"
-        dense = None if settings.hybrid is None else load_dense(settings.hybrid)
-        return _static(model, note, settings, given, dense)
-    if not isinstance(model[0], Transformer):
-        reason = f"made of {_kinds(model)}; training needs Transformer or StaticEmbedding first"
-        raise ParameterError("model_name_or_path", f"{name!r} is {reason}")
-    _refuse_hybrid(name, settings)
-    return _from_model(name, model, settings, given)
-
-
-def _refuse_hybrid(name: str, settings: TextSettings) -> None:
-    if settings.hybrid is not None:
-        raise ParameterError("hybrid", f"requires a static encoder; {name!r} is not one")
-
-
-def _kinds(model: SentenceTransformer) -> str:
-    return ", ".join(type(module).__name__ for module in model)
 
 
 @dataclass(frozen=True)
@@ -179,25 +158,27 @@ class _Parts:
 
     Attributes:
         name: folder or hub name of the loaded model.
+        note: what was loaded, for the user.
         modules: the transformer and its pooling.
         pooler: name of the pooling; None for other pooling.
-        normalize: whether embeddings have length 1.
+        last: normalisation, if any.
         own_head: dense + tanh on the pooled embedding, if the loaded model has one.
         mlp: weights for the head from a SimCSE checkpoint.
         options: prompts and similarity, for the SentenceTransformer.
     """
 
     name: str
+    note: str
     modules: list[nn.Module]
     pooler: str | None
-    normalize: bool
+    last: list[nn.Module]
     own_head: Dense | None = None
     mlp: nn.Linear | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def _from_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> InitialModel:
-    """Add a pooler, perhaps a head, and normalisation to an encoder."""
+def _parts_of_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> _Parts:
+    """Add a pooler and normalisation to an encoder."""
     pooler = settings.pooler_type
     module = encoder.module
     if pooler not in POOLERS:
@@ -206,99 +187,70 @@ def _from_encoder(encoder: PretrainedEncoder, settings: TextSettings) -> Initial
         reason = f"{pooler} is the first token, which in this decoder sees no other; take {LAST}"
         raise ParameterError("pooler_type", reason)
     modules = [module, *pooling_modules(pooler, module)]
-    mlp = None
-    notes = []
-    if encoder.is_simcse:
-        mlp = encoder.pooler
-        left = "" if _wants_head(settings, pooler) else "; its MLP is left out"
-        notes.append(f"SimCSE checkpoint{left}")
-    parts = _Parts(encoder.name, modules, pooler, settings.normalize is not False, mlp=mlp)
-    return _assemble(parts, settings, notes)
+    kind = "SimCSE checkpoint" if encoder.is_simcse else "encoder"
+    mlp = encoder.pooler if encoder.is_simcse else None
+    note = f"{kind} {encoder.name!r}"
+    return _Parts(encoder.name, note, modules, pooler, [Normalize()], mlp=mlp)
 
 
-def _from_model(
+def _parts_of_model(
     name: str, model: SentenceTransformer, settings: TextSettings, given: Collection[str]
-) -> InitialModel:
-    """Keep the modules of a sentence-transformers model."""
+) -> _Parts:
+    """Take a sentence-transformers model apart."""
     modules = list(model)
+    kinds = ", ".join(type(module).__name__ for module in modules)
+    if not isinstance(modules[0], Transformer):
+        reason = f"is made of {kinds}; training needs Transformer or StaticEmbedding first"
+        raise ParameterError("model_name_or_path", f"{name!r} {reason}")
     pooler = pooler_of(model)
     if pooler in FIRST and settings.pooler_type in FIRST:
         pooler = settings.pooler_type  # both are saved as the first token
     if "pooler_type" in given and settings.pooler_type != pooler:
-        reason = (
-            f"{settings.pooler_type} was given, but this sentence-transformers model has "
-            f"{pooler or 'another'}; leave the option out"
-        )
+        own = pooler or "another"
+        reason = f"this sentence-transformers model has {own}; leave the option out"
         raise ParameterError("pooler_type", reason)
-    normalize = isinstance(modules[-1], Normalize)
-    if normalize:
-        modules.pop()
-    if settings.normalize is not None:
-        normalize = settings.normalize
+    last: list[nn.Module] = []
+    if isinstance(modules[-1], Normalize):
+        last = [modules.pop()]
     head = None
     if isinstance(modules[-1], Dense):
         if settings.mlp_head is False:
-            reason = "this model has a head of its own, which stays part of it"
-            raise ParameterError("mlp_head", reason)
+            raise ParameterError("mlp_head", "this model has a head of its own, which is kept")
         head = cast(Dense, modules.pop())
-    limit = model.max_seq_length
-    notes = [f"sentence-transformers model: {_kinds(model)}; at most {limit} tokens"]
-    prompts = ", ".join(role for role, prompt in model.prompts.items() if prompt)
-    if prompts:
-        notes.append(
-            f"prompts: {prompts}; training reads plain texts, evaluations and the saved model use "
-            "them"
-        )
+    note = f"sentence-transformers model: {kinds}; at most {model.max_seq_length} tokens"
     options = {**prompts_of(model), "similarity_fn_name": model.similarity_fn_name}
-    parts = _Parts(name, modules, pooler, normalize, head, options=options)
-    return _assemble(parts, settings, notes)
+    return _Parts(name, note, modules, pooler, last, head, options=options)
 
 
-def _wants_head(settings: TextSettings, pooler: str | None) -> bool:
-    if settings.mlp_head is None:
-        return pooler == "cls"  # SimCSE's rule
-    return settings.mlp_head
-
-
-def _head_of(parts: _Parts, settings: TextSettings, transformer: Any) -> tuple[Dense | None, str]:
-    """Return the head and the origin of its weights."""
-    if parts.own_head is not None:
-        return parts.own_head, OWN_HEAD
-    if not _wants_head(settings, parts.pooler):
-        return None, "none"
-    head = new_head(transformer)
-    if parts.mlp is None:
-        return head, NEW_HEAD
-    head.linear.load_state_dict(parts.mlp.state_dict())
-    return head, SIMCSE_HEAD
-
-
-def _assemble(parts: _Parts, settings: TextSettings, notes: list[str]) -> InitialModel:
+def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
     """Assemble the model, and the head and language-model head that only training needs."""
     transformer = transformer_of(cast(Transformer, parts.modules[0]))
-    head, source = _head_of(parts, settings, transformer)
-    keep = source == OWN_HEAD or (settings.supervised and parts.pooler == "cls")  # SimCSE's rule
+    head = parts.own_head
+    origin = OWN_HEAD
+    wanted = settings.mlp_head
+    if wanted is None:
+        wanted = parts.pooler == "cls"  # SimCSE's rule
+    if head is None and wanted:
+        head = new_head(transformer)
+        origin = NEW_HEAD
+        if parts.mlp is not None:
+            head.linear.load_state_dict(parts.mlp.state_dict())
+            origin = SIMCSE_HEAD
+    keep = origin == OWN_HEAD or (settings.supervised and parts.pooler == "cls")  # SimCSE's, too
     if settings.mlp_only_train is not None:
         keep = not settings.mlp_only_train
-        if keep and head is None:
-            raise ParameterError("mlp_only_train", "there is no head; --mlp_head yes adds one")
-    last: list[nn.Module] = [Normalize()] if parts.normalize else []
     made = {"device": "cpu", **parts.options}
-    model = SentenceTransformer(modules=[*parts.modules, *last], **made)
+    model = SentenceTransformer(modules=[*parts.modules, *parts.last], **made)
     untrained = model
-    metadata: dict[str, Any] = {"head": None}
     tokenizer = cast(PreTrainedTokenizerBase, model.tokenizer)
-    if tokenizer.pad_token == tokenizer.eos_token:
-        notes.append(
-            f"the end-of-sequence token {tokenizer.eos_token} pads: this tokenizer has no padding "
-            "token"
-        )
+    notes = [parts.note]
+    metadata: dict[str, Any] = {"head": None}
     if head is not None:
-        metadata["head"] = {"starts": source, "kept": keep}
-        notes.append(f"head: {source}, {'kept' if keep else 'dropped after training'}")
+        metadata["head"] = {"starts": origin, "kept": keep}
+        notes.append(f"head: {origin}, {'kept' if keep else 'dropped after training'}")
         if keep:
-            model = SentenceTransformer(modules=[*parts.modules, head, *last], **made)
-            if source != NEW_HEAD:
+            model = SentenceTransformer(modules=[*parts.modules, head, *parts.last], **made)
+            if origin != NEW_HEAD:
                 untrained = model
             head = None  # of the model, and not of its training alone
     lm_head = load_lm_head(parts.name, transformer) if settings.do_mlm else None
@@ -321,52 +273,51 @@ def new_head(transformer: Any) -> Dense:
     return head
 
 
+def _dense_model(settings: TextSettings) -> SentenceTransformer | None:
+    return None if settings.hybrid is None else load_dense(settings.hybrid)
+
+
+def _new_tokenizer(
+    settings: TextSettings,
+    given: Collection[str],
+    texts: TrainingText | None,
+    dense: SentenceTransformer | None,
+) -> Tokenizer:
+    """Return the tokenizer of a new table of word vectors."""
+    if settings.vocabulary == "text" and texts is not None:
+        return learn_tokenizer(texts.sentences(texts.report(), TEXTS_READ))
+    if dense is not None and "vocabulary" not in given:
+        return fast_tokenizer(dense)
+    return embedded_tokenizer()
+
+
 def _static(
     model: SentenceTransformer,
-    note: str,
     settings: TextSettings,
     given: Collection[str],
     dense: SentenceTransformer | None,
 ) -> InitialModel:
     """Set up a static model, alone or as the lexical part of a hybrid."""
-    name = settings.model_name_or_path
     for option in ("mlp_head", "do_mlm", "dropout"):
         if getattr(settings, option):
-            reason = f"a static encoder such as {name!r} has none; leave the option out"
-            raise ParameterError(option, reason)
+            raise ParameterError(option, "a static encoder has none; leave the option out")
     if settings.views == "dropout" and not settings.supervised:
         reason = "a static encoder has no dropout: its views are crops, --views crop"
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
-        reason = f"{settings.pooler_type} was given, but a static encoder takes the mean"
-        raise ParameterError("pooler_type", reason)
+        raise ParameterError("pooler_type", "a static encoder takes the mean, avg")
     freeze_unknown(model)
     tokenizer = pretrained_tokenizer(tokenizer_of(model))
-    notes = [note]
+    dim = model.get_embedding_dimension()
+    notes = [f"static: {len(tokenizer):,} word pieces, {dim} numbers each"]
     metadata: dict[str, Any] = {"head": None}
     saved = model
     if dense is not None:
-        if settings.normalize is False:
-            reason = "both parts of a hybrid have length 1; leave the option out"
-            raise ParameterError("normalize", reason)
         saved = new_hybrid(dense, model)
         dim = int(dense.get_embedding_dimension() or 0)
         metadata["hybrid"] = {"dim": dim, "weight": WEIGHT}
         notes.append(f"hybrid: {settings.hybrid!r} ({dim} dimensions) and {WEIGHT} x lexical part")
-    elif settings.normalize is not None:
-        model = _normalized(model, settings.normalize)
-        saved = model
     return InitialModel(Embedder(model), saved, saved, tokenizer, "avg", notes, metadata)
-
-
-def _normalized(model: SentenceTransformer, normalize: bool) -> SentenceTransformer:
-    """Return a static model with or without normalisation."""
-    modules = [module for module in model if not isinstance(module, Normalize)]
-    if normalize:
-        modules.append(Normalize())
-    return SentenceTransformer(
-        modules=modules, device="cpu", similarity_fn_name=model.similarity_fn_name
-    )
 
 
 _TRIALS = ["A model is saved and loaded before the first step.", "Or nowhere Else?"]
@@ -384,13 +335,8 @@ def check_saving(initial: InitialModel, scratch: Path) -> None:
             expected = encode(initial.model, _TRIALS).cpu()
             if not torch.allclose(encode(saved, _TRIALS), expected, rtol=1e-4, atol=1e-5):
                 raise UserError("its embeddings differ from the model's")
-    except (OSError, SafetensorError) as error:  # of writing; reading raises others
-        reason = f"cannot write to {str(scratch.parent)!r}: {reason_of(error)}"
-        raise ParameterError("output_dir", reason) from error
     except Exception as error:  # of many libraries
-        raise UserError(
-            "the model, saved before the first step and loaded again, is another one "
-            f"({reason_of(error)}): take another encoder, or this one with its own tokenizer"
-        ) from error
+        reason = reason_of(error)
+        raise UserError(f"the model cannot be saved and loaded again: {reason}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -6,7 +6,7 @@ With supervision they are the texts of a row: anchor, positive and hard negative
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from dystress_text.data.corpus import Corpus
 from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.losses.objectives import ContrastiveLoss
-from dystress_text.models.embedder import Embedder, can_pack
+from dystress_text.models.embedder import Embedder
 from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.training.batches import Batch, Embeddings
 
@@ -44,11 +44,6 @@ class SimcseTask:
     packed: bool = True
     masking: TokenMasking | None = None
     mlm_weight: float = 0.1
-    positions: int = field(default=0, init=False)  # loaded so far, padding included
-    tokens: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self.packed = self.packed and can_pack(self.model.model)
 
     @property
     def model(self) -> Embedder:
@@ -58,17 +53,10 @@ class SimcseTask:
     def state(self) -> nn.Module:
         return self.objective
 
-    @property
-    def padding_share(self) -> float:
-        """Share of padding among the positions loaded so far."""
-        return 1 - self.tokens / max(self.positions, 1)
-
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
         batch = self.corpus.batch(indices, step)
         if self.masking is not None:
             batch |= self.masking(batch, indices)
-        self.positions += len(batch["lengths"]) * batch["longest"]
-        self.tokens += len(batch["token_ids"])
         return batch
 
     def begin_step(self, epoch: float, run_fraction: float) -> None:

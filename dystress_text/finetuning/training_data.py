@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,6 @@ from dystress_text.config.settings import RunSettings
 from dystress_text.data.corpus import (
     Corpus,
     TokenCroppedCorpus,
-    TokenizedCorpus,
     load_corpus,
 )
 from dystress_text.data.crops import Crops
@@ -30,9 +28,6 @@ from dystress_text.training.settings import TrainingSettings
 # A static model takes its preset's rate up to this many steps, and rate x sqrt(250 / steps) in a
 # longer run, so that tokens keep roughly the weight of their idf.
 FULL_RATE_STEPS = 250
-# encoders of at least so many layers may diverge at a higher rate
-DEEP_LAYERS = 12
-DEEP_RATE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -44,14 +39,12 @@ class TrainingData:
         corpus: the samples to train on.
         dropped: number of samples dropped because an earlier one has the same tokens.
         held_out: samples that measure whether training helped.
-        unit: unit of a crop's length, ``tokens`` or ``words``.
     """
 
     text: TrainingText
     corpus: Corpus
     dropped: int
     held_out: list[holdout.Row]
-    unit: str
 
     def __len__(self) -> int:
         return len(self.corpus)
@@ -77,7 +70,6 @@ def prepare_data(
     if crops is not None and initial.is_static:
         read = TokenCroppedCorpus(**vars(read), crops=crops)
     if options.model_name_or_path == STATIC:
-        assert isinstance(read, TokenizedCorpus)  # a static model's crops are spans of tokens
         model = initial.embedder.model
         frequencies = read.document_frequencies(len(table_of(model)))  # (vocabulary,)
         initialize_by_idf(model, frequencies, len(read.offsets) - 1, seed)
@@ -90,12 +82,9 @@ def prepare_data(
         held_out, numbers = holdout.hold_out(rows, options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
         corpus = replace(corpus, chosen=kept)
-        note = f"no samples are held out: {2 * holdout.LEAST} distinct and long ones are needed"
         if held_out:
-            note = f"{len(held_out)} samples are held out; --held_out 0 trains on all"
-        initial.notes.append(note)
-    unit = "tokens" if initial.is_static else "words"
-    return TrainingData(text, corpus, dropped, held_out, unit)
+            initial.notes.append(f"{len(held_out)} samples are held out")
+    return TrainingData(text, corpus, dropped, held_out)
 
 
 def _rows(text: TrainingText, most: int | None) -> Iterator[tuple[str, ...]]:
@@ -126,17 +115,8 @@ def fit_settings(
         counts = data.corpus.report.summary()
         reason = f"{batch} exceeds the {len(data)} samples of {data.text.name!r} ({counts})"
         raise ParameterError("train_batch_size", reason)
-    rate = training.learning_rate
     if initial.is_static and "learning_rate" not in settings.given:
         _, steps = count_steps(len(data) // batch, training)
-        rate *= min(1.0, math.sqrt(FULL_RATE_STEPS / steps))
+        rate = training.learning_rate * min(1.0, math.sqrt(FULL_RATE_STEPS / steps))
         training = replace(training, learning_rate=rate)
-    config = getattr(initial.embedder.model.transformers_model, "config", None)
-    layers = getattr(config, "num_hidden_layers", 0)
-    if layers >= DEEP_LAYERS and rate > DEEP_RATE:
-        warnings.warn(
-            f"learning_rate: {rate:g} is for a small encoder; with {layers} layers it may diverge. "
-            "Try --learning_rate 3e-5",
-            stacklevel=2,
-        )
     return training

@@ -29,7 +29,6 @@ class Manifest:
         name: of the data set.
         source: where it came from: a hub repository, or the name of the local file or folder.
         variant: how it differs from the published data set; None for the published one.
-        files: SHA-256 by path within the folder.
         not_ready: parts that are missing or damaged, with the reason.
         counts: of rows or images, by split.
         folder: of the images, if they remain in the user's folder.
@@ -38,7 +37,6 @@ class Manifest:
     name: str
     source: str
     variant: str | None = None
-    files: dict[str, str] = field(default_factory=dict)
     not_ready: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     folder: str | None = None
@@ -61,10 +59,12 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 def read_manifest(folder: Path) -> Manifest | None:
     """Return the manifest of the data in ``folder``; None if there is none."""
     try:
-        return Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        values = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        values.pop("files", None)  # of 0.2
+        return Manifest(**values)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = f"is damaged ({error}); prepare the data again"
         raise DataError(f"{folder / MANIFEST} {reason}") from error
 

@@ -35,12 +35,11 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 class CorpusReport:
     """Counts of the lines of a text: each is a sentence, or skipped for one reason.
 
-    In a table each cell is a line. ``duplicates``, ``truncated`` and ``short`` count samples:
-    lines, documents or rows.
+    In a table each cell is a line. ``duplicates`` counts samples: lines or rows.
     """
 
     sha256: str = ""  # of the lines
-    unit: str = "sentence"  # of samples: sentence, document or row
+    unit: str = "sentence"  # of samples: sentence or row
     columns: int = 1  # sentences per sample
     lines: int = 0
     sentences: int = 0  # lines kept
@@ -51,34 +50,22 @@ class CorpusReport:
     duplicates: int = 0  # kept, equal to an earlier one
     truncated: int = 0  # kept, but cut to the training length
     short: int = 0  # kept, but used whole, as too short for crops
-    tokens: int = 0  # without special tokens
-    unknown: int = 0  # unknown tokens
-    equal: float = 0.0  # share of sentences with the tokens of a different earlier one
-    crops: int = 0  # number of crops, if tokens, unknown and equal are estimated from crops
 
-    def summary(self, dropped: bool = False) -> str:
-        """Return one line for the user; ``dropped`` if duplicates are reported elsewhere."""
+    def summary(self) -> str:
+        """Return one line for the user."""
         counts = {
             "empty (left out)": self.empty,
             f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
             "not UTF-8 (left out)": self.invalid_utf8,
             "with a NUL byte (left out)": self.nul,
-            "duplicates" if dropped else "duplicates (kept)": self.duplicates,
+            "duplicates": self.duplicates,
             "cut at the training length (kept)": self.truncated,
             "shorter than two crops (used whole)": self.short,
         }
-        shares = {
-            "unknown tokens": self.unknown / max(1, self.tokens),
-            "of the texts equal to others for the tokenizer": self.equal,
-        }
-        of = f" (estimated from {self.crops:,} crops)" if self.crops else ""
         summary = f"{self.sentences // self.columns:,} {self.unit}s"
         if self.unit == "sentence":
             summary += f" in {self.lines:,} lines"
         notes = [f"{count:,} {text}" for text, count in counts.items() if count]
-        for text, share in shares.items():
-            if round(share, 4):
-                notes.append(f"{100 * share:.2f} % {text}{of}")
         if not notes:
             return summary
         return f"{summary}; {', '.join(notes)}"
@@ -122,26 +109,6 @@ def read_sentences(
 def is_blank(text: str) -> bool:
     """Return whether a text has only spaces and control characters."""
     return all(unicodedata.category(character) in UNSEEN for character in text)
-
-
-def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the documents of a stream, separated by blank lines, as one line each.
-
-    Split a document before the line that would make it longer than 65,536 bytes. A longer line is
-    a document of its own, which readers skip.
-    """
-    document = b""
-    for line in bounded_lines(stream):
-        if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # otherwise the line is truncated
-            line = line.strip()
-        if is_blank(line.decode(errors="replace")):
-            line = b""
-        if document and (not line or len(document) + len(line) >= MAX_LINE_BYTES):
-            yield document
-            document = b""
-        document = document + b" " + line if document else line
-    if document:
-        yield document
 
 
 def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:

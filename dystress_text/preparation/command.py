@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from dystress_text.cli.command_line import OneLineParser
-from dystress_text.errors import DataError, UserError
+from dystress_text.errors import DataError
 from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import Manifest, read_manifest
 from dystress_text.preparation.data_sets import DataSet, Request
@@ -25,7 +23,8 @@ def make_parser(
     """Return the parser of a program that prepares the known sets."""
     parser = OneLineParser(program, description)
     add = parser.add_argument
-    add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(known)}), or list")
+    names = [*known, "list"]
+    add("what", nargs="+", metavar="NAME", choices=names, help=f"data sets: {', '.join(names)}")
     add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")
     add(
         "--variant",
@@ -43,21 +42,14 @@ def run(
     build: Callable[[Entry, Request, Path], Manifest],
 ) -> bool:
     """Prepare the sets that the options name, or list all; return whether all are ready."""
-    if threading.current_thread() is threading.main_thread():
-        # unwind, so that nothing is left half-ready
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     given = vars(options)
     root = data_root(given.pop("data_dir"))
     names = given.pop("what")
-    if names == ["list"]:
+    if "list" in names:
         for entry in known.values():
-            state = _state(read_manifest(root / entry.name))
-            print(f"{entry.name:15} {entry.description}\n{'':15} {state}")
+            print(f"{entry.name:15} {entry.description}")
+            print(f"{'':15} {_state(read_manifest(root / entry.name))}")
         return True
-    for name in names:
-        if name not in known:
-            listed = ", ".join(known)
-            raise UserError(f"no data set {name!r}; known are {listed}")
     request = Request(root, **given)
     done = [_prepare(program, known[name], request, build) for name in names]
     return all(done)
@@ -69,9 +61,7 @@ def _prepare(
     request: Request,
     build: Callable[[Entry, Request, Path], Manifest],
 ) -> bool:
-    from dystress_text.preparation.prepare import (
-        prepare,
-    )  # here, so that help and the list come at once
+    from dystress_text.preparation.prepare import prepare  # here: help and the list come at once
 
     try:
         manifest = prepare(entry.name, request, lambda staging: build(entry, request, staging))
@@ -84,11 +74,14 @@ def _prepare(
 
 
 def _state(manifest: Manifest | None) -> str:
+    """Return a description such as ``ready but for STS12 (no file)``."""
     if manifest is None:
         return "not prepared"
     counts = ", ".join(f"{split} {count:,}" for split, count in manifest.counts.items())
     state = f"ready ({counts})" if counts else "ready"
     if manifest.not_ready:
-        missing = (f"{part} ({reason})" for part, reason in manifest.not_ready.items())
+        missing = [f"{part} ({reason})" for part, reason in manifest.not_ready.items()]
         state += f" but for {'; '.join(missing)}"
-    return f"{state}; variant: {manifest.variant}" if manifest.variant else state
+    if manifest.variant:
+        state += f"; variant: {manifest.variant}"
+    return state

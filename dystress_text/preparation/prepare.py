@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import snapshot_download
 
 from dystress_text.errors import DataError, reason_of
-from dystress_text.io.atomic import atomic_folder, recover, sha256_of
+from dystress_text.io.atomic import atomic_folder, recover
 from dystress_text.io.hub import hub_reachable
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.prepared_data import Manifest, read_manifest, write_manifest
@@ -44,61 +43,45 @@ def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> M
                 return manifest
             with atomic_folder(final) as staging:
                 manifest = build(staging)
-                paths = sorted(path for path in staging.rglob("*") if path.is_file())
-                sums = {path.relative_to(staging).as_posix(): sha256_of(path) for path in paths}
-                manifest = replace(manifest, files=sums)
                 write_manifest(staging, manifest)
             return manifest
     except OSError as error:
-        raise DataError(
-            f"{name}: {error.strerror or error} ({error.filename or request.root})"
-        ) from error
+        reason = f"{error.strerror or error} ({error.filename or request.root})"
+        raise DataError(f"{name}: {reason}") from error
 
 
 def files_of(entry: DataSet, request: Request) -> list[Path]:
-    """Return the files of a set, local or from the hub."""
-    return _from_hub(entry) if request.source is None else _from_local(entry, request.source)
+    """Return the files of a set, local or from the hub.
+
+    Raises:
+        DataError: there are none.
+    """
+    source = request.source
+    if source is None:
+        source = _from_hub(entry)
+    elif source.is_file():
+        return [source]
+    below = [f"{entry.name}*/**/{Path(pattern).name}" for pattern in entry.files]
+    for patterns in (entry.files, below):
+        found = [sorted(source.glob(pattern)) for pattern in patterns]
+        if all(found):
+            return [path for paths in found for path in paths]
+    looked_for = f"{entry.files[0]}, {below[0]}"
+    raise DataError(f"{entry.name}: not in {str(source)!r}; looked for {looked_for}")
 
 
-def _from_hub(entry: DataSet) -> list[Path]:
-    """Return the files in huggingface_hub's cache; an interrupted download is continued."""
+def _from_hub(entry: DataSet) -> Path:
+    """Return the folder of the files in huggingface_hub's cache; continue a download."""
     assert entry.repository is not None
     if not hub_reachable():
         raise DataError(
             f"{entry.name}: the hub cannot be reached; --from FOLDER takes a copy on this machine"
         )
+    patterns = list(entry.files)
     try:
-        folder = Path(
-            snapshot_download(
-                entry.repository, repo_type="dataset", allow_patterns=list(entry.files)
-            )
+        return Path(
+            snapshot_download(entry.repository, repo_type="dataset", allow_patterns=patterns)
         )
     except Exception as error:  # of network, hub or file system
-        raise DataError(
-            f"{entry.name}: {entry.repository} cannot be fetched: {reason_of(error)}"
-        ) from error
-    paths = [path for pattern in entry.files for path in sorted(folder.glob(pattern))]
-    if not paths:
-        raise DataError(f"{entry.name}: the hub's {entry.repository} has no file {entry.files[0]}")
-    for path in paths:
-        stored = path.resolve()  # the cache names a large file by its SHA-256
-        if len(stored.name) == 64 and sha256_of(stored) != stored.name:
-            stored.unlink()  # or the next attempt would find it
-            raise DataError(
-                f"{entry.name}: {path.name} is not what the hub says (SHA-256); try again"
-            )
-    return paths
-
-
-def _from_local(entry: DataSet, source: Path) -> list[Path]:
-    """Return the files at a local path: one file, or a folder that has them by name."""
-    if source.is_file() or source.is_fifo():
-        return [source]
-    below = [f"{entry.name}*/**/{Path(pattern).name}" for pattern in entry.files]
-    for patterns in (entry.files, below, [f"{entry.name}*.t*"]):
-        found = [sorted(source.glob(pattern)) for pattern in patterns]
-        if all(found):
-            return [path for paths in found for path in paths]
-    raise DataError(
-        f"{entry.name}: not in {str(source)!r}; looked for {entry.files[0]}, {below[0]}"
-    )
+        reason = f"{entry.repository} cannot be fetched: {reason_of(error)}"
+        raise DataError(f"{entry.name}: {reason}") from error

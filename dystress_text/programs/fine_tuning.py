@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -21,10 +21,11 @@ from dystress_text.analysis.text_page import leave_text_report
 from dystress_text.cli.text_table import lay_out
 from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import TrainingText, training_text
-from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
+from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export, push
+from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.task import SimcseTask
@@ -115,15 +116,18 @@ def fine_tune(
         limit_kernel_caches()
         disable_tf32()
         accelerator = make_accelerator(settings.training)
+        upload = partial(_upload, settings.text.push_to_hub, output)
         with open_run(accelerator, settings.training, settings.asked()) as (folder, finished):
             if finished is not None:
-                _say_not_uploaded(settings, accelerator)
+                on_main_process(accelerator, upload)
                 return FinishedTraining(output, finished)
             with before_first_step(accelerator):
                 if settings.text.hybrid is not None:
                     check_dense(settings.text.hybrid)  # reading the text may take minutes
-                text = _read_text(settings, texts, accelerator)
-                loss = _loss_on_device(settings.loss, text, accelerator)
+                with accelerator.local_main_process_first():  # others find its downloads
+                    text = texts or training_text(settings.text)
+                loss = copy.deepcopy(settings.loss).to(accelerator.device)
+                loss.gather = make_gather(accelerator)
                 evaluation = build_evaluators(
                     settings.evaluation, settings.text.data_dir, evaluator
                 )
@@ -146,35 +150,14 @@ def fine_tune(
                 trainer = Trainer(run, training, accelerator, folder)
             measures = RunMeasures(initial, data, evaluation, record)
             try:
-                begin = partial(_begin, settings, training, trainer, measures, folder)
-                on_main_process(accelerator, begin)
+                on_main_process(accelerator, partial(_begin, settings, trainer, measures))
                 trainer.fit()
                 with StopSignals(accelerator):  # signals wait for card and page, which take seconds
-                    publish = partial(_publish, settings, training, trainer, measures, folder)
-                    on_main_process(accelerator, publish)
+                    on_main_process(accelerator, partial(_publish, settings, trainer, measures))
+                    on_main_process(accelerator, upload)
             finally:
                 trainer.close()
     return FinishedTraining(output, record)
-
-
-def _read_text(
-    settings: RunSettings, texts: TrainingText | None, accelerator: Accelerator
-) -> TrainingText:
-    with accelerator.local_main_process_first():  # other processes find its downloads
-        return texts or training_text(settings.text)
-
-
-def _loss_on_device(
-    loss: ContrastiveLoss, text: TrainingText, accelerator: Accelerator
-) -> ContrastiveLoss:
-    """Return a copy of the loss that gathers embeddings from all processes."""
-    if text.columns < 3 and loss.hard_negative_weight != 0:
-        raise ParameterError(
-            "loss", "hard_negative_weight: there are no hard negatives; --supervised reads them"
-        )
-    loss = copy.deepcopy(loss).to(accelerator.device)
-    loss.gather = make_gather(accelerator)
-    return loss
 
 
 def _choose_metric(
@@ -248,60 +231,49 @@ def _data_id(settings: RunSettings, data: TrainingData, evaluation: EvaluatorLis
     return identity
 
 
-def _begin(
-    settings: RunSettings,
-    training: TrainingSettings,
-    trainer: Trainer,
-    measures: RunMeasures,
-    folder: Path,
-) -> None:
+def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
     """Print the description, measure the untrained model, and write the record."""
-    devices = describe(trainer.accelerator)
-    steps = trainer.total_steps
-    lines = description(settings, training, measures.data, measures, steps, devices)
-    print(*lines, sep="\n", flush=True)
-    check_saving(measures.initial, Path(training.output_dir) / MODEL_STAGING)
+    lines = description(settings, trainer.settings, measures, trainer.total_steps)
+    print(*lines, f"on {describe(trainer.accelerator)}", sep="\n", flush=True)
+    check_saving(measures.initial, Path(trainer.settings.output_dir) / MODEL_STAGING)
     measures.before_training()
-    begin_record(trainer, training, folder, measures.record)
+    begin_record(trainer, trainer.settings, trainer.folder, measures.record)
 
 
-def _publish(
-    settings: RunSettings,
-    training: TrainingSettings,
-    trainer: Trainer,
-    measures: RunMeasures,
-    folder: Path,
-) -> None:
-    """Measure the trained model, write record, card and page, and upload it if requested."""
-    record, output = measures.record, Path(training.output_dir)
-    end_record(trainer, training, folder, record)
+def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
+    """Measure the trained model, and write record, card and page."""
+    record = measures.record
+    output = Path(trainer.settings.output_dir)
+    end_record(trainer, trainer.settings, trainer.folder, record)
     sentences = measures.data.text.columns * trainer.samples_per_second
     record["sentences_per_second"] = round(sentences, 1)
-    record["padding_share"] = round(cast(SimcseTask, trainer.task).padding_share, 4)
     model = load_sentence_transformer(str(output), str(trainer.accelerator.device))
     measures.after_training(model)
-    print(*measures.result_lines(), sep="\n", flush=True)
     record["base_model"] = describe_base(model_path(settings.text.model_name_or_path))
     trust = ""
     if settings.text.hybrid is not None:
         record["hybrid"] |= describe_base(settings.text.hybrid)
         trust = " with trust_remote_code"
-    write_card(output, RunRecord.from_json(record), model)
+    finished = RunRecord.from_json(record)
+    speed = (
+        f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of "
+        f"training, {measures.evaluation.seconds:,.0f} s of evaluation, peak memory "
+        f"{record['peak_memory_gb']:.2f} GB"
+    )
+    print(speed)
+    if finished.trained:
+        print(f"\n{lay_out(results(finished))}")
+    for line in [*holdout.outcome(finished), *not_beaten(finished)]:
+        print(line)
+    write_card(output, finished, model)
     write_record(output, record)  # first, as the page can be made again
     page = leave_text_report(output)
     print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
-    repository = settings.text.push_to_hub
+
+
+def _upload(repository: str | None, output: Path) -> None:
+    """Upload a finished run's model to the hub, if a repository is named."""
     if repository is not None:
-        with TemporaryDirectory() as folder_of_copy:
-            copied, _ = export(output, "native", Path(folder_of_copy) / "copy", repository)
+        with TemporaryDirectory() as folder:
+            copied, _ = export(output, "native", Path(folder) / "copy", repository)
             print(push(copied, repository, output), flush=True)
-
-
-def _say_not_uploaded(settings: RunSettings, accelerator: Accelerator) -> None:
-    repository = settings.text.push_to_hub
-    if repository is not None and accelerator.is_main_process:
-        output = settings.training.output_dir
-        print(
-            "The run had already finished and was not uploaded. To upload it, run dystress export "
-            f"{output} --to native --push_to_hub {repository}"
-        )

@@ -58,7 +58,6 @@ class HeldOut:
     texts: int  # or rows
     gain: float  # x 100
     error: float | None  # standard error of the gain; None for one text
-    neighbours: Sequence[Sequence[str]] = ()  # some texts, each with its nearest before and after
     metric: str = "half_document_recall@1"
 
 

@@ -53,7 +53,7 @@ def measure(
             mixed_precision=precision, max_steps=10**6, num_train_epochs=10**6,
         )  # fmt: skip
         initial = load_initial_model(TextSettings(model, pooler_type="cls"))
-        trainer, task = engine(initial, corpus, settings)
+        trainer, _ = engine(initial, corpus, settings)
         trainer.model.train()
         batches: Any = trainer._batches(0)  # a generator
 
@@ -80,7 +80,6 @@ def measure(
             "ms": ms,
             "ms_of_turns": turns,
             "sentences_per_second": 1000 * batch / ms,
-            "padding_share": task.padding_share,
         }
         if CUDA:
             row["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9

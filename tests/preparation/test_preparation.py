@@ -1,11 +1,7 @@
-"""Preparing data sets from a hub on loopback and from local copies: first time, again, broken in
-every way.
-"""
+"""Preparing data sets from a hub on loopback and from local copies."""
 
 import gzip
-import hashlib
 import tarfile
-from pathlib import Path
 
 import pytest
 from fuzz_cases import accepted, inputs, spoiled
@@ -19,21 +15,19 @@ from dystress_text.io.prepared_data import MANIFEST, read_manifest, variant_of
 from dystress_text.preparation.texts import unpack
 from dystress_text.programs.prepare import main
 
-ROOT = Path(__file__).resolve().parents[2]
 INSIDE = "SentEval/data/downstream/"
 TEXT = b"YMCA in South Australia\none line\nanother line\n"
 
 
 def stsb_files(prefix=""):
     """STS-B's three files at their real sizes."""
-    sizes = {"train": 20, "dev": 1500, "test": 1379}
-    return {
-        f"{prefix}STS/STSBenchmark/sts-{split}.csv": "".join(
-            f"m\tf\t1\t{i}\t{i % 6}\tsentence {i} of {split}\tother {i * 7 % 11}\n"
-            for i in range(size)
-        ).encode()
-        for split, size in sizes.items()
-    }
+    files = {}
+    for split, size in {"train": 20, "dev": 1500, "test": 1379}.items():
+        lines = []
+        for i in range(size):
+            lines.append(f"m\tf\t1\t{i}\t{i % 6}\tsentence {i} of {split}\tother {i * 7 % 11}\n")
+        files[f"{prefix}STS/STSBenchmark/sts-{split}.csv"] = "".join(lines).encode()
+    return files
 
 
 def write_files(folder, files):
@@ -43,9 +37,7 @@ def write_files(folder, files):
 
 
 def state_of(folder):
-    return {
-        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -54,29 +46,23 @@ def root(tmp_path):
 
 
 def left_behind(root):
-    """What lies in the root besides sets and locks."""
-    return [
-        path.name
-        for path in root.iterdir()
-        if path.name.startswith(".") and not path.name.endswith(".lock")
-    ]
+    """What lies in the root other than sets and locks."""
+    hidden = [path.name for path in root.glob(".*")]
+    return [name for name in hidden if not name.endswith(".lock")]
 
 
 def test_a_variant_must_be_named_and_is_recorded(tmp_path, root, capsys):
-    (tmp_path / "wiki1m_mine.txt").write_bytes(b"my line\n" * 5)
-    arguments = ["wiki1m", f"--from={tmp_path}", f"--data_dir={root}"]
+    file = tmp_path / "mine.txt"
+    file.write_bytes(b"my line\n" * 5)
+    arguments = ["wiki1m", f"--from={file}", f"--data_dir={root}"]
     assert main(arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "5 lines, the first b'my line'" in line
     assert "--variant" in line
     assert not (root / "wiki1m").exists()
     assert main([*arguments, "--variant=my own sample"]) == 0
     assert wiki1m(root).read_bytes() == b"my line\n" * 5
     assert variant_of(wiki1m(root)) == "my own sample"
-    assert "variant: my own sample" in capsys.readouterr().out
     assert left_behind(root) == []
-    sums = {"wiki1m_for_simcse.txt": hashlib.sha256(b"my line\n" * 5).hexdigest()}
-    assert read_manifest(root / "wiki1m").files == sums
     (root / "wiki1m" / MANIFEST).write_text("{")
     assert main(["list", f"--data_dir={root}"]) == 2
     assert "is damaged" in capsys.readouterr().err
@@ -86,31 +72,34 @@ def test_incomplete_tasks(tmp_path, root, capsys):
     write_files(tmp_path / "one", stsb_files())
     for argv in (["senteval", f"--from={tmp_path / 'one'}"], ["list"]):
         assert main([*argv, f"--data_dir={root}"]) == 0
-        said = capsys.readouterr().out
-        assert "ready but for STS12 (" in said
-        assert said.count("STS13 (") == 1
+        assert "ready but for STS12 (" in capsys.readouterr().out
     manifest = read_manifest(root / "senteval")
     assert "STS-B" not in manifest.not_ready
     assert "STS13-en-test" in manifest.not_ready["STS13"]
     assert len(eval_pairs("stsb_dev", root)) == 1500
 
 
-@pytest.mark.parametrize(
-    "content",
-    [tar_of(stsb_files(INSIDE))[:30_000], b"no archive at all", tar_of({"../../x": b"y"}), tar_of({"/tmp/a": b""}),
-     tar_of({"STS": b""}, kind=tarfile.SYMTYPE), tar_of({"STS": b""}, kind=tarfile.CHRTYPE), tar_of({"other": b""}),
-     gzip.compress(tar_of({"zeros": bytes(30 << 20)})), gzip.compress(tar_of(stsb_files(INSIDE)))[:-9]],
-    ids=["truncated", "no archive", "dots", "absolute", "link", "device", "no STS", "bomb", "compressed, truncated"],
-)  # fmt: skip
+UNSAFE = {
+    "truncated": tar_of(stsb_files(INSIDE))[:30_000],
+    "no archive": b"no archive at all",
+    "dots": tar_of({"../../x": b"y"}),
+    "absolute": tar_of({"/tmp/a": b""}),
+    "link": tar_of({"STS": b""}, kind=tarfile.SYMTYPE),
+    "device": tar_of({"STS": b""}, kind=tarfile.CHRTYPE),
+    "no STS": tar_of({"other": b""}),
+    "bomb": gzip.compress(tar_of({"zeros": bytes(30 << 20)})),
+    "many": gzip.compress(tar_of({f"{i:05}": b"" for i in range(3000)})),
+}
+
+
+@pytest.mark.parametrize("content", UNSAFE.values(), ids=UNSAFE)
 def test_unsafe_archives_change_nothing(tmp_path, root, content, capsys):
-    write_files(tmp_path / "good", stsb_files())
-    assert main(["senteval", f"--from={tmp_path / 'good'}", f"--data_dir={root}"]) == 0
-    capsys.readouterr()
+    write_files(root / "senteval", {"old": b"old"})
+    archive = tmp_path / "senteval.tar"
+    archive.write_bytes(content)
     before = state_of(tmp_path)
-    (tmp_path / "senteval.tar").write_bytes(content)
-    assert main(["senteval", f"--from={tmp_path / 'senteval.tar'}", f"--data_dir={root}"]) == 1
+    assert main(["senteval", f"--from={archive}", f"--data_dir={root}"]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
-    (tmp_path / "senteval.tar").unlink()
     assert state_of(tmp_path) == before
 
 
@@ -118,15 +107,15 @@ def test_unsafe_archives_change_nothing(tmp_path, root, content, capsys):
 @given(spoiled(gzip.compress(tar_of({"set/a": b"a" * 700, "set/b": b"b"}), mtime=0)))
 def test_mutated_archives(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("archive")
-    (folder / "a.tar").write_bytes(content)
-    accepted(unpack, folder / "a.tar", folder / "out")
+    archive = folder / "a.tar"
+    archive.write_bytes(content)
+    accepted(unpack, archive, folder / "out")
     inside = (folder / "out").resolve()
-    assert all(
-        path.resolve().is_relative_to(inside) for path in folder.rglob("*") if path.name != "a.tar"
-    )
+    written = [path for path in folder.rglob("*") if path != archive]
+    assert all(path.resolve().is_relative_to(inside) for path in written)
 
 
-def test_interruption(tmp_path, root, monkeypatch, capsys):
+def test_interruption(tmp_path, root, monkeypatch):
     (tmp_path / "wiki1m.txt").write_bytes(TEXT)
     arguments = ["wiki1m", f"--from={tmp_path / 'wiki1m.txt'}", "--variant=x", f"--data_dir={root}"]
 
@@ -139,13 +128,9 @@ def test_interruption(tmp_path, root, monkeypatch, capsys):
     assert left_behind(root) == []
     assert not (root / "wiki1m").exists()
     (root / ".wiki1m.1.writing").mkdir()  # what a SIGKILL leaves
-    (root / ".wiki1m.replaced").mkdir()
-    (root / ".wiki1m.replaced" / "old").write_text("old")
+    write_files(root / ".wiki1m.replaced", {"old": b"old"})
     assert main(arguments) == 0
-    assert sorted(path.name for path in (root / "wiki1m").iterdir()) == [
-        MANIFEST,
-        "wiki1m_for_simcse.txt",
-    ]
+    assert {path.name for path in (root / "wiki1m").iterdir()} == {MANIFEST, wiki1m(root).name}
     assert left_behind(root) == []
 
 
@@ -156,10 +141,8 @@ def hub(tmp_path):
 
 
 def test_download_once(hub, root, capsys):
-    hub[1][HUB_REPOSITORY] = {
-        "senteval.tar": tar_of(stsb_files("./")),
-        "wiki1m_for_simcse.txt": TEXT,
-    }
+    files = {"senteval.tar": tar_of(stsb_files("./")), "wiki1m_for_simcse.txt": TEXT}
+    hub[1][HUB_REPOSITORY] = files
     arguments = ["senteval", "wiki1m", "--variant=short", f"--data_dir={root}"]
     assert main(arguments) == 0
     assert "terms: " in capsys.readouterr().out
@@ -170,23 +153,10 @@ def test_download_once(hub, root, capsys):
 
 
 def test_a_broken_download_continues(hub, root):
-    hub[1][HUB_REPOSITORY] = {"wiki1m_for_simcse.txt": TEXT * 600_000}
+    hub[1][HUB_REPOSITORY] = {"wiki1m_for_simcse.txt": TEXT * 500_000}
     hub[2]["cut"] = True
     arguments = ["wiki1m", "--variant=long", f"--data_dir={root}"]
     if main(arguments):  # where the library does not try again itself
         assert main(arguments) == 0
-    assert wiki1m(root).read_bytes() == TEXT * 600_000
-    assert len(hub[2]["starts"]) > 1
+    assert wiki1m(root).read_bytes() == TEXT * 500_000
     assert hub[2]["starts"][-1] > 0
-
-
-def test_wrong_checksum_of_the_hub(hub, root, capsys):
-    hub[1][HUB_REPOSITORY] = {"wiki1m_for_simcse.txt": TEXT}
-    hub[2]["swap"] = True
-    arguments = ["wiki1m", "--variant=x", f"--data_dir={root}"]
-    assert main(arguments) == 1
-    line = capsys.readouterr().err.splitlines()[-1]  # behind a progress bar
-    assert "not what the hub says" in line
-    hub[2].pop("swap")
-    assert main(arguments) == 0
-    assert wiki1m(root).read_bytes() == TEXT

@@ -131,8 +131,6 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         faults.setdefault("starts", []).append(start)
-        if faults.get("swap"):
-            content = content.replace(b"one", b"two")
         if faults.pop("cut", False):
             self.wfile.write(content[start : len(content) // 2])
             self.wfile.flush()
@@ -169,7 +167,7 @@ def hub_server():
     Files are those of data sets, ``files["OWNER/NAME"]``, and of models,
     ``files["models/OWNER/NAME"]``. An upload becomes a model of the files; ``faults`` then has the
     token and the settings of the repository. ``faults["create"]`` and ``["commit"]`` are status
-    codes, ``["cut"]`` ends a download in the middle, ``["swap"]`` changes its content;
+    codes, ``["cut"]`` ends a download in the middle;
     ``["starts"]`` are the first bytes of the downloads. The library reads ten megabytes at a time
     and continues a download after the last complete part.
     """
