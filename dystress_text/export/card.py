@@ -192,4 +192,4 @@ def _results(record: RunRecord) -> str | None:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+    return "-" if value is None else f"{value:#.4g}"

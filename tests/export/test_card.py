@@ -99,7 +99,7 @@ def test_card_states_model_recipe_and_results(card):
         f"| loss | {LOSS} |",
         "| learning rate | 3e-05 |",
         "| dense model | dense, not trained |",
-        "| dev_spearman | 40 | 39 | 71.23 |",
+        "| dev_spearman | 40.00 | 39.00 | 71.23 |",
     ):
         assert row in text
     assert "someone" not in text  # no path of the machine
