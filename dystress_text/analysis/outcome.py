@@ -24,7 +24,7 @@ MEASURES = {  # by the end of a metric's name
     "recall@100": "recall@100 x 100, higher is better",
     "ndcg@10_graded": "nDCG@10 of graded judgements x 100, higher is better",
 }
-_TITLES = {
+_TITLES = {  # the set of a metric, and its measure
     "loss": ("training loss", "lower is better"),
     holdout.METRIC: ("half-document retrieval", "recall@1 x 100, higher is better"),
     holdout.OF_PAIRS: ("held-out pairs", "recall@1 x 100, higher is better"),
@@ -76,10 +76,11 @@ def outcome(record: RunRecord) -> list[str]:
 
 def _figures(record: RunRecord) -> list[str]:
     """Return a line on the metric that selected the checkpoint, or on the first one."""
-    wanted = (record.settings.get("metric_for_best_model"), *record.trained)
-    metric = next((metric for metric in wanted if metric in record.trained), None)
-    if metric is None:
+    if not record.trained:
         return ["No metric was measured"]
+    metric = str(record.settings.get("metric_for_best_model"))
+    if metric not in record.trained:
+        metric = next(iter(record.trained))
     if record.held_out is not None and metric == record.held_out.metric:
         return holdout.outcome(record)
     figures = {}

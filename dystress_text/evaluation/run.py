@@ -40,7 +40,6 @@ from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
 
-Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
 Encoder = TextEncoder | LexicalBaseline
 Entry = dict[str, Any]  # figures and details of one measurement
 
@@ -113,7 +112,6 @@ class ModelEvaluation:
 
 def run(
     settings: SentEvalSettings,
-    published: Published | None = None,
     model: SentenceTransformer | None = None,
     own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:
@@ -121,7 +119,6 @@ def run(
 
     Args:
         settings: names of models to load, and what they are measured on.
-        published: the rows for ``compare``.
         model: a model in memory, called ``model``.
         own_data: data in memory.
 
@@ -159,7 +156,7 @@ def run(
         evaluations[-1].measure(measures, encoder, {**metadata, **common}, baseline())
     baseline()
     evaluations.append(lexical)
-    _print_tables(evaluations, measures, published if settings.compare else None)
+    _print_tables(evaluations, measures)
     for each in evaluations:
         if each is not lexical or is_asked:
             print(each.ending(), flush=True)
@@ -260,12 +257,8 @@ def _checksums(task: Task, folder: Path) -> dict[str, str]:
 # ---- what is printed
 
 
-def _print_tables(
-    evaluations: Sequence[ModelEvaluation],
-    measures: Sequence[Measure],
-    published: Published | None,
-) -> None:
-    """Print a table for each group: models, the lexical baseline, published rows."""
+def _print_tables(evaluations: Sequence[ModelEvaluation], measures: Sequence[Measure]) -> None:
+    """Print a table for each group: models and the lexical baseline."""
     columns: dict[str, list[str]] = {}
     for measure in measures:
         columns.setdefault(measure.group, []).extend(measure.columns)
@@ -274,8 +267,6 @@ def _print_tables(
         rows = [(each.model, each.figures) for each in evaluations]
         if not set(names) & set(evaluations[-1].figures):  # not measured on the lexical baseline
             rows.pop()
-        if suite == "senteval" and published:
-            rows += published.get(kind, {}).items()
         mean = None
         if kind in SUITES.get(suite, {}):
             mean = "avg" if len(names) == len(SUITES[suite][kind]) else f"avg of {len(names)}"

@@ -108,7 +108,6 @@ class SentEvalSettings:
         None, "folder of prepared data; default: that of dystress prepare"
     )
     dtype: str = option("fp32", "precision of the encoder's forward pass", choices=("fp32", "bf16"))
-    compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option(
         "dev", "alignment and uniformity on STS-B's dev split", choices=("dev", "none")
     )

@@ -2,7 +2,7 @@
 
     dystress senteval --model out/
     dystress senteval --model out/ --suite mini                 # small sets of the package
-    dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
+    dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC
     dystress senteval --model bert-base-uncased out/ --pooler_type cls     # one row each
     dystress senteval --model out/ --retrieval COLLECTION       # search, in BEIR's layout
     dystress senteval --model out/ --pairs FILE                 # your own scored pairs
@@ -124,14 +124,13 @@ def _evaluate(
     """Evaluate models, and update their pages and cards."""
     # imported here, so that the command line's help and errors are fast
     from dystress_text.analysis.text_page import leave_text_report
-    from dystress_text.config.paper import PUBLISHED
     from dystress_text.evaluation.run import run
     from dystress_text.export.results import renew_results
     from dystress_text.models.loading import quiet
     from dystress_text.training.run_folder import REPORT
 
     with quiet():
-        evaluations = run(settings, PUBLISHED, model, own_data)
+        evaluations = run(settings, model, own_data)
     if settings.output is not None:
         return evaluations
     for folder in [each.file.parent for each in evaluations if each.file is not None]:

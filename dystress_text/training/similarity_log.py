@@ -6,8 +6,8 @@ negatives' gradient, by similarity in equal bins over [-1, 1]. And it holds ``co
 over the ``batches`` of these steps (:mod:`dystress_text.losses.diagnosis`):
 
 - ``tau``: constant temperatures to compare with;
-- ``moved``: the total variation between the negatives' gradient and that of each constant;
-- ``pull``: the ratio of the positives' gradient to the negatives';
+- ``total_variation``: between the negatives' gradient and that of each constant;
+- ``gradient_ratio``: the ratio of the positives' gradient to the negatives';
 - ``rule``, ``constants``: the distributions of the negatives' gradient over the bins from
   ``first_bin`` on.
 """
@@ -101,8 +101,8 @@ def _comparison(mean: ConstantComparison) -> dict[str, Any]:
     return {
         "batches": int(mean.batches),
         "tau": [float(f"{tau:.5g}") for tau in constants().tolist()],
-        "moved": _rounded(mean.total_variation),
-        "pull": float(f"{float(mean.gradient_ratio):.5g}"),
+        "total_variation": _rounded(mean.total_variation),
+        "gradient_ratio": float(f"{float(mean.gradient_ratio):.5g}"),
         "first_bin": bins.start,
         "rule": _rounded(mean.shares[bins]),
         "constants": [_rounded(row[bins]) for row in mean.constants],

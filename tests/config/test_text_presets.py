@@ -1,6 +1,4 @@
-"""Presets have options that fit, what their scripts and papers say, and a line each; the paper's
-misprints are said.
-"""
+"""Presets have options that fit, and say which row of the paper they repeat."""
 
 import warnings
 from dataclasses import fields
@@ -8,16 +6,12 @@ from dataclasses import fields
 import pytest
 
 from dystress_text.config.arguments import parse
-from dystress_text.config.paper import ROWS
 from dystress_text.config.presets import PRESETS
 from dystress_text.config.settings import PROGRAM
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import average
-from dystress_text.training.presets import describe_row, paper_row
-from dystress_text.training.run_record import PaperRow
+from dystress_text.training.presets import paper_row
 
 DEFAULT = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
-MISPRINTED = {"MACL (repro.)": 75.45, "DySTreSS 0.03/0.05": 75.46, "DySTreSS* 0.03/0.05": 75.97}
 
 
 def test_every_preset_has_known_options_that_fit_and_flags_override_it():
@@ -56,15 +50,6 @@ def test_steps_or_epochs_that_are_named_replace_the_length_of_a_preset():
         assert (training.max_steps, training.num_train_epochs) == length
 
 
-def test_misprinted_averages_are_computed_and_said():
-    for row in ROWS:
-        wrong = row.name in MISPRINTED
-        assert average(row.figures("sts")) == (MISPRINTED[row.name] if wrong else row.printed[0])
-        assert average(row.figures("transfer")) == row.printed[1]
-        assert ("printed" in row.summary()) == wrong
-    assert "75.45 (printed 74.84), transfer average 85.77" in ROWS[1].summary()
-
-
 BEST = "Table stsresall, row DySTreSS* 0.05/0.07"
 
 
@@ -89,6 +74,3 @@ def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
     settings = parse(flags)
     entry = paper_row(PROGRAM, settings.options())
     assert entry["paper"] == {"rows": [row], "differs": differs}
-    assert describe_row(PaperRow(**entry["paper"])) == (
-        f"{row}; differs from the row in {differs}" if differs else row
-    )

@@ -228,7 +228,7 @@ def test_program_measures_splits(tmp_path):
     metadata = read_collection(folder).metadata
     assert {**made.details, "sha256": made.data}.items() >= metadata.items()
     assert (dev.details["queries"], "nDCG@10 (graded)" in dev.figures) == (1, False)
-    (evaluated,) = read_text_runs([file])[2]
+    (evaluated,) = read_text_runs([file]).models
     expected = {
         f"{each.task} {metric}": figure
         for each in (made, dev)
