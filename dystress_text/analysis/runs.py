@@ -36,7 +36,8 @@ class FinishedRun:
     @property
     def settings(self) -> dict[str, Any]:
         """The options that define the configuration."""
-        return defining(self.record.settings)
+        free = {*CONFIGURATION_FREE, "seed"}
+        return {name: value for name, value in self.record.settings.items() if name not in free}
 
     def metrics(self) -> list[Line]:
         return list(run_folder.read_steps(self.folder / run_folder.LOG))
@@ -53,12 +54,6 @@ R = TypeVar("R", bound=FinishedRun)
 def as_folder(loss: str) -> str:
     """Return a loss without brackets and blanks, as the name of a folder."""
     return re.sub(r"[^\w.=+]+", "-", loss).strip("-")
-
-
-def defining(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that define a configuration: without seed and folders."""
-    free = {*CONFIGURATION_FREE, "seed"}
-    return {name: value for name, value in settings.items() if name not in free}
 
 
 def read_finished(

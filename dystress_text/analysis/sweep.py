@@ -22,10 +22,10 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from dystress_text.analysis.page import leave_report
-from dystress_text.analysis.runs import as_folder, defining, differing
+from dystress_text.analysis.runs import as_folder
 from dystress_text.analysis.tables import render
 from dystress_text.analysis.text_page import text_page
-from dystress_text.analysis.text_runs import baselines_named, read_text_runs
+from dystress_text.analysis.text_runs import baseline_named, read_text_runs
 from dystress_text.cli.command_line import one_line
 from dystress_text.config.arguments import parse
 from dystress_text.config.presets import TABLES
@@ -34,12 +34,11 @@ from dystress_text.data.texts import training_text
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, suite_folder
 from dystress_text.evaluation.embedder import load_model
-from dystress_text.evaluation.evaluators import build_evaluators
 from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
 from dystress_text.evaluation.results import OWN_SETTINGS, RESULTS, Result, results_in
 from dystress_text.evaluation.retrieval import read_collections
 from dystress_text.finetuning.initial_model import load_initial_model
-from dystress_text.finetuning.training_data import fit_settings, prepare_data
+from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.models.loading import quiet
 from dystress_text.training.global_state import restored_global_state
@@ -191,7 +190,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         extra: options of the training program.
 
     Raises:
-        UserError: a command line is wrong, or configurations differ in more than the loss.
+        UserError: a command line is wrong.
     """
     for argument in extra:
         if argument.split("=")[0] in SET_HERE:
@@ -203,15 +202,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         warnings.simplefilter("ignore")  # each run gives its own warnings
         named = configurations(options)
         train = {name: (*extra, *own, *data) for name, own in named.items()}
-        settings = [parse(each).options() for each in train.values()]
-    losses = dict(zip(named, (str(each["loss"]) for each in settings), strict=True))
-    baselines_named(options.baseline, losses)
-    away = [name for name in differing([defining(each) for each in settings]) if name != "loss"]
-    if away and not options.different_settings:
-        raise UserError(
-            f"{', '.join(named)} differ in more than the loss ({', '.join(away)}); "
-            "--different_settings allows it"
-        )
+        losses = {name: parse(each).text.loss for name, each in train.items()}
+    baseline_named(options.baseline, losses)
     sets = sets_of(options)
     suite: tuple[str, ...] = ("--suite", options.suite)
     if options.data_dir is not None:
@@ -224,11 +216,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
 
 
 def initial_model(run: PlannedRun) -> PlannedRun:
-    """Save the untrained model that a run starts from, and plan its evaluation.
-
-    Raises:
-        UserError: the run would be rejected before its first step.
-    """
+    """Save the untrained model that a run starts from, and plan its evaluation."""
     folder = run.folder.with_name(UNTRAINED)
     save_untrained(parse(run.options or ()), folder)
     weights = load_model(str(folder), None)[1]["weights"]
@@ -236,14 +224,12 @@ def initial_model(run: PlannedRun) -> PlannedRun:
 
 
 def save_untrained(settings: RunSettings, folder: Path) -> None:
-    """Save the model that a run starts from, and check all that the run would check."""
+    """Save the model that a run starts from."""
     with restored_global_state(), quiet():
         text = training_text(settings.text)
-        build_evaluators(settings.evaluation, settings.text.data_dir)
         set_seed(settings.training.seed)
         initial = load_initial_model(settings.text, settings.given, text)
-        data = prepare_data(text, initial, settings, Accelerator(cpu=True))
-        fit_settings(settings, data, initial, processes=1)
+        prepare_data(text, initial, settings, Accelerator(cpu=True))  # scales a new static table
         if initial.untrained is initial.model:
             initial.save(folder)
         else:
@@ -264,7 +250,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         print(f"{count}, {options.jobs} at once, in {output}", flush=True)
         planned = list(runs)
-        if not options.different_settings and any(list(run.commands()) for run in runs):
+        if any(list(run.commands()) for run in runs):
             planned.insert(0, initial_model(runs[0]))
         failures = run_all(planned, logs, options.jobs)
         done = [run.folder for run in runs if run.folder.name not in failures]

@@ -128,32 +128,23 @@ def _group(key: str, tasks: list[str]) -> Group:
 
 
 def compare(compared: TextRuns) -> list[Comparison]:
-    """Compare each configuration with the baselines; p is corrected for all comparisons.
+    """Compare each configuration with the baseline; p is corrected for all comparisons.
 
     Development sets of training are excluded because they chose the checkpoint.
     """
-    pairs: list[tuple[str, str]] = []
-    for name, baseline in product(compared.configurations, compared.baselines):
-        if name != baseline and (baseline, name) not in pairs:
-            pairs.append((name, baseline))
+    baseline = compared.baseline
     groups = groups_of([run.evaluated for run in compared.runs])
-    columns = [(group, column) for group in groups for column in group.headlines]
-    tested = []
-    refused = []
-    for (group, column), (name, baseline) in product(columns, pairs):
+    columns = [(each, column) for each in groups for column in each.headlines]
+    found = []
+    for (group, column), name in product(columns, compared.configurations):
         ours, theirs = compared.configurations[name], compared.configurations[baseline]
         difference = paired(group.by_seed(ours, column), group.by_seed(theirs, column))
-        if difference is None or group.key == TRAINING:
+        if difference is None or name == baseline or group.key == TRAINING:
             continue
-        found = Comparison(group, column, name, baseline, difference)
         obstacle = _obstacle(group, column, [*ours, *theirs])
-        if obstacle:
-            refused.append(replace(found, obstacle=obstacle))
-        else:
-            tested.append(found)
-    corrected = holm([each.difference for each in tested])
-    tested = [replace(each, difference=p) for each, p in zip(tested, corrected, strict=True)]
-    return tested + refused
+        found.append(Comparison(group, column, name, baseline, difference, obstacle))
+    corrected = iter(holm([each.difference for each in found if not each.obstacle]))
+    return [each if each.obstacle else replace(each, difference=next(corrected)) for each in found]
 
 
 def _obstacle(group: Group, column: str, runs: Sequence[TextRun]) -> str:
@@ -162,14 +153,14 @@ def _obstacle(group: Group, column: str, runs: Sequence[TextRun]) -> str:
     selected = [task for task in tasks if any(run.selected_on(task) for run in runs)]
     if selected:
         return f"{', '.join(selected)} selected the checkpoint"
-    return unlike(group.key, tasks, [run.evaluated for run in runs])
+    return _unlike(group, tasks, [run.evaluated for run in runs])
 
 
-def unlike(key: str, tasks: Sequence[str], models: Sequence[Evaluated]) -> str:
-    """Return which tasks of a group were measured in different ways; "" without any."""
+def _unlike(group: Group, tasks: Sequence[str], models: Sequence[Evaluated]) -> str:
+    """Return which tasks were measured in different ways; "" without any."""
     parts = []
     for task in tasks:
-        ways = {model.ways.get(key, {}).get(task, "") for model in models} - {""}
+        ways = {model.ways.get(group.key, {}).get(task, "") for model in models} - {""}
         if len(ways) > 1:
             parts.append(f"{task} ({' or '.join(sorted(ways))})")
     return f"measured differently: {'; '.join(parts)}" if parts else ""
@@ -281,16 +272,14 @@ def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]
     variants = {variant for each in compared.evaluated for variant in each.variants}
     notes += [f"Variant of the published data: {variant}" for variant in sorted(variants)]
     for group in groups_of(compared.evaluated):
-        different = unlike(group.key, group.tasks, compared.evaluated)
-        if different:
-            notes.append(f"{group.title}: not comparable, {different}")
+        notes.append(_unlike(group, group.tasks, compared.evaluated))
     if comparisons:
-        notes.append(f"Compared with {', '.join(compared.baselines)}; --baseline names others")
+        notes.append(f"Compared with {compared.baseline}; --baseline names another")
     if any(each.difference.n > 1 for each in comparisons):
         notes.append(_STATISTICS)
     if compared.unfinished:
         notes.append(f"Excluded, not finished: {', '.join(compared.unfinished)}")
-    return notes
+    return list(filter(None, notes))
 
 
 def _setup(run: TextRun) -> str:

@@ -38,7 +38,7 @@ class Evaluated:
         name: of the model, with the pooler that the evaluation was given.
         figures: by group (``training``, ``retrieval``, or suite and kind, such as
             ``senteval/sts``), then by column.
-        ways: data, precision and mode of each figure, by group and column.
+        ways: data and mode of each figure, by group and column.
         sets: the name of each column's data in the metrics of training.
         variants: of the published data.
     """
@@ -72,13 +72,13 @@ class TextRuns:
         configurations: finished runs; the presets come first, in the paper's order.
         models: evaluated ones without a run.
         unfinished: names of runs.
-        baselines: the configurations that the others are compared with.
+        baseline: the configuration that the others are compared with.
     """
 
     configurations: Mapping[str, Sequence[TextRun]]
     models: Sequence[Evaluated]
     unfinished: Sequence[str]
-    baselines: Sequence[str]
+    baseline: str
 
     @property
     def runs(self) -> list[TextRun]:
@@ -90,7 +90,7 @@ class TextRuns:
         return [*(run.evaluated for run in self.runs), *self.models]
 
 
-def read_text_runs(places: Sequence[Path], baselines: Sequence[str] = ()) -> TextRuns:
+def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextRuns:
     """Read finished text runs, and models without a run.
 
     The lexical baseline is one of the models if the results of the runs have its figures.
@@ -98,12 +98,11 @@ def read_text_runs(places: Sequence[Path], baselines: Sequence[str] = ()) -> Tex
     Args:
         places: runs, evaluated models, folders of both, or result files (``.jsonl``). Models inside
             the folder of a run belong to it.
-        baselines: names of configurations as the tables show them, folders or losses; the default
-            is the first configuration.
+        baseline: a configuration by its name, folder or loss; None for the first one.
 
     Raises:
         UserError: a place holds no run and no model, a file is damaged, runs of one configuration
-            contradict each other, or a baseline has no run.
+            contradict each other, or the baseline has no run.
     """
     models: list[Evaluated] = []
     folders = []
@@ -124,27 +123,27 @@ def read_text_runs(places: Sequence[Path], baselines: Sequence[str] = ()) -> Tex
         {name: by_name[name] for name in names},
         models,
         unfinished,
-        baselines_named(baselines, losses) or names[:1],
+        baseline_named(baseline, losses),
     )
 
 
-def baselines_named(given: Sequence[str], losses: Mapping[str, str]) -> list[str]:
-    """Return the configurations that ``--baseline`` names.
+def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
+    """Return the configuration that ``--baseline`` names; by default the first one, "" for none.
 
     Args:
-        given: names as the tables show them, folders or losses.
+        wanted: a name as the tables show it, a folder or a loss.
         losses: the loss of each configuration.
 
     Raises:
         ParameterError: nothing has that name.
     """
-    names = []
-    for wanted in given:
-        folder = as_folder(wanted)
-        fitting = [name for name, loss in losses.items() if folder in map(as_folder, (name, loss))]
-        check_names("baseline", [] if fitting else [wanted], losses)
-        names += fitting
-    return names
+    if wanted is None:
+        return next(iter(losses), "")
+    for name, loss in losses.items():
+        if as_folder(wanted) in (as_folder(name), as_folder(loss)):
+            return name
+    check_names("baseline", [wanted], losses)
+    return wanted
 
 
 def _models_in(place: Path) -> list[Evaluated]:
@@ -187,7 +186,7 @@ def _evaluated(name: str, results: Sequence[Result]) -> Evaluated:
     for result in newest(current, lambda result: (result.group, result.task)):
         if result.kind == "geometry":
             continue
-        way = f"data {(result.data or 'unknown')[:12]}, {result.settings.get('dtype')}"
+        way = f"data {(result.data or 'unknown')[:12]}"
         if result.kind == "transfer":
             way += f", mode {result.settings.get('mode')}"
         model.figures.setdefault(result.group, {}).update(result.columns)

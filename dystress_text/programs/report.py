@@ -9,7 +9,7 @@
 
 The first lines are the differences with intervals, paired by seed and corrected for their number.
 Figures on different data are not compared. The baseline is the first configuration of the tables,
-or those that --baseline names: as the tables show them, or losses.
+or the one that --baseline names, or its loss.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ def make_parser() -> OneLineParser:
     )
     add(
         "--baseline",
-        nargs="+",
-        default=[],
         metavar="NAME",
-        help="configurations to compare the others with",
+        help="configuration to compare the others with; default the first in the tables",
     )
     return parser
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser, converted, default_of
 from dystress_text.errors import ParameterError, lies_in, meant
+from dystress_text.training.run_record import PaperRow
 from dystress_text.training.settings import FREE_OPTIONS
 
 if TYPE_CHECKING:
@@ -205,3 +206,12 @@ def paper_row(program: Program, run: Mapping[str, Any]) -> dict[str, Any]:
     changed = [name for name in row if name in compared and run[name] != row[name]]
     differs = ", ".join(f"--{name} {run[name]} (row: {row[name]})" for name in changed)
     return {PAPER: {"rows": list(preset.rows), "differs": differs}}
+
+
+def describe_row(paper: PaperRow) -> str:
+    """Return the first row and how a run differs from it; empty without a row."""
+    if not paper.rows:
+        return ""
+    if not paper.differs:
+        return paper.rows[0]
+    return f"{paper.rows[0]}; differs from the row in {paper.differs}"

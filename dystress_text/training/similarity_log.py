@@ -7,9 +7,7 @@ over the ``batches`` of these steps (:mod:`dystress_text.losses.diagnosis`):
 
 - ``tau``: constant temperatures to compare with;
 - ``total_variation``: between the negatives' gradient and that of each constant;
-- ``gradient_ratio``: the ratio of the positives' gradient to the negatives';
-- ``rule``, ``constants``: the distributions of the negatives' gradient over the bins from
-  ``first_bin`` on.
+- ``gradient_ratio``: of the positives to the negatives.
 """
 
 from __future__ import annotations
@@ -93,24 +91,12 @@ def lines_of(sums: PairSums, compared: ConstantComparison) -> list[dict[str, Any
 
 
 def _comparison(mean: ConstantComparison) -> dict[str, Any]:
-    """Return the line's comparison, limited to bins with negatives; shares to 1e-5."""
-    occupied = (
-        torch.cat([mean.shares[None], mean.constants]).nan_to_num().amax(0).nonzero().flatten()
-    )
-    bins = slice(int(occupied[0]), int(occupied[-1]) + 1) if len(occupied) else slice(0, 0)
     return {
         "batches": int(mean.batches),
         "tau": [float(f"{tau:.5g}") for tau in constants().tolist()],
-        "total_variation": _rounded(mean.total_variation),
+        "total_variation": [round(each, 5) for each in mean.total_variation.tolist()],
         "gradient_ratio": float(f"{float(mean.gradient_ratio):.5g}"),
-        "first_bin": bins.start,
-        "rule": _rounded(mean.shares[bins]),
-        "constants": [_rounded(row[bins]) for row in mean.constants],
     }
-
-
-def _rounded(shares: Tensor) -> list[float]:
-    return [round(share, 5) for share in shares.tolist()]
 
 
 def _figures(sums: PairSums) -> dict[str, float]:

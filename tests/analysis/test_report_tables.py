@@ -29,8 +29,8 @@ def sweep(tmp_path_factory):
     return folder
 
 
-def verdict(folder, *baselines):
-    runs = read_text_runs([folder], baselines)
+def verdict(folder, baseline=None):
+    runs = read_text_runs([folder], baseline)
     return tables.verdict(runs, tables.compare(runs))
 
 
@@ -92,7 +92,7 @@ def test_own_pairs_and_baselines(tmp_path, printed, baseline):
             options = ["--preset=own-text", f"--loss=dcl({tau})"]
             run = write_run(tmp_path, f"dcl-{tau}", seed, 0.0, options, tasks=())
             write_results(run, {"mine": {"spearman": figure, "sha256": "a"}}, "pairs")
-    lines = verdict(tmp_path, *[baseline] if baseline else [])
+    lines = verdict(tmp_path, baseline)
     differences = np.subtract(own["0.1"], own["0.05"])
     p = stats.ttest_1samp(differences, 0).pvalue
     expected = (
@@ -124,12 +124,12 @@ def sts(figure, data="a"):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "more", "is_compared"),
-    [(sts(60), {}, True), (sts(60, "b"), {}, False), (sts(60), {"dtype": "bf16"}, False)],
+    ("theirs", "is_compared"),
+    [(sts(60), True), (sts(60, "b"), False)],
 )
-def test_other_measurements_are_not_compared(tmp_path, theirs, more, is_compared):
+def test_other_measurements_are_not_compared(tmp_path, theirs, is_compared):
     write_results(write_run(tmp_path, SHIFTED, 0, 0.0, tasks=()), sts(70))
-    write_results(write_run(tmp_path, CONSTANT, 0, 0.0, tasks=()), theirs, **more)
+    write_results(write_run(tmp_path, CONSTANT, 0, 0.0, tasks=()), theirs)
     line = verdict(tmp_path)[-1]
     assert (f"{SHIFTED} - {CONSTANT} = +10.00 " in line) == is_compared
     assert ("not compared" in line) != is_compared

@@ -7,10 +7,8 @@ import re
 
 from dystress_text import __version__
 from dystress_text.config.arguments import parse
-from dystress_text.config.settings import PROGRAM
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
-from dystress_text.training.presets import paper_row
 
 PRESET = "sts-shifted-0.4-0.05-0.07"
 HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20
@@ -29,7 +27,6 @@ def record_of(settings):
     """Return the record of a run with these settings that has begun."""
     options = settings.options()
     return {
-        **paper_row(PROGRAM, options),
         "program": "dystress_text/train.py", "version": __version__, "settings": options,
         "loss": str(settings.loss), "steps": 20, "device": "1 x cpu", "data_variants": {},
         "corpus": {"sentences": 3000, "sha256": "0123456789abcdef"},
