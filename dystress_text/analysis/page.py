@@ -105,7 +105,7 @@ def results(record: RunRecord) -> Table:
     rows = [["", *figures]]
     for metric in record.trained:
         cells = [f"{each[metric]:.2f}" if metric in each else "-" for each in figures.values()]
-        rows.append([": ".join(filter(None, metric_title(metric))), *cells])
+        rows.append([metric_title(metric), *cells])
     return rows
 
 

@@ -79,8 +79,8 @@ def _draw_curves(
         axes.plot(list(curve), list(curve.values()), label=label, **looks[name])
     if len(runs) == 1:
         _mark(axes, runs[0].record, metric)
-    title = _LOGGED.get(metric) or "\n".join(filter(None, metric_title(metric)))
-    axes.set(title=title, xlabel="optimiser steps")
+    title = _LOGGED.get(metric) or metric_title(metric)
+    axes.set(title=title.replace(": ", "\n"), xlabel="optimiser steps")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if len(axes.lines) > 1:
         figure.legend(loc="outside lower center")

@@ -133,8 +133,7 @@ def test_image_run_without_temperature(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     page = render_page([FinishedRun(tmp_path, RunRecord.from_json(record))])
     assert "<h1>image encoder on shapes</h1>" in page
-    accuracy = "20 nearest neighbours: accuracy x 100, higher is better"
-    assert cells(page)[:6] == ["", "untrained", "trained", accuracy, "50.00", "60.00"]
+    assert cells(page)[:6] == ["", "untrained", "trained", "knn20", "50.00", "60.00"]
 
 
 def test_failed_page_is_one_line(tmp_path):
