@@ -82,6 +82,7 @@ def render_page(
         galleries=page_drawings.galleries(runs),
         notes=notes,
         verdict=verdict,
+        defining=[run.settings for run in runs],
         differing=differing([run.settings for run in runs]),
         settings=[run.record.settings for run in runs],
         environment=[_environment(run.record) for run in runs],

@@ -83,7 +83,7 @@ def _draw_curves(
     axes.set(title=title.replace(": ", "\n"), xlabel="optimiser steps")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if len(axes.lines) > 1:
-        figure.legend(loc="outside lower center")
+        figure.legend(loc="outside lower center", ncols=3 if len(runs) == 1 else 1)
     return _uri(figure)
 
 

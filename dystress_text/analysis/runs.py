@@ -35,9 +35,13 @@ class FinishedRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The options that define the configuration."""
-        free = {*CONFIGURATION_FREE, "seed"}
-        return {name: value for name, value in self.record.settings.items() if name not in free}
+        """The options and the training text, which define the configuration."""
+        options = {**self.record.settings, "training text": self.record.corpus.get("sha256")}
+        return {
+            name: value
+            for name, value in options.items()
+            if name not in CONFIGURATION_FREE and name != "seed"
+        }
 
     def metrics(self) -> list[Line]:
         return list(run_folder.read_steps(self.folder / run_folder.LOG))

@@ -227,9 +227,10 @@ def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
         lines.append(_NO_COMPARISON)
     for found in of_columns.values():
         lines += _answer(compared, found)
-    away = _other_differences(compared)
-    if away:
-        lines.append(f"Other settings that differ: {', '.join(away)}")
+    first = [runs[0].settings for runs in compared.configurations.values()]
+    others = [name for name in differing(first) if name != "loss"]
+    if others:
+        lines.append(f"Other settings that differ: {', '.join(others)}")
     return lines
 
 
@@ -252,15 +253,6 @@ def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
         if figure is not None:
             answer += f" {model.name} scores {figure:.2f}."
     return [answer, *(f"{where}: {each.summary()}" for each in found if each is not nearest)]
-
-
-def _other_differences(compared: TextRuns) -> list[str]:
-    """Return the settings, apart from the loss, in which configurations differ."""
-    first = [runs[0] for runs in compared.configurations.values()]
-    found = [name for name in differing([run.settings for run in first]) if name != "loss"]
-    if not found and len({run.record.corpus["sha256"] for run in first}) > 1:
-        return ["training text"]  # a file has changed its content
-    return found
 
 
 def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
