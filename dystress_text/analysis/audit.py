@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.paths import model_path
-from dystress_text.losses.diagnosis import compare, pair_sums
+from dystress_text.losses.diagnosis import ConstantComparison, PairSums, compare, pair_sums
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.objectives import loss as core_loss
 from dystress_text.training.global_state import restored_global_state
@@ -34,7 +33,6 @@ EQUIVALENT_DISTANCE = 0.10  # of the total variation distance
 EQUIVALENT_RATIO = 0.10  # of the gradient ratio from 1
 
 Floats = NDArray[np.float64]
-Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,8 @@ class Audit:
     total_variation: float
     gradient_ratio: float
     negative: float
-    taus: Floats
-    total_variations: Floats
+    taus: list[float]
+    total_variations: list[float]
 
     @property
     def equivalent(self) -> bool:
@@ -100,6 +98,7 @@ def audit(
         (0.05, True)
     """
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import batch_to_device
 
     objective = core_loss(loss) if isinstance(loss, str) else loss
     if not isinstance(objective, ContrastiveLoss):
@@ -109,34 +108,30 @@ def audit(
     if isinstance(model, str):
         model = SentenceTransformer(model_path(model))
     objective = copy.deepcopy(objective).to(model.device)  # the caller's keeps its device
+    was_training = model.training
     sums = []
     compared = []
-    with restored_global_state(), torch.no_grad(), ExitStack() as after:
+    with restored_global_state(), torch.no_grad():
         torch.manual_seed(seed)
-        after.callback(model.train, model.training)
         model.train()
         for start in range(0, len(sentences) - batch_size + 1, batch_size):
-            features = model.preprocess(list(sentences[start : start + batch_size]))
-            tensors = {
-                name: value.to(model.device)
-                for name, value in features.items()
-                if isinstance(value, Tensor)
-            }
+            batch = model.preprocess(list(sentences[start : start + batch_size]))
+            features = batch_to_device(batch, model.device)
             # (batch, dim) each
-            views = [model(dict(tensors))["sentence_embedding"].float() for _ in range(2)]
+            views = [model(dict(features))["sentence_embedding"].float() for _ in range(2)]
             sums.append(pair_sums(objective, views, HIGH_SIMILARITY))
             compared.append(compare(objective, views))
-    steps = type(sums[0])(*map(_stacked, zip(*sums, strict=True)))
-    total = type(compared[0])(*(_stacked(each).sum(0) for each in zip(*compared, strict=True)))
-    lines = [{"step": step, **line} for step, line in enumerate(lines_of(steps, total), 1)]
-    return audit_log(lines, "this audit", str(objective), "sentences")
+        model.train(was_training)
+    steps = PairSums(*map(_stacked, zip(*sums, strict=True)))
+    total = ConstantComparison(*(_stacked(each).sum(0) for each in zip(*compared, strict=True)))
+    return audit_log(lines_of(steps, total), "this audit", str(objective), "sentences")
 
 
 def _stacked(of_batches: tuple[Tensor, ...]) -> Tensor:
     return torch.stack(of_batches).double().cpu()
 
 
-def audit_log(lines: Sequence[Line], log: object, loss: str, data: str) -> Audit:
+def audit_log(lines: Sequence[Mapping[str, Any]], log: object, loss: str, data: str) -> Audit:
     """Compare a loss with constant temperatures by the similarity log of its training.
 
     Args:
@@ -146,43 +141,29 @@ def audit_log(lines: Sequence[Line], log: object, loss: str, data: str) -> Audit
         data: ``sentences`` or ``images``.
 
     Raises:
-        UserError: the log is damaged, or holds no comparison with constants.
+        UserError: the log holds no comparison with constants.
     """
-    try:
-        ends = [line for line in lines if "comparison" in line]
-        compared = [_renamed(line["comparison"]) for line in ends]
-        compared = [each for each in compared if each["batches"]]
-        if not compared:
-            raise UserError(f"{log} has no comparison with constants: train with --log_similarity")
-        weights = [each["batches"] for each in compared]
-
-        def mean(key: str) -> Floats:
-            values = np.array([each[key] for each in compared], dtype=float)
-            return np.asarray(np.average(values, axis=0, weights=weights))
-
-        similarities = [line["negative"] for line in lines if line["negative"] is not None]
-        taus = np.array(compared[0]["tau"], dtype=float)
-        total_variations = mean("total_variation")
-        tau, least = nearest_constant(taus, total_variations)
-        return Audit(
-            loss=loss,
-            data=data,
-            negatives=round(sum(sum(line["histograms"]["negatives"]) for line in ends)),
-            tau=tau,
-            total_variation=least,
-            gradient_ratio=float(mean("gradient_ratio")),
-            negative=float(np.mean(similarities)),
-            taus=taus,
-            total_variations=total_variations,
-        )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise UserError(f"{log} is damaged: {type(error).__name__} {error}") from error
-
-
-def _renamed(comparison: Line) -> Line:
-    """Return a comparison with the keys of this version in place of those of 0.2."""
-    names = {"moved": "total_variation", "pull": "gradient_ratio"}
-    return {names.get(key, key): value for key, value in comparison.items()}
+    ends = [line for line in lines if "total_variation" in line.get("comparison", {})]
+    compared = [line["comparison"] for line in ends if line["comparison"]["batches"]]
+    if not compared:
+        raise UserError(f"{log} has no comparison with constants: train with --log_similarity")
+    batches = [each["batches"] for each in compared]
+    distances = np.average([each["total_variation"] for each in compared], axis=0, weights=batches)
+    ratios = [each["gradient_ratio"] for each in compared]
+    taus = np.array(compared[0]["tau"])
+    tau, least = nearest_constant(taus, distances)
+    similarities = [line["negative"] for line in lines if line["negative"] is not None]
+    return Audit(
+        loss=loss,
+        data=data,
+        negatives=round(sum(sum(line["histograms"]["negatives"]) for line in ends)),
+        tau=tau,
+        total_variation=least,
+        gradient_ratio=float(np.average(ratios, weights=batches)),
+        negative=float(np.mean(similarities)),
+        taus=taus.tolist(),
+        total_variations=distances.tolist(),
+    )
 
 
 def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
@@ -206,14 +187,13 @@ def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
     offsets = np.linspace(-1, 1, 2001)
     squares = np.polyval(through, offsets)
     best = int(np.argmin(squares))
-    step = math.log(taus[1] / taus[0])
-    tau = float(taus[least] * math.exp(offsets[best] * step))
-    return tau, math.sqrt(max(0.0, float(squares[best])))
+    tau = taus[least] * (taus[1] / taus[0]) ** offsets[best]
+    return float(tau), math.sqrt(max(0.0, float(squares[best])))
 
 
 def summary(audit: Audit) -> str:
     """Return the audit in three lines; the first names the nearest constant."""
-    ends = {float(audit.taus[0]): " or less", float(audit.taus[-1]): " or more"}
+    ends = {audit.taus[0]: " or less", audit.taus[-1]: " or more"}
     tau = f"{audit.tau:.4f}{ends.get(audit.tau, '')}"
     expected = "expected" if audit.equivalent else "not expected"
     return (
@@ -227,9 +207,4 @@ def summary(audit: Audit) -> str:
 
 def to_json(audit: Audit) -> dict[str, Any]:
     """Return the content of ``audit.json``."""
-    return {
-        **vars(audit),
-        "equivalent": audit.equivalent,
-        "taus": audit.taus.tolist(),
-        "total_variations": audit.total_variations.tolist(),
-    }
+    return {**vars(audit), "equivalent": audit.equivalent}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,38 +13,27 @@ from dystress_text.finetuning import holdout
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.run_record import LEXICAL_LABEL, RunRecord
 
-MEASURES = {  # by the end of a metric's name
+_MEASURES = {  # by the end of a metric's name
     "spearman": "Spearman x 100, higher is better",
     "alignment": "alignment, lower is better",
     "uniformity": "uniformity, lower is better",
     "accuracy": "accuracy x 100, higher is better",
     "ndcg@10": "nDCG@10 x 100, higher is better",
-    "mrr@10": "MRR@10 x 100, higher is better",
-    "recall@100": "recall@100 x 100, higher is better",
     "ndcg@10_graded": "nDCG@10 of graded judgements x 100, higher is better",
-}
-_TITLES = {
-    "loss": ("training loss", "lower is better"),
-    holdout.METRIC: ("half-document retrieval", "recall@1 x 100, higher is better"),
-    holdout.OF_PAIRS: ("held-out pairs", "recall@1 x 100, higher is better"),
-    "avg_spearman": ("mean of the sets", MEASURES["spearman"]),
-    "avg_transfer_dev": ("mean of the transfer tasks", MEASURES["accuracy"]),
+    "mrr@10": "MRR@10 x 100, higher is better",
+    "recall@1": "recall@1 x 100, higher is better",
+    "recall@100": "recall@100 x 100, higher is better",
 }
 _SETS = {slug_of(task.title): task.title for task in STS_SETS.values()}
 
 
-def metric_title(metric: str) -> tuple[str, str]:
-    """Return the set of a metric and its measure; an unknown one has the name and ""."""
-    if metric in _TITLES:
-        return _TITLES[metric]
-    neighbours = re.fullmatch(r"knn(\d+)", metric)
-    if neighbours:
-        return f"{neighbours[1]} nearest neighbours", MEASURES["accuracy"]
-    for kind, measure in MEASURES.items():
+def metric_title(metric: str) -> str:
+    """Return set and measure of a metric, such as ``cisi: nDCG@10 x 100, higher is better``."""
+    for kind, measure in _MEASURES.items():
         name = metric.removesuffix(f"_{kind}")
         if name != metric:
-            return _SETS.get(name, name.replace("_", " ")), measure
-    return metric, ""
+            return f"{_SETS.get(name, name.replace('_', ' '))}: {measure}"
+    return metric
 
 
 def title(runs: Sequence[FinishedRun]) -> str:
@@ -76,10 +64,11 @@ def outcome(record: RunRecord) -> list[str]:
 
 def _figures(record: RunRecord) -> list[str]:
     """Return a line on the metric that selected the checkpoint, or on the first one."""
-    wanted = (record.settings.get("metric_for_best_model"), *record.trained)
-    metric = next((metric for metric in wanted if metric in record.trained), None)
-    if metric is None:
+    if not record.trained:
         return ["No metric was measured"]
+    metric = str(record.settings.get("metric_for_best_model"))
+    if metric not in record.trained:
+        metric = next(iter(record.trained))
     if record.held_out is not None and metric == record.held_out.metric:
         return holdout.outcome(record)
     figures = {}
@@ -89,8 +78,7 @@ def _figures(record: RunRecord) -> list[str]:
     figures["trained"] = record.trained[metric]
     figures[LEXICAL_LABEL] = record.lexical.get(metric)
     known = [f"{label} {figure:.2f}" for label, figure in figures.items() if figure is not None]
-    name, measure = metric_title(metric)
-    return [f"{name} ({measure or metric}): {', '.join(known)}; 1 seed"]
+    return [f"{metric_title(metric)}: {', '.join(known)}; 1 seed"]
 
 
 def _kept(record: RunRecord) -> str:

@@ -6,14 +6,9 @@ offline. A task adds what it measured as tables. Needs the ``plots`` extra.
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dystress_text.analysis.outcome import metric_title, outcome, title
 from dystress_text.analysis.runs import FinishedRun, differing, labels
@@ -24,7 +19,6 @@ from dystress_text.training.run_folder import REPORT
 from dystress_text.training.run_record import BASE, LEXICAL_LABEL, Figures, RunRecord
 
 Table = list[list[str]]  # cells as text, the header first
-Pictures = list[tuple[str, str, str]]  # description, caption or "", and the picture as a URI
 _ENVIRONMENT = (
     "program",
     "data",
@@ -58,7 +52,6 @@ def render_page(
     tables: Sequence[tuple[str, Table]] = (),
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
-    examples: Sequence[tuple[str, Pictures]] = (),
 ) -> str:
     """Return the page of one or several runs as HTML.
 
@@ -67,7 +60,6 @@ def render_page(
         tables: by title.
         notes: on the tables.
         verdict: on several runs, the first lines; a single run begins with its outcome.
-        examples: pictures by title.
 
     Raises:
         UserError: the extra ``plots`` is not installed, or a log is damaged.
@@ -87,36 +79,16 @@ def render_page(
         title=title(runs),
         names=names,
         tables=[(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]],
-        galleries=[*examples, *page_drawings.galleries(runs)],
+        galleries=page_drawings.galleries(runs),
         notes=notes,
         verdict=verdict,
-        differing=differing(runs),
+        defining=[run.settings for run in runs],
+        differing=differing([run.settings for run in runs]),
         settings=[run.record.settings for run in runs],
         environment=[_environment(run.record) for run in runs],
     )
     # a file name may hold bytes that are not UTF-8
     return page.encode("utf-8", "backslashreplace").decode()
-
-
-def raster(pixels: NDArray[np.uint8], width: int) -> str:
-    """Return an image as a data URI.
-
-    Args:
-        pixels: (height, width, 3).
-        width: the most that it may have; 256 colours are kept.
-    """
-    from PIL import Image  # comes with the extra
-
-    image = Image.fromarray(pixels)
-    image.thumbnail((width, width))
-    with io.BytesIO() as drawn:
-        image.quantize(256, kmeans=1).save(drawn, "PNG", optimize=True)
-        return data_uri("image/png", drawn.getvalue())
-
-
-def data_uri(media_type: str, content: bytes) -> str:
-    """Return a URI that holds the content."""
-    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def results(record: RunRecord) -> Table:
@@ -134,7 +106,7 @@ def results(record: RunRecord) -> Table:
     rows = [["", *figures]]
     for metric in record.trained:
         cells = [f"{each[metric]:.2f}" if metric in each else "-" for each in figures.values()]
-        rows.append([": ".join(filter(None, metric_title(metric))), *cells])
+        rows.append([metric_title(metric), *cells])
     return rows
 
 

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dystress_text.cli.options import check_names
 from dystress_text.errors import UserError
-from dystress_text.losses.objectives import Objective, loss
-from dystress_text.losses.other_losses import SigLIPLoss
-from dystress_text.losses.registry import LossError
-from dystress_text.losses.reweighting import Reweighting
-from dystress_text.losses.run_temperatures import LearnableTemperature
-from dystress_text.losses.temperature import Temperature
 from dystress_text.training import run_folder
 from dystress_text.training.run_record import FINISHED, RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE
@@ -39,46 +30,18 @@ class FinishedRun:
     @property
     def configuration(self) -> str:
         """The folder's name without the seed, or the loss if the folder is named after it."""
-        name, _, seed = self.folder.name.rpartition("-seed-")
-        if not (seed.isdigit() and name):
-            name = self.folder.name
+        name = re.sub(r"(?<=.)-seed-\d+$", "", self.folder.name)
         return self.record.loss if name == as_folder(self.record.loss) else name
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The options that define the configuration."""
-        free = {*CONFIGURATION_FREE, "seed"}
-        return {name: value for name, value in self.record.settings.items() if name not in free}
-
-    @cached_property
-    def loss(self) -> Objective | None:
-        """The loss before the first step; None if its class is not loaded here."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # training has given the warning
-            try:
-                return loss(self.record.loss)
-            except LossError:
-                return None
-
-    @property
-    def temperature(self) -> Temperature | None:
-        """The temperature of the trained model; None if the loss has none."""
-        learned = self.record.learned_temperature
-        if isinstance(self.loss, SigLIPLoss):
-            return self.loss.replace(**learned).temperature
-        tau = getattr(self.loss, "temperature", None)
-        return tau.fixed(**learned) if isinstance(tau, LearnableTemperature) and learned else tau
-
-    @property
-    def reweighting(self) -> Reweighting | None:
-        """What makes logits of similarities and temperatures; None without one."""
-        return getattr(self.loss, "reweighting", None)
-
-    @property
-    def constant(self) -> float | None:
-        """Return a constant temperature without reweighting; None for other losses."""
-        tau = None if self.loss is None else self.loss.arguments().get("temperature")
-        return tau if isinstance(tau, float) else None
+        """The options and the training text, which define the configuration."""
+        options = {**self.record.settings, "training text": self.record.corpus.get("sha256")}
+        return {
+            name: value
+            for name, value in options.items()
+            if name not in CONFIGURATION_FREE and name != "seed"
+        }
 
     def metrics(self) -> list[Line]:
         return list(run_folder.read_steps(self.folder / run_folder.LOG))
@@ -95,25 +58,6 @@ R = TypeVar("R", bound=FinishedRun)
 def as_folder(loss: str) -> str:
     """Return a loss without brackets and blanks, as the name of a folder."""
     return re.sub(r"[^\w.=+]+", "-", loss).strip("-")
-
-
-def baselines_named(given: Sequence[str], losses: Mapping[str, str]) -> list[str]:
-    """Return the configurations that ``--baseline`` names.
-
-    Args:
-        given: names as the tables show them, folders or losses.
-        losses: the loss of each configuration.
-
-    Raises:
-        ParameterError: nothing has that name.
-    """
-    names = []
-    for wanted in given:
-        folder = as_folder(wanted)
-        fitting = [name for name, loss in losses.items() if folder in map(as_folder, (name, loss))]
-        check_names("baseline", [] if fitting else [wanted], losses)
-        names += fitting
-    return names
 
 
 def read_finished(
@@ -157,33 +101,23 @@ def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
             both = f"{other.folder} and {run.folder}"
             if other.seed == run.seed:
                 raise UserError(f"{both} are one configuration with one seed")
-            changed = differing([other, run])
+            changed = differing([other.settings, run.settings])
             if changed:
                 raise UserError(f"{both} have one name and differ in {', '.join(changed)}")
         others.append(run)
     return configurations
 
 
-def differing(runs: Sequence[FinishedRun], but: Collection[str] = ()) -> list[str]:
-    """Return the settings in which runs differ, except seed, folders and those in ``but``."""
-    return [name for name in differing_keys([run.settings for run in runs]) if name not in but]
-
-
-def differing_keys(options: Sequence[Mapping[str, Any]]) -> list[str]:
+def differing(options: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the keys whose values differ; a missing value counts as None."""
     keys = dict.fromkeys(key for each in options for key in each)
     return [key for key in keys if any(each.get(key) != options[0].get(key) for each in options)]
 
 
 def labels(runs: Sequence[FinishedRun]) -> list[str]:
-    """Return a unique name for each run."""
+    """Return a name for each run: its configuration, or its folder if others share that."""
     configurations = [run.configuration for run in runs]
-    names = []
-    for run in runs:
-        name = run.configuration
-        names.append(name if configurations.count(name) == 1 else f"{name}, seed {run.seed}")
-    folders = [run.folder.name for run in runs]
     return [
-        folder if names.count(name) > 1 else name
-        for folder, name in zip(folders, names, strict=True)
+        run.folder.name if configurations.count(run.configuration) > 1 else run.configuration
+        for run in runs
     ]

@@ -1,17 +1,15 @@
-"""Print tables of runs: mean and deviation over seeds, the paper's figures, paired differences.
+"""Print tables of runs: mean and deviation over seeds, and paired differences.
 
     dystress report sweep/
     dystress report sweep/ --format latex > tables.tex
-    dystress report sweep/ --format jsonl > runs.jsonl  # a line for each run, to report again
     dystress report out_a/ out_b/ --baseline out_b      # single runs
     dystress report base/ out/                          # an evaluated model and a run
     # with curves, settings and similarities
     dystress report out_a/ out_b/ --format html > compare.html
 
 The first lines are the differences with intervals, paired by seed and corrected for their number.
-Figures on different data are not compared. --baseline takes names as the tables show them, or
-losses. The default baselines are constants of the same setup: the loss of the preset that all runs
-share, or 0.05 (SimCSE) and the configuration's tau_max, or every constant.
+Figures on different data are not compared. The baseline is the first configuration of the tables,
+or the one that --baseline names, or its loss.
 """
 
 from __future__ import annotations
@@ -26,11 +24,9 @@ def make_parser() -> OneLineParser:
     """Return the parser of the program's options."""
     parser = OneLineParser("dystress report", __doc__)
     add = parser.add_argument
-    folders = (
-        "folder of a sweep, a run or an evaluated model; or a file of runs or results (.jsonl)"
-    )
+    folders = "folder of a sweep, a run or an evaluated model; or a file of results (.jsonl)"
     add("folders", nargs="+", type=Path, metavar="FOLDER", help=folders)
-    formats = (*text_table.FORMATS, "jsonl", "html")
+    formats = (*text_table.FORMATS, "html")
     add(
         "--format",
         choices=formats,
@@ -39,10 +35,8 @@ def make_parser() -> OneLineParser:
     )
     add(
         "--baseline",
-        nargs="+",
-        default=[],
         metavar="NAME",
-        help="configurations to compare the others with",
+        help="configuration to compare the others with; default the first in the tables",
     )
     return parser
 
@@ -52,15 +46,12 @@ def main(argv: list[str]) -> None:
     """Run the program."""
     options = make_parser().parse_args(argv)
     # imported here because torch would slow down --help
-    from dystress_text.analysis.tables import Comparisons, render
+    from dystress_text.analysis.tables import render
     from dystress_text.analysis.text_page import text_page
     from dystress_text.analysis.text_runs import read_text_runs
 
-    compared = Comparisons(*read_text_runs(options.folders), options.baseline)
-    if options.format == "jsonl":
-        text = "\n".join(each.line() for each in compared.shown)
-    elif options.format == "html":
-        text = text_page(compared)
+    compared = read_text_runs(options.folders, options.baseline)
+    if options.format == "html":
+        print(text_page(compared))
     else:
-        text = render(compared, options.format)
-    print(text, flush=True)
+        print(render(compared, options.format))

@@ -8,11 +8,11 @@
     dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
 
 Each --loss replaces the loss of the preset. The last lines compare the configurations with each
-other, the untrained model and the lexical baseline (TF-IDF, BM25).
+other, the untrained model of the first one and the lexical baseline (TF-IDF, BM25).
 
-Options after -- go to the training program. All data are checked before the first run. The same
-command again runs what is missing and resumes interrupted runs. A failed run does not stop the
-others, unless it is the first one and fails before its first step; the exit code is then 1.
+Options after -- go to the training program. The data of the evaluation are checked before the first
+run. The same command again runs what is missing and resumes interrupted runs. A failed run does not
+stop the others; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ def make_parser() -> OneLineParser:
         default=[0, 1, 2],
         help="of every configuration (default 0 1 2)",
     )
-    different = "allow configurations that differ in more than the loss"
-    add("--different_settings", action="store_true", help=different)
     add = parser.add_argument_group("how").add_argument
     add(
         "--output_dir",
@@ -72,10 +70,8 @@ def make_parser() -> OneLineParser:
     add("--retrieval", nargs="+", default=[], type=Path, metavar="FOLDER", help=search)
     add(
         "--baseline",
-        nargs="+",
-        default=[],
         metavar="LOSS",
-        help="compare the others with these losses or presets",
+        help="compare the others with this loss or preset; default the first in the tables",
     )
     add(
         "--suite",
