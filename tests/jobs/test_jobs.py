@@ -23,7 +23,6 @@ from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Dense
 from test_documents import (
     BLOCKS,
-    MINI_STS,
     OWN_CLASS,
     command_of,
     run_snippet,
@@ -35,6 +34,7 @@ from trainer_cases import logged, outcome
 import dystress_text
 from dystress_text import __main__ as dystress
 from dystress_text.config.arguments import parse
+from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.io.paths import model_path
 
 SHORT = ("--train_batch_size=16", "--mixed_precision=no")
@@ -45,7 +45,7 @@ ENCODER = model_path("bert-mini-wiki")
 def working_directory(tmp_path, monkeypatch):
     """The working directory, with the files that the commands name."""
     monkeypatch.chdir(tmp_path)
-    write_inputs(tmp_path)
+    write_inputs()
     (tmp_path / "parts").mkdir()
 
 
@@ -83,7 +83,7 @@ def blocks(page, part):
 
 def commands(page, part):
     block = blocks(page, part)[0]
-    return [command_of(line, block) for line in block.lines]
+    return [command_of(line) for line in block.lines]
 
 
 def run(command, *more, **replaced):
@@ -188,8 +188,9 @@ def test_simcses_two_scripts(supervised, shared):
 def test_matryoshka_in_sentence_transformers_trainer():
     """The first numbers of a vector have a lower InfoNCE, by hand, than before."""
     load(ENCODER).save("out")
-    rows = [line.replace('"', "").split("\t") for line in MINI_STS.read_text().splitlines()]
-    anchors, positives = zip(*(row[5:7] for row in rows if float(row[4]) >= 4), strict=True)
+    pairs = eval_pairs("mini_sts")
+    rows = zip(pairs.first, pairs.second, pairs.scores, strict=True)
+    anchors, positives = zip(*(row[:2] for row in rows if row[2] >= 4), strict=True)
     first, nested, *_ = blocks("sentence-transformers.md", "DySTreSSLoss")
     names = {"__name__": "snippet"}
     run_snippet(first.text, names)
