@@ -35,7 +35,6 @@ class Program:
     presets: Mapping[str, Preset]
     default: str  # name of the default preset
     loss_options: Collection[str] = ()  # of a preset, dropped if another loss is given
-    row_free_options: Collection[str] = ()
 
     def listing(self) -> str:
         """Return one line per preset: its name and description."""

@@ -44,14 +44,6 @@ class DenseModel(BaseModel):
 
 
 @dataclass(frozen=True)
-class PaperRow:
-    """The rows of the paper's tables that a preset stands for."""
-
-    rows: Sequence[str] = ()
-    differs: str = ""  # the options in which the run differs from them
-
-
-@dataclass(frozen=True)
 class HeldOut:
     """Retrieval among samples that are held out of training, before and after it."""
 
@@ -75,9 +67,6 @@ class RunRecord:
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
     data: Mapping[str, Any] = field(default_factory=dict)  # of images
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
-    collections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    eval_sha256: Mapping[str, str] = field(default_factory=dict)  # of evaluation sets
-    paper: PaperRow = PaperRow()
     untrained: Mapping[str, Figures] = field(default_factory=dict)  # by pooler; of images by ""
     lexical: Figures = field(default_factory=dict)  # of the lexical baseline
     trained: Figures = field(default_factory=dict)
@@ -91,11 +80,10 @@ class RunRecord:
     device: str | None = None
     processes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
-    content: Mapping[str, Any] = field(default_factory=dict)  # the whole file
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
-        """Return the record for the content of ``run.json``; unknown keys are in ``content``."""
+        """Return the record for the content of ``run.json``, without keys that are unknown."""
         names = {entry.name for entry in fields(cls)}
         given = {name: x for name, x in values.items() if name in names and x is not None}
         for name, kind in _NESTED.items():
@@ -105,11 +93,7 @@ class RunRecord:
         untrained = given.get("untrained", {})
         if not all(isinstance(figures, Mapping) for figures in untrained.values()):
             given["untrained"] = {"": untrained}
-        return cls(**{**given, "content": values})
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of ``run.json``."""
-        return dict(self.content)
+        return cls(**given)
 
     @property
     def pooler(self) -> str:
@@ -149,4 +133,4 @@ class RunRecord:
         return metric
 
 
-_NESTED = {"base_model": BaseModel, "hybrid": DenseModel, "paper": PaperRow, "held_out": HeldOut}
+_NESTED = {"base_model": BaseModel, "hybrid": DenseModel, "held_out": HeldOut}
