@@ -169,16 +169,3 @@ def _locked(file: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         raise ParameterError("output", f"cannot write {str(file)!r}: {reason}") from error
-
-
-def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """TEMPORARY: until analysis no longer imports it."""
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
-        if line.strip():
-            yield number, json.loads(line)
-
-
-def result_of(values: Mapping[str, Any], where: str) -> Result:
-    """TEMPORARY: until analysis no longer imports it."""
-    known = {entry.name for entry in fields(Result)}
-    return Result(**{name: values[name] for name in values if name in known})
