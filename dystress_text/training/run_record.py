@@ -6,7 +6,7 @@ A field that the run has not reached, or that its program does not write, has it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
