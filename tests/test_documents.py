@@ -20,6 +20,7 @@ from conftest import reset_accelerator
 from dystress_text import __main__ as dystress
 from dystress_text.config.arguments import parse
 from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.losses.registry import PARTS
 from dystress_text.programs import sweep
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -145,6 +146,15 @@ def write_inputs():
     write_table("tickets.csv", ("subject", "body"), *zip(pairs.first, pairs.second, strict=True))
     scored = zip(pairs.first, pairs.second, pairs.scores, strict=True)
     write_table("pairs.csv", ("sentence1", "sentence2", "score"), *scored)
+
+
+@pytest.fixture(autouse=True)
+def registry():
+    """Forget the classes that snippets register."""
+    known = dict(PARTS)
+    yield
+    PARTS.clear()
+    PARTS.update(known)
 
 
 def run_snippet(code, names):

@@ -239,7 +239,8 @@ def encode(
     """
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct = list(rows)
-    with training_mode(model, False):
+    fp32 = torch.autocast(model.device.type, enabled=False)  # also while training in bf16
+    with training_mode(model, False), fp32:
         if can_pack(model):
             embeddings = _encode_packed(model, distinct, prompt_of(model, role), progress)
         else:

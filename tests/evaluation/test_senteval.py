@@ -182,7 +182,7 @@ def test_card_and_page_of_a_run_show_results_of_its_weights(flags, tmp_path):
     row = f"| mine | Spearman x 100 | {figures['mine']:.2f} | {lexical['mine']:.2f} |"
     assert row in (out / "README.md").read_text()
     assert f"<td>{figures['mine']:.2f}</td>" in (out / "report.html").read_text()
-    both = {"mine", "dystress-text MiniSTS"}
+    both = {"mine", "mini MiniSTS"}
     mini = {"suite": "mini", "tasks": ["MiniSTS"]}
     assert on_card(**mini) == both
     assert on_card(**mini, pooler_type="cls") == both
