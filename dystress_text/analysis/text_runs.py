@@ -184,8 +184,6 @@ def _evaluated(name: str, results: Sequence[Result]) -> Evaluated:
     model = Evaluated(name)
     current = [each for each in results if each.weights == results[-1].weights]
     for result in newest(current, lambda result: (result.group, result.task)):
-        if result.kind == "geometry":
-            continue
         way = f"data {(result.data or 'unknown')[:12]}"
         if result.kind == "transfer":
             way += f", mode {result.settings.get('mode')}"
