@@ -5,6 +5,6 @@ import sys
 from dystress_text.programs.train import main
 
 if __name__ == "dystress_text.train":  # the module would take the place of the function
-    raise ImportError("this module is to be started; the function is dystress_text.train")
+    raise ImportError("run this module as a program; the function is dystress_text.train")
 if __name__ == "__main__":
     sys.exit(main())

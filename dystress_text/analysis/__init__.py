@@ -1,4 +1,4 @@
 """Finished runs, read and compared: statistics, tables, pages, curves, drawings.
 
-May import: simcse and all rooms below it. Program: ``dystress report``.
+May import: finetuning and what it may import. Program: ``dystress report``.
 """

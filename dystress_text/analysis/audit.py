@@ -104,7 +104,9 @@ def audit(
     if not isinstance(objective, ContrastiveLoss):
         raise ParameterError("loss", f"{objective} has no negatives")
     if len(sentences) < batch_size:
-        raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")
+        raise ParameterError(
+            "sentences", f"{len(sentences)} are fewer than a batch of {batch_size}"
+        )
     if isinstance(model, str):
         model = SentenceTransformer(model_path(model))
     objective = copy.deepcopy(objective).to(model.device)  # the caller's keeps its device
@@ -167,11 +169,10 @@ def audit_log(lines: Sequence[Mapping[str, Any]], log: object, loss: str, data: 
 
 
 def nearest_constant(taus: Floats, distances: Floats) -> tuple[float, float]:
-    """Return the constant with the least distance, and this distance, between those that were
-    tried.
+    """Return the constant with the least distance, and this distance, also between those tried.
 
-    For a loss with a constant temperature the distance is a V over the logarithm of tau, for others
-    a rounded V: its square is smooth in both cases. The minimum is that of a polynomial through the
+    The distance is V-shaped in log tau for a loss with a constant temperature, and a rounded V for
+    others, so its square is smooth. The minimum is that of a polynomial through the
     squares at the five constants around the least one.
 
     Args:

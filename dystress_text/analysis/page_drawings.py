@@ -1,4 +1,4 @@
-"""Draw the pictures of a page, 9 cm wide: one fills the width of a phone."""
+"""Draw the pictures of a page. Each is 9 cm wide, the width of a phone's screen."""
 
 from __future__ import annotations
 

@@ -100,10 +100,10 @@ def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
         for other in others:
             both = f"{other.folder} and {run.folder}"
             if other.seed == run.seed:
-                raise UserError(f"{both} are one configuration with one seed")
+                raise UserError(f"{both} are the same configuration with the same seed")
             changed = differing([other.settings, run.settings])
             if changed:
-                raise UserError(f"{both} have one name and differ in {', '.join(changed)}")
+                raise UserError(f"{both} have the same name but differ in {', '.join(changed)}")
         others.append(run)
     return configurations
 

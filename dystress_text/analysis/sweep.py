@@ -81,7 +81,7 @@ class EvaluationSet:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of the sweep, done or not, or the untrained model, which is only evaluated.
+    """A run of the sweep, finished or not; or the untrained model, which is only evaluated.
 
     Attributes:
         folder: of the model and its results; its name has the configuration and the seed.
@@ -98,7 +98,7 @@ class PlannedRun:
     weights: str | None = None
 
     def commands(self) -> Iterator[list[str]]:
-        """Yield the commands that remain; each follows from the results of those before it."""
+        """Yield the commands that remain; each is chosen after the previous ones have run."""
         output = ["--output", str(self.folder / RESULTS)]
         if self.options is not None:
             output = []  # the evaluation writes into the folder of a run and updates its card

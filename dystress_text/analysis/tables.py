@@ -128,9 +128,9 @@ def _group(key: str, tasks: list[str]) -> Group:
 
 
 def compare(compared: TextRuns) -> list[Comparison]:
-    """Compare each configuration with the baseline; p is corrected for all comparisons.
+    """Compare each configuration with the baseline.
 
-    Development sets of training are excluded because they chose the checkpoint.
+    Holm's correction of p counts the comparisons without an obstacle. Development sets of training are excluded because they chose the checkpoint.
     """
     baseline = compared.baseline
     groups = groups_of([run.evaluated for run in compared.runs])
@@ -166,10 +166,10 @@ def _unlike(group: Group, tasks: Sequence[str], models: Sequence[Evaluated]) -> 
     return f"measured differently: {'; '.join(parts)}" if parts else ""
 
 
-def sections(compared: TextRuns, but: str | None = None) -> list[tuple[str, Table]]:
-    """Return the tables with their titles, without that of the group ``but``."""
+def sections(compared: TextRuns, except_group: str | None = None) -> list[tuple[str, Table]]:
+    """Return the tables with their titles, all but that of ``except_group``."""
     groups = groups_of(compared.evaluated)
-    return [(group.title, _means(compared, group)) for group in groups if group.key != but]
+    return [(group.title, _means(compared, group)) for group in groups if group.key != except_group]
 
 
 def _means(compared: TextRuns, group: Group) -> Table:
@@ -235,7 +235,7 @@ def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
-    """Return the best configuration with its smallest difference, then the other differences."""
+    """Return the best configuration with its smallest lead, then the other differences."""
     group, column, where = found[0].group, found[0].column, found[0].where
     tested = [each for each in found if not each.obstacle]
     if not tested:

@@ -31,7 +31,7 @@ def text_page(compared: TextRuns) -> str:
     notes = []
     if len(runs) == 1:
         record = runs[0].record
-        tables = sections(compared, but=TRAINING)  # the page has its own table of that
+        tables = sections(compared, except_group=TRAINING)  # the page has its own table of that
         if record.held_out is not None:
             notes.append(": ".join(holdout.TITLES[record.held_out.metric]))
         reached = list(map(list, random_pairs_rows(record.random_pairs)))

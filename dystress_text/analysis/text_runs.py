@@ -38,7 +38,7 @@ class Evaluated:
         name: of the model, with the pooler that the evaluation was given.
         figures: by group (``training``, ``retrieval``, or suite and kind, such as
             ``senteval/sts``), then by column.
-        ways: data and mode of each figure, by group and column.
+        ways: how each figure was measured (data and mode), by group and column.
         sets: the name of each column's data in the metrics of training.
         variants: of the published data.
     """

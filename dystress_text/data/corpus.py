@@ -57,7 +57,8 @@ class Corpus:
         content: token ids or UTF-8 bytes of all sentences, (total,).
         offsets: start of each sentence, (samples * columns + 1,).
         first: indices of the samples that equal no earlier one, (distinct samples,).
-        some: distinct first sentences of random samples; the same for all seeds.
+        some: distinct first sentences of random samples, for the similarity of random pairs; the
+            same for all seeds.
         report: counts of what was read.
         identity: checksums of the text and of the tokenizer.
         columns: number of sentences in a sample.
@@ -80,7 +81,7 @@ class Corpus:
 
     @property
     def rows(self) -> int:
-        """Rows of a batch per sample; one row is encoded twice, under two dropout masks."""
+        """Number of rows of a batch for each sample: a sentence is encoded twice."""
         return 2
 
     def numbers(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -134,7 +134,9 @@ def _line(cell: Any, in_row: bool) -> bytes:
         raise ValueError(f"expected a text, got a value of type {type(text).__name__}")
     line = re.sub(r"\r\n?|\n", " ", text).encode()
     if in_row and (is_blank(text) or len(line) > MAX_LINE_BYTES or b"\0" in line):
-        raise ValueError(f"it is empty, has a NUL byte, or more than {MAX_LINE_BYTES:,} bytes")
+        raise ValueError(
+            f"the cell is empty, contains a NUL byte, or exceeds {MAX_LINE_BYTES:,} bytes"
+        )
     return line
 
 
@@ -184,7 +186,7 @@ def _text_of(name: str, settings: TextSettings) -> TrainingText:
     if is_hub_name(name) or (path.is_file() and is_table(name)):
         return table_text(open_table(name), settings)
     if not path.is_file():
-        raise ParameterError("train_file", f"{name!r} is no file")
+        raise ParameterError("train_file", f"{name!r} is not a file")
     if ending_of(name) not in ("", ".txt"):
         raise ParameterError("train_file", f"{name!r}: expected {FORMATS}")
     if settings.supervised:

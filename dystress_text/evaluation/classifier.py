@@ -30,7 +30,7 @@ class Recipe:
     folds: int
     optimizer: str  # at torch's default learning rate
     batch_size: int
-    patience: int  # checks without improvement that a fit survives
+    patience: int  # checks without improvement before a fit stops
     check_every: int  # epochs between checks on the held-out rows
 
 
@@ -173,7 +173,7 @@ class _Lockstep:
             self.optimizer.step()
 
     def check_held_out(self) -> None:
-        """Keep the weights of improved fits, and stop those that missed too often."""
+        """Measure held-out accuracy: keep the weights of improved fits, stop fits out of patience."""
         weight, bias = self.parameters
         for i, s in enumerate(self.alive):
             rows = self.held_out[s]
@@ -204,7 +204,7 @@ class _Lockstep:
             smaller.grad = torch.empty_like(smaller)
             state = self.optimizer.state.pop(parameter)
             for name, value in state.items():
-                if value.shape == parameter.shape:  # the number of steps has another
+                if value.shape == parameter.shape:  # a scalar counts the steps
                     state[name] = value[rows]
             self.optimizer.state[smaller] = state
             self.optimizer.param_groups[0]["params"][i] = smaller

@@ -80,7 +80,9 @@ class TextEncoder:
         with readable("the model", "encode with"):
             embeddings = encode(self.model, texts, role, progress=self.progress)
         if not embeddings.isfinite().all():
-            raise ParameterError("model", "its vectors are not finite; scores would mean nothing")
+            raise ParameterError(
+                "model", "its embeddings are not finite, so no score can be computed"
+            )
         return embeddings
 
 

@@ -14,7 +14,7 @@ HEADER = ("share of random pairs", "similarity reached")
 
 
 def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
-    """Return the cosines that given shares of all pairs of distinct sentences reach.
+    """Return upper quantiles of the cosine over all pairs of distinct sentences.
 
     Args:
         vectors: (n, dim), of which the first 2,000 are used.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 ALPHA = 0.05
-# the deviation that rounding to two decimals gives a difference of two figures
+# standard deviation of a difference of two figures that are rounded to two decimals
 _ROUNDING = 0.01 / 6**0.5
 
 
@@ -57,7 +57,7 @@ class Difference:
         return self.n > 2 and p is not None and p < ALPHA
 
     def interval(self, corrected: bool = False) -> tuple[float, float] | None:
-        """Return the mean's 95 % interval, alone or as wide as Holm's test; None for one pair."""
+        """Return the mean's 95 % interval, or that at Holm's level; None for one pair."""
         from scipy import stats
 
         if self.error is None or self.p is None:

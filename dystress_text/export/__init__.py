@@ -1,4 +1,4 @@
 """Copy models for other software, and write the model card.
 
-May import: finetuning and all rooms below it. Program: ``dystress export``.
+May import: finetuning and what it may import. Program: ``dystress export``.
 """

@@ -107,7 +107,7 @@ def measure(rows: list[Row], encode: Embed) -> NDArray[np.float64]:
 
 
 def bm25_recall(rows: list[Row]) -> NDArray[np.float64]:
-    """Return 1 for each query whose document alone BM25 ranks first, else 0, (n,)."""
+    """Return 1 for each query whose document BM25 ranks first without a tie, else 0, (n,)."""
     queries, documents = _queries_and_documents(rows)
     found = np.zeros(len(rows))
     for number, hits in enumerate(LexicalBaseline().search(queries, documents, most=2)):

@@ -73,7 +73,7 @@ class InitialModel:
 
     Attributes:
         embedder: the module that is trained.
-        model: the model that is evaluated and saved: the embedder's, or the hybrid around it.
+        model: the model that is evaluated and saved: the embedder's, or the hybrid with it.
         untrained: the model without a new head, for the figures before training.
         tokenizer: the tokenizer of the training text.
         pooler: a name of :data:`dystress_text.models.poolers.POOLERS`; None for other pooling.
@@ -326,7 +326,7 @@ _TRIALS = ["A model is saved and loaded before the first step.", "Or nowhere Els
 def check_saving(initial: InitialModel, scratch: Path) -> None:
     """Check that the model gives the same embeddings when saved and loaded.
 
-    The scratch folder is removed, and the random state stays.
+    The scratch folder is removed, and the random state is unchanged.
     """
     try:
         with torch.random.fork_rng(devices=[]):

@@ -30,7 +30,7 @@ R = TypeVar("R")
 def hub_reachable() -> bool:
     """Return whether the hub's host name has an address.
 
-    huggingface_hub itself would try for half a minute. Assume that a proxy reaches it.
+    huggingface_hub itself would try for half a minute. With a proxy, assume that it is reachable.
     """
     if constants.HF_HUB_OFFLINE:
         return False
@@ -58,11 +58,11 @@ def model_file(name: str, file: str) -> Path | None:
     try:
         return Path(hf_hub_download(name, file, local_files_only=not hub_reachable()))
     except HFValidationError as error:
-        raise UserError(f"{name!r} is no folder, and no name on the hub has this form") from error
+        raise UserError(f"{name!r} is neither a folder nor a possible name on the hub") from error
     except GatedRepoError:
         raise
     except RepositoryNotFoundError as error:
-        raise UserError(f"{name!r} is no folder here and no model on the hub") from error
+        raise UserError(f"{name!r} is neither a folder here nor a model on the hub") from error
     except LocalEntryNotFoundError as error:
         if hub_reachable():
             raise  # the network failed

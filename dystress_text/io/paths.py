@@ -40,7 +40,7 @@ def model_path(name: str) -> str:
 def model_name(path: str) -> str:
     """Return the embedded model's name for a path of its folder, else the path.
 
-    So a program writes nothing there.
+    Results are thus never written into the package.
     """
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
 

@@ -91,7 +91,7 @@ def unpack(archive: Path, folder: Path) -> None:
     except Exception as error:  # tarfile and the decoders raise many types
         if getattr(error, "errno", None) is not None:  # of this machine, such as a full disk
             raise
-        reason = f"is no archive, is damaged, or is not safe to unpack: {reason_of(error)}"
+        reason = f"is not an archive, is damaged, or is not safe to unpack: {reason_of(error)}"
         raise DataError(f"{archive} {reason}") from error
 
 

@@ -53,7 +53,9 @@ def main(argv: list[str]) -> None:
         except (OSError, ValueError) as error:  # of the file, its ending, or a loss
             raise ParameterError("figure", reason_of(error)) from error
     if len(options.runs) > 1:
-        raise ParameterError("figure", "required for several losses; an audit takes one run")
+        raise ParameterError(
+            "figure", "required to draw several losses; without it name a single run"
+        )
     folder = Path(options.runs[0])
     # imported here because torch would slow down --help
     from dystress_text.analysis.audit import audit_log, summary, to_json

@@ -124,7 +124,7 @@ def fine_tune(
             with before_first_step(accelerator):
                 if settings.text.hybrid is not None:
                     check_dense(settings.text.hybrid)  # reading the text may take minutes
-                with accelerator.local_main_process_first():  # others find its downloads
+                with accelerator.local_main_process_first():  # the others reuse its downloads
                     text = texts or training_text(settings.text)
                 loss = copy.deepcopy(settings.loss).to(accelerator.device)
                 loss.gather = make_gather(accelerator)

@@ -46,9 +46,9 @@ class TrainingState:
     metrics: dict[str, float] = field(default_factory=dict)  # all metrics of the best model
     # parameters of the loss at the best model
     learned: dict[str, float] = field(default_factory=dict)
-    train_seconds: float = 0.0  # spent in steps
-    losses: list[float] = field(default_factory=list)  # not yet logged
-    skipped_steps: int = 0  # by fp16, because the gradient overflowed
+    train_seconds: float = 0.0  # seconds spent in steps
+    losses: list[float] = field(default_factory=list)  # losses not yet logged
+    skipped_steps: int = 0  # steps skipped by fp16: the gradient overflowed
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
         """Add the losses of a step's batches.

@@ -110,7 +110,7 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
     try:
         return objective.replace(temperature=float(tau))
     except (TypeError, ValueError) as error:
-        reason = f"{tau} is no temperature above 0, or {objective} takes none"
+        reason = f"expected a temperature above 0 for an objective that takes one; got {tau} for {objective}"
         raise ParameterError("temp", reason) from error
 
 

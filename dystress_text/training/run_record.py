@@ -28,7 +28,7 @@ def state_of(record: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class BaseModel:
-    """The initial model of a run."""
+    """Name, origin and licence of the model that a run started from."""
 
     name: str | None = None
     on_hub: bool = False

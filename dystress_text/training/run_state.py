@@ -38,7 +38,7 @@ def locked_folder(output: Path) -> Iterator[None]:
 def choose_folder(
     output: Path, settings: TrainingSettings, requested: Mapping[str, Any]
 ) -> tuple[Path, dict[str, Any] | None]:
-    """Return the folder of a run, and its record if it is to be resumed but has finished.
+    """Return the folder of a run, and its record if it has finished and is asked to resume.
 
     Write nothing. A replacement is resumed only with the options that it was started with.
 
@@ -105,7 +105,7 @@ def finish_replacement(output: Path) -> None:
     inside = output / TRAINED
     if (output / REPLACING).is_dir():
         (output / REPLACING).rename(inside)
-    if (inside / RECORD).is_file():  # it is moved first, after the old run is removed
+    if (inside / RECORD).is_file():  # run.json is moved first, after the old run is removed
         _remove_run(output, {path.name for path in inside.iterdir()})
         (inside / RECORD).replace(output / RECORD)
     move_files(inside, output)
