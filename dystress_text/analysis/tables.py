@@ -130,7 +130,8 @@ def _group(key: str, tasks: list[str]) -> Group:
 def compare(compared: TextRuns) -> list[Comparison]:
     """Compare each configuration with the baseline.
 
-    Holm's correction of p counts the comparisons without an obstacle. Development sets of training are excluded because they chose the checkpoint.
+    Holm's correction of p counts the comparisons without an obstacle. Development sets of
+    training are excluded because they chose the checkpoint.
     """
     baseline = compared.baseline
     groups = groups_of([run.evaluated for run in compared.runs])

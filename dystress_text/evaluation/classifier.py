@@ -173,7 +173,7 @@ class _Lockstep:
             self.optimizer.step()
 
     def check_held_out(self) -> None:
-        """Measure held-out accuracy: keep the weights of improved fits, stop fits out of patience."""
+        """Measure held-out accuracy; keep improved weights, and stop fits without patience left."""
         weight, bias = self.parameters
         for i, s in enumerate(self.alive):
             rows = self.held_out[s]

@@ -110,7 +110,7 @@ def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
     try:
         return objective.replace(temperature=float(tau))
     except (TypeError, ValueError) as error:
-        reason = f"expected a temperature above 0 for an objective that takes one; got {tau} for {objective}"
+        reason = f"expected a temperature above 0, for a loss that takes one; got {tau}"
         raise ParameterError("temp", reason) from error
 
 

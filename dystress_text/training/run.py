@@ -41,7 +41,7 @@ def open_run(
         requested: all options by name; a finished run must have the same.
 
     Yields:
-        The folder of the run, and its record if it has already finished, so that nothing is left to resume.
+        The folder of the run, and its record if it has already finished.
     """
     output = Path(settings.output_dir)
     with ExitStack() as held:
