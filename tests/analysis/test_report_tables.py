@@ -96,7 +96,7 @@ def test_own_pairs_and_baselines(tmp_path, printed, baseline):
     differences = np.subtract(own["0.1"], own["0.05"])
     p = stats.ttest_1samp(differences, 0).pvalue
     expected = (
-        "dcl(0.1) scores highest on mine (Own pairs, Spearman x 100): 39.00; "
+        "Of the trained models dcl(0.1) scores highest on mine (Own pairs, Spearman x 100): 39.00; "
         f"dcl(0.1) - dcl(0.05) = {differences.mean():+.2f} "
         f"(95 % CI {interval(differences, 1 - 0.05 / 2)}; 3 seeds; p = {2 * p:.3f}): significant. "
         "TF-IDF/BM25 scores 36.30. untrained scores 20.00."

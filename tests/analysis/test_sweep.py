@@ -140,7 +140,7 @@ def test_each_run_once(stage, capsys):
         assert found == dict.fromkeys(["untrained", *names], calls)
         printed = capsys.readouterr().out
         assert "4 done, 0 failed" in printed
-        answer = "paper scores highest on avg (STS, Spearman x 100): 72.00; "
+        answer = "Of the trained models paper scores highest on avg (STS, Spearman x 100): 72.00; "
         assert f"\n{answer}{CONSTANT} - paper = -2.00 (95 % CI " in printed
         assert "untrained scores 70.00. TF-IDF/BM25 scores 69.00." in printed
     logs = "".join(log.read_text() for log in (stage.folder / "logs").iterdir())
@@ -296,7 +296,9 @@ def test_three_temperatures_on_own_pairs(shared, tmp_path, monkeypatch, capsys):
     page = html.unescape(Path("compared/report.html").read_text())
     (answer,) = re.findall(r"</h1>\n<p>(.*?)</p>", page)
     assert answer in printed
-    assert answer.startswith(f"{best} scores highest on pairs (Own pairs, Spearman x 100): ")
+    assert answer.startswith(
+        f"Of the trained models {best} scores highest on pairs (Own pairs, Spearman x 100): "
+    )
     assert "1 seed, no interval" in answer
     assert f"TF-IDF/BM25 scores {result.lexical['spearman']:.2f}." in answer
     assert f"untrained scores {figures['untrained']:.2f}." in answer
