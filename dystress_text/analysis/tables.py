@@ -248,7 +248,8 @@ def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
     best = max(means, key=lambda name: means[name])
     of_best = [each for each in tested if best in (each.name, each.baseline)]
     nearest = min(of_best, key=lambda each: abs(each.difference.mean))
-    answer = f"Of the trained models {best} scores highest on {where}: {means[best]:.2f}; {nearest.summary()}."
+    answer = f"Of the trained models {best} scores highest on {where}: {means[best]:.2f}; "
+    answer += f"{nearest.summary()}."
     for model in compared.models:
         figure = group.row(model).get(column)
         if figure is not None:
