@@ -11,7 +11,7 @@ from dystress_text.training.presets import Preset
 from vision.data.crops import AT_IMAGENET_SCALE
 
 Options = dict[str, Any]
-Recipes = dict[str, tuple[str, Options]]  # by name: rows, each ``table: name``, and options
+Presets = dict[str, Preset]
 
 _CIFAR: Options = {
     "architecture": "resnet18",
@@ -88,11 +88,12 @@ def _shifted(low: float, high: float, shift: float) -> Options:
     return _ntxent(f"shifted_cosine({low:g}, {high:g}, shift={shift:g})")
 
 
-def _presets(common: Options, recipes: Recipes) -> dict[str, Preset]:
-    return {
-        name: Preset(f"Table {rows}", {**common, **options})
-        for name, (rows, options) in recipes.items()
-    }
+def _row(rows: str, *options: Options) -> Preset:
+    """Return the preset of rows of the paper, each ``table: name``; later options win."""
+    settings: Options = {}
+    for part in options:
+        settings.update(part)
+    return Preset(f"Table {rows}", settings)
 
 
 _SCHEDULE: Options = {"loss": "ntxent(scheduled(0.1, 1, half_period=200, unit='epoch'))"}
@@ -109,45 +110,43 @@ _BYOL: Options = {"loss": "byol()", "projector": "byol", "key_momentum": 0.99}
 _DINO: Options = {"loss": "dino(prototypes=4096)", "out_dim": 256, "key_momentum": 0.996}
 
 
-def _cifar(data: str) -> dict[str, Preset]:
+def _cifar(data: str) -> Presets:
     """Return the presets of CIFAR's tables with 200 epochs, and of the paper's figures on CIFAR."""
+    common: Options = {**_CIFAR, "dataset": data}
+    wide: Options = {**common, "train_batch_size": 256, "eval_steps": 1950}
     ours = _cosine(0.07, 0.2)
-    wide: Options = {"train_batch_size": 256, "eval_steps": 1950}
+    queue: Options = {"loss": "queue(0.1, queue_size=4096)", "key_momentum": 0.99}
+    w_mse: Options = {"loss": "w_mse()", "out_dim": 64}
+    linear = _ntxent("linear(0.07, 0.2)")
+    exponential = _ntxent("exponential(0.07, 0.2, sharpness=3.5)")  # the sharpness is ours
+    monotonic = _ntxent("monotonic_cosine(0.07, 0.2)")
     main = "cifar10n100_bal_bs128_sgd0p1_200eps"
     geometry = "unifalginmentmetrics"
-    presets = _presets(
-        {**_CIFAR, "dataset": data},
-        {
-            data: (f"{main}: DySTreSS; {geometry}: DySTreSS", ours),
-            # the temperatures of the other methods are ours
-            f"{data}-simclr": (f"{main}: SimCLR; {geometry}: SimCLR", _ntxent("0.2")),
-            f"{data}-moco": (
-                f"{main}: MoCo v2; {geometry}: MoCo v2",
-                {"loss": "queue(0.1, queue_size=4096)", "key_momentum": 0.99},
-            ),
-            f"{data}-dcl": (f"{main}: SimCLR+DCL; {geometry}: DCL", _DCL),
-            f"{data}-macl": (f"{main}: MACL (repro.)", _MACL),
-            f"{data}-dclw": (f"{geometry}: DCLW", _DCLW),
-            f"{data}-256": ("otherframecifar: DySTreSS", {**ours, **wide}),
-            # projector and optimiser of both are ours; no small crops, as lightly's on CIFAR
-            f"{data}-256-dino": ("otherframecifar: DINO", {**_DINO, **wide}),
-            f"{data}-256-w-mse": (
-                "otherframecifar: W-MSE",
-                {"loss": "w_mse()", "out_dim": 64, **wide},
-            ),
-            f"{data}-cosine": ("abltempfunc: cosine; monotony: cosine", ours),
-            f"{data}-linear": ("abltempfunc: linear", _ntxent("linear(0.07, 0.2)")),
-            # the sharpness is ours
-            f"{data}-exponential": (
-                "abltempfunc: exponential",
-                _ntxent("exponential(0.07, 0.2, sharpness=3.5)"),
-            ),
-            f"{data}-monotonic": (
-                "monotony: monotonic cosine",
-                _ntxent("monotonic_cosine(0.07, 0.2)"),
-            ),
-        },
-    )
+    presets = {
+        data: _row(f"{main}: DySTreSS; {geometry}: DySTreSS", common, ours),
+        # the temperatures of the other methods are ours
+        f"{data}-simclr": _row(f"{main}: SimCLR; {geometry}: SimCLR", common, _ntxent("0.2")),
+        f"{data}-moco": _row(f"{main}: MoCo v2; {geometry}: MoCo v2", common, queue),
+        f"{data}-dcl": _row(f"{main}: SimCLR+DCL; {geometry}: DCL", common, _DCL),
+        f"{data}-macl": _row(f"{main}: MACL (repro.)", common, _MACL),
+        f"{data}-dclw": _row(f"{geometry}: DCLW", common, _DCLW),
+        f"{data}-256": _row("otherframecifar: DySTreSS", wide, ours),
+        # projector and optimiser of both are ours; no small crops, as lightly's on CIFAR
+        f"{data}-256-dino": _row("otherframecifar: DINO", wide, _DINO),
+        f"{data}-256-w-mse": _row("otherframecifar: W-MSE", wide, w_mse),
+        f"{data}-cosine": _row("abltempfunc: cosine; monotony: cosine", common, ours),
+        f"{data}-linear": _row("abltempfunc: linear", common, linear),
+        f"{data}-exponential": _row("abltempfunc: exponential", common, exponential),
+        f"{data}-monotonic": _row("monotony: monotonic cosine", common, monotonic),
+    }
+    for name, options in _cifar_ablations().items():
+        settings = {**common, **options}
+        presets[f"{data}-{name}"] = Preset("an ablation in a figure of the paper", settings)
+    return presets
+
+
+def _cifar_ablations() -> dict[str, Options]:
+    """Return the options that each ablation changes, by the end of its preset's name."""
     ablations: dict[str, Options] = {}
     for low in (0.05, 0.07, 0.1, 0.2):
         for high in (0.1, 0.2, 0.5):
@@ -158,16 +157,15 @@ def _cifar(data: str) -> dict[str, Preset]:
         ablations[f"shift-v2-{shift}"] = _shifted(0.07, 0.2, -shift)
         ablations[f"shift-v3-{shift}"] = _ntxent(f"one_sided_cosine(0.07, 0.2, shift={shift:g})")
     for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
-        ablations[f"lr-{rate}"] = {**ours, "learning_rate": rate}
-    for name, options in ablations.items():
-        settings = {**_CIFAR, "dataset": data, **options}
-        presets[f"{data}-{name}"] = Preset("an ablation in a figure of the paper", settings)
-    return presets
+        ablations[f"lr-{rate}"] = {**_cosine(0.07, 0.2), "learning_rate": rate}
+    return ablations
 
 
-def _long_tailed_cifar(data: str, table: str) -> dict[str, Preset]:
-    ours = _cosine(0.07, 0.2)
-    theirs: Options = {  # the configuration of Kukleva et al.'s code
+def _long_tailed_cifar(data: str, table: str) -> Presets:
+    """Return the presets of the tables of a long-tailed CIFAR."""
+    common: Options = {**_CIFAR, "dataset": data, "eval_steps": 0, "num_train_epochs": 500}
+    long: Options = {  # the configuration of Kukleva et al.'s code
+        **common,
         "num_train_epochs": 2000,
         "warmup_ratio": 0.005,
         "learning_rate": 0.5,
@@ -176,19 +174,18 @@ def _long_tailed_cifar(data: str, table: str) -> dict[str, Preset]:
         "min_scale": 0.1,
         "one_pass": True,
     }
-    return _presets(
-        {**_CIFAR, "dataset": data, "num_train_epochs": 500, "eval_steps": 0},
-        {
-            data: (f"{table}: DySTreSS", ours),
-            f"{data}-simclr": (f"{table}: SimCLR", _ntxent("0.2")),  # the temperature is ours
-            f"{data}-star": (f"{table}: DySTreSS*", _cosine(0.1, 0.2)),
-            f"{data}-2000": ("compkuklevacifar: DySTreSS", {**theirs, **ours}),
-            f"{data}-2000-schedule": ("compkuklevacifar: Kukleva et al.", {**theirs, **_SCHEDULE}),
-        },
-    )
+    ours = _cosine(0.07, 0.2)
+    return {
+        data: _row(f"{table}: DySTreSS", common, ours),
+        f"{data}-simclr": _row(f"{table}: SimCLR", common, _ntxent("0.2")),  # our temperature
+        f"{data}-star": _row(f"{table}: DySTreSS*", common, _cosine(0.1, 0.2)),
+        f"{data}-2000": _row("compkuklevacifar: DySTreSS", long, ours),
+        f"{data}-2000-schedule": _row("compkuklevacifar: Kukleva et al.", long, _SCHEDULE),
+    }
 
 
-_SHARED = {  # methods of the tables of ImageNet100 and ImageNet-1K, as lightly's benchmark has them
+_SHARED: dict[str, Options] = {
+    # methods of the tables of ImageNet100 and ImageNet-1K, as lightly's benchmark has them
     "SimCLR": _ntxent("0.1"),
     "DCL": _DCL,
     "BYOL": {**_BYOL, "out_dim": 256, "one_pass": False},
@@ -198,48 +195,48 @@ _SHARED = {  # methods of the tables of ImageNet100 and ImageNet-1K, as lightly'
 }
 
 
-def _imagenet100() -> dict[str, Preset]:
+def _imagenet100() -> Presets:
     """Return the presets of ImageNet100 with 200 epochs."""
     ours = _cosine(0.1, 0.2)
     main = "in100_bal_bs256_lars_200eps"
-    recipes: Recipes = {"imagenet100": (f"{main}: DySTreSS", ours)}
+    presets = {"imagenet100": _row(f"{main}: DySTreSS", _IMAGENET100, ours)}
     for method, options in _SHARED.items():
-        recipes[_named("imagenet100", method)] = (f"{main}: {method}", options)
+        name = _named("imagenet100", method)
+        presets[name] = _row(f"{main}: {method}", _IMAGENET100, options)
     for low, high in ((0.07, 0.1), (0.07, 0.5), (0.07, 0.2), (0.1, 0.2)):
         name = f"imagenet100-range-{low}-{high}"
-        recipes[name] = (f"temprange_abl: {low}/{high}", _cosine(low, high))
-    for shift, scale in ((0.0, 0.5), (0.2, 0.6), (0.4, 0.7), (-0.2, 0.6), (-0.4, 0.7)):
-        rows = f"tempprof_abl: {shift}/{scale}"
+        presets[name] = _row(f"temprange_abl: {low}/{high}", _IMAGENET100, _cosine(low, high))
+    half_widths = {0.0: 0.5, 0.2: 0.6, 0.4: 0.7, -0.2: 0.6, -0.4: 0.7}
+    for shift, half_width in half_widths.items():
+        rows = f"tempprof_abl: {shift}/{half_width}"
         if shift == -0.4:
             rows += f"; {main}: DySTreSS*"
-        recipes[f"imagenet100-shift{shift:+}"] = (rows, _shifted(0.1, 0.2, shift))
-    presets = _presets(_IMAGENET100, recipes)
+        options = _shifted(0.1, 0.2, shift)
+        presets[f"imagenet100-shift{shift:+}"] = _row(rows, _IMAGENET100, options)
     text_only = {"loss": "dcl(cosine(0.1, 0.2), per_view=True, detach_temperature=False)"}
     presets["imagenet100-dcl-cosine"] = Preset(
         "the text's DySTreSS on SimCLR+DCL, which no table has", {**_IMAGENET100, **text_only}
     )
     # epochs and batch are the text's, the jitter Kukleva et al.'s, LARS that of ImageNet100
     tail: Options = {
+        **_IMAGENET100,
         "dataset": "imagenet100_lt",
         "num_train_epochs": 2000,
         "warmup_ratio": 0.005,
         "eval_steps": 0,
         "jitter": 1.0,
     }
-    return presets | _presets(
-        {**_IMAGENET100, **tail},
-        {
-            "imagenet100-lt": ("compkuklevain100lt: DySTreSS", ours),
-            "imagenet100-lt-schedule": ("compkuklevain100lt: Kukleva et al. (repro.)", _SCHEDULE),
-        },
-    )
+    table = "compkuklevain100lt"
+    presets["imagenet100-lt"] = _row(f"{table}: DySTreSS", tail, ours)
+    presets["imagenet100-lt-schedule"] = _row(f"{table}: Kukleva et al. (repro.)", tail, _SCHEDULE)
+    return presets
 
 
 def _named(data: str, method: str) -> str:
     return f"{data}-{method.lower().replace(' ', '-')}"
 
 
-def _imagenet1k() -> dict[str, Preset]:
+def _imagenet1k() -> Presets:
     """Return the presets of ImageNet-1K.
 
     The paper prints lightly's figures of the other methods; rate and decay at batch 256 are
@@ -251,21 +248,22 @@ def _imagenet1k() -> dict[str, Preset]:
         "VICReg": {"learning_rate": 0.5, "lr_scaling": "linear"},
     }
     main = "in1k_bal_bs256_lars_100eps"
-    tables = {  # further ones
-        "SimCLR": ("unifalginmentmetrics", "transferlearning"),
-        "DCL": ("unifalginmentmetrics", "transferlearning"),
-        "DCLW": ("unifalginmentmetrics",),
-    }
-    ours = "unifalginmentmetrics: DySTreSS; transferlearning: DySTreSS"
-    recipes: Recipes = {"imagenet1k": (f"{main}: DySTreSS; {ours}", _cosine(0.1, 0.2))}
+    geometry = "unifalginmentmetrics"
+    transfer = "transferlearning"
+    rows = f"{main}: DySTreSS; {geometry}: DySTreSS; {transfer}: DySTreSS"
+    presets = {"imagenet1k": _row(rows, _IMAGENET1K, _cosine(0.1, 0.2))}
     for method, options in {**_SHARED, "DCLW": _DCLW}.items():
-        rows = [f"{table}: {method}" for table in (main, *tables.get(method, ()))]
-        recipe = {**options, **rates.get(method, {})}
-        recipes[_named("imagenet1k", method)] = ("; ".join(rows), recipe)
-    return _presets(_IMAGENET1K, recipes)
+        rows = f"{main}: {method}"
+        if method in ("SimCLR", "DCL", "DCLW"):
+            rows += f"; {geometry}: {method}"
+        if method in ("SimCLR", "DCL"):
+            rows += f"; {transfer}: {method}"
+        name = _named("imagenet1k", method)
+        presets[name] = _row(rows, _IMAGENET1K, options, rates.get(method, {}))
+    return presets
 
 
-def _without_negatives() -> dict[str, Preset]:
+def _without_negatives() -> Presets:
     """Return the presets of ``otherframein100``, at the table's widths."""
     wide: Options = {"projector": "expander", "out_dim": 2048}
     small_crops: Options = {"min_scale": 0.14, "small_crops": 6, "small_crop_size": 96}  # lightly's
@@ -283,15 +281,15 @@ def _without_negatives() -> dict[str, Preset]:
         "DINO": {**_DINO, "projector": "simclr", **small_crops},
         "BYOL": {**_BYOL, "out_dim": 4096},  # the table's, as hidden and output width
     }
-    recipes = {
-        _named("imagenet100-400", method): (f"otherframein100: {method}", options)
-        for method, options in methods.items()
-    }
-    recipes["imagenet100-400"] = recipes.pop("imagenet100-400-dystress")
-    return _presets(_LONG, recipes)
+    presets: Presets = {}
+    for method, options in methods.items():
+        name = _named("imagenet100-400", method)
+        presets[name] = _row(f"otherframein100: {method}", _LONG, options)
+    presets["imagenet100-400"] = presets.pop("imagenet100-400-dystress")
+    return presets
 
 
-PRESETS: dict[str, Preset] = {
+PRESETS: Presets = {
     **_cifar("cifar10"),
     **_cifar("cifar100"),
     **_long_tailed_cifar("cifar10_lt", "cifar10lt"),
