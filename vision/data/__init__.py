@@ -1,9 +1,9 @@
-"""Image sets: where they lie, how they are decoded, split, batched and augmented.
+"""Image sets: finding, decoding, splitting, batching and augmenting them.
 
-May import dystress_text's core, cli, files, training and preparation; nothing else of vision.
+It imports nothing else of vision.
 """
 
-SET_NAMES = (  # as options have them; _lt: a long tail of the training images
+SET_NAMES = (  # as on the command line; _lt marks a long tail of the training images
     "cifar10",
     "cifar100",
     "tiny_imagenet",

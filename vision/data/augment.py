@@ -1,11 +1,12 @@
 """SimCLR's augmentation of a batch on its device, and the plain transform of evaluation.
 
-Crop, bilinear resize and flip are one ``grid_sample``, clamped to each sample's crop box: the same
-pixels as cropping at whole pixels, resizing and flipping. Colours are changed by kornia's
-operations, which are torchvision's and Pillow's (hue in fewer passes). Their parameters are drawn
-here, as kornia's modules spend more time on drawing and checks than on CIFAR's pixels. Each sample
-has its parameters; the order of the four colour operations is the same for a batch of views. Random
-numbers come from torch's generator of the images' device; the order comes from the CPU's.
+Crop, bilinear resize and flip are one ``grid_sample``, clamped to each sample's crop box, which
+gives the same pixels as cropping at whole pixels, resizing and flipping. kornia's operations change
+the colours as torchvision and Pillow do; :func:`shift_hue` needs fewer passes than kornia's. The
+parameters are drawn here, since kornia's modules spend more time on drawing and checks than on
+CIFAR's pixels. They differ from sample to sample, but a batch of views shares the order of the four
+colour operations. torch's generator of the images' device draws all numbers but that order, which
+comes from the CPU's.
 """
 
 from __future__ import annotations
@@ -32,18 +33,17 @@ GRAY_RATE = 0.2
 BLUR_RATE = 0.5
 SIGMA = (0.1, 2.0)
 EVALUATION_CROP = 7 / 8  # 224 of 256
+_NEUTRAL = (1.0, 1.0, 1.0, 0.0)  # the parameters of OPERATIONS that change nothing
 _SECTORS = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
 _NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
 
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """Random resized crop and flip; then normalisation by mean and deviation of the channels, as
-    parts of 1.
-    """
+    """Crop and flip images at random, then normalise their channels."""
 
     crop: RandomCrop
-    mean: tuple[float, ...]
+    mean: tuple[float, ...]  # of the channels, of values from 0 to 1
     std: tuple[float, ...]
 
     @torch.no_grad()
@@ -56,48 +56,53 @@ class CropAndFlip:
         height, width = images.shape[2:]
         crops = draw_crops(len(images), height, width, self.crop, images.device)
         views = crop_resize_flip(images, crops, self.crop.size)
-        return _normalised(self.recoloured(views, count), self.mean, self.std)
+        views = self.recoloured(views, count)
+        return _normalised(views, self.mean, self.std)
 
     @torch.no_grad()
     def of_crops(self, crops: Tensor) -> Tensor:
-        """Return what a call returns, of images that are cropped already, uint8 (n, count, 3, size,
-        size).
-        """
+        """Return the views that a call returns, from crops, uint8 (n, count, 3, size, size)."""
         count = crops.shape[1]
         views = crops.transpose(0, 1).flatten(0, 1) / 255  # (count n, 3, size, size)
-        return _normalised(self.recoloured(views, count), self.mean, self.std)
+        views = self.recoloured(views, count)
+        return _normalised(views, self.mean, self.std)
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
-        """Return views (count n, 3, size, size) in [0, 1] with other colours, here the same."""
+        """Change the colours of views (count n, 3, size, size) in [0, 1]; here they stay."""
         return views
 
 
 @dataclass(frozen=True)
 class SimclrAugment(CropAndFlip):
-    """Random resized crop, flip, colour jitter, grayscale, optionally blur; then normalisation."""
+    """Crop and flip at random, jitter colours, drop them at times, blur if set, normalise."""
 
-    # strength, times JITTER: 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1
+    # a factor of JITTER: 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1
     jitter: float = 1.0
-    # for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side
+    # blurs half of the samples by 0.1 to 2 pixels, with a kernel of a tenth of the side
     blur: bool = False
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
         views = self._jittered(views, count)
         gray = _column(_chosen(views, GRAY_RATE))
         views = torch.where(gray, rgb_to_grayscale(views), views)
-        return self._blurred(views) if self.blur else views
+        if self.blur:
+            views = self._blurred(views)
+        return views
 
     def _jittered(self, views: Tensor, count: int) -> Tensor:
-        """Change the colours of most views, in an order for each of ``count`` parts."""
+        """Change the colours of most views, in one order for each of ``count`` equal parts."""
         device = views.device
-        spread, neutral = _constant((JITTER, (1.0, 1.0, 1.0, 0.0)), device)[:, :, None]
+        constants = _constant((JITTER, _NEUTRAL), device)
+        spread, neutral = constants[:, :, None]  # (4, 1) each
         jittered = _chosen(views, JITTER_RATE)
         offsets = (2 * torch.rand(4, len(views), device=device) - 1) * jittered
         factors = torch.addcmul(neutral, offsets, self.jitter * spread)  # (4, count n)
         parts = []
-        for part, of_part in zip(views.chunk(count), factors.chunk(count, dim=1), strict=True):
-            for operation in torch.randperm(4).tolist():
-                part = OPERATIONS[operation](part, of_part[operation])
+        factors_of_parts = factors.chunk(count, dim=1)
+        for part, of_part in zip(views.chunk(count), factors_of_parts, strict=True):
+            for number in torch.randperm(4).tolist():
+                operation = OPERATIONS[number]
+                part = operation(part, of_part[number])
             parts.append(part)
         return torch.cat(parts)
 
@@ -106,7 +111,8 @@ class SimclrAugment(CropAndFlip):
         sigma = low + (high - low) * torch.rand(len(views), device=views.device)
         sigma = torch.where(_chosen(views, BLUR_RATE), sigma, _NO_BLUR)
         # the authors' kernel: a tenth of the image's side, odd, at least 3
-        return blur(views, sigma, max(3, self.crop.size // 10 | 1))
+        kernel = max(3, self.crop.size // 10 | 1)
+        return blur(views, sigma, kernel)
 
 
 def _chosen(views: Tensor, rate: float) -> Tensor:
@@ -125,12 +131,14 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     low = torch.minimum(torch.minimum(red, green), blue)
     chroma = top - low
     divisor = chroma.clamp_min(torch.finfo(images.dtype).tiny)  # gray has no hue: 0 / divisor
-    of_blue = (red - green) / divisor + 4
-    of_green = torch.where(green == top, (blue - red) / divisor + 2, of_blue)
-    sixths = torch.where(red == top, (green - blue) / divisor, of_green) + _column(6 * turns)
+    sixths = (red - green) / divisor + 4  # where blue is the largest
+    sixths = torch.where(green == top, (blue - red) / divisor + 2, sixths)
+    sixths = torch.where(red == top, (green - blue) / divisor, sixths)
+    sixths = sixths + _column(6 * turns)
     # these passes are vectorised; torch.remainder is not
     sixths = sixths - 6 * (sixths / 6).floor()
-    middles, signs, offsets = (row.view(3, 1, 1) for row in _constant(_SECTORS, images.device))
+    sectors = _constant(_SECTORS, images.device)
+    middles, signs, offsets = sectors.view(3, 3, 1, 1)
     part = (offsets + signs * (sixths - middles).abs()).clamp(0, 1)  # (n, 3, h, w)
     return torch.addcmul(low, chroma, part)
 
@@ -185,8 +193,10 @@ def evaluation_transform(
 
 
 def _normalised(values: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    shift, scale = _constant((tuple(mean), tuple(std)), values.device).view(2, 3, 1, 1).unbind()
-    return ((values - shift) / scale).contiguous(memory_format=torch.channels_last)
+    constants = _constant((tuple(mean), tuple(std)), values.device)
+    shift, scale = constants.view(2, 3, 1, 1)
+    normalised: Tensor = (values - shift) / scale
+    return normalised.contiguous(memory_format=torch.channels_last)
 
 
 @lru_cache

@@ -39,7 +39,9 @@ def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
         if image.has_transparency_data:
             ground = Image.new("RGBA", image.size, (*BACKGROUND, 255))
             return Image.alpha_composite(ground, image.convert("RGBA")).convert("RGB")
-        return image if image.mode == "RGB" else image.convert("RGB")
+        if image.mode != "RGB":
+            return image.convert("RGB")
+        return image
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
@@ -75,9 +77,15 @@ def resized(image: Image.Image, size: int, box: Sequence[int] | None = None) -> 
 @contextmanager
 def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
     """Open a picture; any failure inside the context is a fault of the file."""
-    name = str(source) if isinstance(source, Path) else origin
+    name = origin
+    file: Path | io.BytesIO
+    if isinstance(source, Path):
+        name = str(source)
+        file = source
+    else:
+        file = io.BytesIO(source)
     try:
-        with Image.open(source if isinstance(source, Path) else io.BytesIO(source)) as image:
+        with Image.open(file) as image:
             if image.mode in ("I", "F"):
                 raise ValueError("its pixels have 32 bits, of unknown range; write it with 8 bits")
             yield image

@@ -30,18 +30,19 @@ class ImageFiles:
     """Encoded images by their row."""
 
     contents: Sequence[Path] | pa.ChunkedArray  # paths, or a column of files, perhaps mapped
-    rows: NDArray[np.int64]  # those of the contents that are chosen, in order
-    origin: str = ""  # where the column comes from, for errors
+    rows: NDArray[np.int64]  # the chosen rows of the contents, in order
+    origin: str = ""  # the column's files, for errors
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, row: int) -> tuple[bytes | Path, str]:
         """Return the content or the path of an image file, and its name in errors."""
-        found = self.contents[int(self.rows[row])]
+        stored_row = int(self.rows[row])
+        found = self.contents[stored_row]
         if isinstance(found, Path):
             return found, str(found)
-        return found.as_py(), f"{self.origin}, row {self.rows[row]}"
+        return found.as_py(), f"{self.origin}, row {stored_row}"
 
     def subset(self, rows: Sequence[int]) -> ImageFiles:
         """Return the files at ``rows``, in that order."""
@@ -57,7 +58,7 @@ class ImageFiles:
 
 
 def _cache(files: Sequence[Path]) -> str:
-    """Return a folder for the copy of these very files: changed files have another one."""
+    """Return the folder for a copy of these files; changed files get another one."""
     identity = []
     for path in files:
         stat = path.stat()  # st_ctime, since st_mtime can be set
@@ -73,18 +74,19 @@ def read_labels(files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
         files: parquet files of a split, in order.
 
     Returns:
-        Labels (rows,) and names, numbers if the files have none. None and no names where there is
-        no column of labels, or -1 in each row, as the hub's test splits have it.
+        Labels (rows,) and the names of the classes, which are numbers if the files give no names.
+        None and no names without a column of labels, or if every label is -1, as in test splits on
+        the hub.
 
     Raises:
-        DataError: a file is damaged, or a label is no class.
+        DataError: a file is damaged, or a label is not a class.
     """
     import datasets  # slow to import
 
     origin = _origin(files)
     with _naming(files):
         schema = pq.read_schema(files[0])
-        name = next((name for name in _LABEL_COLUMNS if name in schema.names), None)
+        name = _first_of(_LABEL_COLUMNS, schema.names)
         if name is None:
             return None, ()
         tables = [pq.ParquetFile(file).read(columns=[name]) for file in files]
@@ -98,8 +100,9 @@ def read_labels(files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
     if column.null_count:
         raise DataError(f"{origin} has rows without a class")
     names = getattr(feature, "names", None) or range(max(labels, default=-1) + 1)
-    if not {*labels} <= {*range(len(names))}:
-        raise DataError(f"{origin} has labels that are no class, from 0 to {len(names) - 1}")
+    last = len(names) - 1
+    if labels and (min(labels) < 0 or max(labels) > last):
+        raise DataError(f"{origin} has labels that are no class, from 0 to {last}")
     return torch.tensor(labels), tuple(map(str, names))
 
 
@@ -121,22 +124,33 @@ def read_parquet(files: Sequence[Path]) -> ImageFiles:
     datasets.disable_progress_bars()
     with _naming(files):
         names = pq.read_schema(files[0]).names
-        image = next((name for name in _IMAGE_COLUMNS if name in names), None)
-        label = [name for name in _LABEL_COLUMNS if name in names][:1]  # as the copies of 0.2
+        image = _first_of(_IMAGE_COLUMNS, names)
+        label = _first_of(_LABEL_COLUMNS, names)
         if image is None:
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
-        names = [escape(str(path.absolute())) for path in files]
-        stored = datasets.Dataset.from_parquet(
-            names, columns=[image, *label], cache_dir=_cache(files)
-        )
+        columns = [image]
+        if label is not None:  # unused, but the copies of 0.2 have it
+            columns.append(label)
+        patterns = [escape(str(path.absolute())) for path in files]
+        stored = datasets.Dataset.from_parquet(patterns, columns=columns, cache_dir=_cache(files))
         contents = pc.struct_field(stored.data.table[image], "bytes")
     if contents.null_count:
         raise DataError(f"{_origin(files)} has rows without an image")
     return ImageFiles(contents, np.arange(len(contents)), _origin(files))
 
 
+def _first_of(known: Sequence[str], names: Sequence[str]) -> str | None:
+    for name in known:
+        if name in names:
+            return name
+    return None
+
+
 def _origin(files: Sequence[Path]) -> str:
-    return str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1].name}"
+    first = str(files[0])
+    if len(files) == 1:
+        return first
+    return f"{first} to {files[-1].name}"
 
 
 @contextmanager

@@ -58,11 +58,11 @@ class _Split(ABC):
 
     @abstractmethod
     def _content(self, rows: Tensor) -> dict[str, Any]:
-        """Return the field that holds the images, with those at ``rows`` alone."""
+        """Return the field that holds the images, by its name, reduced to ``rows``."""
 
     @abstractmethod
     def _fingerprint(self) -> Iterable[bytes | memoryview]:
-        """Return what tells the images."""
+        """Return bytes that identify the images."""
 
     @abstractmethod
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
@@ -71,8 +71,10 @@ class _Split(ABC):
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
         """Return the images at ``indices``, in that order."""
         rows = torch.as_tensor(indices, dtype=torch.long)
-        labels = None if self.labels is None else self.labels[rows]
-        return replace(self, **self._content(rows), labels=labels)
+        changed = self._content(rows)
+        if self.labels is not None:
+            changed["labels"] = self.labels[rows]
+        return replace(self, **changed)
 
     @property
     def targets(self) -> Tensor:
@@ -85,18 +87,23 @@ class _Split(ABC):
     @property
     def title(self) -> str:
         """Return the name, followed by the variant in brackets."""
-        return f"{self.name} ({self.variant})" if self.variant else self.name
+        if self.variant is None:
+            return self.name
+        return f"{self.name} ({self.variant})"
 
     def with_variant(self, note: str) -> Self:
-        """Return the set with a note that is added to its variant."""
-        return replace(self, variant=f"{self.variant}, {note}" if self.variant else note)
+        """Return the set with a note added to its variant."""
+        if self.variant is not None:
+            note = f"{self.variant}, {note}"
+        return replace(self, variant=note)
 
     def sample(self, count: int | None, seed: int) -> Self:
         """Return ``count`` images drawn with the seed, or all if there are no more."""
         if count is None or count >= len(self):
             return self
         generator = torch.Generator().manual_seed(seed)
-        return self.subset(torch.randperm(len(self), generator=generator)[:count])
+        order = torch.randperm(len(self), generator=generator)
+        return self.subset(order[:count])
 
     def checksum(self) -> str:
         """Return a hash of the labels, and of the pixels or else of the files' names."""
@@ -109,7 +116,8 @@ class _Split(ABC):
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[Tensor]:
         """Yield all images in order, (b, 3, size, size) on the device."""
-        rows = np.split(np.arange(len(self)), range(batch_size, len(self), batch_size))
+        starts = range(batch_size, len(self), batch_size)
+        rows = np.split(np.arange(len(self)), starts)
         loaded = prefetch(lambda rows: {"images": self.batch(rows)}, rows, device)
         return (batch["images"] for batch in loaded)
 
@@ -150,15 +158,18 @@ class EncodedImages(_Split):
 
     def image(self, row: int) -> Tensor:
         """Return the middle square, uint8 (3, size, size), after the shorter side was resized."""
-        return resized(self.read(row, decode), self.size)
+        picture = self.read(row, decode)
+        return resized(picture, self.size)
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
-        return torch.stack(list(_DECODERS.map(self.image, rows.tolist())))
+        decoded = _DECODERS.map(self.image, rows.tolist())
+        return torch.stack(list(decoded))
 
     def read(self, row: int, reader: Callable[[bytes | Path, str], T]) -> T:
-        """Return what ``reader`` makes of a file's content or path and its name."""
+        """Call ``reader`` with a file's content or path and its name, and return the result."""
+        content, name = self.files[row]
         try:
-            return reader(*self.files[row])
+            return reader(content, name)
         except DataError as error:
             raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 

@@ -22,8 +22,8 @@ from vision.data.sources import find_images
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
 SMALL = 96  # images up to this side keep it
 USUAL = 224  # an encoder's side for larger ones
-CORRUPT_SHARE = 0.01  # so many corrupt images may be left out,
-CORRUPT_COUNT = 10  # or so many if that is more
+CORRUPT_SHARE = 0.01  # at most this share of the images may be corrupt,
+CORRUPT_COUNT = 10  # or this number if it is more
 _SAMPLE = 100  # images whose sizes are read
 _CHUNK = 500  # images that are checked between two signs of progress
 
@@ -53,7 +53,7 @@ def load_images(
             layout.
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.io.paths.data_root`.
-        size: side of the images, or of the middle squares of pictures; None for what is said above.
+        size: side of the images, or of the middle squares of pictures; None to choose it as above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every
             picture once.
         input_size: side of the encoder's input, used if ``size`` is None.
@@ -71,10 +71,13 @@ def load_images(
         found = _without_corrupt(found, keep_count)
     small = size is not None and size <= SMALL
     if size is None:
-        sample = range(0, len(found), math.ceil(len(found) / _SAMPLE))
-        side = statistics.median_low(min(found.read(row, image_size)) for row in sample)
+        step = math.ceil(len(found) / _SAMPLE)
+        sides = [min(found.read(row, image_size)) for row in range(0, len(found), step)]
+        side = statistics.median_low(sides)
         small = side <= min(SMALL, 2 * input_size)
-        size = side if small else round(input_size / EVALUATION_CROP)
+        size = side
+        if not small:
+            size = round(input_size / EVALUATION_CROP)
     found = replace(found, size=size)
     if not small or len(found) * 3 * size * size > MEMORY:
         return found
@@ -84,9 +87,9 @@ def load_images(
 def load_test(
     train: ImageSet, name_or_path: str, data_dir: str | None = None, skip_corrupt: bool = False
 ) -> ImageSet:
-    """Load the test split that belongs to training images, with their numbers of the classes.
+    """Load the test split that belongs to training images, with the labels of those.
 
-    Classes are the same by their names; a test split may lack some.
+    Classes are matched by their names; a test split may lack some.
 
     Args:
         train: the training images.
@@ -101,14 +104,15 @@ def load_test(
     if len(torch.unique(train.targets)) < 2:
         raise NoAccuracyError("dataset", f"the training images of {train.name} are of one class")
     test = load_images(name_or_path, "test", data_dir, train.size, skip_corrupt)
-    unknown = {*test.classes} - {*train.classes}
+    unknown = set(test.classes) - set(train.classes)
     if unknown:
         raise DataError(
             f"the test images of {train.name} have classes that the training images do not have, "
             f"such as {min(unknown)}"
         )
-    number = torch.tensor([train.classes.index(name) for name in test.classes])
-    return replace(test, labels=number[test.targets], classes=train.classes)
+    new_label = torch.tensor([train.classes.index(name) for name in test.classes])
+    labels = new_label[test.targets]
+    return replace(test, labels=labels, classes=train.classes)
 
 
 def _decoded(found: EncodedImages) -> DecodedImages:
@@ -152,22 +156,28 @@ def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
     if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count):
         most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}"
         raise DataError(f"{message}; skip_corrupt leaves out at most {most}. The first: {first}")
-    what = "replaced" if keep_count else "left out"
+    rows = torch.tensor([row for row in range(count) if row not in faults])
+    what = "left out"
+    if keep_count:
+        rows = _replaced(found, rows)
+        what = "replaced"
     warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
-    intact = torch.tensor([row for row in range(count) if row not in faults])
-    rows = _replaced(found, intact) if keep_count else intact
     return replace(found.subset(rows), corrupt=len(faults))
 
 
 def _replaced(found: EncodedImages, intact: Tensor) -> Tensor:
     """Return the rows, with the next intact one of its class in place of each damaged one."""
     count = len(found)
-    labels = torch.zeros(count) if found.labels is None else found.labels
+    labels = found.labels
+    if labels is None:
+        labels = torch.zeros(count)
     rows = torch.arange(count)
-    for row in {*range(count)} - {*intact.tolist()}:
+    for row in set(range(count)) - set(intact.tolist()):
         alike = intact[labels[intact] == labels[row]]
         if len(alike) == 0:
             raise DataError(f"all images of a class of {found.name} are corrupt")
         later = alike[alike > row]
-        rows[row] = later[0] if len(later) else alike[0]
+        if len(later) == 0:
+            later = alike
+        rows[row] = later[0]
     return rows

@@ -26,7 +26,7 @@ _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
 def build(entry: ImageData, request: Request, staging: Path) -> Manifest:
-    """Put a set into a folder, checked, or note where the user has it.
+    """Check a set and copy it into a folder, or record where the user keeps it.
 
     Args:
         entry: the set.
@@ -64,8 +64,7 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
                 f"{entry.name}: {path} is damaged or of another layout: {reason_of(error)}"
             ) from error
         shutil.copyfile(path, staging / path.name)
-    found = f"{counts} images in {len(labels)} classes"
-    request.compare(entry.name, source, found, f"{entry.counts} images in {entry.classes} classes")
+    _compare(entry, request, source, counts, len(labels))
     variant = request.variant
     if variant is None and encodings != {entry.encoding}:
         variant = f"{' and '.join(sorted(encodings))} copy"
@@ -73,28 +72,26 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
 
 
 def _image_folder(entry: ImageData, request: Request) -> Manifest:
-    """Note where the user has ImageNet, ``train/CLASS/*`` and ``val/CLASS/*``, without a copy."""
+    """Record where ``train/CLASS/*`` and ``val/CLASS/*`` of ImageNet lie, without copying them."""
     source = request.source
-    if source is None or not all((source / split).is_dir() for split in entry.counts):
+    if source is None or not (source / "train").is_dir() or not (source / "val").is_dir():
         raise DataError(
             f"{entry.name}: --from FOLDER must name the folder that holds train/ and val/"
         )
-    classes, others = (folder_names(source / split) for split in entry.counts)
-    if classes != others:
+    classes = folder_names(source / "train")
+    if folder_names(source / "val") != classes:
         raise DataError(
             f"{entry.name}: train/ and val/ of {str(source)!r} do not have the same classes; "
             "data/README.md says how to sort images that are in no class folder"
         )
     counts = _counts(source, classes)
-    found = f"{counts} images in {len(classes)} classes"
-    request.compare(entry.name, source, found, f"{entry.counts} images in {entry.classes} classes")
-    return Manifest(
-        entry.name, str(source), request.variant, counts=counts, folder=str(source.resolve())
-    )
+    _compare(entry, request, source, counts, len(classes))
+    folder = str(source.resolve())
+    return Manifest(entry.name, str(source), request.variant, counts=counts, folder=folder)
 
 
 def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
-    """Keep a list of classes (folder names, one a line) of the prepared ImageNet."""
+    """Record a list of classes (folder names, one a line) of the prepared ImageNet."""
     base = read_manifest(request.root / "imagenet1k")
     classes = request.classes
     if base is None or base.folder is None:
@@ -111,9 +108,17 @@ def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
     request.compare(entry.name, classes, f"{len(set(names))} classes", f"{entry.classes} classes")
     (staging / CLASSES).write_text("".join(f"{name}\n" for name in names))
     variant = request.variant or base.variant
-    return Manifest(
-        entry.name, str(classes), variant, counts=_counts(images, names), folder=base.folder
-    )
+    counts = _counts(images, names)
+    return Manifest(entry.name, str(classes), variant, counts=counts, folder=base.folder)
+
+
+def _compare(
+    entry: ImageData, request: Request, source: object, counts: dict[str, int], classes: int
+) -> None:
+    """Refuse other numbers of images or classes than the set's, unless a variant is named."""
+    found = f"{counts} images in {classes} classes"
+    expected = f"{entry.counts} images in {entry.classes} classes"
+    request.compare(entry.name, source, found, expected)
 
 
 def _counts(folder: Path, classes: list[str]) -> dict[str, int]:

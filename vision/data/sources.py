@@ -27,7 +27,7 @@ from vision.data.image_files import ImageFiles, read_labels, read_parquet
 from vision.data.images import EncodedImages, NoAccuracyError
 from vision.data.long_tail import RATIO, long_tail_indices
 
-# folders of a split, in any case, or beginnings of its parquet files; the first one counts
+# names of a split's folder, in any case, or of its parquet files up to here; the first is preferred
 _SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
 _Split = tuple[ImageFiles, Tensor | None, tuple[str, ...]]  # images, labels, names of the classes
 
@@ -45,7 +45,8 @@ def find_images(
     """
     known = name_or_path.replace("-", "_")
     name = known if known in SET_NAMES else None
-    folder = _folder_of(name_or_path, name, data_root(data_dir))
+    root = data_root(data_dir)
+    folder = _folder_of(name_or_path, name, root)
     files, labels, classes = _read(folder, split)
     found = EncodedImages(
         name=name or folder.resolve().name,
@@ -76,8 +77,10 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
         folder = Path(name_or_path)
         if not folder.is_dir():
             folder = root / name_or_path
-        known = ", ".join((*SET_NAMES, "shapes"))
-        problem = f"{name_or_path!r} is neither a folder nor a known data set; known are {known}"
+        known = ", ".join(SET_NAMES)
+        problem = (
+            f"{name_or_path!r} is neither a folder nor a known data set; known are {known}, shapes"
+        )
     if not folder.is_dir():
         raise ParameterError("dataset", problem)
     return folder
@@ -86,7 +89,8 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
 def _listed(found: EncodedImages, file: Path) -> EncodedImages:
     """Return the images that a list chooses.
 
-    The variant has the class sizes, which show that a list is in another order than the images.
+    The variant states the sizes of the classes, as they reveal a list in another order than the
+    images.
     """
     try:
         rows = _positions(file, len(found)) if file.suffix == ".npy" else _named(file, found)
@@ -102,7 +106,7 @@ def _listed(found: EncodedImages, file: Path) -> EncodedImages:
 
 
 def _positions(file: Path, count: int) -> list[int]:
-    """Read a NumPy array of positions, from 0, as Kukleva et al. have them."""
+    """Read a NumPy array of positions, counted from 0, as Kukleva et al. publish them."""
     rows = np.load(file, mmap_mode="r", allow_pickle=False)
     is_list = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
     if not is_list or rows.min() < 0 or rows.max() >= count:
@@ -112,23 +116,26 @@ def _positions(file: Path, count: int) -> list[int]:
 
 
 def _named(file: Path, found: EncodedImages) -> list[int]:
-    """Read a path a line, within the training images' folder or the one around it."""
+    """Read paths, one a line, relative to the folder of the training images or to its parent."""
     paths = found.files.contents
     if not isinstance(paths, list):
         raise ValueError(f"{found.name} has parquet files, whose rows only FILE.npy can choose")
-    # published lists have a number of the class after each path, in an order of their own
-    lines = (line.strip() for line in file.read_text("utf-8").splitlines())
-    names = [re.sub(r"\s+\d+$", "", line) for line in lines if line]
-    if not names:
-        raise ValueError("it names no file")
-    folder = paths[0].parents[1 if found.classes else 0]
+    folder = paths[0].parent
+    if found.classes:
+        folder = folder.parent
     row_of = {path: row for row, path in enumerate(paths)}
     rows = []
-    for name in names:
+    for line in file.read_text("utf-8").splitlines():
+        # published lists put the class's number after each path, in another order than ours
+        name = re.sub(r"\s+\d+$", "", line.strip())
+        if not name:
+            continue
         row = row_of.get(folder / name, row_of.get(folder.parent / name))
         if row is None:
             raise ValueError(f"{folder} has no {name}")
         rows.append(row)
+    if not rows:
+        raise ValueError("it names no file")
     return rows
 
 
@@ -136,12 +143,15 @@ def _read(folder: Path, split: str) -> _Split:
     """Return a split of a folder, or of the folder that prepared data point to."""
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
-        chosen = folder / CLASSES
-        classes = chosen.read_text("utf-8").split() if chosen.is_file() else []
+        classes: list[str] = []
+        listed = folder / CLASSES
+        if listed.is_file():
+            classes = listed.read_text("utf-8").split()
         return _from_folder(Path(manifest.folder), split, classes)
     tables = []
     for path in sorted(folder.rglob("*.parquet")):
-        if not any(map(is_hidden, path.relative_to(folder).parts)):
+        parts = path.relative_to(folder).parts
+        if not any(is_hidden(part) for part in parts):
             tables.append(path)
     if tables:
         return _from_parquet(folder, tables, split)
@@ -153,11 +163,14 @@ def _with_labels(splits: Sequence[str], has_labels: Callable[[str], bool]) -> st
 
     Published test splits often have no labels.
     """
-    chosen = next(filter(has_labels, splits), splits[0])
-    if chosen != splits[0]:
-        note = f"{splits[0]} has no labels, so {chosen} is the test split"
-        warnings.warn(note, stacklevel=5)
-    return chosen
+    first = splits[0]
+    for name in splits:
+        if has_labels(name):
+            if name != first:
+                note = f"{first} has no labels, so {name} is the test split"
+                warnings.warn(note, stacklevel=5)
+            return name
+    return first
 
 
 def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> _Split:
@@ -169,34 +182,50 @@ def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> _Split:
     if not splits:
         wanted = f"parquet files of the {split} split ({split}-*.parquet)"
         raise NoAccuracyError("dataset", f"{str(folder)!r} has no {wanted}")
+
+    def has_labels(name: str) -> bool:
+        labels, _ = read_labels(splits[name])
+        return labels is not None
+
     chosen = next(iter(splits))
     if split == "test":
-        chosen = _with_labels([*splits], lambda name: read_labels(splits[name])[0] is not None)
+        chosen = _with_labels(list(splits), has_labels)
     files = splits[chosen]
     folders = sorted({str(path.parent) for path in files})
     if len(folders) > 1:  # configurations may share their images
         reason = f"name one of the folders with parquet files: {', '.join(folders)}"
         raise ParameterError("dataset", reason)
-    return read_parquet(files), *read_labels(files)
+    labels, classes = read_labels(files)
+    return read_parquet(files), labels, classes
 
 
 def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> _Split:
-    """Return class folders, all or those that are chosen, or images without classes."""
+    """Return the images of class folders, all or the chosen ones, or images without classes."""
     folder = _split_folder(root, split)
-    found = folder_names(folder)
-    classes = (chosen or found) if found else ()
+    classes: Sequence[str] = folder_names(folder)
+    if classes and chosen:
+        classes = chosen
     files: list[Path] = []
     ignored: list[Path] = []
     labels: list[int] = []
-    for label, source in enumerate([folder / name for name in classes] or [folder]):
-        images, others = image_and_other_names(source) if source.is_dir() else ([], [])
-        if classes and not images and (source.is_dir() or split == "train"):
-            but = f" of a known ending, such as .jpg; it has {others[0]}" if others else ""
-            raise DataError(f"{source} is a class without images{but}")
+    sources = [folder / name for name in classes] or [folder]
+    for label, source in enumerate(sources):
+        images: list[str] = []
+        others: list[str] = []
+        if source.is_dir():
+            images, others = image_and_other_names(source)
+        elif split == "test":
+            continue  # it may lack chosen classes
+        if classes and not images:
+            problem = f"{source} is a class without images"
+            if others:
+                problem += f" of a known ending, such as .jpg; it has {others[0]}"
+            raise DataError(problem)
         files += [source / name for name in images]
         ignored += [source / name for name in others]
         labels += [label] * len(images)
-    if classes and image_and_other_names(folder)[0]:
+    strays, _ = image_and_other_names(folder)
+    if classes and strays:
         raise DataError(f"{folder} has images next to class folders; move them into a class")
     if ignored:
         warnings.warn(
@@ -204,12 +233,14 @@ def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> _Split:
             f"images. The first: {ignored[0]}",
             stacklevel=4,
         )
-    images_found = ImageFiles(files, np.arange(len(files)))
-    return images_found, torch.tensor(labels) if classes else None, tuple(classes)
+    found = ImageFiles(files, np.arange(len(files)))
+    if not classes:
+        return found, None, ()
+    return found, torch.tensor(labels), tuple(classes)
 
 
 def _split_folder(root: Path, split: str) -> Path:
-    """Return ``root/train`` and the like; the root is a training split if it has no such folder."""
+    """Return ``root/train`` and the like; without such folders the root is the training split."""
     found = _split_names(root, split)
     tests = _split_names(root, "test")
     if not found and not tests and split == "train":
