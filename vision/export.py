@@ -8,7 +8,7 @@
     network.load_state_dict(load_file("resnet18.safetensors"), strict=False)
 
 With the CIFAR stem, ``conv1`` and ``maxpool`` must first be replaced, as the program prints. The
-file's metadata has architecture, stem, and the size, mean and deviation of the images in training.
+file's metadata holds architecture, stem, and the size, mean and deviation of the training images.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class ImageEncoder(nn.Module):
     def forward(self, *images: Tensor) -> Tensor:
         """Return the projector's output for images, each (n, 3, h, w): (all n, out_dim).
 
-        Images that are given apart have batch statistics of their own.
+        Batch statistics are computed for each argument alone.
         """
         return torch.cat([self.projector(self.features(each)) for each in images])
 
@@ -113,7 +113,7 @@ def build_encoder(
 ) -> ImageEncoder:
     """Return an encoder with random weights, initialised as torchvision's.
 
-    That is He by fan-out, and batch norm 1 and 0.
+    Convolutions follow He et al. by fan-out, and batch norm starts at scale 1 and shift 0.
 
     Args:
         architecture: a key of :data:`ARCHITECTURES`.

@@ -31,7 +31,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the random numbers inside, and restore the random state afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    gpus = []
+    if device.type == "cuda":
+        gpus.append(device)
+    with torch.random.fork_rng(devices=gpus):
         torch.manual_seed(seed)
         yield
 
@@ -54,15 +57,18 @@ def image_features(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> 
     total = math.ceil(len(images) / batch_size)
     shown = progress_bar(batches, total=total, desc="features", unit=" batches")
     given = encoder.input
-    size = given.image_size
-    inputs = (evaluation_transform(batch, size, given.mean, given.std) for batch in shown)
-    return torch.cat(_features(encoder, inputs))
+
+    def inputs() -> Iterator[Tensor]:
+        for batch in shown:
+            yield evaluation_transform(batch, given.image_size, given.mean, given.std)
+
+    return torch.cat(_features(encoder, inputs()))
 
 
 def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int) -> list[Tensor]:
-    """Return the features of each random view of all images, as :func:`image_features` does.
+    """Return the features of random views of all images: ``views.count`` tensors (n, feature_dim).
 
-    There are ``views.count`` tensors (n, feature_dim).
+    They are computed as by :func:`image_features`.
     """
     rows = torch.split(torch.arange(len(views.images)), batch_size)
     inputs = (torch.cat(seen) for seen in views.batches(rows, encoder.device, 0))
@@ -75,7 +81,8 @@ def _features(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]:
     """Return the features of each batch of inputs."""
     with evaluating(encoder), torch.autocast(encoder.device.type, enabled=False):
         found = [encoder.features(batch).float() for batch in inputs]
-    if not torch.stack([features.isfinite().all() for features in found]).all():  # one read for all
+    finite = torch.stack([features.isfinite().all() for features in found])
+    if not finite.all():  # the only wait for the device
         reason = "its features have NaN or infinite entries, so no score can be computed"
         raise ParameterError("model", reason)
     return found

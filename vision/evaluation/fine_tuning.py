@@ -27,20 +27,26 @@ _DROPS = (0.6, 0.8)
 
 
 def rate_of(epoch: int, epochs: int, classes: int, start: float | None = None) -> float:
-    """Return the learning rate of an epoch, counted from 0; it starts at the paper's by default."""
-    start = start or (1.0 if classes == 2 else 0.1)
-    return start * 0.1 ** sum(epoch >= round(share * epochs) for share in _DROPS)
+    """Return the learning rate of an epoch, counted from 0; by default it starts at the paper's."""
+    rate = start
+    if rate is None:
+        rate = 1.0 if classes == 2 else 0.1
+    for share in _DROPS:
+        if epoch >= round(share * epochs):
+            rate *= 0.1
+    return rate
 
 
 def new_classifier(encoder: ImageEncoder, classes: int, seed: int) -> ImageEncoder:
     """Return a copy of an encoder with a new linear layer as its projector.
 
-    For two classes it has one output, the second's logit.
+    For two classes it has one output, the logit of the second class.
     """
     model = copy.deepcopy(encoder)
+    outputs = 1 if classes == 2 else classes
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU too
-        model.projector = nn.Linear(encoder.feature_dim, 1 if classes == 2 else classes)
+        model.projector = nn.Linear(encoder.feature_dim, outputs)
     return model.to(encoder.device)
 
 
@@ -90,7 +96,8 @@ def fine_tune(
             torch.autograd.backward(loss)
             optimizer.step()
             total += loss.detach() * len(rows)
-        mean = total.item() / sum(map(len, batches))
+        seen = sum(len(rows) for rows in batches)
+        mean = total.item() / seen
         if not math.isfinite(mean):
             reason = f"the loss is {mean}; lower the learning rate"
             raise TrainingError(f"fine-tuning diverged in epoch {epoch + 1}: {reason}")
@@ -101,20 +108,22 @@ def fine_tune(
 def score_classifier(model: ImageEncoder, test: ImageSet, batch_size: int) -> dict[str, Any]:
     """Return the figures of a fine-tuned classifier on test images, x 100.
 
-    Top-1 and top-5; where the test images are of both of two classes the balanced accuracy, the
-    mean of the classes' accuracies, and the area under the ROC curve, the same whichever is called
-    positive.
+    These are top-1 and top-5. For two classes, if the test images are of both, there are also the
+    balanced accuracy (the mean of the classes' accuracies) and the area under the ROC curve.
     """
     labels = test.targets
-    logits = model.projector(image_features(model, test, batch_size)).cpu()
+    features = image_features(model, test, batch_size)
+    logits = model.projector(features).cpu()
     binary = logits.shape[1] == 1
     scores = logits
     if binary:  # the first class's logit is 0
         scores = torch.cat([torch.zeros_like(logits), logits], dim=1)
     found: dict[str, Any] = asdict(Accuracy.of(scores, labels))
-    if binary and 0 < int(labels.count_nonzero()) < len(labels):
-        found["balanced_accuracy"] = 100 * float(balanced_accuracy_score(labels, scores.argmax(1)))
-        found["auc"] = 100 * float(roc_auc_score(labels, logits[:, 0]))
+    if binary and len(torch.unique(labels)) == 2:
+        balanced = balanced_accuracy_score(labels, scores.argmax(1))
+        area = roc_auc_score(labels, logits[:, 0])
+        found["balanced_accuracy"] = 100 * float(balanced)
+        found["auc"] = 100 * float(area)
     return found
 
 
@@ -138,7 +147,8 @@ def parse_class_weights(given: Sequence[str]) -> dict[str, float]:
 def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Tensor:
     """Return the weight of each class, float32 (classes,), 1 by default.
 
-    Other classes may not be named.
+    Raises:
+        ParameterError: a weight is for an unknown class.
     """
     for name in class_weights:
         if name not in classes:
@@ -153,8 +163,8 @@ def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     Args:
         logits: (n, classes), or for two classes (n, 1), the logit of the second.
         labels: (n,).
-        weights: of the classes, (classes,). The mean is over the images' weights; for two classes
-            over the images, as with torch's ``pos_weight``.
+        weights: of the classes, (classes,). The sum is divided by the images' weights, or, for two
+            classes, by the number of images, as with torch's ``pos_weight``.
     """
     if logits.shape[1] > 1:
         return F.cross_entropy(logits, labels, weight=weights)

@@ -1,7 +1,7 @@
 """k nearest neighbours on features, weighted by similarity as in the paper.
 
-Votes are scores (queries, classes). Their argmax is the prediction; on a tie the lower class number
-wins. Neighbours are found for blocks of queries, so that memory does not grow with their number.
+Votes are scores (queries, classes), and their argmax is the prediction; the lower label wins a tie.
+Neighbours are found for blocks of queries, so that memory does not grow with the number of queries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vision.data.images import ImageSet
 from vision.evaluation.features import image_features
 from vision.resnet import ImageEncoder
 
-PRODUCTS = 2**24  # of queries and bank at a time
+PRODUCTS = 2**24  # similarities that are computed at a time
 TEMPERATURE = 0.1  # the paper's
 
 
@@ -32,7 +32,7 @@ class Accuracy:
     def of(cls, scores: Tensor, labels: Tensor, above: float = -math.inf) -> Accuracy:
         """Return the accuracy of scores (n, classes) with labels (n,).
 
-        A class whose score is not ``above`` is no prediction.
+        A class whose score is not above ``above`` does not count as predicted.
         """
         ranked = scores.sort(dim=1, descending=True, stable=True)
         right = ranked.indices[:, :5] == labels.to(scores.device)[:, None]  # (n, 5 at most)
@@ -40,7 +40,8 @@ class Accuracy:
         top1 = 100 * right[:, 0].double().mean().item()
         if scores.shape[1] <= 5:
             return cls(top1, None)
-        return cls(top1, 100 * right.any(1).double().mean().item())
+        top5 = 100 * right.any(1).double().mean().item()
+        return cls(top1, top5)
 
 
 def cosine_votes(
@@ -58,7 +59,8 @@ def cosine_votes(
         k: number of neighbours.
     """
     similarity, nearest = _nearest(unit_vectors(bank), unit_vectors(queries), k)  # (m, k)
-    weights = ((similarity - similarity[:, :1]) / TEMPERATURE).exp()
+    highest = similarity[:, :1]
+    weights = ((similarity - highest) / TEMPERATURE).exp()
     votes = weights.new_zeros(len(queries), classes)
     return votes.scatter_add_(1, bank_labels[nearest], weights)
 
@@ -66,23 +68,32 @@ def cosine_votes(
 def _nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return values and indices of the k highest products of each query, (m, k)."""
     at_once = max(1, PRODUCTS // len(bank))
-    found = [(rows @ bank.T).topk(k, dim=1) for rows in torch.split(queries, at_once)]
-    values = torch.cat([block.values for block in found])
-    return values, torch.cat([block.indices for block in found])
+    values = []
+    indices = []
+    for rows in torch.split(queries, at_once):
+        nearest = (rows @ bank.T).topk(k, dim=1)
+        values.append(nearest.values)
+        indices.append(nearest.indices)
+    return torch.cat(values), torch.cat(indices)
 
 
 @dataclass(frozen=True, eq=False)
 class OnlineKnn:
-    """The paper's kNN accuracy of an encoder while it trains, by its name, such as ``knn200``."""
+    """Measure the paper's kNN accuracy of an encoder while it trains."""
 
     bank: ImageSet  # training images, whose labels vote
-    queries: ImageSet  # test images with labels, on which they vote
+    queries: ImageSet  # labelled test images
     k: int
     batch_size: int  # images that are encoded at a time
+
+    @property
+    def metric(self) -> str:
+        """Return the name of the accuracy, such as ``knn200``."""
+        return f"knn{self.k}"
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
         known = image_features(encoder, self.bank, self.batch_size)
         asked = image_features(encoder, self.queries, self.batch_size)
         labels = self.bank.targets.to(known.device)
         votes = cosine_votes(known, labels, asked, len(self.bank.classes), self.k)
-        return {f"knn{self.k}": Accuracy.of(votes, self.queries.targets).top1}
+        return {self.metric: Accuracy.of(votes, self.queries.targets).top1}

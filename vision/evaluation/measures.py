@@ -31,12 +31,12 @@ from vision.resnet import ImageEncoder
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoder and the labelled images that it is evaluated on.
+    """An encoder and the labelled images that it is evaluated on, with a method for each task.
 
     Features are computed on first use.
     """
 
-    encoder: ImageEncoder  # on the device where the work is done
+    encoder: ImageEncoder  # on the device to use
     train: ImageSet  # the bank of the nearest neighbours, and the training images of classifiers
     test: ImageSet
     settings: EvaluationSettings
@@ -45,16 +45,19 @@ class Subject:
     def knn(self) -> dict[str, Any]:
         """Return the accuracy of the nearest neighbours by cosine."""
         k = self.settings.k
-        votes = cosine_votes(self.bank, self.labels, self.queries, len(self.train.classes), k)
-        return {"k": k, **asdict(Accuracy.of(votes, self.truth, above=0))}
+        classes = len(self.train.classes)
+        votes = cosine_votes(self.bank, self.labels, self.queries, classes, k)
+        accuracy = Accuracy.of(votes, self.truth, above=0)
+        return {"k": k, **asdict(accuracy)}
 
     def linear(self) -> dict[str, Any]:
         """Train the linear probe: the published one for photos, the fast one for small images."""
         settings = self.settings
         epochs = settings.probe_epochs
         seed = settings.seed
-        small = isinstance(self.train, DecodedImages)
-        probe = settings.probe or ("fixed" if small else "augmented")
+        probe = settings.probe
+        if probe is None:
+            probe = "fixed" if isinstance(self.train, DecodedImages) else "augmented"
         if probe == "fixed":
             classes = len(self.train.classes)
             scores = linear_probe(self.bank, self.labels, self.queries, classes, epochs, seed)
@@ -63,7 +66,8 @@ class Subject:
                 scores = augmented_probe(
                     self.encoder, self.crop_and_flip, self.queries, epochs, seed
                 )
-        return {**asdict(Accuracy.of(scores, self.test.targets)), "probe": probe}
+        accuracy = Accuracy.of(scores, self.truth)
+        return {**asdict(accuracy), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
         """Train a linear SVM on a balanced part of the training images."""
@@ -98,7 +102,7 @@ class Subject:
 
     @property
     def crop_and_flip(self) -> RandomViews:
-        """Return a view of each training image for a classifier, whose colours do not change."""
+        """Return a view of each training image, in its colours, to train a classifier."""
         given = self.encoder.input
         augment = CropAndFlip(RandomCrop(given.image_size), given.mean, given.std)
         return RandomViews(self.train, augment, 1, self.settings.seed)
@@ -143,5 +147,6 @@ def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) 
         found["interclass_uniformity"] = interclass_uniformity(features, labels)
     if of_class.max() > 1:
         found["tolerance"] = tolerance(features, labels)
-    pairs = similarity_histograms(view1, view2, labels)  # edges, and counts by kind of pair
-    return {name: figure.tolist() for name, figure in (found | pairs._asdict()).items()}
+    pairs = similarity_histograms(view1, view2, labels)
+    found |= pairs._asdict()  # edges, and counts by kind of pair
+    return {name: figure.tolist() for name, figure in found.items()}

@@ -1,7 +1,7 @@
-"""The linear probe: one layer on frozen features, by the schedule of the paper on ImageNet.
+"""The linear probe: one layer on frozen features, with the paper's schedule for ImageNet.
 
-On augmented images, as published figures have it, each epoch sees other crops and the encoder runs
-in each step. On fixed features, the fast choice, the features of each image are computed once.
+On augmented images, as for published figures, each epoch sees other crops and the encoder runs in
+each step. On fixed features, the fast choice, the features of each image are computed once.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def balanced_svm(
 ) -> dict[str, float]:
     """Return the accuracy of a linear SVM on balanced classes, FS of Kukleva et al.
 
-    It sees as many images of each class as the rarest has, all at unit length.
+    It is trained on unit vectors, as many of each class as there are of the rarest.
 
     Args:
         train: training features (n, dim).
@@ -88,10 +88,14 @@ def balanced_svm(
     asked = unit_vectors(queries).cpu().numpy()
     found, counts = np.unique(y, return_counts=True)
     random = np.random.default_rng(seed)
-    of_class = [random.permutation(np.flatnonzero(y == label)) for label in found]
-    rows = np.concatenate([each[: counts.min()] for each in of_class])
+    chosen = []
+    for label in found:
+        of_class = random.permutation(np.flatnonzero(y == label))
+        chosen.append(of_class[: counts.min()])
+    rows = np.concatenate(chosen)
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
-    return {"top1": 100 * float(svm.score(asked, truth.cpu().numpy())), "images": len(rows)}
+    accuracy = svm.score(asked, truth.cpu().numpy())
+    return {"top1": 100 * float(accuracy), "images": len(rows)}
 
 
 def augmented_probe(
@@ -122,8 +126,8 @@ def augmented_probe(
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
-            order = torch.randperm(len(labels), generator=generator)[: per_epoch * batch_size]
-            parts = torch.split(order, batch_size)
+            order = torch.randperm(len(labels), generator=generator)
+            parts = torch.split(order[: per_epoch * batch_size], batch_size)
             for rows, (view,) in zip(parts, views.batches(parts, device, epoch), strict=True):
                 with torch.no_grad(), torch.autocast(device.type, enabled=False):
                     features = encoder.features(view).float()
@@ -152,7 +156,8 @@ def _train(
     rate = LEARNING_RATE * batch_size / 256
     optimizer = torch.optim.SGD([weight, bias], lr=rate, momentum=MOMENTUM)
     for step, (x, y) in enumerate(batches):
-        optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
+        decay = (1 + math.cos(math.pi * step / steps)) / 2
+        optimizer.param_groups[0]["lr"] = rate * decay
         loss = F.cross_entropy(F.linear(x, weight, bias), y)
         optimizer.zero_grad()
         torch.autograd.backward(loss)

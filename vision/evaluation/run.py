@@ -42,14 +42,15 @@ def run(settings: EvaluationSettings) -> bool:
     side = input_size_of(encoders.values())
     train = load_images(dataset, "train", data_dir, None, skip, side, train_list)
     train = train.sample(settings.limit, settings.seed)
-    test = load_test(train, dataset, data_dir, skip).sample(settings.limit, settings.seed)
+    test = load_test(train, dataset, data_dir, skip)
+    test = test.sample(settings.limit, settings.seed)
     if "knn" in settings.tasks and settings.k > len(train):
         bank = f"{len(train):,}"
         reason = f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"
         raise ParameterError("k", reason)
     weights = weights_of(class_weights, train.classes)
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.jsonl"
-    _append(file)  # a file that cannot be written is reported now
+    _append(file, "")  # report a file that cannot be written before any work
     device = single_process_device()
     disable_tf32()
     used = {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights}
@@ -66,7 +67,8 @@ def run(settings: EvaluationSettings) -> bool:
         subject = Subject(encoder.to(device), train, test, settings, weights)
         for task in settings.tasks:
             start = time.perf_counter()
-            figures = getattr(subject, task)()
+            measure = getattr(subject, task)
+            figures = measure()
             seconds = round(time.perf_counter() - start, 2)
             line = {**model, "task": task, "figures": figures, "seconds": seconds, **conditions}
             _append(file, to_json(line) + "\n")
@@ -78,7 +80,7 @@ def run(settings: EvaluationSettings) -> bool:
     return True
 
 
-def _append(file: Path, text: str = "") -> None:
+def _append(file: Path, text: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a", encoding="utf-8") as lines:
@@ -88,7 +90,7 @@ def _append(file: Path, text: str = "") -> None:
 
 
 def data_record(train: ImageSet, test: ImageSet) -> dict[str, Any]:
-    """Return what a result says about its images."""
+    """Return the entries of a result that identify its images."""
     return {
         "name": train.name,
         "variant": train.variant,

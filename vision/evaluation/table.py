@@ -43,8 +43,11 @@ def labelled(task: str, figures: Mapping[str, Any]) -> Column:
 
 def cells(columns: Mapping[str, Column]) -> list[list[str]]:
     """Return the cells of the table, the header first."""
-    labels = dict.fromkeys(label for column in columns.values() for label in column)
+    labels: dict[str, None] = {}  # in the order of the columns
+    for column in columns.values():
+        labels |= dict.fromkeys(column)
     lines = [["", *columns]]
     for label in labels:
-        lines.append([label, *(column.get(label, "-") for column in columns.values())])
+        figures = [column.get(label, "-") for column in columns.values()]
+        lines.append([label, *figures])
     return lines

@@ -81,14 +81,11 @@ def task_of(
     common |= {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
     if isinstance(objective, QueueInfoNCELoss):
         return QueueTask(**common)
-    head: nn.Module
-    shared = isinstance(objective, DINOLoss)
     if isinstance(objective, DINOLoss):
-        head = Prototypes(dim, objective.prototypes)
-    else:
-        head = mlp(dim, PREDICTOR_HIDDEN, dim)
-    head = prepared(head, vision, accelerator)
-    return TeacherTask(**common, head=head, head_in_teacher=shared)
+        prototypes = prepared(Prototypes(dim, objective.prototypes), vision, accelerator)
+        return TeacherTask(**common, head=prototypes, head_in_teacher=True)
+    predictor = prepared(mlp(dim, PREDICTOR_HIDDEN, dim), vision, accelerator)
+    return TeacherTask(**common, head=predictor, head_in_teacher=False)
 
 
 def make_optimizer(

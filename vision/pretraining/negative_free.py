@@ -66,7 +66,9 @@ class BarlowTwinsLoss(GlobalBatchLoss):
         self.off_diagonal = off_diagonal
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
-        correlation = _standardised(z1, dim=0).T @ _standardised(z2, dim=0) / len(z1)  # (dim, dim)
+        z1 = _standardised(z1, dim=0)
+        z2 = _standardised(z2, dim=0)
+        correlation = z1.T @ z2 / len(z1)  # (dim, dim)
         agreement = (1 - correlation.diagonal()).square().sum()
         return agreement + self.off_diagonal * _off_diagonal_squares(correlation)
 
@@ -143,7 +145,7 @@ class ZeroICLLoss(GlobalBatchLoss):
 
 @register("zero_fcl")
 class ZeroFCLLoss(ZeroICLLoss):
-    """Zero-FCL: the same for features."""
+    """Zero-FCL: Zero-ICL of the transposed embeddings, which decorrelates the features."""
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         return super().formula(z1.T, z2.T)
@@ -151,7 +153,7 @@ class ZeroFCLLoss(ZeroICLLoss):
 
 @register("zero_cl")
 class ZeroCLLoss(ZeroICLLoss):
-    """Zero-CL: the sum of both; their equal weights are our choice."""
+    """Zero-CL: the sum of Zero-ICL and Zero-FCL; their equal weights are our choice."""
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         return super().formula(z1, z2) + super().formula(z1.T, z2.T)
@@ -170,9 +172,12 @@ class ARBLoss(GlobalBatchLoss):
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
-        z1, z2 = (_standardised(z.T, dim=1) for z in (z1, z2))  # (dim, N)
-        first = (z1 * _decorrelated(z2.detach(), ridge=1e-5)).mean(1)  # (dim,)
-        second = (z2 * _decorrelated(z1.detach(), ridge=1e-5)).mean(1)
+        z1 = _standardised(z1.T, dim=1)  # (dim, N)
+        z2 = _standardised(z2.T, dim=1)
+        base1 = _decorrelated(z1.detach(), ridge=1e-5)
+        base2 = _decorrelated(z2.detach(), ridge=1e-5)
+        first = (z1 * base2).mean(1)  # (dim,)
+        second = (z2 * base1).mean(1)
         return (1 - first).square().sum() + (1 - second).square().sum()
 
 
@@ -272,8 +277,9 @@ def _decorrelated(x: Tensor, ridge: float) -> Tensor:
 
 
 def _covariance(z: Tensor) -> Tensor:
-    """Return the covariance of the columns, (n, dim) -> (dim, dim). ``torch.cov`` is the same, but
-    waits for the device.
+    """Return the covariance of the columns, (n, dim) -> (dim, dim).
+
+    It equals ``torch.cov``, which waits for the device.
     """
     centred = z - z.mean(dim=0)
     return centred.T @ centred / (len(z) - 1)

@@ -105,13 +105,13 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
     try:
         knn = _online_knn(settings, images, accelerator)
         measured = (
-            f"kNN while training (knn{knn.k}): {len(knn.bank):,} training images vote on "
+            f"kNN while training ({knn.metric}): {len(knn.bank):,} training images vote on "
             f"{len(knn.queries):,} test images"
         )
     except NoAccuracyError as error:
         measured = f"no accuracy while training ({error})"
     metric = training.metric_for_best_model
-    if metric not in (None, f"knn{vision.knn_k}" if knn else None):
+    if metric is not None and (knn is None or metric != knn.metric):
         reason = f"{metric!r} is not measured; {measured}"
         raise ParameterError("metric_for_best_model", reason)
     views = _views(settings, images, encoder.input)
@@ -141,16 +141,18 @@ def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) ->
 
 
 def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dict[str, str]:
-    """Return what tells the images: ``files`` by name, and ``id``, which knows small ones' pixels.
+    """Return what identifies the images: a hash of the files' names, and a text for resuming.
 
-    Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files
-    keeps its id.
+    The text of small images includes a hash of their pixels. With skip_corrupt, a run that is
+    resumed on the same files keeps its text, since damaged pixels cannot be compared.
     """
     files = images.files_id
     before = read_record(folder).get("data", {})
     if settings.vision.skip_corrupt and settings.training.resumes and before.get("files") == files:
         return {"files": files, "id": before["id"]}
-    content = images.checksum() if isinstance(images, DecodedImages) else files
+    content = files
+    if isinstance(images, DecodedImages):
+        content = images.checksum()
     return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
 
 
@@ -162,7 +164,7 @@ def _begin(
     measured: str,
     folder: Path,
 ) -> None:
-    """Say what is trained, measure the untrained network, and write the record."""
+    """Print what is trained, measure the untrained network, and write the record."""
     images = task.views.images
     batch_size = settings.training.train_batch_size
     print(
@@ -173,8 +175,10 @@ def _begin(
         sep="\n",
         flush=True,
     )
-    before = read_record(folder) if settings.training.resumes else {}
-    record["untrained"] = before.get("untrained") or dict(task.evaluate())
+    untrained = None
+    if settings.training.resumes:
+        untrained = read_record(folder).get("untrained")
+    record["untrained"] = untrained or dict(task.evaluate())
     begin_record(trainer, settings.training, folder, record)
 
 
@@ -184,7 +188,7 @@ def _publish(
     record: dict[str, Any],
     folder: Path,
 ) -> None:
-    """Write record and page, and print what the run came to."""
+    """Write record and page, and print the results of the run."""
     output = Path(settings.training.output_dir)
     end_record(trainer, settings.training, folder, record)
     record["images_per_second"] = round(trainer.samples_per_second, 1)
@@ -217,8 +221,9 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
     if not vision.small_crops:
         return views
     # coloured as the others, with areas up to where the large ones begin
-    crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
-    return replace(views, others=((replace(augment, crop=crop), vision.small_crops),))
+    small_crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    small = replace(augment, crop=small_crop)
+    return replace(views, others=((small, vision.small_crops),))
 
 
 def _online_knn(

@@ -78,7 +78,7 @@ class VisionSettings:
     )
     blur: bool = option(False, "Gaussian blur, as on ImageNet.")
     min_scale: float = option(
-        0.08, "Smallest share of an image's area that a crop has.", interval="(0, 1]"
+        0.08, "Smallest share of an image's area that a crop takes.", interval="(0, 1]"
     )
     optimizer: str = option("sgd", "The optimiser.", choices=("sgd", "lars", "adamw"))
     lr_scaling: str = option(
@@ -184,7 +184,7 @@ class PretrainSettings:
             reason = f"w_mse() whitens it, so it must be below the batch of {batch} images"
             raise ParameterError("out_dim", reason)
         if self.training.log_similarity and not isinstance(self.loss, ContrastiveLoss):
-            reason = f"the loss {self.loss} has no negatives to look at"
+            reason = f"the loss {self.loss} has no negatives to log"
             raise ParameterError("log_similarity", reason)
 
     def options(self) -> dict[str, Any]:

@@ -67,7 +67,9 @@ class PretrainTask:
 
     def passes(self, views: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the forward passes of the views of one side, each (n, 3, side, side)."""
-        return [torch.cat(list(views))] if self.one_pass and views else views
+        if self.one_pass and views:
+            return [torch.cat(list(views))]
+        return views
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         try:
@@ -78,7 +80,9 @@ class PretrainTask:
         return loss
 
     def evaluate(self) -> Mapping[str, float]:
-        return {} if self.online is None else self.online(self.encoder)
+        if self.online is None:
+            return {}
+        return self.online(self.encoder)
 
     def save(self, folder: Path) -> None:
         save_encoder(self.encoder, folder, self.card)
@@ -116,7 +120,8 @@ class MomentumTask(PretrainTask):
     def follow(self, run_fraction: float) -> None:
         keys: list[Tensor] = list(self.key_encoder.parameters())
         queries: list[Tensor] = list(self.followed.parameters())
-        torch._foreach_lerp_(keys, queries, 1 - self.momentum_at(run_fraction))
+        share = 1 - self.momentum_at(run_fraction)
+        torch._foreach_lerp_(keys, queries, share)
 
     @torch.no_grad()
     def _follow(self, *views: Tensor) -> Tensor:
@@ -165,7 +170,7 @@ class TeacherTask(MomentumTask):
     """
 
     head: nn.Module  # of the student, after the encoder
-    # whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor)
+    # DINO's teacher shares the prototypes; BYOL's has no predictor
     head_in_teacher: bool
 
     def __post_init__(self) -> None:
@@ -178,12 +183,14 @@ class TeacherTask(MomentumTask):
         return self.headed if self.head_in_teacher else self.encoder
 
     def momentum_at(self, run_fraction: float) -> float:
-        return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
+        remaining = (1 + math.cos(math.pi * run_fraction)) / 2  # from 1 to 0
+        return 1 - (1 - self.momentum) * remaining
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         views = self.views.on_device(batch)
         large = self.passes(views[:2])
-        student = model(*large, *self.passes(views[2:])).chunk(len(views))
+        small = self.passes(views[2:])
+        student = model(*large, *small).chunk(len(views))
         teacher = self._follow(*large).chunk(2)
         return Embeddings((*student, *teacher))  # each (n, the head's or the projector's width)
 
@@ -197,4 +204,6 @@ class Prototypes(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         with torch.autocast(z.device.type, enabled=False):  # the loss divides cosines by 0.04
-            return F.linear(F.normalize(at_least_fp32(z), dim=1), F.normalize(self.weight, dim=1))
+            unit = F.normalize(at_least_fp32(z), dim=1)
+            prototypes = F.normalize(self.weight, dim=1)
+            return F.linear(unit, prototypes)
