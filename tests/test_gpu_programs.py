@@ -12,9 +12,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 GPU = ROOT / "tests" / "gpu"
 ROWS = [
-    "environment", "smoke", "step", "equal", "equal-cls", "killed-fp16", "dropout", "objectives-text", "speed", "loss",
-    "killed-text", "killed-images", "objectives-images",
-]  # fmt: skip
+    "environment",
+    "smoke",
+    "step",
+    "equal",
+    "equal-cls",
+    "killed-fp16",
+    "dropout",
+    "objectives-text",
+    "speed",
+    "loss",
+    "killed-text",
+    "killed-images",
+    "objectives-images",
+]
 
 
 def lines_of(folder):
@@ -26,10 +37,12 @@ def test_every_row_runs_small_on_the_cpu(tmp_path):
     env = {**os.environ, "SMALL": "1", "OUT": str(tmp_path), "SECONDS_LEFT": "880"}
     ended = subprocess.run([GPU / "lease.sh"], env={**env, "PYTHON": sys.executable}, check=False)
     rows = lines_of(tmp_path)
-    assert [(row["row"], row["rc"]) for row in rows] == [(name, 0) for name in ROWS], rows
+    assert [row["row"] for row in rows] == ROWS
+    assert [row for row in rows if row["rc"] != 0] == []
     results = {row["row"]: row["results"] for row in rows}
     assert all(results.values())
-    assert len(results["objectives-text"]) == len(results["objectives-images"]) == 3  # with the sum
+    assert len(results["objectives-text"]) == 3  # with the sum
+    assert len(results["objectives-images"]) == 3
     assert results["killed-fp16"][-1]["weights"]
     assert results["step"][0]["ms"] > 0
     assert ended.returncode == 0
@@ -38,27 +51,31 @@ def test_every_row_runs_small_on_the_cpu(tmp_path):
 @pytest.mark.parametrize(
     ("ending", "code"), [("time.sleep(99)", 124), ("os.kill(os.getpid(), 9)", -9)]
 )
-def test_a_row_that_is_ended_leaves_its_line_with_what_it_had(ending, code, tmp_path):
+def test_a_killed_row_keeps_its_results(ending, code, tmp_path):
     program = (
         f"import os, time; print('{{\"ms\": 3}}', flush=True); print('{{\"m', flush=True); {ending}"
     )
     command = [sys.executable, GPU / "row.py", "one", "2", tmp_path, sys.executable, "-c", program]
     assert subprocess.run(command, check=False).returncode in (124, 137)
     (row,) = lines_of(tmp_path)
-    assert (row["row"], row["rc"], row["results"]) == ("one", code, [{"ms": 3}])
+    assert row["row"] == "one"
+    assert row["rc"] == code
+    assert row["results"] == [{"ms": 3}]
     assert row["last"][-1] == '{"m'
 
 
-def test_the_busy_share_counts_a_moment_once_and_no_annotation(monkeypatch):
-    """Of two kernels that overlap, in five steps of 0.01 ms."""
+def test_the_busy_share_of_overlapping_kernels(monkeypatch):
+    """Overlaps count once, annotations never; five steps of 0.01 ms."""
     monkeypatch.syspath_prepend(GPU)
     import step
 
     def event(start, end, device="CUDA", annotation=False):
         return SimpleNamespace(
-            device_type=SimpleNamespace(name=device), is_user_annotation=annotation, name="k",
+            name="k",
+            device_type=SimpleNamespace(name=device),
+            is_user_annotation=annotation,
             time_range=SimpleNamespace(start=start, end=end),
-        )  # fmt: skip
+        )
 
     events = [event(10, 30), event(0, 20), event(0, 90, annotation=True), event(0, 90, "CPU")]
     row = step.summary_of(events, ms=0.01)

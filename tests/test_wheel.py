@@ -23,6 +23,16 @@ from dystress_text.__main__ import COMMANDS
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "dystress_text"
 LARGEST = 15_000_000  # bytes of the wheel
+SEARCH = """
+import dystress_text
+from sentence_transformers import SentenceTransformer, util
+
+print(dystress_text.__file__)
+model = SentenceTransformer("out")
+texts = open("sentences.txt").readlines()
+query = model.encode(["Someone plays the guitar."])
+print(util.semantic_search(query, model.encode(texts)))
+"""
 
 
 def imported_packages():
@@ -56,7 +66,7 @@ def built(tmp_path_factory):
 
 
 @pytest.mark.slow(60)
-def test_the_archive_builds_a_wheel_with_all_of_the_package_and_nothing_else(built):
+def test_the_wheel_holds_the_package_alone(built):
     archive, wheel = built
     assert wheel.stat().st_size < LARGEST
     with tarfile.open(archive) as files:
@@ -72,10 +82,11 @@ def test_the_archive_builds_a_wheel_with_all_of_the_package_and_nothing_else(bui
 
 @pytest.fixture
 def user(built, tmp_path):
-    """A user's empty folder, and what runs ``dystress`` and Python there, of a new environment with
-    the wheel.
+    """A user's empty folder, and functions that run ``dystress`` and Python there, in a new
+    environment with the wheel.
     """
-    home, place = tmp_path / "home", tmp_path / "environment"
+    home = tmp_path / "home"
+    place = tmp_path / "environment"
     home.mkdir()
     subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=120
@@ -106,16 +117,9 @@ def user(built, tmp_path):
         assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
-    run(
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--ignore-installed",
-        "--no-index",
-        str(built[1]),
-    )
+    _, wheel = built
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--ignore-installed", "--no-index"]
+    run(*install, str(wheel))
     return home, lambda *words: run(f"{paths['scripts']}/dystress", *words), run
 
 
@@ -132,12 +136,7 @@ def test_a_users_first_commands(user):
     record = json.loads((home / "out" / "run.json").read_text())
     before = max(pooler["mini_sts_spearman"] for pooler in record["untrained"].values())
     assert record["trained"]["mini_sts_spearman"] > before
-    found = python("-c", (
-        "import dystress_text; print(dystress_text.__file__);"
-        "from sentence_transformers import SentenceTransformer, util; m = SentenceTransformer('out');"
-        "texts = open('sentences.txt').readlines();"
-        "print(util.semantic_search(m.encode(['Someone plays the guitar.']), m.encode(texts)))"
-    ))  # fmt: skip
+    found = python("-c", SEARCH)
     assert str(home.parent / "environment") in found
     assert "[[{'corpus_id': 2," in found
     assert "MiniParaphrase" in dystress("senteval", "--model=out", "--suite=mini", "--mode=fast")

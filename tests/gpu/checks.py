@@ -2,9 +2,11 @@
 
 The last line of output is JSON; "passed" says whether the check holds.
 
-python tests/gpu/checks.py --corpus sentences.txt environment | dropout | equal | objectives KIND | killed KIND
+    python tests/gpu/checks.py --corpus sentences.txt \\
+        environment | dropout | equal | objectives KIND | killed KIND
 
-``--preset paper`` is the text table's best row, with the pooler ``cls``: its last layer computes one query a text.
+``--preset paper`` is the best row of the text table. Its pooler is ``cls``, so the last layer
+computes one query for each text.
 """
 
 from __future__ import annotations
@@ -42,23 +44,49 @@ PROGRAMS = {
     "images": ("vision/train.py", "vision.train"),
 }
 PACKAGES = [
-    "torch", "transformers", "accelerate", "sentence-transformers", "tokenizers", "datasets", "dill", "multiprocess",
-    "bm25s", "kornia", "kornia_rs", "pytorch_optimizer", "numpy",
-]  # fmt: skip
+    "torch",
+    "transformers",
+    "accelerate",
+    "sentence-transformers",
+    "tokenizers",
+    "datasets",
+    "dill",
+    "multiprocess",
+    "bm25s",
+    "kornia",
+    "kornia_rs",
+    "pytorch_optimizer",
+    "numpy",
+]
 VARIANTS = {
     "text": {
-        "infonce": "", "ntxent": "--loss=ntxent(0.05)", "dcl": "--loss=dcl(0.05)", "dclw": "--loss=dclw(0.05)",
-        "macl": "--loss=macl()", "bidirectional": "--loss=infonce(0.05,bidirectional=True)", "mlm": "--do_mlm=yes",
-        "learned": "--loss=infonce(learned(0.05))", "cache": "--grad_cache_chunk=16",
+        "infonce": "",
+        "ntxent": "--loss=ntxent(0.05)",
+        "dcl": "--loss=dcl(0.05)",
+        "dclw": "--loss=dclw(0.05)",
+        "macl": "--loss=macl()",
+        "bidirectional": "--loss=infonce(0.05,bidirectional=True)",
+        "mlm": "--do_mlm=yes",
+        "learned": "--loss=infonce(learned(0.05))",
+        "cache": "--grad_cache_chunk=16",
         "paper": PAPER,
     },
     "images": {
-        **{name: f"--loss={name}(0.1)" for name in ("ntxent", "infonce", "dcl", "dclw", "queue")},
+        "ntxent": "--loss=ntxent(0.1)",
+        "infonce": "--loss=infonce(0.1)",
+        "dcl": "--loss=dcl(0.1)",
+        "dclw": "--loss=dclw(0.1)",
+        "queue": "--loss=queue(0.1)",
         "macl": "--loss=macl(0.1,alpha=0.5,a_0=0,both_views=True)",
-        **{name: f"--loss={name}()" for name in (
-            "barlow_twins", "vicreg", "w_mse", "zero_cl", "arb", "byol", "dino")},
+        "barlow_twins": "--loss=barlow_twins()",
+        "vicreg": "--loss=vicreg()",
+        "w_mse": "--loss=w_mse()",
+        "zero_cl": "--loss=zero_cl()",
+        "arb": "--loss=arb()",
+        "byol": "--loss=byol()",
+        "dino": "--loss=dino()",
     },
-}  # fmt: skip
+}
 
 
 def arguments_of(options: argparse.Namespace, kind: str) -> list[str]:

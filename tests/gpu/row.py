@@ -43,7 +43,7 @@ def run(command: Sequence[str], limit: float, log: Path) -> int:
 
 
 def results_of(lines: Sequence[str]) -> list[dict[str, Any]]:
-    """The lines that are an object of JSON; the last may be torn."""
+    """Return the lines that are JSON objects; the last line may be incomplete."""
     found = []
     for line in lines:
         if line.startswith("{"):

@@ -1,7 +1,6 @@
-"""Write different lines of about 26 tokens, for want of a corpus: sentences of the embedded mini-STS,
-two of them a line.
+"""Write lines of about 26 tokens, where no corpus is at hand: two sentences of mini-STS each.
 
-    python tests/gpu/sentences.py sentences.txt 36000
+python tests/gpu/sentences.py sentences.txt 36000
 """
 
 from __future__ import annotations

@@ -43,15 +43,19 @@ Steps = Callable[[int], float]
 def measure(
     model: str, corpus: Path, batch: int, precision: str, steps: int, warm: int
 ) -> dict[str, Any]:
-    """The row of a batch size and a precision."""
+    """Return the row of a batch size and a precision."""
     # accelerate keeps its precision for the life of a process
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingSettings(
-            output_dir=folder, train_batch_size=batch, learning_rate=RATE,
-            mixed_precision=precision, max_steps=10**6, num_train_epochs=10**6,
-        )  # fmt: skip
+            output_dir=folder,
+            train_batch_size=batch,
+            learning_rate=RATE,
+            mixed_precision=precision,
+            max_steps=10**6,
+            num_train_epochs=10**6,
+        )
         initial = load_initial_model(TextSettings(model, pooler_type="cls"))
         trainer, _ = engine(initial, corpus, settings)
         trainer.model.train()
@@ -92,7 +96,7 @@ def measure(
 
 
 def waits_in(take: Steps) -> dict[str, int]:
-    """Where the host waits for the GPU, and how often in the profiled steps."""
+    """Return where the host waits for the GPU, and how often in the profiled steps."""
     torch.cuda.set_sync_debug_mode("warn")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -102,7 +106,7 @@ def waits_in(take: Steps) -> dict[str, int]:
 
 
 def kernels_in(take: Steps, ms: float) -> dict[str, Any]:
-    """What the GPU computes in a step of so many milliseconds; without one, nothing.
+    """Return what the GPU computes in a step that takes ``ms`` milliseconds; empty without a GPU.
 
     The profiler slows the host but no kernel, so the busy share is that of a step without it.
     """
@@ -115,7 +119,7 @@ def kernels_in(take: Steps, ms: float) -> dict[str, Any]:
 
 
 def summary_of(events: Iterable[Any], ms: float) -> dict[str, Any]:
-    """Kernels, busy time and the longest kernels a step of a profile's events."""
+    """Return the kernels, the busy time and the longest kernels of a step, from a profile."""
     kernels = [
         event
         for event in events

@@ -49,16 +49,16 @@ def working_directory(tmp_path, monkeypatch):
     (tmp_path / "parts").mkdir()
 
 
+def read_lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 @pytest.fixture
 def cisi(shared):
-    """Titles and beginnings of 500 documents, and sentence-transformers' evaluator of a search in
-    them.
-    """
+    """Titles and beginnings of 500 documents, and an evaluator of the search in them."""
     place = shared / "data" / "retrieval" / "cisi"
-    documents, queries = (
-        [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
-        for name in ("corpus", "queries")
-    )
+    documents = read_lines(place / "corpus.jsonl")
+    queries = read_lines(place / "queries.jsonl")
     rows = {row["_id"]: (row["title"], row["text"][:300]) for row in documents[:500]}
     relevant = {}
     for line in (place / "qrels.tsv").read_text().splitlines()[1:]:
@@ -97,13 +97,14 @@ def load(name, **options):
 
 
 @pytest.mark.slow(30)
-def test_tickets_with_a_subject_and_a_body(cisi):
-    """A table's cells make the vectors that the same texts make, joined by hand."""
+def test_tickets(cisi):
+    """Cells of a table give the vectors of the same texts joined by hand."""
     rows, _ = cisi
     with open("tickets.csv", "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(
-            [("status", "subject", "body"), *(("open", *row) for row in rows)]
-        )
+        table = csv.writer(file)
+        table.writerow(("status", "subject", "body"))
+        for row in rows:
+            table.writerow(("open", *row))
     (command,) = commands("train.md", "tickets.csv")
     run(command, "--max_steps=20")
     texts = [f"{subject} {body}" for subject, body in rows]
@@ -112,15 +113,18 @@ def test_tickets_with_a_subject_and_a_body(cisi):
 
 
 @pytest.mark.slow(60)
-def test_a_hybrid_searches_better_than_its_dense_model(cisi):
+def test_a_hybrid_beats_its_dense_model(cisi):
     rows, evaluate = cisi
-    Path("mine.txt").write_text("\n".join(" ".join(row) for row in rows), encoding="utf-8")
+    lines = [" ".join(row) for row in rows]
+    Path("mine.txt").write_text("\n".join(lines), encoding="utf-8")
     load(ENCODER).save("dense")
-    command, loading = commands("search.md", "--hybrid ")[0], blocks("search.md", "--hybrid ")[1]
+    command = commands("search.md", "--hybrid ")[0]
+    loading = blocks("search.md", "--hybrid ")[1]
     run(command, "--max_steps=40", **{"all-MiniLM-L6-v2": "dense"})
     names = {"SentenceTransformer": load}
     run_snippet(loading.text, names)
-    dense, hybrid = (evaluate(model)["cosine_ndcg@10"] for model in (load("dense"), names["model"]))
+    dense = evaluate(load("dense"))["cosine_ndcg@10"]
+    hybrid = evaluate(names["model"])["cosine_ndcg@10"]
     assert hybrid > dense + 0.05
 
 
@@ -130,9 +134,8 @@ def test_triplets_to_onnx():
     run(training, *SHORT, "--max_steps=4")
     run(export)
     names = {}
-    run_snippet(
-        blocks("export.md", "InferenceSession")[0].text.replace("out-onnx", "out_pairs-onnx"), names
-    )
+    snippet = blocks("export.md", "InferenceSession")[0].text
+    run_snippet(snippet.replace("out-onnx", "out_pairs-onnx"), names)
     expected = load("out_pairs").encode(["A man plays a guitar.", "It is raining."])
     np.testing.assert_allclose(names["vectors"], expected, atol=1e-5)
 
@@ -152,17 +155,31 @@ BOTH = {
     "warmup_ratio": 0.0,
     "loss": "infonce(0.05)",
 }
-UNSUPERVISED = {"train_file": "data/wiki1m_for_simcse.txt", "num_train_epochs": 1, "train_batch_size": 64,
-                "learning_rate": 3e-5, "mlp_only_train": True, "max_grad_norm": 1.0, "supervised": False}  # fmt: skip
-SUPERVISED = {"train_file": "data/nli_for_simcse.csv", "num_train_epochs": 3, "train_batch_size": 4 * 128,
-              "learning_rate": 5e-5, "mlp_only_train": None, "max_grad_norm": 4.0, "supervised": True}  # fmt: skip
+UNSUPERVISED = {
+    "train_file": "data/wiki1m_for_simcse.txt",
+    "num_train_epochs": 1,
+    "train_batch_size": 64,
+    "learning_rate": 3e-5,
+    "mlp_only_train": True,
+    "max_grad_norm": 1.0,
+    "supervised": False,
+}
+SUPERVISED = {
+    "train_file": "data/nli_for_simcse.csv",
+    "num_train_epochs": 3,
+    "train_batch_size": 4 * 128,
+    "learning_rate": 5e-5,
+    "mlp_only_train": None,
+    "max_grad_norm": 4.0,
+    "supervised": True,
+}
 
 
 @pytest.mark.slow(60)
 @pytest.mark.parametrize("supervised", [False, True])
 def test_simcses_two_scripts(supervised, shared):
-    """The settings are those of the scripts; the head stays in the supervised model alone; and
-    STS-B dev, which chooses the step, has the figure that the saved model has.
+    """The settings are the scripts', only the supervised model keeps its head, and the recorded
+    figure of STS-B dev is that of the saved model.
     """
     command = commands("from-simcse.md", "my-sup-simcse")[supervised]
     options = parse(list(command.arguments)).options()
@@ -178,7 +195,7 @@ def test_simcses_two_scripts(supervised, shared):
     model = load(options["output_dir"])
     assert any(isinstance(module, Dense) for module in model) == supervised
     *_, scores, first, second = zip(*(line.split("\t")[:7] for line in lines), strict=True)
-    similarity = model.similarity_pairwise(*(model.encode(each) for each in (first, second)))
+    similarity = model.similarity_pairwise(model.encode(first), model.encode(second))
     record = json.loads(Path(options["output_dir"], "run.json").read_text())
     figure = 100 * spearmanr(similarity, [float(score) for score in scores]).statistic
     assert record["trained"]["sts_b_dev_spearman"] == pytest.approx(figure, abs=0.01)
@@ -197,7 +214,8 @@ def test_matryoshka_in_sentence_transformers_trainer():
     names["pairs"] = Dataset.from_dict({"anchor": anchors, "positive": positives})
 
     def infonce(model):
-        z1, z2 = (normalize(torch.as_tensor(model.encode(each))) for each in (anchors, positives))
+        z1 = normalize(torch.as_tensor(model.encode(anchors)))
+        z2 = normalize(torch.as_tensor(model.encode(positives)))
         return cross_entropy(z1 @ z2.T / 0.05, torch.arange(len(z1))).item()
 
     before = infonce(load("out", truncate_dim=64))
@@ -253,9 +271,11 @@ def test_german_and_japanese(place, name, language):
     lines = ["query-id\tcorpus-id\tscore", *(f"{each}\t{each}\t1" for each in ids)]
     Path("parts/qrels.tsv").write_text("\n".join(lines))
     found = dystress_text.evaluate(f"out_{name}", retrieval="parts")
-    lexical, trained = (found[each]["parts nDCG@10"] for each in ("lexical", f"out_{name}"))
+    lexical = found["lexical"]["parts nDCG@10"]
+    trained = found[f"out_{name}"]["parts nDCG@10"]
     model = load(f"out_{name}")
-    first, second = (model.encode([row["text"] for row in rows]) for rows in parts.values())
+    first = model.encode([row["text"] for row in parts["queries"]])
+    second = model.encode([row["text"] for row in parts["corpus"]])
     scores = first @ second.T
     ranks = (scores >= np.diag(scores)[:, None]).sum(1)
     by_hand = 100 * np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0).mean()
@@ -265,10 +285,11 @@ def test_german_and_japanese(place, name, language):
 
 @pytest.mark.slow(40)
 def test_preemption():
-    """SIGTERM amid a run and the same line once more end in the bits of a run that was left alone."""
+    """A run that is stopped by SIGTERM and resumed equals an uninterrupted one bit by bit."""
     (command,) = commands("train.md", "--resume_from_checkpoint auto")
     line = [*command.arguments, *SHORT, "--max_steps=30", "--logging_steps=1", "--save_steps=20"]
-    out, whole = Path("out_long"), Path("whole")
+    out = Path("out_long")
+    whole = Path("whole")
     process = start(line, "errors")
     wait_for(lambda: logged(out) >= 5, process)
     os.kill(process.pid, signal.SIGTERM)

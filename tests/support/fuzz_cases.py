@@ -16,10 +16,29 @@ from dystress_text.errors import UserError
 EXAMPLES = int(os.environ.get("DYSTRESS_FUZZ_EXAMPLES", "0"))
 
 ODD_BYTES = (
-    b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\xaf", b"\r", b"\n", b"\r\n", b"\t",
-    b"\x1b[2J", b"\x85", "\u2028".encode(), b'"', b"'", b"{", b"[" * 3000, b"nan", b"-inf", b"1e999", b"9" * 5000,
+    b"\0",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"\xc0\xaf",
+    b"\r",
+    b"\n",
+    b"\r\n",
+    b"\t",
+    b"\x1b[2J",
+    b"\x85",
+    "\u2028".encode(),
+    b'"',
+    b"'",
+    b"{",
+    b"[" * 3000,
+    b"nan",
+    b"-inf",
+    b"1e999",
+    b"9" * 5000,
     b"x" * 70_000,
-)  # fmt: skip
+)
 
 
 def inputs(count):
@@ -59,13 +78,16 @@ def changed(draw, parts, odd):
     """Remove, double, move or replace a few parts of a list."""
     parts = list(parts)
     for _ in range(draw(st.integers(1, 3))):
-        i, j = (draw(st.integers(0, len(parts))) for _ in range(2))
+        i = draw(st.integers(0, len(parts)))
+        j = draw(st.integers(0, len(parts)))
         what = draw(st.sampled_from(("remove", "double", "move", "odd")))
         part = parts[i : i + 1]
         if what != "double":
             del parts[i : i + 1]
         if what != "remove":
-            parts[j:j] = [draw(odd)] if what == "odd" else part
+            if what == "odd":
+                part = [draw(odd)]
+            parts[j:j] = part
     return parts
 
 
@@ -74,5 +96,7 @@ def spoiled(draw, content):
     """Change a few pieces of some bytes, and sometimes cut the end off."""
     size = draw(st.sampled_from((1, 2, 7, 40, 1000)))
     pieces = [content[start : start + size] for start in range(0, len(content), size)]
-    content = b"".join(draw(changed(pieces, st.sampled_from(ODD_BYTES) | st.binary(max_size=12))))
-    return content[: draw(st.just(len(content)) | st.integers(0, len(content)))]
+    odd = st.sampled_from(ODD_BYTES) | st.binary(max_size=12)
+    content = b"".join(draw(changed(pieces, odd)))
+    end = draw(st.just(len(content)) | st.integers(0, len(content)))
+    return content[:end]

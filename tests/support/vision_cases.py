@@ -2,12 +2,10 @@
 
 import io
 import json
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from accelerate import DistributedType
 from PIL import Image
 
 from dystress_text.preparation import prepare as preparation
@@ -15,14 +13,6 @@ from vision.data.image_sets import CATALOG
 from vision.data.images import DecodedImages
 from vision.data.prepare_images import build
 from vision.resnet import ImageInput, build_encoder
-
-# what the settings ask of an accelerator
-ONE_PROCESS = SimpleNamespace(
-    num_processes=1,
-    process_index=0,
-    distributed_type=DistributedType.NO,
-    device=torch.device("cpu"),
-)
 
 
 def prepare(name, request):
@@ -67,9 +57,7 @@ def write_parquet(path, grays, labels, names=None, side=8):
 
 
 def clouds(n, m, dim=12, classes=5, seed=0):
-    """Features around the centres of their classes: n of them and their labels, and m others with
-    theirs.
-    """
+    """Features around the centres of their classes: n and their labels, then m and their labels."""
     generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(classes, dim, generator=generator)
     labels = torch.randint(classes, (n + m,), generator=generator)
@@ -107,7 +95,8 @@ class GivenViews:
     """Views of an image set that are what ``view`` makes of rows and epoch."""
 
     def __init__(self, images, view):
-        self.images, self.view = images, view
+        self.images = images
+        self.view = view
 
     def batches(self, batches, device, step):
         for rows in batches:

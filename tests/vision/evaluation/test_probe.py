@@ -36,7 +36,8 @@ def probe_by_hand(features, labels, queries, steps, epochs, batch_size):
             error = odds / odds.sum(1, keepdims=True) - truth[rows]
             velocity = 0.9 * velocity + error.T @ x[rows] / len(rows)
             done = (epoch * steps + step) / (epochs * steps)
-            theta = theta - rate * (1 + math.cos(math.pi * done)) / 2 * velocity
+            decay = (1 + math.cos(math.pi * done)) / 2
+            theta = theta - rate * decay * velocity
     return with_bias(queries) @ theta.T
 
 
@@ -63,7 +64,7 @@ class Same(torch.nn.Module):
         return x
 
 
-def test_the_augmented_probe_is_the_formula_on_each_epochs_views(monkeypatch):
+def test_the_augmented_probe_is_the_formula(monkeypatch):
     """On the features as they are; what does not fill a batch is left out."""
     monkeypatch.setattr(probe, "BATCH_SIZE", 32)
     x, labels, queries, _ = clouds(170, 40, classes=4)
@@ -74,7 +75,7 @@ def test_the_augmented_probe_is_the_formula_on_each_epochs_views(monkeypatch):
     assert found.numpy() == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_svm_is_scikit_learns_on_as_many_images_of_each_class():
+def test_the_svm_on_balanced_classes_is_scikit_learns():
     x, labels, queries, truth = clouds(200, 60, classes=4)
     rows = torch.cat([(labels == label).nonzero()[:9, 0] for label in range(4)])
     found = probe.balanced_svm(x[rows], labels[rows], queries, truth, seed=0)

@@ -36,13 +36,20 @@ def standardised(x):
     return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
 
 
+def unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
 def barlow_twins(z1, z2):
     a = standardised(z1.T)
     b = standardised(z2.T)
     total = 0.0
     for i, j in product(range(len(a)), repeat=2):
         c = a[i] @ b[j] / len(z1)
-        total += (1 - c) ** 2 if i == j else 0.0051 * c**2
+        if i == j:
+            total += (1 - c) ** 2
+        else:
+            total += 0.0051 * c**2
     return total
 
 
@@ -53,7 +60,10 @@ def vicreg(z1, z2):
         dim = z.shape[1]
         for i, j in product(range(dim), repeat=2):
             c = covariance[i, j]
-            total += (25 * max(0, 1 - math.sqrt(c + 1e-4)) if i == j else c**2) / dim
+            if i == j:
+                total += 25 * max(0, 1 - math.sqrt(c + 1e-4)) / dim
+            else:
+                total += c**2 / dim
     return total
 
 
@@ -67,7 +77,7 @@ def w_mse(z1, z2, shrinkage=1e-3):
             sphere = np.trace(covariance) / dim * np.eye(dim)
             covariance = (1 - shrinkage) * covariance + shrinkage * sphere
             v = (z - z.mean(0)) @ np.linalg.inv(np.linalg.cholesky(covariance)).T
-            white.append(v / np.linalg.norm(v, axis=1, keepdims=True))
+            white.append(unit(v))
         total += np.sum((white[0] - white[1]) ** 2)
     return total / n
 
@@ -86,7 +96,9 @@ def disagreement(a, b):
 
 
 def zero_icl(z1, z2):
-    return disagreement(white(standardised(z1), 0.01), white(standardised(z2), 0.01))
+    first = white(standardised(z1), 0.01)
+    second = white(standardised(z2), 0.01)
+    return disagreement(first, second)
 
 
 def zero_fcl(z1, z2):
@@ -104,12 +116,13 @@ def arb(z1, z2):
 
 
 def byol(p1, p2, t1, t2):
-    p1, p2, t1, t2 = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (p1, p2, t1, t2))
-    return np.sum((p1 - t2) ** 2 + (p2 - t1) ** 2) / len(p1)
+    first = unit(p1) - unit(t2)
+    second = unit(p2) - unit(t1)
+    return np.sum(first**2 + second**2) / len(p1)
 
 
 def dino(*views, centre=0.0):
-    """The mean over every pair of a crop of the teacher, the last two, and another of the student."""
+    """The mean over pairs of a crop of the teacher (the last two) and another of the student."""
     terms = []
     for i, t in enumerate(views[-2:]):
         target = softmax((t - centre) / 0.04, axis=1)
@@ -148,7 +161,7 @@ def test_dinos_centre_follows_the_teacher_and_is_saved():
 
 
 @pytest.mark.parametrize("name", ["barlow_twins", "vicreg", "w_mse", "byol", "dino"])
-def test_the_gradient_is_the_losss_and_a_teacher_has_none(name):
+def test_gradients_are_the_losss_and_none_for_a_teacher(name):
     loss = loss_of(name).eval()
     views = [z.requires_grad_() for z in draw(name, 11, scale=0.3)]
     teacher = [z.detach() for z in views[2:]]

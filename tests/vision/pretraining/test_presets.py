@@ -91,15 +91,17 @@ def test_presets_have_their_rows_range():
     expected = RANGES | {f"temprange_abl: {row}": numbers(row) for row in RANGE_ROWS}
     for row, ends in expected.items():
         for profile in profiles(row):
-            assert (profile.tau_min, profile.tau_max) == ends
+            assert profile.tau_min == ends[0]
+            assert profile.tau_max == ends[1]
 
 
 def test_presets_have_their_rows_shift():
     expected = {f"tempprof_abl: {row}": numbers(row) for row in SHIFT_ROWS}
     expected["in100_bal_bs256_lars_200eps: DySTreSS*"] = (-0.4, 0.7)
-    for row, shift in expected.items():
+    for row, (shift, half_width) in expected.items():
         for profile in profiles(row):
-            assert (profile.shift, profile.half_width) == shift
+            assert profile.shift == shift
+            assert profile.half_width == half_width
 
 
 def numbers(row):

@@ -35,7 +35,8 @@ def folder(tmp_path):
     """Two classes of 24 and 8 small pictures for training and test."""
     found = colour_images(32, 2)
     for row, (image, label) in enumerate(zip(found.pixels, found.labels, strict=True)):
-        target = tmp_path / "pictures" / ("train" if row < 24 else "test") / "ab"[label]
+        split = "train" if row < 24 else "test"
+        target = tmp_path / "pictures" / split / "ab"[label]
         target.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(target / f"{row}.png")
     return tmp_path / "pictures"
@@ -62,7 +63,8 @@ def test_the_program_trains_saves_and_reports(loss, folder, tmp_path, monkeypatc
     assert run(folder, out, f"--loss={loss}", "--max_steps=2", "--log_similarity") == 0
     record = record_of(out)
     assert record["program"] == "vision/train.py"
-    assert (record["data"]["knn_bank"], record["data"]["knn_queries"]) == (12, 3)
+    assert record["data"]["knn_bank"] == 12
+    assert record["data"]["knn_queries"] == 3
     right = record["trained"]["knn5"] * 3 / 100
     assert right == pytest.approx(round(right))
     lines = (out / "similarity.jsonl").read_text().splitlines()

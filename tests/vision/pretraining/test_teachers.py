@@ -60,7 +60,7 @@ def test_who_sees_which_views_and_who_learns(kind, one_pass):
 
 
 @pytest.mark.parametrize("kind", ["queue", "byol"])
-def test_it_follows_by_a_momentum_that_rises_to_one_but_for_moco(kind):
+def test_a_teachers_momentum_rises_to_one(kind):
     task = make_task(kind)
     for fraction, rising in ((0.0, 0.9), (0.5, 0.95), (1.0, 1.0)):
         momentum = 0.9 if kind == "queue" else rising

@@ -22,7 +22,9 @@ from vision.pretraining.build_task import make_optimizer
 from vision.pretraining.settings import VisionSettings
 from vision.pretraining.task import PretrainTask, QueueTask
 
-STEPS, BATCH, IMAGES = 6, 8, 21  # two batches an epoch, and 5 images that sit it out
+STEPS = 6
+BATCH = 8
+IMAGES = 21  # two batches an epoch; 5 images are left over
 
 
 class TurningViews(RandomViews):
@@ -36,12 +38,10 @@ class TurningViews(RandomViews):
 def each_image_alone(module):
     """The module without batch statistics."""
     for name, child in module.named_children():
-        is_norm = isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d)
-        setattr(
-            module,
-            name,
-            nn.GroupNorm(1, child.num_features) if is_norm else each_image_alone(child),
-        )
+        if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d):
+            setattr(module, name, nn.GroupNorm(1, child.num_features))
+        else:
+            each_image_alone(child)
     return module
 
 
@@ -98,8 +98,8 @@ def test_processes_equal_one(tmp_path):
     spawn(2, train_all, tmp_path, 2)
     train_all(tmp_path, 1)
     for kind in ("views", "queue"):
-        for found, expected in zip(
-            results(tmp_path / f"2 {kind}"), results(tmp_path / f"1 {kind}"), strict=True
-        ):
+        of_two = results(tmp_path / f"2 {kind}")
+        of_one = results(tmp_path / f"1 {kind}")
+        for found, expected in zip(of_two, of_one, strict=True):
             assert len(found) == len(expected) > 0
             assert float((found - expected).norm() / expected.norm()) < 1e-10
