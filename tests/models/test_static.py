@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from model_cases import build_static
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import dystress_text as dt
 from dystress_text.data.corpus import TokenCroppedCorpus, load_corpus
@@ -92,6 +93,21 @@ def test_unknown_vector_stays_next_to_zero():
     directions = F.normalize(torch.stack([with_it, without]), dim=1)
     torch.testing.assert_close(directions[0], directions[1], rtol=0, atol=1e-3)
     assert alone.norm() < 1e-2 * without.norm()
+
+
+def test_unknown_token_of_unigram_is_not_trained():
+    tokenizer = Tokenizer(models.Unigram([("cat", -1.0), ("[UNK]", 0.0), ("dog", -1.0)], unk_id=1))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    model = new_static(tokenizer, 4, normalize=False)
+    assert unknown_id(model) == 1
+    assert pretrained_tokenizer(tokenizer).unk_token == "[UNK]"
+    initialize_by_idf(model, torch.ones(3), 2, seed=0)
+    freeze_unknown(model)
+    model[0](model.preprocess(["cat 猫 dog"]))["sentence_embedding"].sum().backward()
+    gradient = table_of(model).grad
+    assert gradient[[0, 2]].ne(0).all()
+    assert not gradient[1].any()
+    assert table_of(model)[1].tolist() == pytest.approx([UNKNOWN] * 4)
 
 
 @pytest.mark.parametrize("normalize", [False, True])
