@@ -71,9 +71,12 @@ class HybridEmbedding(nn.Module):
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, (n, dim), of unit length."""
-        ids, offsets = features["lexical_ids"], features["lexical_offsets"]
         lexical = F.embedding_bag(  # 0 without a token
-            ids, self.table.weight, offsets, mode="mean", include_last_offset=True
+            features["lexical_ids"],
+            self.table.weight,
+            features["lexical_offsets"],
+            mode="mean",
+            include_last_offset=True,
         )
         features = self.model(features, **options)
         dense = features["sentence_embedding"]  # (n, dim of the dense model)

@@ -96,9 +96,9 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
         info = _loading_info(name_or_path)
         lacks_pooler = _POOLER in info["missing_keys"]
         is_simcse = _MLP in info["unexpected_keys"] and lacks_pooler
-        renamed = {}
+        renamed = None
         if is_simcse:
-            renamed = {"key_mapping": {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}}
+            renamed = {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}
         module = _load(name_or_path, "cpu", renamed, dropout)[0]
         if not isinstance(module, Transformer):
             raise UserError(f"{name_or_path!r} has no transformer, so no pooler to choose")
@@ -115,15 +115,16 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
 def _load(
     name_or_path: str,
     device: str | None,
-    weights: Mapping[str, Any] | None = None,
+    renamed: Mapping[str, str] | None = None,
     dropout: float | None = None,
 ) -> SentenceTransformer:
+    """Load a model; ``renamed`` maps patterns of weights' names to new ones."""
     model = SentenceTransformer(
         name_or_path,
         device=device,
         trust_remote_code=False,
-        local_files_only=_is_local(name_or_path),
-        model_kwargs={"dtype": torch.float32, **(weights or {})},
+        local_files_only=Path(name_or_path).is_dir() or not hub_reachable(),
+        model_kwargs={"dtype": torch.float32, "key_mapping": renamed},
         config_kwargs=_dropout_rates(name_or_path, dropout),
     )
     module = model[0]
@@ -167,7 +168,9 @@ def position_limit(transformer: PreTrainedModel) -> int:
     if limit is None or limit <= 0:  # XLNet's configuration says -1
         return sys.maxsize
     padding = getattr(getattr(transformer, "embeddings", None), "padding_idx", None)
-    return int(limit if padding is None else limit - padding - 1)
+    if padding is not None:
+        limit -= padding + 1
+    return int(limit)
 
 
 def is_sentence_transformer(name_or_path: str) -> bool:
@@ -203,7 +206,8 @@ def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Let transformers and sentence-transformers log errors only, and show no bars."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logger = getLogger("sentence_transformers")
     level = logger.level
     logging.set_verbosity_error()
@@ -230,7 +234,7 @@ def training_mode(module: nn.Module, mode: bool) -> Iterator[None]:
 
 
 def save_model(model: SentenceTransformer, folder: Path) -> None:
-    """Save a model into a new folder, without the settings of the tokenizer's last call."""
+    """Save a model into a new folder, without the truncation and padding of the last call."""
     reset_tokenizer(model.tokenizer)
     model.save(str(folder), create_model_card=False)
     if isinstance(model[0], StaticEmbedding) and isinstance(model[-1], Normalize):
@@ -240,15 +244,11 @@ def save_model(model: SentenceTransformer, folder: Path) -> None:
 
 
 def reset_tokenizer(tokenizer: Any) -> None:
-    """Undo what the last call has left in a fast tokenizer, which would be saved with it."""
+    """Remove truncation and padding, which a call leaves in a fast tokenizer and saving keeps."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(backend, "no_truncation"):
         backend.no_truncation()
         backend.no_padding()
-
-
-def _is_local(name_or_path: str) -> bool:
-    return Path(name_or_path).is_dir() or not hub_reachable()
 
 
 def _check_module_types(name_or_path: str) -> None:

@@ -85,9 +85,12 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
         raise ParameterError("do_mlm", f"no head for {kind!r}; known: {', '.join(HEADS)}")
     with readable(name_or_path):
         model, info = AutoModelForMaskedLM.from_pretrained(
-            name_or_path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False,
+            name_or_path,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
             **files_of(name_or_path),
-        )  # fmt: skip
+        )
     prefix = HEADS[kind] + "."
     if any(key.startswith(prefix) and "decoder" not in key for key in info["missing_keys"]):
         warnings.warn(

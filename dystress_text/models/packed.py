@@ -117,7 +117,9 @@ def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
 
 def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
     attended = _attend(layer.attention.self, x, packing, first_only)
-    x = _residual(layer.attention.output, attended, x[packing.starts] if first_only else x)
+    if first_only:
+        x = x[packing.starts]  # (rows, dim)
+    x = _residual(layer.attention.output, attended, x)
     return _residual(layer.output, _intermediate(layer.intermediate, x), x)
 
 
@@ -158,9 +160,8 @@ def _onednn_linear(module: Any, x: Tensor, activation: str) -> Tensor:
 
 
 def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
-    return cast(
-        Tensor, block.LayerNorm(_dropped(_linear(block.dense, x), block.dropout) + residual)
-    )
+    x = _dropped(_linear(block.dense, x), block.dropout)
+    return cast(Tensor, block.LayerNorm(x + residual))
 
 
 def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
@@ -175,9 +176,10 @@ def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor
         return z.view(*z.shape[:2], block.num_attention_heads, size).transpose(1, 2)
 
     if first_only:
-        query = by_head(_linear(block.query, x[packing.starts]).unsqueeze(1))  # of length 1
+        queries = _linear(block.query, x[packing.starts]).unsqueeze(1)  # (rows, 1, dim)
     else:
-        query = by_head(packing.pad(_linear(block.query, x)))
+        queries = packing.pad(_linear(block.query, x))  # (rows, length, dim)
+    query = by_head(queries)
     key = by_head(packing.pad(_linear(block.key, x)))
     value = by_head(packing.pad(_linear(block.value, x)))
     rate = block.dropout.p if block.training else 0.0

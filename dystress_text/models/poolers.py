@@ -67,8 +67,10 @@ def pooler_of(model: SentenceTransformer) -> str | None:
 
 def _averages_as(pooler: str, weighted: nn.Module | None) -> bool:
     """Return whether a module averages the layers that a pooler does; None averages none."""
-    if weighted is None or not averages_layers(pooler):
-        return weighted is None and not averages_layers(pooler)
+    if not averages_layers(pooler):
+        return weighted is None
+    if weighted is None:
+        return False
     weights = cast(Tensor, weighted.layer_weights).cpu()  # (layers + 1,)
     return torch.equal(weights, layer_weights(pooler, len(weights) - 1))
 

@@ -208,12 +208,14 @@ def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
     copy = without_special_tokens(tokenizer)
     vocabulary = copy.get_vocab()
     unknown = unknown_token(copy)
-    first = min(vocabulary, key=vocabulary.__getitem__)
+    padding = unknown or min(vocabulary, key=vocabulary.__getitem__)
+    if "[PAD]" in vocabulary:
+        padding = "[PAD]"
     return PreTrainedTokenizerFast(
         tokenizer_object=copy,
         model_max_length=sys.maxsize,
         unk_token=unknown,
-        pad_token="[PAD]" if "[PAD]" in vocabulary else unknown or first,
+        pad_token=padding,
     )
 
 
