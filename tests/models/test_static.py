@@ -182,5 +182,5 @@ def test_crops_are_spans_of_tokens(text, tmp_path):
         n = len(crop)
         assert max(3, round(0.2 * len(whole))) <= n <= round(0.6 * len(whole)) + 1
         assert crop.tolist() in [whole[i : i + n] for i in range(len(whole) - n + 1)]
-    alone = corpus.batch(np.arange(7, 8), 5)  # seed, step and sample decide
+    alone = corpus.batch(np.arange(7, 8), 5)  # depends only on seed, step and sample
     assert torch.equal(alone["token_ids"][alone["lengths"][0] :], crops[27])
