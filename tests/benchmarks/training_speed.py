@@ -85,7 +85,7 @@ def random_bert(
     return str(folder)
 
 
-def make_trainer(
+def engine(
     initial: InitialModel, text: Path, settings: TrainingSettings
 ) -> tuple[Trainer, SimcseTask]:
     """Return this package's trainer with the paper's loss on a file of sentences, and its task."""
