@@ -141,7 +141,7 @@ def _write_native(model: SentenceTransformer, folder: Path) -> None:
 
 
 def _write_hf(model: SentenceTransformer, folder: Path) -> None:
-    """Write the encoder; a head becomes the encoder's own pooler, and the card says how to pool."""
+    """Write the encoder; a head becomes the encoder's pooler, and the card says how to pool."""
     first = model[0]
     if not isinstance(first, Transformer):
         raise ParameterError("to", f"hf cannot hold {type(first).__name__}; native can")
@@ -184,7 +184,7 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the tokenizer's files, also for readers that know transformers 4 only.
 
-    Version 5 has another name for a tokenizer without a class, and writes no list of the special
+    Version 5 renamed the class of tokenizers without one, and no longer writes the list of special
     tokens, which fastembed reads.
     """
     reset_tokenizer(tokenizer)
@@ -235,6 +235,6 @@ def push(folder: Path, repository: str, left: Path) -> str:
 def _hub_errors(left: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # the network, the hub and the library have errors of their own
+    except Exception as error:  # the network, the hub and the library raise different ones
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
         raise ParameterError("push_to_hub", f"{reason}. {left}") from error

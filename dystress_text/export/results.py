@@ -73,7 +73,7 @@ def add_results(file: Path, results: Sequence[Result]) -> None:
         card.data.model_name = card.data.model_name or file.parent.resolve().name
         card.text = _TABLE.sub(lambda _: f"\n## Evaluation\n\n{table}\n\n", card.text)
         write_text(file, str(card))
-    except Exception as error:  # YAML has errors of its own, and model-index any form
+    except Exception as error:  # a user may have written invalid YAML or any model-index
         raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
 
 

@@ -120,7 +120,7 @@ class _LogSumExps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *every_grad: Tensor) -> tuple[Tensor | None, ...]:
-        # torch's once_differentiable would let a second derivative through: it lies on no path
+        # torch's once_differentiable would not raise: the incoming gradient requires none
         if torch.is_grad_enabled():
             raise RuntimeError("second derivatives of a loss (create_graph=True): blockwise=False")
         (grads,) = every_grad  # (k, rows)

@@ -1,5 +1,6 @@
-"""Temperatures that change during a run. Their state is in buffers and parameters, so that
-checkpoints save it.
+"""Temperatures that change during a run.
+
+Their state is in buffers and parameters, so that checkpoints save it.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class PretrainedEncoder:
     Attributes:
         name: folder or hub name.
         module: sentence-transformers' ``Transformer``, with the tokenizer.
-        pooler: the dense layer of the encoder's own pooler (dense + tanh on the first token); None
+        pooler: the dense layer of the encoder's pooler (dense + tanh on the first token); None
             without one, or without its weights.
         is_simcse: whether SimCSE's training wrote the folder; its MLP is then the pooler.
     """
@@ -71,7 +71,7 @@ def load_sentence_transformer(
         dropout: a rate for every dropout of the encoder, instead of its configuration's.
 
     Raises:
-        UserError: the model is missing, damaged, needs code of its own, or lacks weights.
+        UserError: the model is missing or damaged, lacks weights, or needs code from its folder.
     """
     if is_hybrid(Path(name_or_path)):
         from dystress_text.models.hybrid import load_hybrid
@@ -205,7 +205,7 @@ def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let transformers and sentence-transformers log errors only, and show no bars."""
+    """Let transformers and sentence-transformers log only errors, and hide progress bars."""
     verbosity = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()
     logger = getLogger("sentence_transformers")
@@ -252,7 +252,7 @@ def reset_tokenizer(tokenizer: Any) -> None:
 
 
 def _check_module_types(name_or_path: str) -> None:
-    """Reject modules that need the folder's own code, which some releases would run."""
+    """Reject modules that need code from the folder, which some releases would run."""
     file = model_file(name_or_path, MODULES)
     if file is None:
         raise UserError(
@@ -264,7 +264,7 @@ def _check_module_types(name_or_path: str) -> None:
 
 
 def files_of(name_or_path: str) -> dict[str, Any]:
-    """Return options by which transformers finds an encoder: in the first module's folder."""
+    """Return the options with which transformers finds an encoder, in the first module's folder."""
     folder = ""
     file = model_file(name_or_path, MODULES)
     if file is not None:
@@ -275,7 +275,7 @@ def files_of(name_or_path: str) -> dict[str, Any]:
 def _loading_info(name_or_path: str) -> dict[str, Any]:
     """Return the missing and the unexpected weights of an encoder's files, and its prefix.
 
-    sentence-transformers does not hand this through, so the weights are read once more.
+    sentence-transformers does not return this, so the weights are read a second time.
     """
     with torch.random.fork_rng(devices=[]):  # missing weights are drawn at random
         transformer, info = AutoModel.from_pretrained(
@@ -310,7 +310,7 @@ def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
 
 
 def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
-    """Return the rate under every name that the encoder's configuration has for a dropout rate."""
+    """Return the rate under each name of a dropout rate in the encoder's configuration."""
     if rate is None:
         return {}
     config = AutoConfig.from_pretrained(

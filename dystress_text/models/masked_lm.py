@@ -1,8 +1,8 @@
 """Add a masked-language-model loss to the contrastive one (SimCSE's ``--do_mlm``).
 
-The encoder predicts some tokens of each text, in a pass of its own; 80 % of them become the mask
-token, 10 % any token and 10 % stay (Devlin et al., NAACL 2019). Only these tokens go through the
-head.
+In a second forward pass the encoder predicts some tokens of each text. Of these, 80 % are replaced
+by the mask token and 10 % by any token; 10 % stay (Devlin et al., NAACL 2019). Only these tokens go
+through the head.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run BERT and similar encoders on tokens packed without padding.
 
-The result equals that of transformers' own forward pass, with the same modules and weights, in less
+The result equals that of transformers' forward pass, with the same modules and weights, in less
 time. Only attention sees padded rows. If only the first token's vector is needed, the last layer
 computes nothing else. :func:`dropout` draws the dropout masks.
 """
@@ -65,7 +65,7 @@ class Packing:
 
 
 class _Pack(torch.autograd.Function):
-    """Index rows; the backward copies rows, where that of plain indexing adds them one by one."""
+    """Index rows, with a backward that copies rows instead of adding them one by one."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, indices: Tensor) -> Tensor:
@@ -140,8 +140,8 @@ def _intermediate(block: Any, x: Tensor) -> Tensor:
 def _by_onednn(module: nn.Module, x: Tensor) -> bool:
     """Return whether oneDNN can compute a layer.
 
-    In fp32 torch takes another library, whose products take 1.15 times as long on an AMD EPYC with
-    AVX-512; oneDNN's have no gradient.
+    By default torch uses another library in fp32, which takes 1.15 times as long on an AMD EPYC
+    with AVX-512. This oneDNN operator has no gradient.
     """
     return (
         type(module) is nn.Linear
@@ -204,7 +204,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
     On a CPU one 64-bit random number decides four entries, with the rate rounded to 1/65,536:
     drawing a number for each entry, as torch does, took a quarter of a training step. Elsewhere
-    this is torch's own dropout.
+    this is ``F.dropout``.
 
     Args:
         x: of any shape.
