@@ -1,6 +1,4 @@
-"""Sentence embeddings with a temperature that depends on the cosine similarity of each pair
-(DySTreSS).
-"""
+"""Sentence embeddings by contrastive learning with similarity-dependent temperatures (DySTreSS)."""
 
 import importlib
 from typing import TYPE_CHECKING

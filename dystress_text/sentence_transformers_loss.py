@@ -1,4 +1,4 @@
-"""The objectives as a loss for sentence-transformers' own trainer."""
+"""The objectives as a loss for sentence-transformers' trainer."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ ROWS = 7
 CACHED = hasattr(DySTreSSLoss, "forward_cached")
 BY_ROWS = {"mini_batch_size": 3}
 BY_TOKENS = {"mini_batch_num_tokens": 20}
+IF_CACHED = BY_ROWS if CACHED else {}
 DIMS = [16, 3]
 WEIGHTS = [1.0, 0.25]
 
@@ -92,11 +93,12 @@ def test_default_temperature(tiny_bert):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("InfoNCE", {}), ("NT-Xent", BY_ROWS if CACHED else {}), ("MACL", {})]
+    ("name", "columns", "options"),
+    [("InfoNCE", 3, {}), ("NT-Xent", 2, IF_CACHED), ("MACL", 2, {})],
 )
-def test_objectives_and_matryoshka(tiny_bert, name, options):
+def test_objectives_and_matryoshka(tiny_bert, name, columns, options):
     model = build_model(tiny_bert)
-    batch = batch_of(model, 3 if name == "InfoNCE" else 2)
+    batch = batch_of(model, columns)
     loss = DySTreSSLoss(model, objective=OBJECTIVES[name](), **options)
     expected = gradient_of(model, OBJECTIVES[name]()(*embed(model, batch)))
     assert_equal(run(model, loss, batch), expected)
@@ -168,11 +170,8 @@ def test_their_trainer_on_two_processes_equals_one(tiny_bert, tmp_path):
 @pytest.mark.filterwarnings("ignore:a batch of 1 pair")  # 9 pairs in batches of 4
 def test_a_run_and_its_card(tiny_bert, tmp_path):
     model = build_model(tiny_bert).float()
-    loss = DySTreSSLoss(
-        model,
-        objective=losses.DCLWLoss(losses.CosineTemperature(0.03, 0.05), 0.3),
-        **(BY_ROWS if CACHED else {}),
-    )
+    objective = losses.DCLWLoss(losses.CosineTemperature(0.03, 0.05), 0.3)
+    loss = DySTreSSLoss(model, objective=objective, **IF_CACHED)
     make_trainer(model, loss, tmp_path / "run").train()
     model.save_pretrained(str(tmp_path / "model"))
     saved = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode("the cat")
@@ -213,7 +212,7 @@ def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
     torch.testing.assert_close(resumed, weights)
 
 
-def test_a_schedule_without_progress_and_a_single_column_are_refused(tiny_bert):
+def test_missing_progress_and_column_are_refused(tiny_bert):
     model = build_model(tiny_bert)
     loss = DySTreSSLoss(model, losses.ScheduledTemperature(0.1, 1.0))
     with pytest.raises(ValueError, match="callback"):
@@ -228,7 +227,7 @@ def test_a_single_pair_has_the_loss_0(tiny_bert):
     model = build_model(tiny_bert)
     batch = batch_of(model, 2, rows=1)
     with pytest.warns(UserWarning, match="dataloader_drop_last"):
-        loss, gradient = run(model, DySTreSSLoss(model, **(BY_ROWS if CACHED else {})), batch)
+        loss, gradient = run(model, DySTreSSLoss(model, **IF_CACHED), batch)
     assert loss == 0
     assert not gradient.any()
     assert run(model, MultipleNegativesRankingLoss(model), batch)[0] == 0

@@ -119,8 +119,9 @@ def describe_base(name_or_path: str) -> dict[str, Any]:
 
 def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Return a table in Markdown whose cells are escaped."""
-    plain = [[_plain(cell) for cell in row] for row in rows]
-    lines = [head, ["---" for _ in head], *plain]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        lines.append([_plain(cell) for cell in row])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -135,8 +136,10 @@ def _metadata(
 ) -> ModelCardData:
     """Return the metadata of the card, which the hub reads."""
     tags = ["sentence-similarity", "feature-extraction", "dystress-text"]
+    task = "feature-extraction"
     if layout == "native":
         tags.insert(0, "sentence-transformers")
+        task = "sentence-similarity"
     if layout == "onnx":
         tags.insert(0, "onnx")
     if DYSTRESS in credits:
@@ -147,7 +150,7 @@ def _metadata(
     is_published = is_wiki1m and not record.data_variants.get("train_file")
     return ModelCardData(
         license=base.license or ("unknown" if base.name else None),
-        pipeline_tag="sentence-similarity" if layout == "native" else "feature-extraction",
+        pipeline_tag=task,
         tags=tags,
         library_name=_LIBRARIES.get(layout),
         base_model=base.name if base.on_hub else None,
@@ -161,7 +164,8 @@ def _data(record: RunRecord) -> tuple[str | None, str]:
         return None, _OWN_DATA
     files = record.train_files
     names = [Path(file).name for file in files] or [WIKI1M]
-    text, terms = f"{', '.join(names)}, the user's own", _OWN_DATA
+    text = f"{', '.join(names)}, the user's own"
+    terms = _OWN_DATA
     if names == [WIKI1M]:
         text = f"Wiki1M ({WIKI1M}), sentences of English Wikipedia"
         terms = "CC BY-SA 3.0 (text of Wikipedia)"
@@ -184,10 +188,9 @@ def _results(record: RunRecord) -> str | None:
     for name, figures in record.untrained_best_and_own.items():
         columns[name if name == BASE else f"untrained, {name}"] = figures
     columns[f"this model, {record.pooler}"] = record.trained
-    rows = [
-        [metric, *(_number(figures.get(metric)) for figures in columns.values())]
-        for metric in record.trained
-    ]
+    rows = []
+    for metric in record.trained:
+        rows.append([metric, *(_number(each.get(metric)) for each in columns.values())])
     return plain_table(["", *columns], rows)
 
 

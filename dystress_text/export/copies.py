@@ -78,7 +78,7 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
         require("onnx", "--to onnx")
     if output is None:
         output = Path(f"{model.absolute()}-{to}")
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ParameterError(
             "output", f"{str(output)!r} exists and is not an empty folder; nothing was written"
         )
@@ -100,7 +100,7 @@ def _write_checked(
 ) -> float:
     """Write a copy with its card; return how far its embeddings are from the model's."""
     probes: Sequence[str] = PROBES
-    if not is_static(trained):  # no tokens have no embedding of their own, or none at all
+    if not is_static(trained):  # a transformer has no embedding for a text without tokens
         probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
     expected = encode(trained, probes).cpu()  # (probes, dim), before a layout changes the model
     if to == "native":
@@ -123,9 +123,9 @@ def _write_card_of_copy(
     model: Path, trained: SentenceTransformer, folder: Path, to: str, at: str
 ) -> None:
     card = folder / CARD
-    own = model / CARD
-    if to == "native" and own.is_file():  # it may be edited
-        text = own.read_text(encoding="utf-8")
+    original = model / CARD
+    if to == "native" and original.is_file():  # keep the user's edits
+        text = original.read_text(encoding="utf-8")
         write_text(card, text.replace(json.dumps(HERE), json.dumps(at)))
         return
     record = read_run(model) if (model / RECORD).is_file() else RunRecord()
@@ -141,7 +141,7 @@ def _write_native(model: SentenceTransformer, folder: Path) -> None:
 
 
 def _write_hf(model: SentenceTransformer, folder: Path) -> None:
-    """Write the encoder; a head becomes the encoder's own pooler, and the card says how to pool."""
+    """Write the encoder; a head becomes the encoder's pooler, and the card says how to pool."""
     first = model[0]
     if not isinstance(first, Transformer):
         raise ParameterError("to", f"hf cannot hold {type(first).__name__}; native can")
@@ -184,7 +184,7 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the tokenizer's files, also for readers that know transformers 4 only.
 
-    Version 5 has another name for a tokenizer without a class, and writes no list of the special
+    Version 5 renamed the class of tokenizers without one, and no longer writes the list of special
     tokens, which fastembed reads.
     """
     reset_tokenizer(tokenizer)
@@ -207,8 +207,10 @@ def _read_back(
     texts = [prompt + text for text in texts]
     if layout == "onnx":
         return graph_vectors(folder, texts)
-    has_head = any(isinstance(module, Dense) for module in model)
-    copy = with_pooler(load_encoder(str(folder)), OWN_POOLER if has_head else str(pooler_of(model)))
+    pooler = str(pooler_of(model))
+    if any(isinstance(module, Dense) for module in model):
+        pooler = OWN_POOLER
+    copy = with_pooler(load_encoder(str(folder)), pooler)
     if isinstance(model[-1], Normalize):
         copy.append(Normalize())
     return encode(copy, texts)
@@ -233,6 +235,6 @@ def push(folder: Path, repository: str, left: Path) -> str:
 def _hub_errors(left: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # the network, the hub and the library have errors of their own
+    except Exception as error:  # the network, the hub and the library raise different ones
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
         raise ParameterError("push_to_hub", f"{reason}. {left}") from error

@@ -83,7 +83,7 @@ def write_graph(model: SentenceTransformer, folder: Path) -> None:
     for node in program.model.graph.all_nodes():  # which name paths of this machine
         node.metadata_props.clear()
     (folder / FILE).parent.mkdir()
-    program.save(str(folder / FILE))  # weights above 2 GB lie in a second file
+    program.save(str(folder / FILE))  # weights above 2 GB go to a second file
 
 
 def graph_vectors(folder: Path, texts: Sequence[str]) -> Tensor:

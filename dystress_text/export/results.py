@@ -73,7 +73,7 @@ def add_results(file: Path, results: Sequence[Result]) -> None:
         card.data.model_name = card.data.model_name or file.parent.resolve().name
         card.text = _TABLE.sub(lambda _: f"\n## Evaluation\n\n{table}\n\n", card.text)
         write_text(file, str(card))
-    except Exception as error:  # YAML has errors of its own, and model-index any form
+    except Exception as error:  # a user may have written invalid YAML or any model-index
         raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
 
 
@@ -100,14 +100,18 @@ def _entries(result: Result) -> dict[str, EvalResult]:
     for metric, figure in result.figures.items():
         if figure is None:
             continue
-        is_spearman = metric == "spearman"
+        title = metric
+        metric_type = slug_of(metric.replace("@", "_at_"))
+        if metric == "spearman":
+            title = "Spearman"
+            metric_type = "cosine_spearman"
         entries[metric] = EvalResult(
             task_type=_TASK_TYPES[result.kind],
             dataset_type=dataset,
             dataset_name=name,
-            metric_type="cosine_spearman" if is_spearman else slug_of(metric.replace("@", "_at_")),
+            metric_type=metric_type,
             metric_value=figure,
-            metric_name=f"{'Spearman' if is_spearman else metric} x 100",
+            metric_name=f"{title} x 100",
             source_name=_SOURCE,
             source_url=_ADDRESS,
         )

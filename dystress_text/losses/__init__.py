@@ -1,5 +1,6 @@
-"""The loss core that text and vision share: temperatures, objectives, gathering, geometry. Needs
-torch alone.
+"""The losses of text and vision: temperatures, objectives, gathering, geometry.
+
+They need only torch.
 """
 
 from dystress_text.losses.gather import Gather, LocalGather, ProcessGather

@@ -82,7 +82,8 @@ class _Matrix:
         """
         symmetric = self.pairs.symmetric
         for i in range(0, len(self.pairs.anchors), self.block):
-            for j in range(i if symmetric else 0, len(self.pairs.candidates), self.block):
+            first = i if symmetric else 0
+            for j in range(first, len(self.pairs.candidates), self.block):
                 yield slice(i, i + self.block), slice(j, j + self.block), symmetric and i != j
 
     def similarity(self, rows: slice, columns: slice) -> Tensor:
@@ -90,7 +91,8 @@ class _Matrix:
 
     def logits(self, similarity: Tensor, rows: slice, columns: slice) -> list[Tensor]:
         """Return each of the logits of a block, -inf where a pair is no negative."""
-        tau = self.reweighting.temperature(similarity.detach() if self.detach else similarity)
+        detached = similarity.detach() if self.detach else similarity
+        tau = self.reweighting.temperature(detached)
         logits = self.reweighting.logits(similarity, tau)
         pairs = self.pairs.of_rows(rows)
         return [pairs.mask_logits_(x.clone(), k == 0, columns.start) for k, x in enumerate(logits)]
@@ -118,7 +120,7 @@ class _LogSumExps(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *every_grad: Tensor) -> tuple[Tensor | None, ...]:
-        # torch's once_differentiable would let a second derivative through: it lies on no path
+        # torch's once_differentiable would not raise: the incoming gradient requires none
         if torch.is_grad_enabled():
             raise RuntimeError("second derivatives of a loss (create_graph=True): blockwise=False")
         (grads,) = every_grad  # (k, rows)

@@ -94,8 +94,8 @@ class ContrastiveLoss(Objective):
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         detach_temperature: whether to detach the similarity before it determines the temperature.
-        hard_negative_weight: added to the logits of an anchor with its own hard negatives, after
-            the division by tau.
+        hard_negative_weight: added to the logits of an anchor and the hard negatives of its sample,
+            after the division by tau.
         blockwise: whether to compute without the matrix of similarities; None does so for millions
             of them.
         gather: the other processes; None for a single process.
@@ -364,8 +364,8 @@ class DCLWLoss(DCLLoss):
         directions = 1 if self.per_view else 2  # of the rows; both have the same similarities
         of_all = self.gather(similarity[: len(similarity) // directions].detach())  # (N,)
         weight = 2 - len(of_all) * torch.softmax(of_all / self.sigma, dim=0)
-        own = weight.chunk(self.gather.world_size)[self.gather.rank]  # (n,)
-        return super().row_loss(own.repeat(directions) * positive, negatives, similarity)
+        local = weight.chunk(self.gather.world_size)[self.gather.rank]  # (n,)
+        return super().row_loss(local.repeat(directions) * positive, negatives, similarity)
 
 
 @register("macl")

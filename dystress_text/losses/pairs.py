@@ -101,8 +101,12 @@ class _GramMatrix(torch.autograd.Function):
 
 
 def _add_at(logits: Tensor, columns: Tensor, amount: float) -> None:
-    """Add an amount in some columns of each row, (rows, k); columns outside of ``logits`` are
-    ignored.
+    """Add an amount in some columns of each row, in place.
+
+    Args:
+        logits: (rows, columns).
+        columns: (rows, k); those outside of ``logits`` are ignored.
+        amount: to add.
     """
     inside = columns.clamp(0, logits.shape[1] - 1)
     amounts = torch.full_like(columns, amount, dtype=logits.dtype).where(columns == inside, 0)

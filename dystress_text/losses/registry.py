@@ -97,7 +97,9 @@ class LossPart(nn.Module):
             text = write(value) if isinstance(value, LossPart) else _literal(value)
             is_keyword = known[argument].kind is inspect.Parameter.KEYWORD_ONLY
             by_position = by_position and argument in _TEMPERATURES and not is_keyword
-            tokens.append(text if by_position else f"{argument}={text}")
+            if not by_position:
+                text = f"{argument}={text}"
+            tokens.append(text)
         return f"{name}({', '.join(tokens)})"
 
 

@@ -55,8 +55,10 @@ class Reweighting(LossPart):
     def denominator(
         self, sums: Sequence[Tensor], positive: Tensor, similarity: Tensor, count: int
     ) -> tuple[Tensor, Tensor | float]:
-        """Return the logarithms of the negatives' part of the softmax's denominator, (rows,), and
-        of the positive's weight in it, (rows,) or 0. The weight has no gradient.
+        """Return the two terms of the softmax's denominator, as logarithms.
+
+        The first is the negatives' part, (rows,). The second is the positive's weight, (rows,) or
+        0; it has no gradient.
 
         Args:
             sums: logsumexps of :meth:`logits` over each row's negatives, (rows,) each.

@@ -1,5 +1,6 @@
-"""Temperatures that change during a run. Their state is in buffers and parameters, so that
-checkpoints save it.
+"""Temperatures that change during a run.
+
+Their state is in buffers and parameters, so that checkpoints save it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class ScheduledTemperature(Temperature):
         self.register_buffer("time", torch.zeros((), dtype=torch.float64))
 
     def advance(self, epoch: float, run_fraction: float) -> None:
-        self.time.fill_(epoch if self.unit == "epoch" else run_fraction)
+        time = epoch if self.unit == "epoch" else run_fraction
+        self.time.fill_(time)
 
     def forward(self, similarity: Tensor) -> Tensor:
         swing = 0.5 * (1 + torch.cos(math.pi / self.half_period * self.time))

@@ -1,7 +1,7 @@
 """Embed token ids with a :class:`SentenceTransformer`: the forward pass of training and evaluation.
 
 For the encoders that :mod:`dystress_text.models.packed` knows, padding is left out; every other
-model takes its own forward. The embeddings are those of sentence-transformers within 1e-6.
+model uses its ``forward``. The embeddings are those of sentence-transformers within 1e-6.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ Role = Literal["", "query", "document"]
 
 
 class Embedder(nn.Module):
-    """Hold a model and what only its training needs, as one module for accelerate to prepare.
+    """Hold a model and its training-only heads as one module, which accelerate can prepare.
 
     Args:
         model: the model that is trained, evaluated and saved.
-        head: SimCSE's head, which follows the model's modules in training and is left out of what
-            is saved; None without one, or if it is one of the model's modules.
-        lm_head: for ``do_mlm``.
+        head: SimCSE's head, which is applied in training and not saved; None without one, or if it
+            is one of the model's modules.
+        lm_head: the masked-language-model head, for ``do_mlm``.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ def without_normalization(model: SentenceTransformer) -> SentenceTransformer:
     return SentenceTransformer(
         modules=modules,
         device=str(model.device),
-        similarity_fn_name="cosine",  # what a dot product of unit vectors is
+        similarity_fn_name="cosine",  # equals the dot product of unit vectors
         **prompts_of(model),
     )
 
@@ -226,7 +226,7 @@ def encode(
     role: Role = "",
     progress: bool = False,
 ) -> Tensor:
-    """Return what the model's own ``encode`` gives, within 1e-6, each distinct text encoded once.
+    """Return the embeddings of the model's ``encode``, within 1e-6; encode equal texts once.
 
     Args:
         model: on any device; its training mode stays as it is.

@@ -70,7 +70,7 @@ def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
     with quiet(), atomic_files(folder) as complete:
         model.save(str(complete), create_model_card=False)
         shutil.copyfile(file, complete / file.name)
-        modules = complete / MODULES  # which names the class by this package
+        modules = complete / MODULES  # names the class as this package's
         types = modules.read_text(encoding="utf-8")
         modules.write_text(types.replace(hybrid_module.__name__, file.stem), encoding="utf-8")
 
@@ -88,11 +88,10 @@ def check_dense(name_or_path: str) -> None:
 
 def load_dense(name_or_path: str) -> SentenceTransformer:
     """Load the dense model of a hybrid."""
-    check_dense(name_or_path)
     try:
         model = load_sentence_transformer(name_or_path)
     except UserError as error:
         raise ParameterError("hybrid", str(error)) from error
     if hybrid_part(model) is not None:
-        raise ParameterError("hybrid", f"{name_or_path!r} is a hybrid model itself")
+        raise ParameterError("hybrid", f"{name_or_path!r} is already a hybrid model")
     return model

@@ -56,10 +56,11 @@ class HybridEmbedding(nn.Module):
     def preprocess(
         self, inputs: Sequence[str], prompt: str | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Return the features of both parts; the lexical tokens lie text after text.
+        """Return the features of both parts.
 
-        The offsets end with the number of tokens: losses of sentence-transformers that join or cut
-        batches see that no tensor has a row for each text, and leave them whole or end.
+        The lexical tokens are concatenated, and their offsets end with the number of tokens. So no
+        tensor has one row for each text, and losses of sentence-transformers that concatenate or
+        split batches leave these whole or raise an error.
         """
         features: dict[str, Any] = self.model.preprocess(list(inputs), prompt=prompt, **options)
         encodings = self.lexical_tokenizer.encode_batch(list(inputs), add_special_tokens=False)
@@ -71,9 +72,12 @@ class HybridEmbedding(nn.Module):
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, (n, dim), of unit length."""
-        ids, offsets = features["lexical_ids"], features["lexical_offsets"]
         lexical = F.embedding_bag(  # 0 without a token
-            ids, self.table.weight, offsets, mode="mean", include_last_offset=True
+            features["lexical_ids"],
+            self.table.weight,
+            features["lexical_offsets"],
+            mode="mean",
+            include_last_offset=True,
         )
         features = self.model(features, **options)
         dense = features["sentence_embedding"]  # (n, dim of the dense model)
@@ -112,7 +116,7 @@ class HybridEmbedding(nn.Module):
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> HybridEmbedding:
         """Load what :meth:`save` wrote.
 
-        The options of the whole model are the dense model's; code that comes with that is not run.
+        The dense model gets the options of the whole model. Code that comes with it is not run.
         """
         source: dict[str, Any] = {name: options[name] for name in _SOURCE if name in options}
         folder = Path(str(load_dir_path(model_name_or_path, subfolder, **source)))
@@ -133,10 +137,10 @@ class HybridEmbedding(nn.Module):
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Return vectors (n, dim) at length 1, in fp32; 0 stays 0 and has no gradient.
+    """Scale vectors (n, dim) to length 1, in fp32; a zero vector stays 0, without a gradient.
 
-    ``F.normalize`` divides by an epsilon there, which gives a slope of 1e12, and in half precision
-    NaN.
+    ``F.normalize`` divides a zero vector by an epsilon, which gives a gradient of 1e12, or NaN in
+    half precision.
     """
     vectors = vectors.float()
     lengths: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)

@@ -44,7 +44,7 @@ class PretrainedEncoder:
     Attributes:
         name: folder or hub name.
         module: sentence-transformers' ``Transformer``, with the tokenizer.
-        pooler: the dense layer of the encoder's own pooler (dense + tanh on the first token); None
+        pooler: the dense layer of the encoder's pooler (dense + tanh on the first token); None
             without one, or without its weights.
         is_simcse: whether SimCSE's training wrote the folder; its MLP is then the pooler.
     """
@@ -71,7 +71,7 @@ def load_sentence_transformer(
         dropout: a rate for every dropout of the encoder, instead of its configuration's.
 
     Raises:
-        UserError: the model is missing, damaged, needs code of its own, or lacks weights.
+        UserError: the model is missing or damaged, lacks weights, or needs code from its folder.
     """
     if is_hybrid(Path(name_or_path)):
         from dystress_text.models.hybrid import load_hybrid
@@ -96,9 +96,9 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
         info = _loading_info(name_or_path)
         lacks_pooler = _POOLER in info["missing_keys"]
         is_simcse = _MLP in info["unexpected_keys"] and lacks_pooler
-        renamed = {}
+        renamed = None
         if is_simcse:
-            renamed = {"key_mapping": {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}}
+            renamed = {r"^mlp\.dense\.": f"{info['prefix']}.pooler.dense."}
         module = _load(name_or_path, "cpu", renamed, dropout)[0]
         if not isinstance(module, Transformer):
             raise UserError(f"{name_or_path!r} has no transformer, so no pooler to choose")
@@ -115,15 +115,16 @@ def load_encoder(name_or_path: str, dropout: float | None = None) -> PretrainedE
 def _load(
     name_or_path: str,
     device: str | None,
-    weights: Mapping[str, Any] | None = None,
+    renamed: Mapping[str, str] | None = None,
     dropout: float | None = None,
 ) -> SentenceTransformer:
+    """Load a model; ``renamed`` maps patterns of weights' names to new ones."""
     model = SentenceTransformer(
         name_or_path,
         device=device,
         trust_remote_code=False,
-        local_files_only=_is_local(name_or_path),
-        model_kwargs={"dtype": torch.float32, **(weights or {})},
+        local_files_only=Path(name_or_path).is_dir() or not hub_reachable(),
+        model_kwargs={"dtype": torch.float32, "key_mapping": renamed},
         config_kwargs=_dropout_rates(name_or_path, dropout),
     )
     module = model[0]
@@ -167,7 +168,9 @@ def position_limit(transformer: PreTrainedModel) -> int:
     if limit is None or limit <= 0:  # XLNet's configuration says -1
         return sys.maxsize
     padding = getattr(getattr(transformer, "embeddings", None), "padding_idx", None)
-    return int(limit if padding is None else limit - padding - 1)
+    if padding is not None:
+        limit -= padding + 1
+    return int(limit)
 
 
 def is_sentence_transformer(name_or_path: str) -> bool:
@@ -202,8 +205,9 @@ def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let transformers and sentence-transformers log errors only, and show no bars."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    """Let transformers and sentence-transformers log only errors, and hide progress bars."""
+    verbosity = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logger = getLogger("sentence_transformers")
     level = logger.level
     logging.set_verbosity_error()
@@ -230,7 +234,7 @@ def training_mode(module: nn.Module, mode: bool) -> Iterator[None]:
 
 
 def save_model(model: SentenceTransformer, folder: Path) -> None:
-    """Save a model into a new folder, without the settings of the tokenizer's last call."""
+    """Save a model into a new folder, without the truncation and padding of the last call."""
     reset_tokenizer(model.tokenizer)
     model.save(str(folder), create_model_card=False)
     if isinstance(model[0], StaticEmbedding) and isinstance(model[-1], Normalize):
@@ -240,19 +244,15 @@ def save_model(model: SentenceTransformer, folder: Path) -> None:
 
 
 def reset_tokenizer(tokenizer: Any) -> None:
-    """Undo what the last call has left in a fast tokenizer, which would be saved with it."""
+    """Remove truncation and padding, which a call leaves in a fast tokenizer and saving keeps."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if hasattr(backend, "no_truncation"):
         backend.no_truncation()
         backend.no_padding()
 
 
-def _is_local(name_or_path: str) -> bool:
-    return Path(name_or_path).is_dir() or not hub_reachable()
-
-
 def _check_module_types(name_or_path: str) -> None:
-    """Reject modules that need the folder's own code, which some releases would run."""
+    """Reject modules that need code from the folder, which some releases would run."""
     file = model_file(name_or_path, MODULES)
     if file is None:
         raise UserError(
@@ -264,7 +264,7 @@ def _check_module_types(name_or_path: str) -> None:
 
 
 def files_of(name_or_path: str) -> dict[str, Any]:
-    """Return options by which transformers finds an encoder: in the first module's folder."""
+    """Return the options with which transformers finds an encoder, in the first module's folder."""
     folder = ""
     file = model_file(name_or_path, MODULES)
     if file is not None:
@@ -275,7 +275,7 @@ def files_of(name_or_path: str) -> dict[str, Any]:
 def _loading_info(name_or_path: str) -> dict[str, Any]:
     """Return the missing and the unexpected weights of an encoder's files, and its prefix.
 
-    sentence-transformers does not hand this through, so the weights are read once more.
+    sentence-transformers does not return this, so the weights are read a second time.
     """
     with torch.random.fork_rng(devices=[]):  # missing weights are drawn at random
         transformer, info = AutoModel.from_pretrained(
@@ -310,7 +310,7 @@ def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
 
 
 def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
-    """Return the rate under every name that the encoder's configuration has for a dropout rate."""
+    """Return the rate under each name of a dropout rate in the encoder's configuration."""
     if rate is None:
         return {}
     config = AutoConfig.from_pretrained(

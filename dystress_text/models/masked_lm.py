@@ -1,8 +1,8 @@
 """Add a masked-language-model loss to the contrastive one (SimCSE's ``--do_mlm``).
 
-The encoder predicts some tokens of each text, in a pass of its own; 80 % of them become the mask
-token, 10 % any token and 10 % stay (Devlin et al., NAACL 2019). Only these tokens go through the
-head.
+In a second forward pass the encoder predicts some tokens of each text. Of these, 80 % are replaced
+by the mask token and 10 % by any token; 10 % stay (Devlin et al., NAACL 2019). Only these tokens go
+through the head.
 """
 
 from __future__ import annotations
@@ -85,9 +85,12 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
         raise ParameterError("do_mlm", f"no head for {kind!r}; known: {', '.join(HEADS)}")
     with readable(name_or_path):
         model, info = AutoModelForMaskedLM.from_pretrained(
-            name_or_path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False,
+            name_or_path,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
             **files_of(name_or_path),
-        )  # fmt: skip
+        )
     prefix = HEADS[kind] + "."
     if any(key.startswith(prefix) and "decoder" not in key for key in info["missing_keys"]):
         warnings.warn(

@@ -1,6 +1,6 @@
 """Run BERT and similar encoders on tokens packed without padding.
 
-The result equals that of transformers' own forward pass, with the same modules and weights, in less
+The result equals that of transformers' forward pass, with the same modules and weights, in less
 time. Only attention sees padded rows. If only the first token's vector is needed, the last layer
 computes nothing else. :func:`dropout` draws the dropout masks.
 """
@@ -65,7 +65,7 @@ class Packing:
 
 
 class _Pack(torch.autograd.Function):
-    """Index rows; the backward copies rows, where that of plain indexing adds them one by one."""
+    """Index rows, with a backward that copies rows instead of adding them one by one."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, indices: Tensor) -> Tensor:
@@ -117,7 +117,9 @@ def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
 
 def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
     attended = _attend(layer.attention.self, x, packing, first_only)
-    x = _residual(layer.attention.output, attended, x[packing.starts] if first_only else x)
+    if first_only:
+        x = x[packing.starts]  # (rows, dim)
+    x = _residual(layer.attention.output, attended, x)
     return _residual(layer.output, _intermediate(layer.intermediate, x), x)
 
 
@@ -138,8 +140,8 @@ def _intermediate(block: Any, x: Tensor) -> Tensor:
 def _by_onednn(module: nn.Module, x: Tensor) -> bool:
     """Return whether oneDNN can compute a layer.
 
-    In fp32 torch takes another library, whose products take 1.15 times as long on an AMD EPYC with
-    AVX-512; oneDNN's have no gradient.
+    By default torch uses another library in fp32, which takes 1.15 times as long on an AMD EPYC
+    with AVX-512. This oneDNN operator has no gradient.
     """
     return (
         type(module) is nn.Linear
@@ -158,9 +160,8 @@ def _onednn_linear(module: Any, x: Tensor, activation: str) -> Tensor:
 
 
 def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
-    return cast(
-        Tensor, block.LayerNorm(_dropped(_linear(block.dense, x), block.dropout) + residual)
-    )
+    x = _dropped(_linear(block.dense, x), block.dropout)
+    return cast(Tensor, block.LayerNorm(x + residual))
 
 
 def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
@@ -175,9 +176,10 @@ def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor
         return z.view(*z.shape[:2], block.num_attention_heads, size).transpose(1, 2)
 
     if first_only:
-        query = by_head(_linear(block.query, x[packing.starts]).unsqueeze(1))  # of length 1
+        queries = _linear(block.query, x[packing.starts]).unsqueeze(1)  # (rows, 1, dim)
     else:
-        query = by_head(packing.pad(_linear(block.query, x)))
+        queries = packing.pad(_linear(block.query, x))  # (rows, length, dim)
+    query = by_head(queries)
     key = by_head(packing.pad(_linear(block.key, x)))
     value = by_head(packing.pad(_linear(block.value, x)))
     rate = block.dropout.p if block.training else 0.0
@@ -202,7 +204,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
     On a CPU one 64-bit random number decides four entries, with the rate rounded to 1/65,536:
     drawing a number for each entry, as torch does, took a quarter of a training step. Elsewhere
-    this is torch's own dropout.
+    this is ``F.dropout``.
 
     Args:
         x: of any shape.

@@ -52,7 +52,7 @@ def pooling_modules(pooler: str, module: Transformer) -> list[nn.Module]:
 
 
 def pooler_of(model: SentenceTransformer) -> str | None:
-    """Return the pooler that a model's modules amount to; None for any other pooling."""
+    """Return the name of a model's pooler; None for any other pooling."""
     if not isinstance(model[0], Transformer):
         return "avg"  # a static model's mean over its tokens
     modules = {type(module): module for module in model}
@@ -66,9 +66,11 @@ def pooler_of(model: SentenceTransformer) -> str | None:
 
 
 def _averages_as(pooler: str, weighted: nn.Module | None) -> bool:
-    """Return whether a module averages the layers that a pooler does; None averages none."""
-    if weighted is None or not averages_layers(pooler):
-        return weighted is None and not averages_layers(pooler)
+    """Return whether ``weighted`` averages the same layers as a pooler; None averages nothing."""
+    if not averages_layers(pooler):
+        return weighted is None
+    if weighted is None:
+        return False
     weights = cast(Tensor, weighted.layer_weights).cpu()  # (layers + 1,)
     return torch.equal(weights, layer_weights(pooler, len(weights) - 1))
 
@@ -102,7 +104,7 @@ class _Poolers(nn.Module):
 def embeddings_by_pooler(
     model: SentenceTransformer, texts: Sequence[str], poolers: Sequence[str]
 ) -> dict[str, Tensor]:
-    """Return what the model's transformer gives with each of several poolers, in one pass.
+    """Embed texts by the model's transformer with several poolers in one pass.
 
     Returns:
         Embeddings (texts, dim) on the CPU, not normalised and without a head, by pooler.

@@ -26,7 +26,8 @@ from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
 STATIC = "static"  # in place of a model's name: a new static model
 PIECES = 4096  # most word pieces of a vocabulary that is learned
 TEXTS_READ = 200_000  # most texts that a vocabulary is learned from
-# a word with its marks and joiners, in parts where a script has no spaces, or one other sign
+# a word of letters, marks, digits and joiners, split after 16 characters (for scripts without
+# spaces), or one other visible character
 _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{Cf}]")
 # Each entry of the unknown token's vector. With 0, a text of only unknown tokens would have length
 # 0, and sentence-transformers divides by the length (in Normalize and in each loss) with a slope of
@@ -62,7 +63,7 @@ def tokenizer_of(model: SentenceTransformer) -> Tokenizer:
 
 
 def is_static(model: SentenceTransformer) -> bool:
-    """Return whether a model is a static one."""
+    """Return whether a model is a static model."""
     return isinstance(model[0], StaticEmbedding)
 
 
@@ -83,9 +84,9 @@ def mean_of_rows(table: Tensor, token_ids: Tensor, lengths: Tensor) -> Tensor:
 
 
 class _MeanOfRows(torch.autograd.Function):
-    """Average rows; the backward sums gradients by token.
+    """Average rows, with a faster backward than that of ``F.embedding_bag``.
 
-    It takes a bag of texts for each token, where torch's own adds the gradients one by one.
+    The backward sums the texts' gradients by token, where torch adds them one by one.
     """
 
     @staticmethod
@@ -116,7 +117,7 @@ def initialize_by_idf(
 
     Args:
         model: a static one.
-        texts_with: the number of texts in which each token is, (vocabulary,).
+        texts_with: the number of texts that contain each token, (vocabulary,).
         texts: the number of all texts.
         seed: of the random numbers.
     """
@@ -208,12 +209,14 @@ def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
     copy = without_special_tokens(tokenizer)
     vocabulary = copy.get_vocab()
     unknown = unknown_token(copy)
-    first = min(vocabulary, key=vocabulary.__getitem__)
+    padding = unknown or min(vocabulary, key=vocabulary.__getitem__)
+    if "[PAD]" in vocabulary:
+        padding = "[PAD]"
     return PreTrainedTokenizerFast(
         tokenizer_object=copy,
         model_max_length=sys.maxsize,
         unk_token=unknown,
-        pad_token="[PAD]" if "[PAD]" in vocabulary else unknown or first,
+        pad_token=padding,
     )
 
 

@@ -13,10 +13,9 @@ Seconds = Mapping[str, list[float]]
 
 def here() -> torch.device:
     """Return the accelerator if there is one, else the CPU."""
-    accelerator = (
-        torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    )
-    return accelerator or torch.device("cpu")
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return torch.device("cpu")
 
 
 def wait(device: torch.device) -> None:
@@ -31,7 +30,7 @@ def device_name(device: torch.device) -> str:
 
 
 def in_turn(contestants: Mapping[str, Callable[[], float]], repeats: int) -> Seconds:
-    """The seconds of each contestant, so many times."""
+    """Return the seconds of each contestant, run ``repeats`` times in turn with the others."""
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(repeats):
         for name, contestant in contestants.items():
@@ -40,15 +39,19 @@ def in_turn(contestants: Mapping[str, Callable[[], float]], repeats: int) -> Sec
 
 
 def print_rates(title: str, items: int, seconds: Seconds) -> None:
-    """Return a table of items a second against the first contestant's, and the record in the last line."""
+    """Print rates relative to the first contestant's, and all measurements as a line of JSON."""
     print(f"{title}, {items:,} items, {torch.get_num_threads()} threads")
     print(f"{'':22} {'a second':>11} {'first / it':>10}   spread")
     first = next(iter(seconds.values()))
     for name, values in seconds.items():
         ratios = [b / a for a, b in zip(first, values, strict=True)]
         rate = items / statistics.median(values)
-        print(
-            f"{name:22} {rate:11.1f} {statistics.median(ratios):10.2f}   {min(ratios):.2f} to {max(ratios):.2f}"
-        )
-    about = {"device": device_name(here()), "torch": torch.__version__}
-    print(json.dumps({"seconds": seconds, "items": items, **about}))
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(f"{name:22} {rate:11.1f} {statistics.median(ratios):10.2f}   {spread}")
+    record = {
+        "seconds": seconds,
+        "items": items,
+        "device": device_name(here()),
+        "torch": torch.__version__,
+    }
+    print(json.dumps(record))

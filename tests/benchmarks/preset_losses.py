@@ -47,7 +47,11 @@ PROGRAMS = {
     "text": ("dystress_text.programs.train", "dystress_text.config.presets", TEXT),
     "images": ("vision.train", "vision.pretraining.presets", IMAGES),
 }
-LIST = "import json; from {} import PRESETS; print(json.dumps({{n: p.settings for n, p in PRESETS.items()}}))"
+LIST = """
+import json
+from {} import PRESETS
+print(json.dumps({{name: preset.settings for name, preset in PRESETS.items()}}))
+"""
 
 
 def presets(root: Path) -> dict[str, list[str]]:
@@ -72,8 +76,9 @@ def train(lines: dict[str, list[str]]) -> None:
     Path("triplets.csv").write_text(f"sent0,sent1,hard_neg\n{rows}", encoding="utf-8")
     for name, argv in lines.items():
         module = PROGRAMS[name.split()[0]][0]
-        found = importlib.util.find_spec("dystress_text.programs")
-        program = importlib.import_module(module if found else module.replace(".programs", ""))
+        if not importlib.util.find_spec("dystress_text.programs"):
+            module = module.replace(".programs", "")
+        program = importlib.import_module(module)
         folder = tempfile.mkdtemp(dir=".")
         said = io.StringIO()
         more = ["--max_steps=5", "--logging_steps=1", f"--output_dir={folder}"]
@@ -95,19 +100,17 @@ def _python(root: Path, argv: list[str], **more: Any) -> str:
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, *argv]
-    return str(
-        subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, text=True, check=True, **more
-        ).stdout
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True, **more
     )
+    return str(done.stdout)
 
 
 def losses_of(root: Path, lines: dict[str, list[str]]) -> dict[str, object]:
+    command = [str(Path(__file__).resolve()), "--train"]
     with tempfile.TemporaryDirectory() as folder:
-        told = _python(
-            root, [str(Path(__file__).resolve()), "--train"], cwd=folder, input=json.dumps(lines)
-        )
-    return dict(map(json.loads, told.splitlines()))
+        output = _python(root, command, cwd=folder, input=json.dumps(lines))
+    return dict(map(json.loads, output.splitlines()))
 
 
 def main(revision: str) -> int:

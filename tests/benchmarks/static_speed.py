@@ -1,5 +1,4 @@
-"""Word vectors: training against sentence-transformers' trainer, encoding against its StaticEmbedding
-and model2vec.
+"""Static models: training and encoding, compared with sentence-transformers and model2vec.
 
     python tests/benchmarks/static_speed.py FILE --repeats 3          # a text a line
 
@@ -20,11 +19,13 @@ from typing import Any
 
 import numpy as np
 
-STEPS, BATCH, DIM = 100, 256, 512
+STEPS = 100
+BATCH = 256
+DIM = 512
 
 
 def ours(file: Path, place: str) -> float:
-    """CPU seconds of own-text, from the reading of the text to the saved model."""
+    """Return the CPU seconds of own-text, from the reading of the text to the saved model."""
     import dystress_text
 
     begun = time.process_time()
@@ -41,7 +42,7 @@ def ours(file: Path, place: str) -> float:
 
 
 def theirs(file: Path, place: str) -> float:
-    """CPU seconds of sentence-transformers' trainer."""
+    """Return the CPU seconds of sentence-transformers' trainer."""
     from datasets import Dataset
     from sentence_transformers import (
         SentenceTransformer,
@@ -49,13 +50,14 @@ def theirs(file: Path, place: str) -> float:
         SentenceTransformerTrainingArguments,
     )
     from sentence_transformers import models as kinds  # type: ignore[attr-defined]
-    from sentence_transformers.losses import MultipleNegativesRankingLoss  # type: ignore[import-not-found]
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
     from tokenizers import Tokenizer
 
     from dystress_text.data.crops import Crops
     from dystress_text.io.paths import EMBEDDED
 
-    texts, crops = file.read_text(encoding="utf-8").splitlines(), Crops(0)
+    texts = file.read_text(encoding="utf-8").splitlines()
+    crops = Crops(0)
     pairs = [crops.views(texts[i % len(texts)], i // len(texts), i) for i in range(STEPS * BATCH)]
     data = Dataset.from_dict({"one": [a for a, _ in pairs], "two": [b for _, b in pairs]})
     begun = time.process_time()
@@ -64,9 +66,16 @@ def theirs(file: Path, place: str) -> float:
         modules=[kinds.StaticEmbedding(pieces, embedding_dim=DIM)], device="cpu"
     )
     arguments = SentenceTransformerTrainingArguments(
-        place, max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=3e-3, report_to="none",
-        save_strategy="no", logging_strategy="no", disable_tqdm=True, use_cpu=True,
-    )  # fmt: skip
+        place,
+        max_steps=STEPS,
+        per_device_train_batch_size=BATCH,
+        learning_rate=3e-3,
+        report_to="none",
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
     SentenceTransformerTrainer(
         model, arguments, data, loss=MultipleNegativesRankingLoss(model)
     ).train()
@@ -75,7 +84,7 @@ def theirs(file: Path, place: str) -> float:
 
 
 def encoders(folder: str) -> dict[str, Callable[[list[str]], Any]]:
-    """Ways to encode with a saved table."""
+    """Return functions that encode texts with a saved model."""
     from sentence_transformers import SentenceTransformer
 
     from dystress_text.models.embedder import encode
@@ -112,18 +121,18 @@ def main() -> None:
             for _ in range(options.repeats)
         ]
         ratios = [b / a for a, b in turns]
-        print(
-            f"training: {np.array(turns).round(1).tolist()} CPU s, ratio {np.median(ratios):.2f} {np.round(ratios, 2)}"
-        )
+        rounded = np.array(turns).round(1).tolist()
+        median = np.median(ratios)
+        print(f"training: {rounded} CPU s, ratio {median:.2f} {np.round(ratios, 2)}")
         seconds: dict[str, list[float]] = {}
         for _ in range(options.repeats):
             for name, encode in encoders(place).items():
                 begun = time.process_time()
                 encode(texts)
                 seconds.setdefault(name, []).append(time.process_time() - begun)
-    print(
-        f"encoding {len(texts):,} texts, CPU s: { {name: np.round(of, 2).tolist() for name, of in seconds.items()} }"
-    )
+    print(f"encoding {len(texts):,} texts, CPU s:")
+    for name, values in seconds.items():
+        print(f"  {name}: {np.round(values, 2).tolist()}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Training sentences a second, against sentence-transformers' trainer and a bare loop.
 
-    python tests/benchmarks/training_speed.py --corpus sentences.txt [--model FOLDER] [--steps 60] [--repeats 5]
+    python tests/benchmarks/training_speed.py --corpus sentences.txt [--model FOLDER]
 
 Unsupervised SimCSE on the same sentences with the same encoder, precision, batch size and
 truncation, alternately by this package's loop, by sentence-transformers' trainer with
@@ -57,22 +57,28 @@ from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer, parameter_groups
 
-RATE, LENGTH = 3e-5, 32
+RATE = 3e-5
+LENGTH = 32
 WARM = 5  # batches of each contestant before the first turn, on an accelerator
 
 
 def random_bert(
     folder: Path, layers: int = 6, width: int = 384, vocabulary: int | None = None
 ) -> str:
-    """A BERT with random weights, heads of 32 dimensions (64 from a width of 768 on), and the
-    embedded tokenizer.
+    """Save a BERT with random weights and the embedded tokenizer; return the folder.
+
+    Heads have 32 dimensions, or 64 from a width of 768 on.
     """
+    head_dim = 64 if width >= 768 else 32
     tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED / "bert-mini-wiki"))
     config = BertConfig(
-        vocab_size=vocabulary or len(tokenizer), hidden_size=width, num_hidden_layers=layers,
-        num_attention_heads=width // (64 if width >= 768 else 32), intermediate_size=4 * width,
+        vocab_size=vocabulary or len(tokenizer),
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // head_dim,
+        intermediate_size=4 * width,
         max_position_embeddings=512,
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     BertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -82,7 +88,7 @@ def random_bert(
 def engine(
     initial: InitialModel, text: Path, settings: TrainingSettings
 ) -> tuple[Trainer, SimcseTask]:
-    """This package's trainer with the paper's loss on a file of sentences, and its task."""
+    """Return this package's trainer with the paper's loss on a file of sentences, and its task."""
     cache = Path(settings.output_dir) / "cache"
     corpus = load_corpus(plain_text(text), initial.tokenizer, LENGTH, cache_dir=cache)
     loss = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
@@ -93,7 +99,7 @@ def engine(
 
 
 def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
-    """Seconds of the engine, tokenisation included."""
+    """Return the seconds of this package's training, tokenisation included."""
     initial = load_initial_model(TextSettings(model, pooler_type="cls"))
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "sentences.txt"
@@ -108,17 +114,23 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
 
 
 def theirs(model: str, sentences: list[str], batch: int, precision: str) -> float:
-    """Seconds of sentence-transformers' trainer; it tokenises while it trains."""
+    """Return the seconds of sentence-transformers' trainer; it tokenises while it trains."""
     transformer = Transformer(model, max_seq_length=LENGTH)
     pooling = Pooling(transformer.get_embedding_dimension(), "cls")
     encoder = SentenceTransformer(modules=[transformer, pooling])
     data = Dataset.from_dict({"anchor": sentences, "positive": sentences})
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
-            output_dir=folder, per_device_train_batch_size=batch, num_train_epochs=1, learning_rate=RATE,
-            bf16=precision == "bf16", use_cpu=not torch.accelerator.is_available(), save_strategy="no",
-            report_to="none", dataloader_drop_last=True,
-        )  # fmt: skip
+            output_dir=folder,
+            per_device_train_batch_size=batch,
+            num_train_epochs=1,
+            learning_rate=RATE,
+            bf16=precision == "bf16",
+            use_cpu=not torch.accelerator.is_available(),
+            save_strategy="no",
+            report_to="none",
+            dataloader_drop_last=True,
+        )
         trainer = SentenceTransformerTrainer(
             encoder,
             arguments,
@@ -131,7 +143,7 @@ def theirs(model: str, sentences: list[str], batch: int, precision: str) -> floa
 
 
 def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
-    """Seconds of a bare loop over batches that lie ready."""
+    """Return the seconds of a bare loop over batches that are tokenised beforehand."""
     initial = load_initial_model(TextSettings(model, pooler_type="cls"))
     embedder = initial.embedder
     device = here()
@@ -141,21 +153,17 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
     optimizer = torch.optim.AdamW(parameter_groups(embedder, 0.0), lr=RATE, fused=True)
     order = BatchOrder(len(sentences), batch, 42).epoch(0)
-    batches = [
-        initial.tokenizer(
-            [sentences[i] for i in rows],
-            padding=True,
-            truncation=True,
-            max_length=LENGTH,
-            return_tensors="pt",
+    batches = []
+    for rows in order:
+        texts = [sentences[i] for i in rows]
+        encoded = initial.tokenizer(
+            texts, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt"
         )
-        for rows in order
-    ]
+        batches.append(encoded)
     start = time.perf_counter()
     for encoded in batches:
-        ids, mask = (
-            encoded[name].to(device).repeat(2, 1) for name in ("input_ids", "attention_mask")
-        )
+        ids = encoded["input_ids"].to(device).repeat(2, 1)
+        mask = encoded["attention_mask"].to(device).repeat(2, 1)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             states = transformer(ids, attention_mask=mask).last_hidden_state
             vectors = embedder.head({"sentence_embedding": states[:, 0]})["sentence_embedding"]
@@ -215,9 +223,9 @@ def main() -> None:
         if here().type != "cpu":
             seconds_of(1, sentences[: WARM * options.batch])
         seconds = seconds_of(options.repeats, sentences)
-    encoder = (
-        Path(options.model).name if options.model else f"{options.layers} layers x {options.width}"
-    )
+    encoder = f"{options.layers} layers x {options.width}"
+    if options.model:
+        encoder = Path(options.model).name
     print_rates(f"{encoder}, batch {options.batch}, {options.precision}", len(sentences), seconds)
 
 

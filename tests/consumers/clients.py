@@ -52,7 +52,10 @@ def save(folder: Path) -> None:
     for kind, model in models.items():
         save_model(model, folder / "out" / kind)
         embeddings[kind] = model.encode(texts).tolist()
-        for to in ("native", "onnx") if kind == "static" else ("native", "onnx", "hf"):
+        layouts = ["native", "onnx"]
+        if kind != "static":
+            layouts.append("hf")
+        for to in layouts:
             export(folder / "out" / kind, to, folder / to / kind)
     (folder / "expected.json").write_text(json.dumps({"texts": texts, "embeddings": embeddings}))
 
@@ -85,8 +88,14 @@ def fastembed(model: str, texts: list[str]) -> Any:
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
-    source, file = ModelSource(hf=model), "onnx/model.onnx"
-    TextEmbedding.add_custom_model(model, PoolingType.MEAN, True, source, dim=16, model_file=file)
+    TextEmbedding.add_custom_model(
+        model,
+        PoolingType.MEAN,
+        normalization=True,
+        sources=ModelSource(hf=model),
+        dim=16,
+        model_file="onnx/model.onnx",
+    )
     return list(TextEmbedding(model, specific_model_path=model).embed(texts))
 
 

@@ -30,7 +30,7 @@ SENTENCES = [*make_sentences(7), LONG]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The folder of a run: model, log and record."""
+    """Write the folder of a run: model, log and record."""
     folder = tmp_path_factory.mktemp("export") / "out"
     save_model(build_model("bert", "cls"), folder)
     record = {"settings": {"seed": 5, "data_dir": "/home/someone"}}
@@ -161,7 +161,7 @@ def test_upload(status, model, tmp_path, capsys):
 
 @pytest.mark.parametrize(("pooler", "head"), [("cls", True), ("last", False), ("avg", True)])
 def test_states_of_a_graph_equal_its_embedding(pooler, head):
-    """Then a client that takes another token, or one of padding, is right."""
+    """A client may then pool any token, even padding."""
     model = build_model("bert", pooler, head, normalize=True).eval()
     ids = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])

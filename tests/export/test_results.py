@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 
 def renewed(folder):
-    """Renew a card; return its results by the name of the data set."""
+    """Update a card's results; return them by the name of the data set."""
     assert renew_results(folder)
     results = ModelCard.load(folder / CARD).data.eval_results
     return {result.dataset_name: result for result in results}

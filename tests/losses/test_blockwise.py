@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 class OwnTemperature(losses.Temperature):
-    """A user's, with one parameter that takes part and one that does not."""
+    """A user's temperature with a used and an unused parameter."""
 
     def __init__(self):
         super().__init__()
@@ -61,7 +61,7 @@ def test_backward_uses_the_state_of_the_forward():
         values = [adaptive(*z), scheduled(*z)]
         adaptive(*views(13, 3))
         scheduled.temperature.advance(150, 0.75)
-        gradients.append([g for x in values for g in torch.autograd.grad(x, z)])
+        gradients.append([*torch.autograd.grad(values[0], z), *torch.autograd.grad(values[1], z)])
     assert_same(gradients[1], gradients[0])
 
 

@@ -22,11 +22,13 @@ MODULE, TAU = TEMPERATURES["shifted"]
 def sizes(rows, loss_of):
     """Return negatives' similarities, sizes of their gradients, and the positives' total size."""
     leaves = []
-    for positive, negatives in rows:
-        each = [s.detach().requires_grad_() for s in negatives]
-        leaves.append((positive.detach().requires_grad_(), each))
-    negatives = [s for _, each in leaves for s in each]
-    positives = [p for p, _ in leaves]
+    positives = []
+    negatives = []
+    for positive, of_row in rows:
+        leaf = (positive.detach().requires_grad_(), [s.detach().requires_grad_() for s in of_row])
+        leaves.append(leaf)
+        positives.append(leaf[0])
+        negatives.extend(leaf[1])
     gradients = torch.autograd.grad(loss_of(leaves), positives + negatives)
     g = torch.stack(gradients).abs().numpy()
     return torch.stack(negatives).detach().numpy(), g[len(rows) :], g[: len(rows)].sum()

@@ -21,14 +21,15 @@ def block(monkeypatch):
 
 
 def embeddings(n=11, dim=5, seed=0):
-    """Vectors of very different lengths, in fp64."""
+    """Return vectors of very different lengths, in fp64."""
     x = torch.randn(n, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return x * torch.logspace(-2, 2, n, dtype=torch.float64).unsqueeze(1)
 
 
 def by_numpy(x, t):
-    """Uniformity of vectors."""
-    square = euclidean_distances(normalize(x), squared=True)[~np.eye(len(x), dtype=bool)]
+    """Return the uniformity of vectors."""
+    others = ~np.eye(len(x), dtype=bool)
+    square = euclidean_distances(normalize(x), squared=True)[others]
     return math.log(np.exp(-t * square).mean())
 
 

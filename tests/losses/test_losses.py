@@ -35,7 +35,7 @@ def test_loss_and_gradient_equal_the_loop(name, detach, hard):
 
 @EVERY
 @FORMS
-def test_the_mean_over_processes_equals_one_process(name, form):
+def test_processes_equal_one_process(name, form):
     """Threads simulate the processes, so that autograd sees the rows of all of them."""
     build = OBJECTIVES[name].build
     adaptive = losses.AlignmentAdaptiveTemperature(0.1, 0.8, 0.6)
@@ -59,7 +59,7 @@ def test_macl_takes_its_temperature_from_the_batch():
 @pytest.mark.parametrize("profile", TEMPERATURES)
 @pytest.mark.parametrize("detach", [True, False])
 def test_infonce_has_the_gradients_of_the_paper(profile, detach):
-    """By the similarities; the positive is the first column."""
+    """Differentiate by the similarities, whose first column has the positives."""
     temperature, formula = TEMPERATURES[profile]
     generator = torch.Generator().manual_seed(3)
     s = 1.9 * torch.rand(4, 6, generator=generator, dtype=torch.float64) - 0.95

@@ -13,7 +13,7 @@ from dystress_text import losses
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
 SENTENCES = {"mu": 0.4, "weigh_positive": True}
-CASES = {  # class, loop, temperature, options; both cases of a bound occur
+CASES = {  # class, loop, temperature and options; rows lie above and below the bound
     "debiased": (losses.DebiasedReweighting, spec.hcl, 0.5, {"tau_plus": 0.1}),
     "debiased, bound": (losses.DebiasedReweighting, spec.hcl, 0.2, {"tau_plus": 0.2}),
     "no bias": (losses.DebiasedReweighting, spec.hcl, 0.2, {"tau_plus": 0.0}),
@@ -41,7 +41,7 @@ def with_gradients(loss, z, inputs=None):
 
 @pytest.mark.parametrize("name", CASES)
 def test_reweighting_equals_its_loop(name):
-    """In both forms and objectives, with hard negatives, and on two processes."""
+    """Compare both forms and objectives, hard negatives, and two processes."""
     kind, row_loss, tau, options = CASES[name]
     reweighting = kind(tau, **options)
     row_loss = partial(row_loss, tau=tau, **options)
@@ -102,8 +102,7 @@ def test_a_learned_temperature_has_its_gradient(name, form):
     learned = losses.LearnableTemperature(tau).double()
     loss = losses.InfoNCELoss(kind(learned, **options), blockwise=form)
     (found,) = torch.autograd.grad(loss(*z), learned.free)
-    high, low = (
-        losses.InfoNCELoss(kind(x, **options))(*z).item() for x in (tau + step, tau - step)
-    )
+    high = losses.InfoNCELoss(kind(tau + step, **options))(*z).item()
+    low = losses.InfoNCELoss(kind(tau - step, **options))(*z).item()
     (slope,) = torch.autograd.grad(learned(torch.zeros(()).double()), learned.free)
     assert float(found) == pytest.approx((high - low) / (2 * step) * float(slope), rel=1e-5)

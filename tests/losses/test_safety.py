@@ -26,7 +26,7 @@ def degenerate_views(case):
 
 
 def checked(loss, z):
-    """Return the value; loss and gradients are finite."""
+    """Return the loss; check that it and its gradients are finite."""
     found = value_and_gradients(loss(*z), z)
     assert all(bool(x.isfinite().all()) for x in found)
     return found[0].item()
@@ -79,10 +79,13 @@ def test_unit_vectors_of_any_length(entry, scale):
 @pytest.mark.parametrize("lead", [-1e4, -3.0, 39.9, 40.1, 1e4])
 def test_macl_at_any_lead_of_the_positive(lead):
     other = math.exp(-abs(lead))
-    if lead >= 0:  # softplus(-lead) / sigmoid(-lead), which tends to 1
-        expected = (1 + other) * (math.log1p(other) / other if other > 0 else 1.0)
-    else:  # which tends to -lead
+    # softplus(-lead) / sigmoid(-lead)
+    if lead < 0:
         expected = (1 + other) * (math.log1p(other) - lead)
+    elif other > 0:
+        expected = (1 + other) * math.log1p(other) / other
+    else:
+        expected = 1.0
     positive = torch.tensor([lead / 2], requires_grad=True)
     negatives = torch.tensor([-lead / 2], requires_grad=True)
     value = losses.MACLLoss().row_loss(positive, negatives, positive)

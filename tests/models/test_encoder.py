@@ -51,8 +51,11 @@ def test_poolers_against_loops():
     for name, layers in AVERAGED.items():
         rows = []
         for row, length in enumerate(lengths):
-            tokens = [states[layer][row, i] for layer in layers for i in range(length)]
-            rows.append(sum(tokens) / len(tokens))
+            total = 0
+            for layer in layers:
+                for i in range(length):
+                    total = total + states[layer][row, i]
+            rows.append(total / (length * len(layers)))
         torch.testing.assert_close(pooled(name, dict(features)), torch.stack(rows))
     for name in FIRST:
         assert torch.equal(pooled(name, dict(features)), states[3][:, 0])
@@ -90,7 +93,7 @@ def test_one_pass_equals_a_model_for_each_pooler(family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_all_trainable_parameters_get_a_gradient(family):
-    """What DistributedDataParallel needs: no trainable parameter outside the graph."""
+    """DistributedDataParallel needs each trainable parameter in the graph."""
     model = build_model(family, "cls")
     embedder = Embedder(model, random_head()).train()
     batch = packed_batch(model, make_sentences(4))
@@ -128,7 +131,8 @@ def test_decoders_are_recognised():
 def test_last_token_does_not_depend_on_padding(family, side, tmp_path):
     save_encoder(tmp_path / "decoder", family)
     tokenizer = build_tokenizer()
-    tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = side
+    tokenizer.padding_side = side
+    tokenizer.init_kwargs["padding_side"] = side
     tokenizer.save_pretrained(tmp_path / "decoder")
     module = load_encoder(str(tmp_path / "decoder")).module
     model = SentenceTransformer(modules=[module, *pooling_modules("last", module)], device="cpu")

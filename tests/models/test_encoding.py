@@ -1,4 +1,4 @@
-"""Encoding: the embeddings are those of sentence-transformers' own ``encode``, batched by tokens."""
+"""``encode`` against that of sentence-transformers."""
 
 import pytest
 import torch
@@ -80,8 +80,8 @@ def test_pooling_without_the_prompt():
 
 
 @pytest.mark.parametrize("pooler", ["cls", "avg", "last"])
-def test_texts_of_a_tokenizer_without_special_tokens(pooler):
-    """An empty text has no tokens: the mean of none is 0, a first or last one does not exist."""
+def test_tokenizer_without_special_tokens(pooler):
+    """An empty text has no tokens: their mean is 0, and there is no first or last one."""
     model = build_model("bert", pooler, special="$A")
     texts = ["cat", "dog", "the cat"]
     same(encode(model, texts), encode_alone(model, texts))

@@ -33,11 +33,11 @@ def tokenizer_with_mask():
 
 @pytest.fixture(scope="module", params=MODELS)
 def checkpoint(request, tmp_path_factory):
-    """A model with a head of its own, and its tokenizer, in a folder."""
+    """Save a model with a masked-language-model head; return its folder and the model."""
     folder = tmp_path_factory.mktemp(request.param)
     torch.manual_seed(3)
     model = MODELS[request.param](build_transformer(request.param).config)
-    for parameter in model.parameters():  # no head is as it was made
+    for parameter in model.parameters():  # unlike a new head's
         torch.nn.init.normal_(parameter, std=0.3)
     model.save_pretrained(folder)
     tokenizer_with_mask().save_pretrained(folder)
@@ -77,13 +77,14 @@ def test_loss_equals_transformers(checkpoint, text_file, packed):
     torch.testing.assert_close(found, 0.3 * theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_masked_tokens_are_the_batchs(corpus):
+def test_masking(corpus):
     tokenizer = tokenizer_with_mask()
     samples = np.arange(200)
     batch = corpus.batch(samples)
     masking = TokenMasking(tokenizer, 0.15, seed=1)
     found = masking(batch, samples)
-    ids, hidden = batch["token_ids"], found["masked_indices"]
+    ids = batch["token_ids"]
+    hidden = found["masked_indices"]
     assert torch.equal(ids[hidden], found["masked_tokens"])
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     assert not special[hidden].any()

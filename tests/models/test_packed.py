@@ -44,12 +44,12 @@ def test_embeddings_and_gradients_equal_transformers(family, pooler):
 
 @pytest.mark.parametrize(("family", "pooler"), [("bert", "cls"), ("roberta", "avg")])
 def test_dropout_sites_equal_transformers(family, pooler):
-    """The spread of 2,000 views, and each dropout's share in it."""
+    """Compare the spread of 2,000 views with one dropout on at a time."""
     embedder = Embedder(build_model(family, pooler)).train()
     transformer = embedder.model[0].model
     ids, (length, _), _ = make_batch(embedder.model, 2)
-    # of the row's length two are padding, which attention must not see, under dropout either
-    batch = ids[:length].repeat(2000), length.repeat(2000), int(length) + 2
+    longest = int(length) + 2  # two tokens of padding, which attention must not see
+    batch = (ids[:length].repeat(2000), length.repeat(2000), longest)
     _, layer, last = transformer.encoder.layer
     sites = {
         "embeddings": transformer.embeddings.dropout,
@@ -97,7 +97,7 @@ def test_dropout_rate_scale_and_independence(rate, dtype):
     error = (rate * (1 - rate) / n) ** 0.5
     assert abs(dropped.mean() - rate) < 5 * error + 1 / 65_536
     lanes = dropped[: n - 3].view(-1, 4)
-    assert (lanes.mean(0) - rate).abs().max() < 0.003  # also of the one with the sign bit
+    assert (lanes.mean(0) - rate).abs().max() < 0.003  # the last one has the sign bit
     assert (torch.corrcoef(lanes.T) - torch.eye(4)).abs().max() < 0.01
     assert not torch.equal(out, dropout(ones, rate))
     torch.manual_seed(3)

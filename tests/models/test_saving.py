@@ -22,7 +22,7 @@ def close(vectors, expected, atol=1e-6):
 
 
 def read(folder):
-    """Embeddings of a folder by sentence-transformers alone."""
+    """Return a folder's embeddings by sentence-transformers alone."""
     return SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
 
 

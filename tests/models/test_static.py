@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from model_cases import build_static
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import dystress_text as dt
 from dystress_text.data.corpus import TokenCroppedCorpus, load_corpus
@@ -94,6 +95,21 @@ def test_unknown_vector_stays_next_to_zero():
     assert alone.norm() < 1e-2 * without.norm()
 
 
+def test_unknown_token_of_unigram_is_not_trained():
+    tokenizer = Tokenizer(models.Unigram([("cat", -1.0), ("[UNK]", 0.0), ("dog", -1.0)], unk_id=1))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    model = new_static(tokenizer, 4, normalize=False)
+    assert unknown_id(model) == 1
+    assert pretrained_tokenizer(tokenizer).unk_token == "[UNK]"
+    initialize_by_idf(model, torch.ones(3), 2, seed=0)
+    freeze_unknown(model)
+    model[0](model.preprocess(["cat 猫 dog"]))["sentence_embedding"].sum().backward()
+    gradient = table_of(model).grad
+    assert gradient[[0, 2]].ne(0).all()
+    assert not gradient[1].any()
+    assert table_of(model)[1].tolist() == pytest.approx([UNKNOWN] * 4)
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 def test_saved_model_equals_sentence_transformers(tmp_path, normalize):
     model = build_static(24, normalize)
@@ -166,5 +182,5 @@ def test_crops_are_spans_of_tokens(text, tmp_path):
         n = len(crop)
         assert max(3, round(0.2 * len(whole))) <= n <= round(0.6 * len(whole)) + 1
         assert crop.tolist() in [whole[i : i + n] for i in range(len(whole) - n + 1)]
-    alone = corpus.batch(np.arange(7, 8), 5)  # seed, step and sample decide
+    alone = corpus.batch(np.arange(7, 8), 5)  # depends only on seed, step and sample
     assert torch.equal(alone["token_ids"][alone["lengths"][0] :], crops[27])

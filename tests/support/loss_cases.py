@@ -1,4 +1,4 @@
-"""Every temperature and objective with its formula in `spec_formulas`."""
+"""Every temperature and objective with its formula in ``spec_formulas``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def dclw(rows, logits):
 
 
 def per_view(rows, logits, of_rows):
-    """The decoupled loss of each view's negatives; hard negatives join the positive's view."""
+    """Return decoupled losses summed over both views; hard negatives join the positive's view."""
     n = len(rows) // 2
     own = []
     across = []
@@ -92,28 +92,31 @@ class Objective:
     losses: Callable[[list[Row], list[Row]], list[Tensor]] = info_nce  # of similarities and logits
 
     def rows(self, z1, z2, *hard):
-        """Rows of similarities; hard negatives are no candidates in the backward direction."""
+        """Return rows of similarities; only the forward direction has hard negatives."""
         anchors = [*z1] if self.rows_of is both_directions else [*z1, *z2]
         rows = self.rows_of(z1, z2)
         for anchor, (_, negatives) in zip(anchors, rows, strict=False):
-            negatives += [spec.similarity(anchor, h) for view in hard for h in view]
+            for view in hard:
+                negatives += [spec.similarity(anchor, h) for h in view]
         return rows
 
     def loss(self, rows, tau, detach=True, samples=0, hard=0, weight=0.0):
-        """Of rows of similarities; an anchor's hard negative in each of ``hard`` views, of
-        ``samples`` rows, has its logit raised by ``weight``.
+        """Return the mean loss of rows of similarities.
+
+        The last ``hard * samples`` negatives of a row are hard ones. ``weight`` is added to the
+        logits of the anchor's own, one for each of the ``hard`` views.
         """
         logits = spec.logits_of(rows, tau, detach)
         with_hard = logits[:samples] if self.rows_of is both_directions else logits
         for row, (_, negatives) in enumerate(with_hard):
-            first = len(negatives) - hard * samples + row % max(1, samples)
-            for place in range(first, len(negatives), samples) if hard else ():
-                negatives[place] = negatives[place] + weight
+            for view in range(1, hard + 1):
+                index = row % samples - view * samples
+                negatives[index] = negatives[index] + weight
         return spec.mean(self.losses(rows, logits))
 
 
 def macl(tau, **options):
-    """MACL with another temperature than its own."""
+    """Return MACL's objective with any temperature."""
     loss = losses.MACLLoss(**options)
     loss.reweighting = as_reweighting(tau)
     return loss

@@ -10,12 +10,7 @@ from pathlib import Path
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import (
-    Dense,
-    Normalize,
-    StaticEmbedding,
-    Transformer,
-)
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Transformer
 from torch import Tensor, nn
 
 from dystress_text.models.loading import load_encoder
@@ -79,25 +74,20 @@ def build_static(
     return model
 
 
-def static_module(dim: int = 8) -> StaticEmbedding:
-    """Return sentence-transformers' own static module, with few words."""
-    return StaticEmbedding(build_tokenizer().backend_tokenizer, embedding_dim=dim)
-
-
 def encode_alone(model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
-    """Return what sentence-transformers gives of each text by itself, (texts, dim)."""
+    """Return sentence-transformers' embeddings (texts, dim), each text in a batch of one."""
     encode = functools.partial(model.encode, convert_to_tensor=True, show_progress_bar=False)
     return torch.stack([encode(text) for text in texts])
 
 
 def packed_batch(model: SentenceTransformer, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return token ids (tokens,), text after text, and lengths (texts,), by transformers' tokenizer."""
+    """Return token ids (tokens,), text after text, and lengths (texts,)."""
     ids = [torch.tensor(of_text) for of_text in model.tokenizer(list(texts))["input_ids"]]
     return torch.cat(ids), torch.tensor([len(of_text) for of_text in ids])
 
 
 class _Given(nn.Module):
-    """Gives each text the embedding that a function gives."""
+    """Embed texts by a function."""
 
     def __init__(self, embed: Callable[[Sequence[str]], Tensor]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Checkpoints as SimCSE's training and its conversion script leave them, and their vectors by hand."""
+"""Checkpoints of SimCSE's training and conversion script, and their embeddings by transformers."""
 
 import json
 
@@ -6,34 +6,26 @@ import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from safetensors.torch import save_file
 
-SENTENCES = [
-    *make_sentences(9),
-    " ".join(["cat"] * 100),
-]  # the last one is longer than the 40 positions
+LONG = " ".join(["cat"] * 100)  # longer than the 40 positions
+SENTENCES = [*make_sentences(9), LONG]
 ARCHITECTURE = {"bert": "BertForCL", "roberta": "RobertaForCL"}
 
 
 def simcse_folder(folder, family="bert", raw=True, suffix="bin"):
-    """A checkpoint as SimCSE's training leaves it, or as its conversion script makes it; returns
-    its parts.
-    """
+    """Write a checkpoint of SimCSE's training (``raw``) or conversion; return encoder and MLP."""
     transformer = build_transformer(family)
     torch.manual_seed(5)
     mlp = torch.nn.Linear(16, 16)
-    states = {
-        name: t for name, t in transformer.state_dict().items() if not name.startswith("pooler.")
-    }
+    prefix = f"{family}." if raw else ""
+    states = {}
+    for name, tensor in transformer.state_dict().items():
+        if not name.startswith("pooler."):
+            states[prefix + name] = tensor
+    for name, tensor in mlp.state_dict().items():
+        states[f"mlp.dense.{name}" if raw else f"pooler.dense.{name}"] = tensor
     if raw:
-        states = {f"{family}.{name}": tensor for name, tensor in states.items()}
-        states |= {f"mlp.dense.{name}": tensor.detach() for name, tensor in mlp.named_parameters()}
-        states |= {
-            f"{family}.embeddings.position_ids": torch.arange(40)[None],
-            "lm_head.bias": torch.zeros(3),
-        }
-    else:
-        states |= {
-            f"pooler.dense.{name}": tensor.detach() for name, tensor in mlp.named_parameters()
-        }
+        states[f"{family}.embeddings.position_ids"] = torch.arange(40)[None]
+        states["lm_head.bias"] = torch.zeros(3)
     folder.mkdir()
     config = transformer.config.to_dict()
     config["architectures"] = [ARCHITECTURE[family] if raw else type(transformer).__name__]
@@ -48,12 +40,14 @@ def simcse_folder(folder, family="bert", raw=True, suffix="bin"):
 
 @torch.no_grad()
 def by_hand(transformer, mlp=None):
-    """The first token of plain transformers, through the MLP if there is one."""
+    """Return the first token's state by transformers, through the MLP if there is one."""
     batch = build_tokenizer()(
         SENTENCES, padding=True, truncation=True, max_length=40, return_tensors="pt"
     )
     first = transformer(**batch).last_hidden_state[:, 0]
-    return first if mlp is None else torch.tanh(first @ mlp.weight.T + mlp.bias)
+    if mlp is None:
+        return first
+    return torch.tanh(first @ mlp.weight.T + mlp.bias)
 
 
 def close(vectors, expected):

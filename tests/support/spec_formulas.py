@@ -1,9 +1,8 @@
-"""The formulas of the specification and of other papers' reweightings as loops over scalars of torch in
-fp64.
+"""The formulas of the specification and of other papers as loops over scalars of torch, in fp64.
 
-The tests hold the code to them. `.detach()` or `.item()` is where the authors detach, so that
-autograd through a loop gives their gradient. A row is an anchor's value for its positive and the
-list of those for its negatives: similarities, or logits. Nothing here uses the package under test.
+The tests compare the code with them. ``.detach()`` and ``.item()`` are where the authors detach, so
+that autograd through a loop gives their gradient. A row is the similarity (or logit) of an anchor's
+positive and the list of those of its negatives. Nothing here uses the package under test.
 """
 
 import math
@@ -26,17 +25,16 @@ def cosine_tau(s: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
 def shifted_tau(s: Tensor, low: float, high: float, shift: float, k: float) -> Tensor:
     """Alg. 2; at shift 0 the branch with the plateau on s > 0."""
     in_dip = s <= -shift if shift <= 0 else s >= -shift
-    return (
-        low + (high - low) / 2 * (1 + torch.cos(math.pi / k * (shift + s)))
-        if in_dip
-        else high + 0 * s
-    )
+    if not in_dip:
+        return high + 0 * s
+    return low + (high - low) / 2 * (1 + torch.cos(math.pi / k * (shift + s)))
 
 
 def one_sided_tau(s: Tensor, low: float, high: float, plateau: float) -> Tensor:
     """Version 3: half a cosine from low at -1 to high at the plateau's start."""
-    cosine = torch.cos(math.pi * (s + 1) / (plateau + 1))
-    return high + 0 * s if s >= plateau else (low + high) / 2 - (high - low) / 2 * cosine
+    if s >= plateau:
+        return high + 0 * s
+    return (low + high) / 2 - (high - low) / 2 * torch.cos(math.pi * (s + 1) / (plateau + 1))
 
 
 def linear_tau(s: Tensor, low: float, high: float) -> Tensor:
@@ -64,9 +62,8 @@ def temo_tau(s: Tensor, tau_0: float, alpha: float) -> Tensor:
 
 def adaptive_tau(z1: Tensor, z2: Tensor, tau_0: float, alpha: float, a_0: float) -> float:
     """MACL's temperature of this batch."""
-    return tau_0 * (
-        1 + alpha * (mean([similarity(x, y) for x, y in zip(z1, z2, strict=True)]).item() - a_0)
-    )
+    alignment = mean([similarity(x, y) for x, y in zip(z1, z2, strict=True)]).item()
+    return tau_0 * (1 + alpha * (alignment - a_0))
 
 
 # ---- rows
@@ -77,30 +74,26 @@ def similarity(x: Tensor, y: Tensor) -> Tensor:
 
 
 def simcse_rows(z1: Tensor, z2: Tensor) -> list[Row]:
-    """N anchors: z1_i with z2_i as its positive, all other z2_j as its negatives, in the order of
-    j.
-    """
-    n = len(z1)
-    return [
-        (similarity(z1[i], z2[i]), [similarity(z1[i], z2[j]) for j in range(n) if j != i])
-        for i in range(n)
-    ]
+    """N anchors: z1_i with the positive z2_i and all other z2_j as negatives, in the order of j."""
+    rows = []
+    for i, anchor in enumerate(z1):
+        similarities = [similarity(anchor, candidate) for candidate in z2]
+        positive = similarities.pop(i)
+        rows.append((positive, similarities))
+    return rows
 
 
 def simclr_rows(z1: Tensor, z2: Tensor) -> list[Row]:
     """2N anchors: both views, each with the other view as its positive and the 2N - 2 views of
     others as negatives.
     """
-    n, z = len(z1), [*z1, *z2]
+    n = len(z1)
+    z = [*z1, *z2]
     rows = []
-    for a in range(2 * n):
+    for a, anchor in enumerate(z):
         twin = (a + n) % (2 * n)
-        rows.append(
-            (
-                similarity(z[a], z[twin]),
-                [similarity(z[a], z[b]) for b in range(2 * n) if b not in (a, twin)],
-            )
-        )
+        negatives = [similarity(anchor, z[b]) for b in range(2 * n) if b not in (a, twin)]
+        rows.append((similarity(anchor, z[twin]), negatives))
     return rows
 
 
@@ -108,9 +101,13 @@ def logits_of(rows: list[Row], tau: Profile, detach: bool = True) -> list[Row]:
     """s / tau, pair by pair."""
 
     def logit(s: Tensor) -> Tensor:
-        return s / tau(s.detach() if detach else s)
+        argument = s.detach() if detach else s
+        return s / tau(argument)
 
-    return [(logit(positive), [logit(s) for s in negatives]) for positive, negatives in rows]
+    logits = []
+    for positive, negatives in rows:
+        logits.append((logit(positive), [logit(s) for s in negatives]))
+    return logits
 
 
 def total(values: Sequence[Tensor]) -> Tensor:
@@ -125,9 +122,7 @@ def mean(values: Sequence[Tensor]) -> Tensor:
 
 
 def info_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
-    """-log P = log(1 + sum over the negatives of exp(negative - positive)), exact for P close to 1
-    too.
-    """
+    """-log P as log(1 + sum of exp(negative - positive)), which is exact for P close to 1 too."""
     return torch.log1p(total([(v - positive).exp() for v in negatives]))
 
 
@@ -151,24 +146,24 @@ def macl(positive: Tensor, negatives: list[Tensor]) -> Tensor:
 
 
 def against(positive_logit: Tensor, effective_negatives: Tensor) -> Tensor:
-    """-log(e^p / (e^p + negatives)), exact where the negatives are next to nothing."""
+    """-log(e^p / (e^p + negatives)), exact where the negatives are close to 0."""
     return torch.log1p(effective_negatives / positive_logit.exp())
 
 
 def hcl(pos: Tensor, negs: list[Tensor], tau: float, tau_plus: float, beta: float = 0.0) -> Tensor:
     """Robinson et al., ICLR 2021; with beta 0 the debiased loss of Chuang et al., NeurIPS 2020.
-    Nothing is detached.
 
-    What is left of the negatives' weighted sum without its false negatives; at least its value at
-    similarity -1.
+    The estimated false negatives are subtracted from the negatives' weighted sum, whose lower bound
+    is its value at similarity -1. Nothing is detached.
     """
     weights = [(beta * s / tau).exp() for s in negs]
-    weighted = total([w * (s / tau).exp() for w, s in zip(weights, negs, strict=True)]) / mean(
-        weights
-    )
+    terms = [w * (s / tau).exp() for w, s in zip(weights, negs, strict=True)]
+    weighted = total(terms) / mean(weights)
     estimate = (weighted - tau_plus * len(negs) * (pos / tau).exp()) / (1 - tau_plus)
     least = torch.tensor(len(negs) * math.exp(-1 / tau), dtype=torch.float64)
-    return against(pos / tau, estimate if estimate > least else least)
+    if estimate < least:
+        estimate = least
+    return against(pos / tau, estimate)
 
 
 def focal(pos: Tensor, negs: list[Tensor], tau: float, margin: float) -> Tensor:
@@ -186,39 +181,31 @@ def adnce(
 ) -> Tensor:
     """Wu et al., NeurIPS 2023. The weights are detached and have a mean of 1 over the negatives.
 
-    In the form for sentences the positive is one of them, and the loss is -log of its share without
-    a weight.
+    In the form for sentences the positive counts among them, and the numerator has no weight.
     """
     weighed = [pos, *negs] if weigh_positive else negs
     heights = [math.exp(-((s.item() - mu) ** 2) / (2 * sigma**2)) for s in weighed]
     average = math.fsum(heights) / len(heights)
-    weighted = total(
-        [height / average * (s / tau).exp() for height, s in zip(heights, weighed, strict=True)]
-    )
-    return weighted.log() - pos / tau if weigh_positive else against(pos / tau, weighted)
+    terms = [h / average * (s / tau).exp() for h, s in zip(heights, weighed, strict=True)]
+    if weigh_positive:
+        return total(terms).log() - pos / tau
+    return against(pos / tau, total(terms))
 
 
 def hardness(pos: Tensor, negs: list[Tensor], tau: float, hardness_strength: float) -> Tensor:
-    """sentence-transformers' hardness weights, after Lan et al. 2025, eq. 5: detached, not divided
-    by tau.
-    """
-    return against(
-        pos / tau, total([(s / tau + hardness_strength * s.detach()).exp() for s in negs])
-    )
+    """Lan et al., 2025, eq. 5; the weights are detached and not divided by tau."""
+    terms = [(s / tau + hardness_strength * s.detach()).exp() for s in negs]
+    return against(pos / tau, total(terms))
 
 
 def rince(pos: Tensor, negs: list[Tensor], tau: float, q: float, lam: float) -> Tensor:
-    """Chuang et al., Robust contrastive learning against noisy views, CVPR 2022. Nothing is
-    detached.
-    """
+    """Chuang et al., RINCE, CVPR 2022. Nothing is detached."""
     everything = total([(s / tau).exp() for s in [pos, *negs]])
     return -((pos / tau).exp() ** q) / q + (lam * everything) ** q / q
 
 
 def siglip(pos: Tensor, negs: list[Tensor], scale: Tensor | float, bias: Tensor | float) -> Tensor:
-    """Zhai et al., Sigmoid loss for language image pre-training, ICCV 2023: the sum over the row's
-    pairs.
-    """
+    """Zhai et al., SigLIP, ICCV 2023: the sum over the row's pairs."""
 
     def cost(agreement: Tensor) -> Tensor:  # -log sigmoid
         return torch.log1p((-agreement).exp())
