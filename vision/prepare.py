@@ -6,8 +6,8 @@
     python vision/prepare.py imagenet1k --from FOLDER       # checked; nothing is copied
     python vision/prepare.py imagenet100 --classes FILE     # some of its classes
 
-Data go to ``data/prepared``; DYSTRESS_DATA or --data_dir moves them. The exit code is 1 for a set
-that cannot be had.
+Data go to ``data/prepared``; DYSTRESS_DATA or --data_dir sets another folder. The exit code is 1
+if a set is unavailable.
 """
 
 from __future__ import annotations

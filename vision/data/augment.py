@@ -76,7 +76,7 @@ class CropAndFlip:
 class SimclrAugment(CropAndFlip):
     """Crop and flip at random, jitter colours, drop them at times, blur if set, normalise."""
 
-    # a factor of JITTER: 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1
+    # a factor of JITTER: 1 is the paper's jitter on CIFAR, 2 is SimCLR's strength 1
     jitter: float = 1.0
     # blurs half of the samples by 0.1 to 2 pixels, with a kernel of a tenth of the side
     blur: bool = False

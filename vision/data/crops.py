@@ -56,7 +56,7 @@ def draw_crops(
     """Draw crops of images of one size, and flips, by torchvision's ``RandomResizedCrop``.
 
     The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in
-    [3/4, 4/3]. Both are drawn again while the box does not fit; after ten times it is the largest
+    [3/4, 4/3]. Both are redrawn until the box fits; after ten attempts it is the largest
     box in the middle that has an allowed aspect.
 
     Args:

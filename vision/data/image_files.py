@@ -102,7 +102,7 @@ def read_labels(files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
     names = getattr(feature, "names", None) or range(max(labels, default=-1) + 1)
     last = len(names) - 1
     if labels and (min(labels) < 0 or max(labels) > last):
-        raise DataError(f"{origin} has labels that are no class, from 0 to {last}")
+        raise DataError(f"{origin} has labels outside the classes 0 to {last}")
     return torch.tensor(labels), tuple(map(str, names))
 
 
@@ -155,7 +155,7 @@ def _origin(files: Sequence[Path]) -> str:
 
 @contextmanager
 def _naming(files: Sequence[Path]) -> Iterator[None]:
-    """Name the file that cannot be read."""
+    """Turn an error inside the context into a DataError that names the damaged file."""
     file = files[0]
     try:
         for file in files:
@@ -163,4 +163,4 @@ def _naming(files: Sequence[Path]) -> Iterator[None]:
         yield
     except Exception as error:  # the libraries that read tables have many kinds
         reason = reason_of(error.__cause__ or error)
-        raise DataError(f"{file} is damaged or of another layout: {reason}") from error
+        raise DataError(f"{file} is damaged or has an unexpected layout: {reason}") from error

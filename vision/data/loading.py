@@ -40,14 +40,14 @@ def load_images(
 ) -> ImageSet:
     """Load a split of a data set.
 
-    Images of up to 96 pixels are small: they are loaded as they are, and cropped on the device.
-    Others, and those that are more than twice as large as the encoder's input, so that crops on the
-    device, which have no filter, would alias, stay encoded. Their random crops are taken from the
-    whole picture; evaluation sees the middle square, after their shorter side became 8/7 of the
-    input: 256 for 224.
+    Images of up to 96 pixels are loaded as they are and cropped on the device. Larger ones stay
+    encoded. So do images more than twice as large as the encoder's input: crops on the device have
+    no filter against aliasing. The random crops of encoded images are taken from the whole picture;
+    evaluation takes the middle square, after the shorter side is resized to 8/7 of the input (256
+    for 224).
 
     Args:
-        name_or_path: one of ``SET_NAMES``, as ``data/prepare.py`` has prepared it; ``shapes``,
+        name_or_path: one of ``SET_NAMES``, as ``vision/prepare.py`` prepared it; ``shapes``,
             drawn at run time; a folder of images, in class folders or without labels, divided into
             ``train`` and ``test`` (or ``val``) or not; or a folder of parquet files in the hub's
             layout.
@@ -64,7 +64,7 @@ def load_images(
     """
     if name_or_path == SHAPES:
         if train_list is not None:
-            raise ParameterError("train_list", f"{SHAPES} are drawn, there are no files to name")
+            raise ParameterError("train_list", f"{SHAPES} are drawn: there are no files to name")
         return make_shapes(split)
     found = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:

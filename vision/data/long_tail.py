@@ -20,7 +20,8 @@ RATIO = 0.01  # images of the last class by images of the first; the paper's
 def long_tail_counts(n_max: int, classes: int) -> list[int]:
     """Return the number of images of each class: ``floor(n_max * RATIO ** (i / (classes - 1)))``.
 
-    Floats may make 28.999... of 29, so the product is first rounded to nine decimals.
+    In floating point 29 may come out as 28.999..., so the product is rounded to nine decimals
+    first.
 
     Args:
         n_max: images of the first class.

@@ -61,7 +61,7 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
             counts[split] += len(table)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(
-                f"{entry.name}: {path} is damaged or of another layout: {reason_of(error)}"
+                f"{entry.name}: {path} is damaged or has an unexpected layout: {reason_of(error)}"
             ) from error
         shutil.copyfile(path, staging / path.name)
     _compare(entry, request, source, counts, len(labels))

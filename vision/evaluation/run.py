@@ -33,7 +33,7 @@ def run(settings: EvaluationSettings) -> bool:
         True, as everything was measured.
 
     Raises:
-        ParameterError: naming the option that cannot be met, before any encoder runs.
+        ParameterError: an option cannot be satisfied; raised before any encoder runs.
     """
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)

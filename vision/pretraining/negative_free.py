@@ -161,14 +161,14 @@ class ZeroCLLoss(ZeroICLLoss):
 
 @register("arb")
 class ARBLoss(GlobalBatchLoss):
-    """ARB (Zhang et al., CVPR 2022): align each view with the orthonormal base that is nearest to
+    """ARB (Zhang et al., CVPR 2022): align each view with the orthonormal basis that is nearest to
     the other.
 
     ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are
     standardised over the batch; the base b is the whitened view, with the ridge 1e-5, and carries
     no gradient. All features are one group, as by default in the authors' programs. They also
     permute the features before they group them, which keeps copies of a feature apart from each
-    other's groups; in one group the order has no part.
+    other's groups; with one group the order does not matter.
     """
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:

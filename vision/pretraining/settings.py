@@ -172,7 +172,9 @@ class PretrainSettings:
             given = getattr(self.vision, unused) != getattr(VisionSettings, unused)
             if given and not isinstance(self.loss, owners):
                 names = ", ".join(map(name_of, owners))
-                raise ParameterError(unused, f"the loss {self.loss} has none; it is for {names}")
+                raise ParameterError(
+                    unused, f"has no effect with the loss {self.loss}; used by {names}"
+                )
         if self.training.grad_cache_chunk is not None:
             reason = (
                 "batch normalisation uses the statistics of its batch, which a chunk does not "
