@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import build_tokenizer, reset_accelerator
 from processes import spawn
+from torch.distributed import distributed_c10d
 from torch.nn.utils import parameters_to_vector
 from trainer_cases import SHIFTED, log_of, make_task, run
 
@@ -22,6 +24,7 @@ from dystress_text.errors import UserError
 from dystress_text.training.accelerator import (
     StopSignals,
     make_accelerator,
+    on_main_process,
 )
 from dystress_text.training.run import before_first_step
 from dystress_text.training.settings import TrainingSettings
@@ -106,6 +109,18 @@ def test_several_processes_equal_one(tmp_path, text_file):
         alone = tmp_path / f"{case}, alone"
         train(alone, text_file, case)
         compare(tmp_path / case, alone)
+
+
+def wait_for_an_evaluation():
+    """Evaluate for longer than torch's default timeout, here two seconds."""
+    distributed_c10d._get_default_timeout = lambda backend: timedelta(seconds=2)
+    accelerator = make_accelerator(TrainingSettings())
+    on_main_process(accelerator, lambda: time.sleep(5))
+
+
+@pytest.mark.slow(10)
+def test_evaluation_may_exceed_the_default_timeout():
+    spawn(2, wait_for_an_evaluation)
 
 
 def fail_on_main_process(accelerator):

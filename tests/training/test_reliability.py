@@ -1,17 +1,21 @@
 """Runs that are killed, stopped, left by their launcher, or out of disk space."""
 
+import contextlib
 import os
 import random
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from accelerate import Accelerator
-from processes import finish, run_main, start, wait_for
-from trainer_cases import interrupt, outcome
+from processes import finish, free_port, run_main, start, wait_for
+from trainer_cases import interrupt, logged, outcome
 
 from dystress_text.programs.train import main
 from dystress_text.training.accelerator import StopSignals
@@ -94,6 +98,55 @@ def test_second_ctrl_c_ends_at_once(tmp_path):
         assert process.is_alive()
     os.kill(process.pid, signal.SIGINT)
     assert finish(process, 5) == 130
+
+
+@contextlib.contextmanager
+def launched(arguments):
+    """Start torchrun with two processes; at the end, kill all that it started."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=2",
+        f"--master_port={free_port()}",
+        "--monitor-interval=300",
+        str(ROOT / "dystress_text" / "train.py"),
+        *arguments,
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.mark.slow(20)
+def test_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
+    out = tmp_path / "out"
+    steps = ["--max_steps=100000", "--save_steps=0", "--eval_steps=0", "--logging_steps=1"]
+    with launched(with_output(flags, out, *steps)) as process:
+        wait_for(lambda: logged(out) >= 2)
+        workers = {}
+        for child in psutil.Process(process.pid).children():
+            rank = child.environ().get("RANK")
+            if rank is not None:
+                workers[rank] = child
+        workers["1"].kill()
+        # it ends by itself: the launcher looks only every five minutes
+        wait_for(lambda: workers["0"].status() == psutil.STATUS_ZOMBIE)
+        process.kill()
+        printed = process.stdout.read()
+    assert "another process of this run" in printed
+    assert "Traceback" not in printed
 
 
 def run_limited(arguments, errors):
