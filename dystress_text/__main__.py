@@ -22,7 +22,7 @@ COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and w
     "train": "fine-tune an encoder, unsupervised or on pairs",
     "senteval": "evaluate a model on the STS and transfer tasks",
     "prepare": "get data sets ready",
-    "audit": "which constant temperature a rule amounted to, from a run's log",
+    "audit": "which constant temperature a loss amounts to, from a run's log",
     "export": "copies for transformers, ONNX Runtime, the hub",
     "sweep": "train and evaluate many configurations with several seeds",
     "report": "tables and pages of runs, with paired differences",

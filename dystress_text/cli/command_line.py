@@ -44,6 +44,7 @@ class OneLineParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but reject an unknown option and suggest the nearest one."""
         known = self._option_string_actions
+        shown = [name for name, action in known.items() if action.help is not argparse.SUPPRESS]
         argv = list(sys.argv[1:] if args is None else args)
         end = argv.index("--") if "--" in argv else len(argv)
         for i, argument in enumerate(argv[:end]):
@@ -54,7 +55,7 @@ class OneLineParser(argparse.ArgumentParser):
             if option in known:
                 argv[i] = f"{option}{equals}{value}"
             elif " " not in argument:  # with a space it is a value
-                hint = meant(name, known) or " (see --help)"
+                hint = meant(name, shown) or " (see --help)"
                 raise UserError(f"unknown option {name}{hint}{self._elsewhere}")
         parsed, rest = super().parse_known_args(argv, namespace)
         if hasattr(parsed, "local_rank"):
