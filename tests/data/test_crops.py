@@ -81,3 +81,9 @@ def test_batch_of_crops(tmp_path, tokenizer):
     again = load_corpus(plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5))
     assert again.crops.seed == 5  # from the cache
     assert again.report == corpus.report
+
+
+def test_spans_reach_both_ends_of_a_sample():
+    firsts, counts = Crops(seed=0).spans(np.full(500, 10), 0, np.arange(500))
+    assert firsts.min() == 0
+    assert (firsts + counts).max() == 10
