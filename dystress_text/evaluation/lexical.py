@@ -92,10 +92,12 @@ def bm25_tokens(texts: Sequence[str]) -> list[list[str]]:
     """
     import bm25s  # slow to import
 
-    spaced = [_RUN.sub(lambda run: f" {' '.join(_bigrams(run[0]))} ", text) for text in texts]
+    spaced = [_RUN.sub(" ", text) for text in texts]
     tokens: list[list[str]] = bm25s.tokenize(
         spaced, stopwords="english", return_ids=False, show_progress=False
     )
+    for text, of_text in zip(texts, tokens, strict=True):
+        of_text += _bigrams(text)  # bm25s would drop single characters and Thai's vowel signs
     return tokens
 
 
@@ -108,7 +110,7 @@ def tf_idf_tokens(texts: Sequence[str]) -> list[list[str]]:
     tokens = []
     encodings = _tokenizer().encode_batch(spaced, add_special_tokens=False)
     for text, rest, encoding in zip(texts, spaced, encodings, strict=True):
-        of_text = [bigram for run in _RUN.findall(text) for bigram in _bigrams(run)]
+        of_text = _bigrams(text)
         for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
             if piece != "[UNK]":
                 of_text.append(piece)
@@ -125,8 +127,12 @@ def _tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(_TOKENIZER))
 
 
-def _bigrams(run: str) -> list[str]:
-    return [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+def _bigrams(text: str) -> list[str]:
+    """Return the bigrams of a text in scripts without spaces; a lone character as it is."""
+    bigrams = []
+    for run in _RUN.findall(text):
+        bigrams += [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+    return bigrams
 
 
 def _known(tokens: list[list[str]]) -> list[list[str]]:

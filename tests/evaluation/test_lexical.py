@@ -124,6 +124,8 @@ def test_bigrams_of_characters_equal_scikit_learn():
     # one character, a word with pieces, and one that they cannot spell
     assert tf_idf_tokens(["猫 Cat ሰላም"]) == [["猫", "cat", "ሰላም"]]
     assert bm25_tokens(["Über die 天気が U.S."]) == [["über", "die", "天気", "気が"]]
+    # one character, and vowel signs of Thai, which are no letters
+    assert bm25_tokens(["猫", "กิน"]) == [["猫"], ["กิ", "ิน"]]
 
 
 def test_tables_and_lines_have_the_baseline(tiny_bert, tmp_path, capsys):
