@@ -127,9 +127,11 @@ def run(
         for evaluator, floor in zip(evaluators, lexical, strict=True):
             figures = evaluator.figures(encoder)
             each.add(evaluator, figures, floor, {**metadata, "mode": settings.mode})
+    if lexical is None:  # the baseline alone
+        lexical = _lexical_figures(evaluators)
     is_asked = LEXICAL in settings.model
     baseline = ModelEvaluation(LEXICAL, settings.output if is_asked else None)
-    for evaluator, floor in zip(evaluators, lexical or _lexical_figures(evaluators), strict=True):
+    for evaluator, floor in zip(evaluators, lexical, strict=True):
         if floor:
             baseline.add(evaluator, floor, {}, {"model": LEXICAL, "mode": settings.mode})
     _print_tables([*evaluations, baseline])

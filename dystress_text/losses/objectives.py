@@ -172,7 +172,10 @@ class ContrastiveLoss(Objective):
 
     def logsumexps(self, pairs: Pairs) -> Sequence[Tensor]:
         """Return the logsumexp of each anchor's negatives, (rows,), for each of the logits."""
-        if blockwise_pays(pairs) if self.blockwise is None else self.blockwise:
+        blockwise = self.blockwise
+        if blockwise is None:
+            blockwise = blockwise_pays(pairs)
+        if blockwise:
             return blockwise_logsumexps(pairs, self.reweighting, self.detach_temperature)
         return self.logsumexps_of(pairs.similarity(), pairs)
 
