@@ -129,15 +129,26 @@ def run(
             each.add(evaluator, figures, floor, {**metadata, "mode": settings.mode})
     if lexical is None:  # the baseline alone
         lexical = _lexical_figures(evaluators)
-    is_asked = LEXICAL in settings.model
-    baseline = ModelEvaluation(LEXICAL, settings.output if is_asked else None)
-    for evaluator, floor in zip(evaluators, lexical, strict=True):
+    evaluations.append(_baseline(settings, evaluators, lexical))
+    _print_tables(evaluations)
+    for each in evaluations:
+        if each.model != LEXICAL or LEXICAL in settings.model:
+            print(each.ending(), flush=True)
+    return evaluations
+
+
+def _baseline(
+    settings: SentEvalSettings,
+    evaluators: Iterable[Evaluator],
+    figures: Iterable[Mapping[str, float]],
+) -> ModelEvaluation:
+    """Return the lexical baseline's results, which are saved if the user names it as a model."""
+    output = settings.output if LEXICAL in settings.model else None
+    baseline = ModelEvaluation(LEXICAL, output)
+    for evaluator, floor in zip(evaluators, figures, strict=True):
         if floor:
             baseline.add(evaluator, floor, {}, {"model": LEXICAL, "mode": settings.mode})
-    _print_tables([*evaluations, baseline])
-    for each in [*evaluations, baseline] if is_asked else evaluations:
-        print(each.ending(), flush=True)
-    return [*evaluations, baseline]
+    return baseline
 
 
 def _lexical_figures(evaluators: Iterable[Evaluator]) -> list[dict[str, float]]:
