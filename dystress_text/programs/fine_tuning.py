@@ -166,14 +166,12 @@ def _choose_metric(
     initial: InitialModel,
     accelerator: Accelerator,
 ) -> str | None:
-    """Return the metric that chooses the checkpoint.
-
-    Some evaluators set their primary metric only when they are called.
-    """
+    """Try the user's evaluator, and return the metric that chooses the checkpoint."""
 
     def choose() -> str | None:
-        if any(each.primary_metric is None for each in evaluation.evaluators):
-            evaluation(initial.untrained)
+        evaluation.try_own(initial.model)
+        if evaluation.ignored:
+            print(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}", flush=True)
         return evaluation.best_metric(training.metric_for_best_model)
 
     return on_main_process(accelerator, choose)
