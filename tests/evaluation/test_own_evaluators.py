@@ -8,13 +8,15 @@ import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from model_cases import build_model
-from sentence_transformers import InputExample
+from sentence_transformers import InputExample, SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from sentence_transformers.sentence_transformer import evaluation
 from torch.utils.data import DataLoader
 
 import dystress_text as dt
-from dystress_text.errors import ParameterError
+from dystress_text.errors import ParameterError, TrainingError
+from dystress_text.finetuning.measures import RunMeasures
+from dystress_text.programs import fine_tuning
 from dystress_text.programs.report import main as report
 
 ONE = make_sentences(12, seed=5)
@@ -221,3 +223,37 @@ def test_what_cannot_work_says_so_before_the_first_step(make, train, tmp_path):
     with pytest.raises(ParameterError, match=r"^[^\n]+$"):
         train(make())
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("result", [KeyError("accuracy"), None, {"b": 0.5}, {"a": float("nan")}])
+def test_the_model_is_there_though_its_evaluation_fails(result, train, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(TrainingError, match=rf"^[^\n]*{out}$"):
+        train(Scripted({"a": 0.5}, result), eval_steps=0)
+    before = SentenceTransformer(str(tmp_path / "encoder"), device="cpu").encode(ONE)
+    after = SentenceTransformer(str(out), device="cpu").encode(ONE)
+    assert abs(after - before).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (RunMeasures, "after_training"),
+        (fine_tuning, "write_card"),
+        (fine_tuning, "write_record"),
+        (fine_tuning, "leave_text_report"),
+        (fine_tuning, "_upload"),
+    ],
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_the_model_is_there_whatever_fails(place, name, overwrite, train, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "out"
+    if overwrite:
+        train(Scripted(*[{"a": 0.5}] * 3), max_steps=2)
+    monkeypatch.setattr(place, name, full)
+    with pytest.raises(TrainingError, match=rf"^[^\n]*No space left[^\n]*{out}$"):
+        train(Scripted(*[{"a": 0.5}] * 3), overwrite_output_dir=overwrite)
+    assert SentenceTransformer(str(out), device="cpu").encode(ONE).shape == (12, 16)
