@@ -12,16 +12,18 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from torch import Tensor
 
 from dystress_text.cli.options import check_names
-from dystress_text.errors import DataError, ParameterError
+from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.evaluation.catalogue import (
     MINI_TRANSFER_TASKS,
     TASKS,
@@ -48,6 +50,7 @@ Encoder = TextEncoder | LexicalBaseline
 
 AVERAGE = "avg_spearman"
 TRANSFER_AVERAGE = "avg_transfer_dev"
+_LOGGED = ("step", "loss", "learning_rate", "samples_per_second")  # in metrics.jsonl
 _SIMCSE_NAMES = {  # of metrics
     "avg_sts": AVERAGE,
     "avg_transfer": TRANSFER_AVERAGE,
@@ -82,7 +85,11 @@ class Evaluator(SentenceEvaluator):
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
         """Return the finite figures of a model, by metric."""
-        return self._by_metric(self.figures(TextEncoder(model)))
+        return self.figures_in_training(model)
+
+    def figures_in_training(self, model: Any) -> dict[str, float]:
+        """Return the figures by metric; by default those of :meth:`figures`."""
+        return self.by_metric(self.figures(TextEncoder(model)))
 
     def figures(self, encoder: Encoder) -> dict[str, float]:
         """Return the figures of an encoder for result lines.
@@ -99,11 +106,8 @@ class Evaluator(SentenceEvaluator):
                 return self.figures(LexicalBaseline())
         return {}
 
-    def lexical_baseline(self) -> dict[str, float]:
-        """Return the figures of the lexical baseline, by metric."""
-        return self._by_metric(self.lexical_figures())
-
-    def _by_metric(self, figures: Mapping[str, float]) -> dict[str, float]:
+    def by_metric(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Return the finite ones of an encoder's figures, by metric."""
         return _finite(dict(zip(self.metrics, figures.values(), strict=False)))
 
 
@@ -122,9 +126,7 @@ class PairsEvaluator(Evaluator):
         super().__init__(group, pairs.name, [pairs.metric("spearman")], details)
         self.pairs = pairs
 
-    def __call__(
-        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
-    ) -> dict[str, float]:
+    def figures_in_training(self, model: Any) -> dict[str, float]:
         return sts_metrics(self.pairs, encode(model, self.pairs.sentences))
 
     def figures(self, encoder: Encoder) -> dict[str, float]:
@@ -165,9 +167,7 @@ class TransferEvaluator(Evaluator):
         self.splits = splits
         self.mode = mode
 
-    def __call__(
-        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
-    ) -> dict[str, float]:
+    def figures_in_training(self, model: Any) -> dict[str, float]:
         from dystress_text.evaluation.transfer import dev_accuracy  # scikit-learn is slow to import
 
         accuracy = dev_accuracy(self.classes, self.splits, TextEncoder(model))
@@ -197,20 +197,25 @@ class RetrievalEvaluator(Evaluator):
         return self.collection.scores(encoder)
 
 
-class EvaluatorList(SentenceEvaluator):
-    """Run evaluators one after another: of this package, of sentence-transformers, or the user's.
+class EvaluatorList:
+    """Run evaluators one after another: the user's own, and those of this package.
 
     The metric that selects the best model is one of theirs; by default the primary metric of the
     first. The random state is restored, so training continues as without evaluation.
 
     Args:
-        evaluators: in the order in which they run.
+        evaluators: of this package, in the order in which they run.
+        own: the user's, such as one of sentence-transformers; it runs first.
     """
 
-    def __init__(self, evaluators: Sequence[SentenceEvaluator]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.evaluators = list(evaluators)
+    def __init__(
+        self, evaluators: Sequence[Evaluator], own: SentenceEvaluator | None = None
+    ) -> None:
+        self.evaluators = evaluators
+        self.own = own
         self.seconds = 0.0
+        self.ignored: list[str] = []  # what the user's evaluator returns besides numbers
+        self._own_metrics: list[str] = []
 
     @property
     def pairs(self) -> list[StsPairs]:
@@ -225,19 +230,7 @@ class EvaluatorList(SentenceEvaluator):
     @property
     def direct(self) -> EvaluatorList:
         """The evaluators of pairs and collections, which fit no classifier."""
-        return EvaluatorList([each for each in self._ours if each.has_baseline])
-
-    @property
-    def _ours(self) -> list[Evaluator]:
-        return [each for each in self.evaluators if isinstance(each, Evaluator)]
-
-    @property
-    def _metrics(self) -> list[str]:
-        """The metrics known now; some evaluators name theirs at their first call."""
-        metrics: list[str] = []
-        for number, evaluator in enumerate(self.evaluators):
-            metrics += getattr(evaluator, "metrics", [metric_of(evaluator, number)])
-        return metrics
+        return EvaluatorList([each for each in self.evaluators if each.has_baseline])
 
     @property
     def _averages(self) -> dict[str, list[str]]:
@@ -249,9 +242,7 @@ class EvaluatorList(SentenceEvaluator):
         averages = {AVERAGE: spearmans, TRANSFER_AVERAGE: accuracies}
         return {name: metrics for name, metrics in averages.items() if len(metrics) > 1}
 
-    def __call__(
-        self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
-    ) -> dict[str, float]:
+    def __call__(self, model: SentenceTransformer) -> dict[str, float]:
         """Return the finite figures of all evaluators, by metric.
 
         Several sets of scored pairs also have the mean ``avg_spearman``, several transfer tasks
@@ -264,11 +255,11 @@ class EvaluatorList(SentenceEvaluator):
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             devices.append(torch.cuda.current_device())
         with torch.random.fork_rng(devices):
-            for number, evaluator in enumerate(self.evaluators):
-                result = evaluator(model)
-                if not isinstance(result, dict):
-                    result = {metric_of(evaluator, number): result}
-                metrics |= result
+            if self.own is not None:
+                metrics, self.ignored = _numbers(self.own, model)
+                self._own_metrics = list(metrics)
+            for evaluator in self.evaluators:
+                metrics |= evaluator(model)
         model.train(was_training)
         self.seconds += time.perf_counter() - start
         return self._with_averages(_finite(metrics))
@@ -276,8 +267,8 @@ class EvaluatorList(SentenceEvaluator):
     def lexical_baseline(self) -> dict[str, float]:
         """Return the figures of TF-IDF and BM25, by metric."""
         figures: dict[str, float] = {}
-        for each in self._ours:
-            figures |= each.lexical_baseline()
+        for each in self.evaluators:
+            figures |= each.by_metric(each.lexical_figures())
         return self._with_averages(figures)
 
     def _with_averages(self, figures: dict[str, float]) -> dict[str, float]:
@@ -286,21 +277,40 @@ class EvaluatorList(SentenceEvaluator):
                 figures[average] = float(np.mean([figures[name] for name in names]))
         return figures
 
+    def try_own(self, model: SentenceTransformer) -> None:
+        """Call the user's evaluator once: many name their metrics only then.
+
+        Raises:
+            ParameterError: it fails or returns no number.
+        """
+        if self.own is None:
+            return
+        try:
+            self(model)
+        except Exception as error:  # of any kind
+            reason = f"fails on the untrained model: {type(error).__name__}: {reason_of(error)}"
+            raise ParameterError("evaluator", reason) from error
+
     def best_metric(self, name: str | None) -> str | None:
         """Return the metric that selects the best model; None without evaluation.
 
         Args:
-            name: a metric, or one of SimCSE's names, with or without ``eval_``; None for the first
-                metric.
+            name: a metric, or one of SimCSE's names, with or without ``eval_``; None for the
+                primary metric of the first evaluator.
 
         Raises:
             ParameterError: no evaluator has the metric.
         """
-        known = [*self._metrics, *self._averages]
+        known = [*self._own_metrics, *(name for each in self.evaluators for name in each.metrics)]
+        known += self._averages
         if name is None:
-            return next(iter(known), None)
+            name = getattr(self.own, "primary_metric", None) or next(iter(known), None)
+        if name is None:
+            return None
         plain = name.removeprefix("eval_")  # transformers accepts metrics with and without it
-        for candidate in (name, _SIMCSE_NAMES.get(plain, plain)):
+        # sentence-transformers omits a prefix with which the primary metric begins
+        prefixed = f"{getattr(self.own, 'name', None)}_{name}"
+        for candidate in (name, _SIMCSE_NAMES.get(plain, plain), prefixed):
             if candidate in known:
                 return candidate
         reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
@@ -308,12 +318,9 @@ class EvaluatorList(SentenceEvaluator):
 
     def digest(self) -> str:
         """Return a checksum of the data of this package's evaluators."""
-        return checksum_of([(each.primary_metric, each.details["sha256"]) for each in self._ours])
-
-
-def metric_of(evaluator: SentenceEvaluator, number: int) -> str:
-    """Return the name of an evaluator's primary metric, or of its only figure."""
-    return evaluator.primary_metric or f"evaluator_{number}"
+        return checksum_of(
+            [(each.primary_metric, each.details["sha256"]) for each in self.evaluators]
+        )
 
 
 def build_evaluators(
@@ -331,20 +338,20 @@ def build_evaluators(
     Raises:
         ParameterError: data are missing or damaged, or two sets share a name.
     """
-    if own is not None and not own.greater_is_better:
-        raise ParameterError("evaluator", "greater_is_better must be True")
+    if not getattr(own, "greater_is_better", True):
+        reason = "greater_is_better is False; return negatives, as MSEEvaluator does"
+        raise ParameterError("evaluator", reason)
     names = [name for name in dict.fromkeys(settings.eval_set) if name != "none"]
     sets = [eval_pairs(name, data_dir) for name in names]
     sets += [read_scored_pairs(file) for file in settings.eval_file or []]
     average = AVERAGE.removesuffix("_spearman")
     check_distinct("eval_file", [average, *(pairs.slug for pairs in sets)])
-    evaluators: list[SentenceEvaluator] = [] if own is None else [own]
-    evaluators += [PairsEvaluator(pairs) for pairs in sets]
+    evaluators: list[Evaluator] = [PairsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators += transfer_evaluators(settings.eval_transfer, data_dir)
     collections = read_collections("eval_retrieval", settings.eval_retrieval or [])
     evaluators += [RetrievalEvaluator(collection) for collection in collections]
-    return EvaluatorList(evaluators)
+    return EvaluatorList(evaluators, own)
 
 
 def transfer_evaluators(
@@ -370,6 +377,38 @@ def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
     """Score embeddings of ``pairs.sentences`` (n, dim); drop metrics that are NaN."""
     scores = score_vectors(pairs, vectors)
     return _finite({pairs.metric(kind): score for kind, score in scores.items()})
+
+
+def _numbers(
+    evaluator: SentenceEvaluator, model: SentenceTransformer
+) -> tuple[dict[str, float], list[str]]:
+    """Return an evaluator's numbers by name, and the names and types of all else.
+
+    Raises:
+        ValueError: there is no number.
+    """
+    result: Any = evaluator(model)
+    if not isinstance(result, Mapping):
+        # the name in sentence-transformers' trainer
+        result = {getattr(evaluator, "primary_metric", None) or "evaluator": result}
+    figures = {}
+    ignored = []
+    for name, value in result.items():
+        number = _as_float(value)
+        if number is None or name in _LOGGED:
+            ignored.append(f"{name} ({type(value).__name__})")
+        else:
+            figures[str(name)] = number
+    if not figures:
+        raise ValueError(f"it returns no figure, but {ignored}")
+    return figures, ignored
+
+
+def _as_float(value: object) -> float | None:
+    """Return a number of Python, NumPy or a tensor without dimensions; None for all else."""
+    if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0:
+        value = value.item()
+    return float(value) if isinstance(value, Real) else None
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -15,10 +15,7 @@ from sentence_transformers import SentenceTransformer
 from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import reading_lines
 from dystress_text.evaluation.catalogue import suite_folder
-from dystress_text.evaluation.evaluators import (
-    EvaluatorList,
-    sts_metrics,
-)
+from dystress_text.evaluation.evaluators import EvaluatorList, sts_metrics
 from dystress_text.evaluation.random_pairs import random_pairs
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
@@ -83,8 +80,7 @@ class RunMeasures:
         elif shown is not None:
             untrained |= self._by_pooler(own, shown)
         record["eval_sha256"] = {
-            str(each.primary_metric).rpartition("_")[0]: EvaluatorList([each]).digest()
-            for each in self.evaluation.evaluators
+            each.task: each.details["sha256"] for each in self.evaluation.evaluators
         }
         for name, model in models.items():
             figures = untrained.setdefault(name, {})

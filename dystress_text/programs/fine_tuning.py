@@ -116,9 +116,9 @@ def fine_tune(
         limit_kernel_caches()
         disable_tf32()
         accelerator = make_accelerator(settings.training)
-        upload = partial(_upload, settings.text.push_to_hub, output)
         with open_run(accelerator, settings.training, settings.asked()) as (folder, finished):
             if finished is not None:
+                upload = partial(_upload, settings.text.push_to_hub, output)
                 on_main_process(accelerator, upload)
                 return FinishedTraining(output, finished)
             with before_first_step(accelerator):
@@ -153,8 +153,8 @@ def fine_tune(
                 on_main_process(accelerator, partial(_begin, settings, trainer, measures))
                 trainer.fit()
                 with StopSignals(accelerator):  # signals wait for card and page, which take seconds
-                    on_main_process(accelerator, partial(_publish, settings, trainer, measures))
-                    on_main_process(accelerator, upload)
+                    publish = partial(_publish, settings, trainer, measures)
+                    on_main_process(accelerator, trainer.naming_saved_model()(publish))
             finally:
                 trainer.close()
     return FinishedTraining(output, record)
@@ -166,14 +166,12 @@ def _choose_metric(
     initial: InitialModel,
     accelerator: Accelerator,
 ) -> str | None:
-    """Return the metric that chooses the checkpoint.
-
-    Some evaluators set their primary metric only when they are called.
-    """
+    """Try the user's evaluator, and return the metric that chooses the checkpoint."""
 
     def choose() -> str | None:
-        if any(each.primary_metric is None for each in evaluation.evaluators):
-            evaluation(initial.untrained)
+        evaluation.try_own(initial.model)
+        if evaluation.ignored:
+            print(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}", flush=True)
         return evaluation.best_metric(training.metric_for_best_model)
 
     return on_main_process(accelerator, choose)
@@ -241,7 +239,7 @@ def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> No
 
 
 def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
-    """Measure the trained model, and write record, card and page."""
+    """Measure the trained model, write record, card and page, and upload it."""
     record = measures.record
     output = Path(trainer.settings.output_dir)
     end_record(trainer, trainer.settings, trainer.folder, record)
@@ -254,6 +252,7 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     if settings.text.hybrid is not None:
         record["hybrid"] |= describe_base(settings.text.hybrid)
         trust = " with trust_remote_code"
+    write_record(output, record)  # first, as card and page can be made again
     finished = RunRecord.from_json(record)
     speed = (
         f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of "
@@ -266,9 +265,9 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     for line in [*holdout.outcome(finished), *not_beaten(finished)]:
         print(line)
     write_card(output, finished, model)
-    write_record(output, record)  # first, as the page can be made again
     page = leave_text_report(output)
     print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
+    _upload(settings.text.push_to_hub, output)
 
 
 def _upload(repository: str | None, output: Path) -> None:

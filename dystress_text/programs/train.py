@@ -44,8 +44,10 @@ def train(
         texts: training texts instead of ``train_file``: a list or pandas Series of strings, pairs
             (anchor, positive) or triplets (anchor, positive, hard negative), or a
             ``datasets.Dataset``, whose columns are chosen like those of a file.
-        evaluator: a sentence-transformers evaluator, the only one unless ``eval_set`` is given. Its
-            ``primary_metric`` chooses the checkpoint unless ``metric_for_best_model`` is given.
+        evaluator: a sentence-transformers evaluator, the only one unless ``eval_set`` is given. All
+            numbers that it returns are metrics, the greater the better. ``primary_metric``, else
+            the first one, chooses the checkpoint unless ``metric_for_best_model`` is given. It is
+            called once before the first step.
         options: options of the command line by name, such as ``train_file="mine.txt"``,
             ``output_dir="mine"``, ``max_steps=100``.
 

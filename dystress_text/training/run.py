@@ -115,4 +115,5 @@ def end_record(
     output = Path(settings.output_dir)
     if folder != output:
         finish_replacement(output)
+        trainer.folder = output
     record["state"] = FINISHED

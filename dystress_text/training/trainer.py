@@ -10,6 +10,7 @@ import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tqdm import tqdm
 from transformers import get_scheduler
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.errors import DataError, Interrupted, TrainingError
+from dystress_text.errors import DataError, Interrupted, ParameterError, TrainingError, reason_of
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.losses.temperature import TemperatureError
 from dystress_text.training.accelerator import StopSignals, describe_failure, on_main_process
@@ -118,10 +119,17 @@ class Trainer:
             reason = describe_failure(error, self.accelerator)
             if reason is None:
                 raise
-            raise TrainingError(
-                f"after step {self.state.step} of {self.total_steps}, in {str(self.folder)!r}: "
-                f"{reason}. {self._saved_model()}"
-            ) from error
+            raise self._failure(reason) from error
+
+    @contextmanager
+    def naming_saved_model(self) -> Iterator[None]:
+        """Turn any failure of what follows a step into one line that names the saved model."""
+        try:
+            yield
+        except ParameterError:  # of an upload, which names the folder itself
+            raise
+        except Exception as error:
+            raise self._failure(f"{type(error).__name__}: {reason_of(error)}") from error
 
     def close(self) -> None:
         """Free the prepared model before the process group ends, else gloo's destructor hangs."""
@@ -235,12 +243,12 @@ class Trainer:
             return
         self._read_losses()
         state.train_seconds += time.perf_counter() - self._mark
+        if evaluating or saving:
+            on_main_process(self.accelerator, self._check_and_save)
         if logging:
             bar.set_postfix_str(self._log_losses(), refresh=False)
-        if evaluating or saving:
-            on_main_process(self.accelerator, self._check_weights)
         if evaluating:
-            on_main_process(self.accelerator, self._evaluate)
+            on_main_process(self.accelerator, self.naming_saved_model()(self._evaluate))
         if saving or stopping:
             self._checkpoints.write(state)
         if stopping:
@@ -309,36 +317,46 @@ class Trainer:
 
     # ---- the best model
 
-    def _check_weights(self) -> None:
-        """Raise if a weight is not finite."""
+    def _check_and_save(self) -> None:
+        """Raise if a weight is not finite; save the last model, so that any run leaves one."""
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
         if not get_total_norm(weights, norm_type=math.inf).isfinite():  # NaN if one is
             step = self.state.step
             raise TrainingError(f"a weight is not finite at step {step}; lower --learning_rate")
+        if self.state.step == self.total_steps and self.state.best_step is None:
+            self._save()
 
     def _evaluate(self) -> None:
-        """Evaluate the model, and save the best one, or the last one without a metric."""
+        """Evaluate the model, and save it if it is the best by the metric."""
         state = self.state
         name = self.run.best_metric
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(metrics)
-        value = None
-        if name is not None:
-            value = metrics.get(name, math.nan)
-            if state.best_metric is not None and not value > state.best_metric:
-                return
-            if math.isnan(value):
-                raise TrainingError(
-                    f"{name} is {value} at step {state.step}: embeddings are equal or not finite"
-                )
-        elif state.step < self.total_steps:
+        if name is None:
+            state.metrics = metrics  # in the end those of the last step
             return
+        value = metrics.get(name, math.nan)
+        best = state.best_metric
+        if best is None and math.isnan(value):
+            raise TrainingError(f"no finite {name}, as if embeddings were equal or not finite")
+        if best is None or value > best:
+            if state.best_step != state.step:
+                self._save()
+            state.best_metric = value
+            state.metrics = metrics
+
+    def _save(self) -> None:
+        """Save the model of this step for users."""
         self.task.save(self.folder)
-        state.best_metric = value
-        state.best_step = state.step
-        state.metrics = metrics
-        state.learned = self.task.objective.learned()
+        self.state.best_step = self.state.step
+        self.state.learned = self.task.objective.learned()
+
+    def _failure(self, reason: str) -> TrainingError:
+        return TrainingError(
+            f"after step {self.state.step} of {self.total_steps}, in {str(self.folder)!r}: "
+            f"{reason}. {self._saved_model()}"
+        )
 
     def _saved_model(self) -> str:
         if self.state.best_step is None:

@@ -18,7 +18,6 @@ from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimil
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from trainer_cases import interrupt
 
-import dystress_text as dt
 from dystress_text.errors import UserError
 from dystress_text.evaluation.evaluators import EvaluatorList, PairsEvaluator, build_evaluators
 from dystress_text.evaluation.readers import read_scored_pairs
@@ -101,8 +100,8 @@ def test_random_state_and_mode_are_restored():
     torch.manual_seed(7)
     expected = torch.rand(())
     torch.manual_seed(7)
-    evaluators = EvaluatorList([Careless()])
-    assert list(evaluators(model)) == [evaluators.best_metric(None)]
+    evaluators = EvaluatorList([], Careless())
+    assert list(evaluators(model)) == ["evaluator"]
     assert torch.rand(()) == expected
     assert model.training
 
@@ -112,11 +111,10 @@ def test_figures_equal_sentence_transformers(own):
     theirs = EmbeddingSimilarityEvaluator(
         list(pairs.first), list(pairs.second), pairs.scores.tolist(), name="theirs"
     )
-    evaluators = EvaluatorList([PairsEvaluator(pairs), theirs])
+    evaluators = EvaluatorList([PairsEvaluator(pairs)], theirs)
     metrics = evaluators(build_model("bert", "avg", head=True))
     expected = 100 * metrics["theirs_spearman_cosine"]
     assert metrics["my_pairs_spearman"] == pytest.approx(expected, abs=1e-6)
-    assert evaluators.best_metric("theirs_spearman_cosine") == "theirs_spearman_cosine"
 
 
 def test_sentence_transformers_trainer_uses_ours(own, tmp_path):
@@ -176,30 +174,3 @@ def test_resuming_needs_the_same_pairs(flags, own, tmp_path):
     interrupt(tmp_path / "out")
     reset_accelerator()
     assert main([*flags, "--eval_file", str(moved), "--resume_from_checkpoint"]) == 2
-
-
-def test_sentence_transformers_evaluator_selects_the_step(tiny_bert, text_file, tmp_path):
-    """It names its primary metric at its first call."""
-    scores = [i % 7 for i in range(20)]
-    theirs = EmbeddingSimilarityEvaluator(
-        make_sentences(20, seed=5), make_sentences(20, seed=6), scores, name="own"
-    )
-    run = dt.train(
-        preset="small",
-        model_name_or_path=str(tiny_bert),
-        train_file=str(text_file),
-        output_dir=str(tmp_path / "out"),
-        max_steps=6,
-        eval_steps=2,
-        train_batch_size=8,
-        learning_rate=1e-2,
-        mixed_precision="no",
-        eval_set=["none"],
-        evaluator=theirs,
-    )
-    name = "own_spearman_cosine"
-    measured = {line["step"]: line[name] for line in log_of(tmp_path / "out") if name in line}
-    assert set(measured) == {2, 4, 6}
-    best = max(measured.values())
-    assert measured[run.record["best_step"]] == best
-    assert theirs(run.model)[name] == pytest.approx(best, abs=0.02)

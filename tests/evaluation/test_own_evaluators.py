@@ -1,0 +1,259 @@
+"""Evaluators of sentence-transformers and of users in runs of this package."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from conftest import build_tokenizer, build_transformer, make_sentences
+from model_cases import build_model
+from sentence_transformers import InputExample, SentenceTransformer
+from sentence_transformers.base.evaluation import SentenceEvaluator
+from sentence_transformers.sentence_transformer import evaluation
+from torch.utils.data import DataLoader
+
+import dystress_text as dt
+from dystress_text.errors import ParameterError, TrainingError
+from dystress_text.finetuning.measures import RunMeasures
+from dystress_text.programs import fine_tuning
+from dystress_text.programs.report import main as report
+
+ONE = make_sentences(12, seed=5)
+TWO = make_sentences(12, seed=6)
+BY_ID = {f"d{i}": text for i, text in enumerate(ONE)}
+LABELS = [0, 1] * 6
+
+
+class Head(torch.nn.Module):
+    """A classifier of two classes that ignores the model."""
+
+    def forward(self, features, labels):
+        return None, features[0]["input_ids"][:, 1:3].float()
+
+
+def label_accuracy(**name):
+    examples = [InputExample(texts=[text], label=i % 2) for i, text in enumerate(ONE)]
+    loader = DataLoader(examples, batch_size=4)
+    return evaluation.LabelAccuracyEvaluator(loader, softmax_model=Head(), **name)
+
+
+def reranking(**name):
+    samples = [{"query": text, "positive": [text], "negative": TWO} for text in ONE[:4]]
+    return evaluation.RerankingEvaluator(samples, **name)
+
+
+def retrieval(**name):
+    queries = {"q0": ONE[0], "q1": ONE[1]}
+    relevant = {"q0": {"d0", "d3"}, "q1": {"d1"}}
+    return evaluation.InformationRetrievalEvaluator(queries, BY_ID, relevant, **name)
+
+
+def translation(**name):
+    return evaluation.TranslationEvaluator(ONE, TWO, **name)
+
+
+def sequential(**name):
+    return evaluation.SequentialEvaluator([translation(**name), retrieval()])
+
+
+def paraphrases(**name):
+    duplicates = [("d0", "d1"), ("d2", "d3")]
+    return evaluation.ParaphraseMiningEvaluator(BY_ID, duplicates_list=duplicates, **name)
+
+
+def mse_of_table(**name):
+    rows = [{"en": one, "de": two} for one, two in zip(ONE, TWO, strict=True)]
+    pairs = [("en", "de")]
+    return evaluation.MSEEvaluatorFromDataFrame(rows, build_model("bert"), pairs, **name)
+
+
+MAKE = {
+    "binary": lambda **name: evaluation.BinaryClassificationEvaluator(ONE, TWO, LABELS, **name),
+    "similarity": lambda **name: evaluation.EmbeddingSimilarityEvaluator(ONE, TWO, LABELS, **name),
+    "triplet": lambda **name: evaluation.TripletEvaluator(ONE, TWO, TWO[::-1], **name),
+    "mse": lambda **name: evaluation.MSEEvaluator(
+        ONE, TWO, teacher_model=build_model("bert"), **name
+    ),
+    "mse_of_table": mse_of_table,
+    "label_accuracy": label_accuracy,
+    "paraphrases": paraphrases,
+    "reranking": reranking,
+    "retrieval": retrieval,
+    "sequential": sequential,
+    "translation": translation,
+}
+
+
+@pytest.fixture
+def train(tmp_path, text_file):
+    """Return a function that trains a tiny model with an evaluator."""
+
+    def run(evaluator, **options):
+        torch.manual_seed(0)
+        folder = tmp_path / "encoder"
+        build_transformer("bert").save_pretrained(folder)
+        build_tokenizer().save_pretrained(folder)
+        defaults = {
+            "preset": "small",
+            "model_name_or_path": str(folder),
+            "train_file": str(text_file),
+            "output_dir": str(tmp_path / "out"),
+            "pooler_type": "avg",
+            "max_steps": 4,
+            "eval_steps": 2,
+            "train_batch_size": 8,
+            "learning_rate": 1e-2,
+            "mixed_precision": "no",
+            "held_out": 0,
+            "log_similarity": False,
+        }
+        return dt.train(evaluator=evaluator, **defaults | options)
+
+    return run
+
+
+def log_of(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(kind, name) for kind in MAKE for name in ("", "own")] + [("translation", "mean")],
+)
+def test_evaluators_of_sentence_transformers_choose_the_step(kind, name, train, tmp_path):
+    """Also where the name is the beginning of the primary metric, ``mean_accuracy``."""
+    theirs = MAKE[kind](name=name)
+    run = train(theirs)
+    expected = theirs(run.model)
+    assert run.evaluation == pytest.approx(expected, abs=1e-4)
+    chosen = run.record["settings"]["metric_for_best_model"]
+    assert chosen.endswith(theirs.primary_metric)
+    measured = {line["step"]: line[chosen] for line in log_of(tmp_path / "out") if chosen in line}
+    assert set(measured) == {2, 4}
+    assert measured[run.record["best_step"]] == max(measured.values())
+
+
+class Scripted(SentenceEvaluator):
+    """Return the results of a list, one a call; an error is raised."""
+
+    def __init__(self, *results):
+        super().__init__()
+        self.results = list(results)
+
+    def __call__(self, model, output_path=None, epoch=-1, steps=-1):
+        result = self.results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+def test_any_number_is_a_figure_and_may_choose_the_step(train, tmp_path, capsys):
+    results = []
+    for value in (0.25, 0.75, 0.5):
+        results.append(
+            {
+                "first": Fraction(value),
+                "bool": value > 0.6,
+                "numpy": np.float32(value),
+                "numpy_bool": np.bool_(value > 0.6),
+                "array": np.array(value),
+                "tensor": torch.tensor(value, dtype=torch.bfloat16),
+                "infinite": float("inf"),
+                "step": 7,
+                "loss": value,
+                "text": "0.5",
+                "list": [value],
+                "vector": torch.full((2,), value),
+                "nothing": None,
+            }
+        )
+    run = train(Scripted(*results), metric_for_best_model="tensor")
+    assert run.evaluation == {
+        "first": 0.75,
+        "bool": 1.0,
+        "numpy": 0.75,
+        "numpy_bool": 1.0,
+        "array": 0.75,
+        "tensor": 0.75,
+    }
+    assert run.record["best_step"] == 2
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "vector" in each]
+    assert all(name in line for name in ("step", "loss", "text", "list", "nothing"))
+    assert "numpy" not in line
+    assert [line["step"] for line in log_of(tmp_path / "out")] == [2, 2, 4, 4]
+    assert report([str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), torch.tensor(0.5), True, {"a": 0.5, "b": 0.1}])
+def test_a_primary_metric_is_not_needed(value, train):
+    run = train(Scripted(value, value, value))
+    (name, figure), *_ = run.evaluation.items()
+    assert figure == (1 if value is True else 0.5)
+    assert run.record["settings"]["metric_for_best_model"] == name
+
+
+def wrong_primary_metric():
+    evaluator = Scripted({"a": 0.5})
+    evaluator.primary_metric = "accuracy"
+    return evaluator
+
+
+def lower_is_better():
+    evaluator = Scripted({"a": 0.5})
+    evaluator.greater_is_better = False
+    return evaluator
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Scripted(None),
+        lambda: Scripted("0.5"),
+        lambda: Scripted([0.5]),
+        lambda: Scripted({}),
+        lambda: Scripted({"text": "good"}),
+        lambda: Scripted(ValueError("none of my files is here")),
+        wrong_primary_metric,
+        lower_is_better,
+        lambda: MAKE["sequential"](name="mean"),
+    ],
+)
+def test_what_cannot_work_says_so_before_the_first_step(make, train, tmp_path):
+    with pytest.raises(ParameterError, match=r"^[^\n]+$"):
+        train(make())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("result", [KeyError("accuracy"), None, {"b": 0.5}, {"a": float("nan")}])
+def test_the_model_is_there_though_its_evaluation_fails(result, train, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(TrainingError, match=rf"^[^\n]*{out}$"):
+        train(Scripted({"a": 0.5}, result), eval_steps=0)
+    before = SentenceTransformer(str(tmp_path / "encoder"), device="cpu").encode(ONE)
+    after = SentenceTransformer(str(out), device="cpu").encode(ONE)
+    assert abs(after - before).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (RunMeasures, "after_training"),
+        (fine_tuning, "write_card"),
+        (fine_tuning, "write_record"),
+        (fine_tuning, "leave_text_report"),
+        (fine_tuning, "_upload"),
+    ],
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_the_model_is_there_whatever_fails(place, name, overwrite, train, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "out"
+    if overwrite:
+        train(Scripted(*[{"a": 0.5}] * 3), max_steps=2)
+    monkeypatch.setattr(place, name, full)
+    with pytest.raises(TrainingError, match=rf"^[^\n]*No space left[^\n]*{out}$"):
+        train(Scripted(*[{"a": 0.5}] * 3), overwrite_output_dir=overwrite)
+    assert SentenceTransformer(str(out), device="cpu").encode(ONE).shape == (12, 16)
