@@ -94,7 +94,6 @@ class Subject:
                 self.crop_and_flip,
                 self.weights,
                 settings.transfer_epochs,
-                settings.transfer_lr,
                 settings.seed,
             )
         figures = score_classifier(model, self.test, settings.batch_size)

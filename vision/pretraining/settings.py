@@ -86,14 +86,6 @@ class VisionSettings:
         "learning_rate as it is, times sqrt(batch), or times batch / 256.",
         choices=("none", "sqrt", "linear"),
     )
-    trust_coefficient: float = option(
-        0.001, "lars: eta, the rate of a matrix by its norm.", interval="(0, inf)"
-    )
-    bias_lr_ratio: float = option(
-        1.0,
-        "lars: the rate of biases and normalisation layers, times learning_rate.",
-        interval="(0, inf)",
-    )
     key_momentum: float = option(
         0.99,
         "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.",
