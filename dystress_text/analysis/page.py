@@ -69,7 +69,7 @@ def render_page(
 
     from dystress_text.analysis import page_drawings
 
-    names = labels(runs)
+    options = [run.settings for run in runs]
     if len(runs) == 1:
         tables = [("Before and after training", results(runs[0].record)), *tables]
         verdict = outcome(runs[0].record)
@@ -77,13 +77,13 @@ def render_page(
     form = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     page: str = form.render(
         title=title(runs),
-        names=names,
+        names=labels(runs),
         tables=[(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]],
         galleries=page_drawings.galleries(runs),
         notes=notes,
         verdict=verdict,
-        defining=[run.settings for run in runs],
-        differing=differing([run.settings for run in runs]),
+        defining=options,
+        differing=differing(options),
         settings=[run.record.settings for run in runs],
         environment=[_environment(run.record) for run in runs],
     )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -195,8 +192,6 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     for argument in extra:
         if argument.split("=")[0] in SET_HERE:
             raise UserError(f"{argument}: not allowed after --, the sweep sets it")
-    if options.jobs < 1:
-        raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each run gives its own warnings
@@ -248,11 +243,11 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         logs = output / "logs"
         logs.mkdir(exist_ok=True)
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-        print(f"{count}, {options.jobs} at once, in {output}", flush=True)
+        print(f"{count} in {output}", flush=True)
         planned = list(runs)
         if any(list(run.commands()) for run in runs):
             planned.insert(0, initial_model(runs[0]))
-        failures = run_all(planned, logs, options.jobs)
+        failures = run_all(planned, logs)
         done = [run.folder for run in runs if run.folder.name not in failures]
         if done:
             untrained = [output / UNTRAINED] if results_in(output / UNTRAINED) else []
@@ -263,42 +258,35 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     return not failures
 
 
-def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> list[str]:
-    """Train and evaluate runs; return the names of those that failed.
+def run_all(runs: Sequence[PlannedRun], logs: Path) -> list[str]:
+    """Train and evaluate runs one after another; return the names of those that failed.
 
-    SIGTERM and Ctrl-C stop the processes, which save their state first.
+    SIGTERM and Ctrl-C stop the process, which saves its state first.
 
     Args:
         runs: in order.
         logs: folder of the processes' output.
-        at_once: the number of processes.
 
     Raises:
         Interrupted: by a signal.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    environment = {"OMP_NUM_THREADS": str(max(1, (cores or 1) // at_once)), **os.environ}
     signals: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: signals.append(number))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        with ThreadPoolExecutor(at_once) as threads:
-            run_one = partial(_run, logs=logs, environment=environment, signals=signals)
-            succeeded = list(threads.map(run_one, runs))
+        failed = [run.folder.name for run in runs if not _run(run, logs, signals)]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if signals:
         name = signal.Signals(signals[0]).name
         raise Interrupted(signals[0], f"stopped by {name}; the same command continues")
-    return [run.folder.name for run, good in zip(runs, succeeded, strict=True) if not good]
+    return failed
 
 
-def _run(
-    run: PlannedRun, logs: Path, environment: Mapping[str, str], signals: Sequence[int]
-) -> bool:
+def _run(run: PlannedRun, logs: Path, signals: Sequence[int]) -> bool:
     """Train and evaluate a run in processes of its own; return whether it succeeded."""
     name = run.folder.name
     file = logs / f"{name}.log"
@@ -311,7 +299,7 @@ def _run(
             with file.open("a", encoding="utf-8") as log:
                 print(f"$ {shlex.join(command)}", file=log, flush=True)
                 process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
                 code = _wait(process, signals)
             if code != 0 and not signals:

@@ -42,12 +42,6 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def reworded(settings: type, name: str, help: str) -> Any:
-    """Return the option of another dataclass with another help text."""
-    entry: Field[Any] = settings.__dataclass_fields__[name]  # type: ignore[attr-defined]
-    return field(default=default_of(entry), metadata={**entry.metadata, "help": help})
-
-
 def check_options(settings: Any) -> None:
     """Raise a ParameterError if an option is invalid or lacks the option it needs."""
     for entry in fields(settings):

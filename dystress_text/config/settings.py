@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dystress_text.cli.options import check_options, option
@@ -121,10 +121,9 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        for entry in fields(self):
-            sets_crop = entry.name in ("crop_min", "crop_max")
-            if sets_crop and self.views != "crop" and getattr(self, entry.name) != entry.default:
-                raise ParameterError(entry.name, "has no effect without --views crop")
+        for name in ("crop_min", "crop_max"):
+            if self.views != "crop" and getattr(self, name) != getattr(TextSettings, name):
+                raise ParameterError(name, "has no effect without --views crop")
         if self.crop_min > self.crop_max:
             reason = f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}"
             raise ParameterError("crop_min", reason)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +40,7 @@ from dystress_text.io.text_lines import CorpusReport
 from dystress_text.models.static import unknown_token
 from dystress_text.training.batches import Batch
 
-FORMAT = 15  # version of the cache; raise it when the files or the reading of a text change
+FORMAT = 16  # version of the cache; raise it when the files or the reading of a text change
 TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
@@ -270,7 +271,9 @@ def _write(
     offsets = array("q", [0])
     hashes = array("q")
     dtype = ""
-    bar = progress_bar(text.sentences(report, most), desc="reading", unit=" samples", total=most)
+    some: dict[int, str] = {}
+    read = _sampled(text.sentences(report, most), text.columns, some)
+    bar = progress_bar(read, desc="reading", unit=" samples", total=most)
     with (folder / TOKENS).open("wb") as sink:
         for kept in encode(bar, report):
             sink.write(kept.data)
@@ -283,15 +286,21 @@ def _write(
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
     _, first = np.unique(by_sample, axis=0, return_index=True)
     np.savez(folder / ARRAYS, offsets=offsets, first=np.sort(first))
-    some = _some_sentences(text, len(by_sample))
-    write_json(folder / METADATA, {"dtype": dtype, "report": asdict(report), "some": some})
+    distinct = list(dict.fromkeys(some.values()))
+    write_json(folder / METADATA, {"dtype": dtype, "report": asdict(report), "some": distinct})
 
 
-def _some_sentences(text: TrainingText, samples: int) -> list[str]:
-    chosen = np.random.default_rng(0).permutation(samples)[:MOST_SENTENCES] * text.columns
-    wanted = set(chosen.tolist())
-    read = text.sentences(text.report(), max(wanted) + 1)
-    return list(dict.fromkeys(sentence for i, sentence in enumerate(read) if i in wanted))
+def _sampled(sentences: Iterable[str], columns: int, some: dict[int, str]) -> Iterator[str]:
+    """Yield sentences; keep the first ones of random samples in ``some`` (a reservoir)."""
+    chance = random.Random(0)
+    for number, sentence in enumerate(sentences):
+        sample, column = divmod(number, columns)
+        place = sample
+        if sample >= MOST_SENTENCES:
+            place = int(chance.random() * (sample + 1))
+        if column == 0 and place < MOST_SENTENCES:
+            some[place] = sentence
+        yield sentence
 
 
 def _open(folder: Path, identity: str, columns: int) -> Corpus:

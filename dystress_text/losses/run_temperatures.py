@@ -193,7 +193,3 @@ class LearnableTemperature(Temperature):
     def learned(self) -> dict[str, float]:
         ends = [round(float(end), 6) for end in self._end_points(self.free.detach().double())]
         return dict(zip(self.ends, ends, strict=True))
-
-    def fixed(self, **learned: float) -> Temperature:
-        """Return the temperature with the fixed ends that :meth:`learned` returned."""
-        return self.temperature.replace(**learned)

@@ -57,7 +57,6 @@ def make_parser() -> OneLineParser:
         default=Path("sweep"),
         help="a folder for each run, and logs/ (default sweep)",
     )
-    add("--jobs", type=int, default=1, help="runs at once (default 1)")
     add(
         "--tasks",
         nargs="+",

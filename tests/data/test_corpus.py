@@ -114,6 +114,27 @@ def test_cache_key(tmp_path, text_file, tokenizer, monkeypatch):
     assert sorted(again.some) == sorted(text_file.read_text().splitlines())  # up to 2,000
 
 
+@pytest.mark.filterwarnings("ignore:model_name_or_path")  # the numbers
+def test_some_sentences_are_drawn_while_the_text_is_tokenised(tmp_path, tokenizer):
+    """Rows of two texts: of 2,000 rows the first text, from all parts of the table alike."""
+    reads = []
+
+    def lines():
+        reads.append(1)
+        for number in range(8_000):
+            yield f"the cat {number}\n".encode()
+            yield f"the dog {number}\n".encode()
+
+    text = TrainingText("rows", "row", ("anchor", "positive"), lines)
+    first = load_corpus(text, tokenizer, 9, cache_dir=tmp_path / "a").some
+    assert len(reads) == 2  # the checksum, the tokens
+    numbers = np.array([int(sentence.removeprefix("the cat ")) for sentence in first])
+    assert len(set(numbers)) == 2_000
+    shares = np.histogram(numbers, 4, (0, 8_000))[0] / 2_000
+    np.testing.assert_allclose(shares, 0.25, atol=0.05)  # five standard deviations
+    assert load_corpus(text, tokenizer, 9, cache_dir=tmp_path / "b").some == first
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

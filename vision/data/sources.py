@@ -14,15 +14,9 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.io.paths import data_root
-from dystress_text.io.prepared_data import (
-    CLASSES,
-    folder_names,
-    image_and_other_names,
-    is_hidden,
-    read_manifest,
-    variant_of,
-)
+from dystress_text.io.prepared_data import read_manifest, variant_of
 from vision.data import SET_NAMES
+from vision.data.folders import CLASSES, folder_names, image_and_other_names, is_hidden
 from vision.data.image_files import ImageFiles, read_labels, read_parquet
 from vision.data.images import EncodedImages, NoAccuracyError
 from vision.data.long_tail import RATIO, long_tail_indices

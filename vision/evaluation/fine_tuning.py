@@ -26,11 +26,9 @@ BATCH_SIZE = 128  # the paper's
 _DROPS = (0.6, 0.8)
 
 
-def rate_of(epoch: int, epochs: int, classes: int, start: float | None = None) -> float:
-    """Return the learning rate of an epoch, counted from 0; by default it starts at the paper's."""
-    rate = start
-    if rate is None:
-        rate = 1.0 if classes == 2 else 0.1
+def rate_of(epoch: int, epochs: int, classes: int) -> float:
+    """Return the paper's learning rate in an epoch, counted from 0."""
+    rate = 1.0 if classes == 2 else 0.1
     for share in _DROPS:
         if epoch >= round(share * epochs):
             rate *= 0.1
@@ -55,7 +53,6 @@ def fine_tune(
     views: RandomViews,
     weights: Tensor,
     epochs: int,
-    learning_rate: float | None = None,
     seed: int = 0,
 ) -> tuple[ImageEncoder, float]:
     """Train a copy of an encoder as a classifier by plain SGD.
@@ -67,7 +64,6 @@ def fine_tune(
         views: one random view of each labelled image.
         weights: of the classes, (classes,), from :func:`weights_of`.
         epochs: passes over the images.
-        learning_rate: at the start; None for the paper's.
         seed: of the new layer and of the order of the images.
 
     Returns:
@@ -85,7 +81,7 @@ def fine_tune(
     generator = torch.Generator().manual_seed(seed)
     mean = float("nan")
     for epoch in range(epochs):
-        optimizer.param_groups[0]["lr"] = rate_of(epoch, epochs, len(weights), learning_rate)
+        optimizer.param_groups[0]["lr"] = rate_of(epoch, epochs, len(weights))
         order = torch.randperm(len(train), generator=generator)
         # a single image has no batch statistics
         batches = [rows for rows in torch.split(order, BATCH_SIZE) if len(rows) > 1]
@@ -99,8 +95,7 @@ def fine_tune(
         seen = sum(len(rows) for rows in batches)
         mean = total.item() / seen
         if not math.isfinite(mean):
-            reason = f"the loss is {mean}; lower the learning rate"
-            raise TrainingError(f"fine-tuning diverged in epoch {epoch + 1}: {reason}")
+            raise TrainingError(f"fine-tuning diverged in epoch {epoch + 1}: the loss is {mean}")
     return model, mean
 
 

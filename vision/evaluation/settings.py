@@ -68,9 +68,6 @@ class EvaluationSettings:
         metavar="CLASS=WEIGHT",
     )
     transfer_epochs: int = option(50, "transfer: epochs; default 50.", interval="[1, inf)")
-    transfer_lr: float | None = option(
-        None, "transfer: learning rate; default 0.1, with two classes 1.0.", interval="(0, inf)"
-    )
     limit: int | None = option(
         None, "Images of each split, drawn with the seed; default all.", interval="[1, inf)"
     )

@@ -20,6 +20,7 @@ from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.negative_free import DINOLoss
+from vision.pretraining.presets import LARS_RATES, LarsRates
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
 from vision.pretraining.task import (
     PREDICTOR_HIDDEN,
@@ -89,7 +90,11 @@ def task_of(
 
 
 def make_optimizer(
-    network: nn.Module, training: TrainingSettings, vision: VisionSettings, batch_size: int
+    network: nn.Module,
+    training: TrainingSettings,
+    vision: VisionSettings,
+    batch_size: int,
+    preset: str = "",
 ) -> torch.optim.Optimizer:
     """Return the optimiser of a network.
 
@@ -101,6 +106,7 @@ def make_optimizer(
         training: rate and weight decay.
         vision: the optimiser, and how the rate is scaled.
         batch_size: of all processes, for the scaling.
+        preset: its name, by which LARS has its rates.
     """
     scales = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}
     rate = training.learning_rate * scales[vision.lr_scaling]
@@ -114,6 +120,7 @@ def make_optimizer(
         )
     groups = parameter_groups(network, training.weight_decay)
     if vision.optimizer == "lars":
-        groups[1]["lr"] = rate * vision.bias_lr_ratio
-        return LARS(groups, lr=rate, momentum=0.9, trust_coefficient=vision.trust_coefficient)
+        lars = LARS_RATES.get(preset, LarsRates())
+        groups[1]["lr"] = rate * lars.biases
+        return LARS(groups, lr=rate, momentum=0.9, trust_coefficient=lars.trust_coefficient)
     return torch.optim.AdamW(groups, lr=rate, fused=True)

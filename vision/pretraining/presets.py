@@ -5,7 +5,7 @@ docs/reproduction.md says what they take where the paper is silent.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from dystress_text.training.presets import Preset
 from vision.data.crops import AT_IMAGENET_SCALE
@@ -69,8 +69,6 @@ _LONG: Options = {
     "eval_steps": 0,
     "learning_rate": 0.3,
     "lr_scaling": "linear",
-    "trust_coefficient": 0.02,
-    "bias_lr_ratio": 0.016,
     "jitter": 1.0,
     "one_pass": False,
 }
@@ -277,7 +275,7 @@ def _without_negatives() -> Presets:
         "Zero-FCL": {"loss": "zero_fcl()", **wide},
         "Zero-CL": {"loss": "zero_cl()", **wide},
         "W-MSE": {"loss": "w_mse()", **narrow},
-        "ARB": {"loss": "arb()", **wide, "trust_coefficient": 0.001, "weight_decay": 1e-4},
+        "ARB": {"loss": "arb()", **wide, "weight_decay": 1e-4},
         "DINO": {**_DINO, "projector": "simclr", **small_crops},
         "BYOL": {**_BYOL, "out_dim": 4096},  # the table's, as hidden and output width
     }
@@ -288,6 +286,19 @@ def _without_negatives() -> Presets:
     presets["imagenet100-400"] = presets.pop("imagenet100-400-dystress")
     return presets
 
+
+class LarsRates(NamedTuple):
+    """How LARS scales the learning rate."""
+
+    trust_coefficient: float = 0.001  # eta, the rate of a matrix by its norm
+    biases: float = 1.0  # rate of biases and normalisation layers, times learning_rate
+
+
+# the rates of presets that do not have the usual ones: those of Zero-CL and ARB
+LARS_RATES = {
+    **dict.fromkeys(_without_negatives(), LarsRates(0.02, 0.016)),
+    "imagenet100-400-arb": LarsRates(0.001, 0.016),
+}
 
 PRESETS: Presets = {
     **_cifar("cifar10"),

@@ -57,6 +57,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
                 training=training,
                 vision=settings.vision,
                 batch_size=training.train_batch_size,
+                preset=settings.preset,
             )
             run = Run(
                 task=task,

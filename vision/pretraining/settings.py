@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, field
 from typing import Any, ClassVar
 
-from dystress_text.cli.options import check_options, option, reworded
+from dystress_text.cli.options import check_options, default_of, option
 from dystress_text.errors import ParameterError
 from dystress_text.losses.objectives import ContrastiveLoss, Objective
 from dystress_text.losses.other_losses import QueueInfoNCELoss
@@ -86,14 +86,6 @@ class VisionSettings:
         "learning_rate as it is, times sqrt(batch), or times batch / 256.",
         choices=("none", "sqrt", "linear"),
     )
-    trust_coefficient: float = option(
-        0.001, "lars: eta, the rate of a matrix by its norm.", interval="(0, inf)"
-    )
-    bias_lr_ratio: float = option(
-        1.0,
-        "lars: the rate of biases and normalisation layers, times learning_rate.",
-        interval="(0, inf)",
-    )
     key_momentum: float = option(
         0.99,
         "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.",
@@ -127,21 +119,24 @@ class VisionSettings:
             raise ParameterError("min_scale", reason)
 
 
+def _reworded(name: str, help: str) -> Any:
+    """Return an option of the training loop with another help text."""
+    entry: Field[Any] = TrainingSettings.__dataclass_fields__[name]
+    return field(default=default_of(entry), metadata={**entry.metadata, "help": help})
+
+
 @dataclass(frozen=True)
 class VisionEngineSettings(TrainingSettings):
     """The training loop."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
-    learning_rate: float = reworded(
-        TrainingSettings, "learning_rate", "Peak learning rate, before --lr_scaling."
-    )
-    weight_decay: float = reworded(
-        TrainingSettings,
+    learning_rate: float = _reworded("learning_rate", "Peak learning rate, before --lr_scaling.")
+    weight_decay: float = _reworded(
         "weight_decay",
         "Of sgd on all weights; of lars and adamw not on biases and normalisation layers.",
     )
     # networks with batch normalisation are refused with it
-    grad_cache_chunk: int | None = reworded(TrainingSettings, "grad_cache_chunk", argparse.SUPPRESS)
+    grad_cache_chunk: int | None = _reworded("grad_cache_chunk", argparse.SUPPRESS)
 
 
 PROGRAM = Program(

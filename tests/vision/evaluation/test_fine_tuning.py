@@ -43,9 +43,10 @@ def test_the_rate_falls_twice():
 
 def test_it_learns_and_its_figures_are_scikit_learns(monkeypatch):
     monkeypatch.setattr(fine_tuning, "BATCH_SIZE", 8)
+    monkeypatch.setattr(fine_tuning, "rate_of", lambda *_: 0.05)
     train = colour_images(60, 2)
     test = colour_images(31, 2, seed=1)
-    model, _ = fine_tune(tiny_encoder(), whole(train), torch.ones(2), 5, 0.05)
+    model, _ = fine_tune(tiny_encoder(), whole(train), torch.ones(2), 5)
     found = score_classifier(model, test, batch_size=7)
     assert found["top1"] > 90
     with torch.no_grad():

@@ -25,8 +25,8 @@ def test_lars_against_its_formula():
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
     net.double()
     training = TrainingSettings(learning_rate=0.5, weight_decay=0.1)
-    vision = VisionSettings(optimizer="lars", trust_coefficient=0.02, bias_lr_ratio=0.016)
-    optimizer = make_optimizer(net, training, vision, batch_size=64)
+    vision = VisionSettings(optimizer="lars")
+    optimizer = make_optimizer(net, training, vision, 64, "imagenet100-400")
     parameters = list(net.parameters())
     expected = [p.detach().clone() for p in parameters]
     momentum = [torch.zeros_like(w) for w in expected]
