@@ -70,3 +70,12 @@ def test_zero_vectors_have_similarity_zero():
     s = cosine_similarity(x)[2, 3]
     assert float(tolerance(x, labels)) == pytest.approx(s / 2, rel=1e-10)  # pairs (0, 1) and (2, 3)
     assert bool(uniformity(x).isfinite())
+
+
+def test_histograms():
+    x = embeddings()
+    y = x + 0.3 * embeddings(seed=2)
+    s = cosine_similarity(x.numpy(), y.numpy())
+    found = geometry.similarity_histograms(x, y, LABELS, bins=7)
+    for counts, kind in zip(found[1:], (ITSELF, SAME & ~ITSELF, ~SAME), strict=True):
+        assert counts.tolist() == np.histogram(s[kind], bins=7, range=(-1, 1))[0].tolist()

@@ -12,6 +12,7 @@ from torch import Tensor
 from dystress_text.losses.geometry import (
     alignment,
     interclass_uniformity,
+    similarity_histograms,
     tolerance,
     uniformity,
 )
@@ -22,7 +23,6 @@ from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
-from vision.evaluation.histograms import similarity_histograms
 from vision.evaluation.knn import Accuracy, cosine_votes
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
 from vision.evaluation.settings import EvaluationSettings
