@@ -58,6 +58,12 @@ class LexicalBaseline:
         b = vectors[[rows[text] for text in second]]
         return np.asarray(a.multiply(b).sum(axis=1)).ravel()
 
+    def similarities(
+        self, first: Sequence[str], second: Sequence[str], name: str | None = None
+    ) -> NDArray[np.float64]:
+        """Return :meth:`cosines`, the only similarity of pairs that the baseline has."""
+        return self.cosines(first, second)
+
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
     ) -> list[list[tuple[int, float]]]:

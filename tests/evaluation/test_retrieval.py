@@ -96,6 +96,10 @@ def routes():
 
 
 MODELS = {
+    "manhattan": lambda: build_model(
+        "distilbert", normalize=True, similarity_fn_name="manhattan", truncate_dim=6
+    ),
+    "truncated": lambda: build_model("bert", normalize=True, truncate_dim=4),
     "prompts": lambda: build_model("bert", prompts=PROMPTS, similarity_fn_name="euclidean"),
     "default": lambda: build_model("bert", prompts=PROMPTS, default_prompt_name="other"),
     "dot": lambda: SentenceTransformer(modules=[static(0)], similarity_fn_name="dot"),

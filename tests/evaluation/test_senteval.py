@@ -146,6 +146,18 @@ def test_figures_of_own_data(tiny_bert, tmp_path, file):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_result_lines_name_similarity_and_dimension(tmp_path, file, capsys):
+    pairs = write_pairs(tmp_path / "mine.csv", [("a cat", "the cat", 1), ("a dog", "red", 0)])
+    model = build_model("bert", similarity_fn_name="dot", truncate_dim=8)
+    options = {"pairs": pairs, "suite": "mini", "tasks": ["MiniSTS"], "output": file}
+    dt.evaluate(model, **options)
+    assert "by dot" in capsys.readouterr().err
+    sts, own = read_results(file)
+    assert sts.details["similarity"] == "cosine"  # SentEval's protocol
+    assert own.details["similarity"] == "dot"
+    assert own.settings["prompts"]["truncate_dim"] == 8
+
+
 def test_only_run_folders_are_written_unasked(tmp_path, file):
     model = build_model("bert", "avg")
     save_model(model, tmp_path / "model")
