@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
-from sentence_transformers.util import semantic_search
 from torch import Tensor, nn
 
 from dystress_text.errors import ParameterError
+from dystress_text.evaluation.ranking import ranked
 from dystress_text.evaluation.sts import pair_similarities
 from dystress_text.io.paths import model_path
 from dystress_text.models.embedder import Role, encode
@@ -30,6 +30,8 @@ from dystress_text.models.loading import (
 from dystress_text.models.poolers import pooling_modules
 from dystress_text.training.accelerator import single_process_device
 
+DOCUMENTS_AT_ONCE = 50_000  # converted to fp64
+SIMILARITIES_AT_ONCE = 2**26  # 512 MB in fp64
 OWN_POOLER = "pooler"  # the encoder's pooler_output; cls in SimCSE's evaluation.py
 
 
@@ -76,20 +78,23 @@ class TextEncoder:
     ) -> list[list[tuple[int, float]]]:
         """Return indices and similarities of each query's nearest documents, nearest first.
 
-        The similarity is the model's own.
+        The similarity is the model's own, computed in fp64.
 
         Args:
             queries: texts.
             documents: texts.
             most: number of documents.
         """
-        found = semantic_search(
-            self._encode(queries, "query"),
-            self._encode(documents, "document"),
-            top_k=most,
-            score_function=self.model.similarity,
-        )
-        return [[(int(hit["corpus_id"]), hit["score"]) for hit in hits] for hits in found]
+        parts = torch.split(self._encode(documents, "document"), DOCUMENTS_AT_ONCE)
+        queries_at_once = max(1, SIMILARITIES_AT_ONCE // len(documents))
+        found = []
+        for some in torch.split(self._encode(queries, "query"), queries_at_once):
+            blocks = [self.model.similarity(some.double(), part.double()) for part in parts]
+            for scores in torch.cat(blocks, 1).numpy():  # (documents,)
+                size = 1.0 if self.similarity == "cosine" else float(np.abs(scores).max())
+                best = ranked(scores, most, size)
+                found.append([(i, float(scores[i])) for i in best])
+        return found
 
     def _encode(self, texts: Sequence[str], role: Role = "", normalize: bool = True) -> Tensor:
         with readable("the model", "encode with"):
