@@ -41,7 +41,7 @@ from dystress_text.evaluation.readers import (
 )
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import score_vectors, spearman
+from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
 from dystress_text.models.embedder import encode, in_evaluation_mode
 
 Encoder = TextEncoder | LexicalBaseline
@@ -117,19 +117,21 @@ class PairsEvaluator(Evaluator):
     Args:
         pairs: scored pairs; their name is part of the metrics' names.
         group: of result lines.
-        similarity: that SentEval's protocol has; None for the model's own.
+        subsets: of an STS task, by name; SentEval measures these, too, and by the cosine.
     """
 
     def __init__(
         self,
         pairs: StsPairs,
         group: str = "pairs",
-        similarity: str | None = None,
+        subsets: Mapping[str, StsPairs] | None = None,
     ) -> None:
         details = {"pairs": len(pairs), "sha256": pairs.checksum}
         super().__init__(group, pairs.name, [pairs.metric("spearman")], details)
         self.pairs = pairs
-        self.similarity = similarity
+        self.subsets = subsets or {}
+        if subsets is not None:
+            self.similarity = "cosine"
 
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
@@ -139,7 +141,10 @@ class PairsEvaluator(Evaluator):
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
         values = encoder.similarities(self.pairs.first, self.pairs.second, self.similarity)
-        return {"spearman": spearman(values, self.pairs.scores)}
+        figures: dict[str, Any] = {"spearman": spearman(values, self.pairs.scores)}
+        if len(self.subsets) > 1:
+            figures |= subset_figures(values, self.subsets)
+        return figures
 
 
 class TransferEvaluator(Evaluator):

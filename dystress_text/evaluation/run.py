@@ -34,7 +34,7 @@ from dystress_text.evaluation.evaluators import (
     TransferEvaluator,
 )
 from dystress_text.evaluation.lexical import LEXICAL, TITLE
-from dystress_text.evaluation.readers import StsPairs, check_distinct, read_scored_pairs
+from dystress_text.evaluation.readers import StsPairs, check_distinct, joined, read_scored_pairs
 from dystress_text.evaluation.results import Result, append, open_results, result_file
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
@@ -79,7 +79,8 @@ class ModelEvaluation:
         if similarity is not None and evaluator.has_baseline:
             entry["similarity"] = similarity
         result = Result.of_entry(entry, evaluator.group, evaluator.task, metadata)
-        result = replace(result, lexical=_rounded(lexical))
+        floor = {name: x for name, x in _rounded(lexical).items() if name in result.figures}
+        result = replace(result, lexical=floor)
         if self.file is not None:
             append(self.file, result)
         self.results.append(result)
@@ -211,7 +212,8 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
 
 def _evaluator_of(task: Task, folder: Path, group: str, mode: str) -> Evaluator:
     if isinstance(task, StsTask):
-        return PairsEvaluator(replace(task.pairs(folder), name=task.name), group, "cosine")
+        subsets = task.read(folder)
+        return PairsEvaluator(joined([*subsets.values()], task.name), group, subsets)
     return TransferEvaluator(task, task.read(folder), group, mode)
 
 
@@ -255,8 +257,11 @@ def _cell(figure: float | None) -> str:
 
 
 def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return figures with two decimals; None for one that is not finite."""
+    """Return figures, also those by subset, with two decimals; None for one that is not finite."""
     rounded: dict[str, Any] = {}
     for name, figure in figures.items():
-        rounded[name] = round(figure, 2) if math.isfinite(figure) else None
+        if isinstance(figure, Mapping):
+            rounded[name] = _rounded(figure)
+        else:
+            rounded[name] = round(figure, 2) if math.isfinite(figure) else None
     return rounded

@@ -6,7 +6,8 @@ Source: SentEval's protocol with "all" aggregation, as SimCSE reports it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,29 @@ def spearman(similarities: NDArray[np.floating], scores: NDArray[np.floating]) -
     if len(np.unique(rounded)) < 2:
         return math.nan
     return 100 * float(stats.spearmanr(rounded, scores).statistic)
+
+
+def subset_figures(
+    similarities: NDArray[np.floating], subsets: Mapping[str, StsPairs]
+) -> dict[str, Any]:
+    """Score subsets that follow one another.
+
+    Args:
+        similarities: (pairs,) of all subsets together.
+        subsets: pairs by name.
+
+    Returns:
+        Spearman's correlation x 100 in ``subsets``, by name; their ``mean``, and the
+        ``weighted_mean`` by numbers of pairs.
+    """
+    sizes = [len(pairs) for pairs in subsets.values()]
+    parts = np.split(similarities, np.cumsum(sizes)[:-1])
+    figures = {}
+    for (name, pairs), part in zip(subsets.items(), parts, strict=True):
+        figures[name] = spearman(part, pairs.scores)
+    values = list(figures.values())
+    weighted = np.average(values, weights=sizes)
+    return {"mean": np.mean(values), "weighted_mean": weighted, "subsets": figures}
 
 
 def score_vectors(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") -> dict[str, float]:
