@@ -47,11 +47,6 @@ class TextEncoder:
         self.model = model
         self.progress = progress
 
-    @property
-    def similarity(self) -> str:
-        """The name of the model's similarity function, ``cosine`` by default."""
-        return self.model.similarity_fn_name
-
     def __call__(self, sentences: Sequence[str]) -> Tensor:
         """Return embeddings (sentences, dim), in fp32 on the CPU, for SentEval's classifiers.
 
@@ -69,9 +64,8 @@ class TextEncoder:
             second: texts.
             name: of a function of sentence-transformers; None for the model's own.
         """
-        a = self._encode(first)  # (pairs, dim)
-        b = self._encode(second)
-        return pair_similarities(a, b, name or self.similarity)
+        own = self.model.similarity_fn_name
+        return pair_similarities(self._encode(first), self._encode(second), name or own)
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
@@ -91,9 +85,7 @@ class TextEncoder:
         for some in torch.split(self._encode(queries, "query"), queries_at_once):
             blocks = [self.model.similarity(some.double(), part.double()) for part in parts]
             for scores in torch.cat(blocks, 1).numpy():  # (documents,)
-                size = 1.0 if self.similarity == "cosine" else float(np.abs(scores).max())
-                best = ranked(scores, most, size)
-                found.append([(i, float(scores[i])) for i in best])
+                found.append([(i, float(scores[i])) for i in ranked(scores, most)])
         return found
 
     def _encode(self, texts: Sequence[str], role: Role = "", normalize: bool = True) -> Tensor:
@@ -136,10 +128,8 @@ def prepare(
     limit = loaded.max_seq_length
     similarity = loaded.similarity_fn_name
     prompts = None
-    if any(loaded.prompts.values()) or similarity != "cosine" or loaded.truncate_dim:
+    if any(loaded.prompts.values()) or similarity != "cosine":
         prompts = {**prompts_of(loaded), "similarity_fn_name": similarity}
-        if loaded.truncate_dim:
-            prompts["truncate_dim"] = loaded.truncate_dim
     metadata = {
         "model": name,
         "pooler_type": pooler_type,
@@ -148,6 +138,7 @@ def prepare(
         "weights": digest.hexdigest(),
         "prompts": prompts,
         "similarity": similarity,
+        "truncate_dim": loaded.truncate_dim,
     }
     return TextEncoder(loaded, progress=True), metadata
 

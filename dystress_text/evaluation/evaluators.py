@@ -140,7 +140,11 @@ class PairsEvaluator(Evaluator):
         return sts_metrics(self.pairs, vectors, model.similarity_fn_name)
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
-        values = encoder.similarities(self.pairs.first, self.pairs.second, self.similarity)
+        sides = self.pairs.first, self.pairs.second
+        if isinstance(encoder, TextEncoder):
+            values = encoder.similarities(*sides, self.similarity)
+        else:
+            values = encoder.cosines(*sides)
         figures: dict[str, Any] = {"spearman": spearman(values, self.pairs.scores)}
         if len(self.subsets) > 1:
             figures |= subset_figures(values, self.subsets)

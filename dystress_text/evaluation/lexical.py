@@ -59,12 +59,6 @@ class LexicalBaseline:
         b = vectors[[rows[text] for text in second]]
         return np.asarray(a.multiply(b).sum(axis=1)).ravel()
 
-    def similarities(
-        self, first: Sequence[str], second: Sequence[str], name: str | None = None
-    ) -> NDArray[np.float64]:
-        """Return :meth:`cosines`, the only similarity of pairs that the baseline has."""
-        return self.cosines(first, second)
-
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
     ) -> list[list[tuple[int, float]]]:
@@ -87,7 +81,7 @@ class LexicalBaseline:
             scores = np.zeros(len(documents))  # (documents,)
             if query:
                 scores = index.get_scores(query)
-            best = ranked(scores, most, scores.max())
+            best = ranked(scores, most)
             hits.append([(i, float(scores[i])) for i in best if scores[i] > 0])
         return hits
 

@@ -8,16 +8,13 @@ from numpy.typing import NDArray
 ROUNDING = 5e-7  # texts of equal tokens differ by less, in batches of their own
 
 
-def ranked(scores: NDArray[np.floating], most: int, size: float = 1.0) -> list[int]:
-    """Return the indices of the highest scores, highest first.
+def ranked(scores: NDArray[np.floating], most: int) -> list[int]:
+    """Return the indices of the highest scores (documents,), at most ``most``, highest first.
 
-    Args:
-        scores: (documents,). Neighbours that differ by at most ``ROUNDING`` are ties, which are in
-            the order of their indices.
-        most: number of documents.
-        size: of the scores, 1 for cosines.
+    Neighbours that differ by at most ``ROUNDING`` times the largest score are ties, which are in
+    the order of their indices.
     """
-    rounding = ROUNDING * size
+    rounding = ROUNDING * np.abs(scores).max()
     worse = max(0, len(scores) - most)
     lowest = np.partition(scores, worse)[worse]
     candidates = np.flatnonzero(scores >= lowest - rounding)

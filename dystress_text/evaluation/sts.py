@@ -67,12 +67,14 @@ def subset_figures(
     """
     sizes = [len(pairs) for pairs in subsets.values()]
     parts = np.split(similarities, np.cumsum(sizes)[:-1])
-    figures = {}
-    for (name, pairs), part in zip(subsets.items(), parts, strict=True):
-        figures[name] = spearman(part, pairs.scores)
-    values = list(figures.values())
-    weighted = np.average(values, weights=sizes)
-    return {"mean": np.mean(values), "weighted_mean": weighted, "subsets": figures}
+    figures = []
+    for pairs, part in zip(subsets.values(), parts, strict=True):
+        figures.append(spearman(part, pairs.scores))
+    return {
+        "mean": np.mean(figures),
+        "weighted_mean": np.average(figures, weights=sizes),
+        "subsets": dict(zip(subsets, figures, strict=True)),
+    }
 
 
 def score_vectors(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") -> dict[str, float]:

@@ -169,7 +169,7 @@ def test_result_lines_name_similarity_and_dimension(tmp_path, file, capsys):
     sts, own = read_results(file)
     assert sts.details["similarity"] == "cosine"  # SentEval's protocol
     assert own.details["similarity"] == "dot"
-    assert own.settings["prompts"]["truncate_dim"] == 8
+    assert own.settings["truncate_dim"] == 8
 
 
 def test_result_lines_of_a_year_have_its_subsets(file, monkeypatch):
