@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import MethodType
 from typing import Any, Literal, cast
 
 import torch
@@ -206,6 +207,9 @@ def in_evaluation_mode(model: SentenceTransformer) -> SentenceTransformer:
         for name, value in vars(module).items():
             if isinstance(value, dict):  # hooks and buffers, to which a forward pass may add some
                 vars(copied)[name] = value.copy()
+            elif isinstance(value, MethodType) and value.__self__ is module:
+                # forward, which accelerate's prepare replaces
+                vars(copied)[name] = MethodType(value.__func__, copied)
         copied.training = False
         copies[module] = copied
     for copied in copies.values():

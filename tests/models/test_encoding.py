@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import make_sentences
 from model_cases import (
     TEXTS,
@@ -156,6 +157,16 @@ def test_threads_encode_with_one_model():
     for each in found:
         assert torch.equal(each, expected)
     assert all(modes(model))
+
+
+def test_models_that_accelerate_has_prepared_are_encoded_in_evaluation_mode():
+    model = build("distilbert").train()
+    prepared = Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
+    assert "forward" in vars(model)
+    found = encode(prepared, SENTENCES)
+    assert all(modes(model))
+    expected = torch.as_tensor(prepared.encode(SENTENCES))  # in bf16, too
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
 
 
 def test_compiled_parts_are_encoded_in_evaluation_mode():
