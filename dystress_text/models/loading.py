@@ -284,6 +284,8 @@ def _folders_of_encoders(name_or_path: str) -> list[str]:
 def _check_model_type(name_or_path: str) -> None:
     """Reject models that sentence-transformers would turn into encoders with mean pooling."""
     kind = (_json_of(name_or_path, CONFIG) or {}).get("model_type", OWN_TYPE)
+    if "sentence_transformers" in (_json_of(name_or_path, "config.json") or {}):
+        kind = "CrossEncoder"  # of earlier releases, which write nothing else
     if kind != OWN_TYPE:
         raise UserError(f"{name_or_path!r} is a {kind}; a {OWN_TYPE} or an encoder is needed")
 

@@ -1,5 +1,8 @@
 """Models under evaluation: loading, and embeddings before normalisation."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import sentence_transformers
@@ -72,6 +75,15 @@ def test_other_models_of_sentence_transformers_are_refused(kind, tiny_bert, tmp_
     for pooler in (None, "avg"):
         with pytest.raises(UserError, match=kind):
             load_model(str(tmp_path), pooler)
+
+
+def test_cross_encoders_of_earlier_releases_are_refused(tiny_bert, tmp_path):
+    shutil.copytree(tiny_bert, tmp_path / "old")
+    config = json.loads((tmp_path / "old" / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.Identity", "version": "4.1.0"}
+    (tmp_path / "old" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="CrossEncoder"):
+        load_model(str(tmp_path / "old"), "avg")
 
 
 def t5(folder):
