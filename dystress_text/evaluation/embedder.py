@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer, SimilarityFunction
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense
-from sentence_transformers.util import semantic_search
 from torch import Tensor, nn
 
 from dystress_text.errors import ParameterError
+from dystress_text.evaluation.ranking import ranked
+from dystress_text.evaluation.sts import pair_similarities
 from dystress_text.io.paths import model_path
-from dystress_text.losses.vectors import positive_similarity, unit_vectors
-from dystress_text.models.embedder import Role, encode, without_normalization
+from dystress_text.models.embedder import Role, encode
 from dystress_text.models.loading import (
     PretrainedEncoder,
     check_sentence_transformer,
@@ -30,55 +30,67 @@ from dystress_text.models.loading import (
 from dystress_text.models.poolers import pooling_modules
 from dystress_text.training.accelerator import single_process_device
 
+DOCUMENTS_AT_ONCE = 50_000  # converted to fp64
+SIMILARITIES_AT_ONCE = 2**26  # 512 MB in fp64
 OWN_POOLER = "pooler"  # the encoder's pooler_output; cls in SimCSE's evaluation.py
 
 
 class TextEncoder:
     """Embed sentences, queries and documents for evaluation.
 
-    A final ``Normalize`` is left out: SentEval's classifiers are fitted on embeddings before it,
-    and a cosine does not depend on it.
-
     Args:
-        model: on any device.
+        model: on any device and in any mode; it stays as it is.
         progress: whether to show bars.
     """
 
     def __init__(self, model: SentenceTransformer, progress: bool = False) -> None:
-        self.model = without_normalization(model)
+        self.model = model
         self.progress = progress
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
-        """Return embeddings (sentences, dim) in fp32 on the CPU, where classifiers are fitted."""
-        return self._encode(sentences).cpu()
+        """Return embeddings (sentences, dim), in fp32 on the CPU, for SentEval's classifiers.
 
-    def cosines(self, first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
-        """Return the cosine of each pair, (pairs,), computed in fp64."""
-        a = unit_vectors(self(first).double())  # (pairs, dim)
-        b = unit_vectors(self(second).double())
-        return positive_similarity(a, b).numpy()
+        They are fitted on embeddings before a final ``Normalize``.
+        """
+        return self._encode(sentences, normalize=False)
+
+    def similarities(
+        self, first: Sequence[str], second: Sequence[str], name: str | None = None
+    ) -> NDArray[np.float64]:
+        """Return the similarity of each pair, (pairs,), computed in fp64.
+
+        Args:
+            first: texts.
+            second: texts.
+            name: of a function of sentence-transformers; None for the model's own.
+        """
+        own = self.model.similarity_fn_name
+        return pair_similarities(self._encode(first), self._encode(second), name or own)
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
     ) -> list[list[tuple[int, float]]]:
         """Return indices and similarities of each query's nearest documents, nearest first.
 
+        The similarity is the model's own, computed in fp64.
+
         Args:
             queries: texts.
             documents: texts.
             most: number of documents.
         """
-        found = semantic_search(
-            self._encode(queries, "query"),
-            self._encode(documents, "document"),
-            top_k=most,
-            score_function=SimilarityFunction.to_similarity_fn(self.model.similarity_fn_name),
-        )
-        return [[(int(hit["corpus_id"]), hit["score"]) for hit in hits] for hits in found]
+        parts = torch.split(self._encode(documents, "document"), DOCUMENTS_AT_ONCE)
+        queries_at_once = max(1, SIMILARITIES_AT_ONCE // len(documents))
+        found = []
+        for some in torch.split(self._encode(queries, "query"), queries_at_once):
+            blocks = [self.model.similarity(some.double(), part.double()) for part in parts]
+            for scores in torch.cat(blocks, 1).numpy():  # (documents,)
+                found.append([(i, float(scores[i])) for i in ranked(scores, most)])
+        return found
 
-    def _encode(self, texts: Sequence[str], role: Role = "") -> Tensor:
+    def _encode(self, texts: Sequence[str], role: Role = "", normalize: bool = True) -> Tensor:
         with readable("the model", "encode with"):
-            embeddings = encode(self.model, texts, role, progress=self.progress)
+            embeddings = encode(self.model, texts, role, self.progress, normalize).cpu()
         if not embeddings.isfinite().all():
             raise ParameterError(
                 "model", "its embeddings are not finite, so no score can be computed"
@@ -114,9 +126,10 @@ def prepare(
     for tensor in loaded.state_dict().values():
         digest.update(tensor.cpu().flatten().view(torch.uint8).numpy())
     limit = loaded.max_seq_length
+    similarity = loaded.similarity_fn_name
     prompts = None
-    if any(loaded.prompts.values()) or loaded.similarity_fn_name != "cosine":
-        prompts = {**prompts_of(loaded), "similarity_fn_name": loaded.similarity_fn_name}
+    if any(loaded.prompts.values()) or similarity != "cosine":
+        prompts = {**prompts_of(loaded), "similarity_fn_name": similarity}
     metadata = {
         "model": name,
         "pooler_type": pooler_type,
@@ -124,6 +137,8 @@ def prepare(
         "device": loaded.device.type,
         "weights": digest.hexdigest(),
         "prompts": prompts,
+        "similarity": similarity,
+        "truncate_dim": loaded.truncate_dim,
     }
     return TextEncoder(loaded, progress=True), metadata
 

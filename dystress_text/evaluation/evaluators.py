@@ -43,8 +43,8 @@ from dystress_text.evaluation.readers import (
 )
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import score_vectors, spearman
-from dystress_text.models.embedder import encode
+from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
+from dystress_text.models.embedder import encode, in_evaluation_mode
 
 Encoder = TextEncoder | LexicalBaseline
 
@@ -70,6 +70,7 @@ class Evaluator(SentenceEvaluator):
     """
 
     has_baseline = True  # whether the lexical baseline can be measured
+    similarity: str | None = None  # that the figures are of; None for the model's own
 
     def __init__(
         self, group: str, task: str, metrics: Sequence[str], details: Mapping[str, Any]
@@ -91,47 +92,65 @@ class Evaluator(SentenceEvaluator):
         """Return the figures by metric; by default those of :meth:`figures`."""
         return self.by_metric(self.figures(TextEncoder(model)))
 
-    def figures(self, encoder: Encoder) -> dict[str, float]:
-        """Return the figures of an encoder for result lines.
+    def figures(self, encoder: Encoder) -> dict[str, Any]:
+        """Return the figures of an encoder for result lines, the main one first.
 
         Raises:
             DataError: no text has a token for the lexical baseline.
         """
         raise NotImplementedError
 
-    def lexical_figures(self) -> dict[str, float]:
+    def lexical_figures(self) -> dict[str, Any]:
         """Return the figures of the lexical baseline; empty if it does not apply."""
         with suppress(DataError):
             if self.has_baseline:
                 return self.figures(LexicalBaseline())
         return {}
 
-    def by_metric(self, figures: Mapping[str, float]) -> dict[str, float]:
+    def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
         """Return the finite ones of an encoder's figures, by metric."""
         return _finite(dict(zip(self.metrics, figures.values(), strict=False)))
 
 
 class PairsEvaluator(Evaluator):
-    """Measure Spearman's correlation x 100 of cosine and score.
+    """Measure Spearman's correlation x 100 of the model's own similarity and the score.
 
-    In training also alignment and uniformity.
+    This is sentence-transformers' ``EmbeddingSimilarityEvaluator``. In training also alignment and
+    uniformity.
 
     Args:
         pairs: scored pairs; their name is part of the metrics' names.
         group: of result lines.
+        subsets: of an STS task, by name; SentEval measures these, too, and by the cosine.
     """
 
-    def __init__(self, pairs: StsPairs, group: str = "pairs") -> None:
+    def __init__(
+        self,
+        pairs: StsPairs,
+        group: str = "pairs",
+        subsets: Mapping[str, StsPairs] | None = None,
+    ) -> None:
         details = {"pairs": len(pairs), "sha256": pairs.checksum}
         super().__init__(group, pairs.name, [pairs.metric("spearman")], details)
         self.pairs = pairs
+        self.subsets = subsets or {}
+        if subsets is not None:
+            self.similarity = "cosine"
 
     def figures_in_training(self, model: Any) -> dict[str, float]:
-        return sts_metrics(self.pairs, encode(model, self.pairs.sentences))
+        vectors = encode(model, self.pairs.sentences)
+        return sts_metrics(self.pairs, vectors, model.similarity_fn_name)
 
-    def figures(self, encoder: Encoder) -> dict[str, float]:
-        cosines = encoder.cosines(self.pairs.first, self.pairs.second)
-        return {"spearman": spearman(cosines, self.pairs.scores)}
+    def figures(self, encoder: Encoder) -> dict[str, Any]:
+        sides = self.pairs.first, self.pairs.second
+        if isinstance(encoder, TextEncoder):
+            values = encoder.similarities(*sides, self.similarity)
+        else:
+            values = encoder.cosines(*sides)
+        figures: dict[str, Any] = {"spearman": spearman(values, self.pairs.scores)}
+        if len(self.subsets) > 1:
+            figures |= subset_figures(values, self.subsets)
+        return figures
 
 
 class TransferEvaluator(Evaluator):
@@ -173,7 +192,7 @@ class TransferEvaluator(Evaluator):
         accuracy = dev_accuracy(self.classes, self.splits, TextEncoder(model))
         return {self.metrics[0]: accuracy}
 
-    def figures(self, encoder: Encoder) -> dict[str, float]:
+    def figures(self, encoder: Encoder) -> dict[str, Any]:
         from dystress_text.evaluation.transfer import evaluate_transfer
 
         assert isinstance(encoder, TextEncoder)
@@ -193,7 +212,7 @@ class RetrievalEvaluator(Evaluator):
         super().__init__("retrieval", collection.name, metrics, collection.metadata)
         self.collection = collection
 
-    def figures(self, encoder: Encoder) -> dict[str, float]:
+    def figures(self, encoder: Encoder) -> dict[str, Any]:
         return self.collection.scores(encoder)
 
 
@@ -250,7 +269,7 @@ class EvaluatorList:
         """
         metrics: dict[str, float] = {}
         start = time.perf_counter()
-        was_training = model.training
+        model = in_evaluation_mode(model)
         devices = []
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             devices.append(torch.cuda.current_device())
@@ -260,7 +279,6 @@ class EvaluatorList:
                 self._own_metrics = list(metrics)
             for evaluator in self.evaluators:
                 metrics |= evaluator(model)
-        model.train(was_training)
         self.seconds += time.perf_counter() - start
         return self._with_averages(_finite(metrics))
 
@@ -373,9 +391,9 @@ def transfer_evaluators(
     return evaluators
 
 
-def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
+def sts_metrics(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") -> dict[str, float]:
     """Score embeddings of ``pairs.sentences`` (n, dim); drop metrics that are NaN."""
-    scores = score_vectors(pairs, vectors)
+    scores = score_vectors(pairs, vectors, similarity)
     return _finite({pairs.metric(kind): score for kind, score in scores.items()})
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError
+from dystress_text.evaluation.ranking import ranked
 from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.io.text_lines import UNSPACED
 from dystress_text.training.run_record import LEXICAL_LABEL, RunRecord
@@ -80,8 +81,8 @@ class LexicalBaseline:
             scores = np.zeros(len(documents))  # (documents,)
             if query:
                 scores = index.get_scores(query)
-            best = np.argsort(-scores, kind="stable")[:most]
-            hits.append([(int(i), float(scores[i])) for i in best if scores[i] > 0])
+            best = ranked(scores, most)
+            hits.append([(i, float(scores[i])) for i in best if scores[i] > 0])
         return hits
 
 

@@ -21,7 +21,7 @@ from dystress_text.io.lock import LOCK, locked
 from dystress_text.training.run_folder import RECORD
 
 RESULTS = "results.jsonl"
-SETTINGS = ("mode", "pooler_type", "max_seq_length", "prompts")
+SETTINGS = ("mode", "pooler_type", "max_seq_length", "truncate_dim", "prompts")
 OWN_SETTINGS = {"pooler_type": None}  # of a model evaluated as it is loaded
 _PACKAGES = ("sentence-transformers", "tokenizers", "scipy", "scikit-learn", "bm25s")
 _FIGURES = {  # by kind, the main one first

@@ -34,7 +34,7 @@ from dystress_text.evaluation.evaluators import (
     TransferEvaluator,
 )
 from dystress_text.evaluation.lexical import LEXICAL, TITLE
-from dystress_text.evaluation.readers import StsPairs, check_distinct, read_scored_pairs
+from dystress_text.evaluation.readers import StsPairs, check_distinct, joined, read_scored_pairs
 from dystress_text.evaluation.results import Result, append, open_results, result_file
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
@@ -62,8 +62,8 @@ class ModelEvaluation:
     def add(
         self,
         evaluator: Evaluator,
-        figures: Mapping[str, float],
-        lexical: Mapping[str, float],
+        figures: Mapping[str, Any],
+        lexical: Mapping[str, Any],
         metadata: Mapping[str, Any],
     ) -> None:
         """Append the result line of new figures as soon as they exist.
@@ -75,12 +75,18 @@ class ModelEvaluation:
             metadata: of model and settings.
         """
         entry = {**_rounded(figures), **evaluator.details}
+        similarity = evaluator.similarity or metadata.get("similarity")
+        if similarity is not None and evaluator.has_baseline:
+            entry["similarity"] = similarity
         result = Result.of_entry(entry, evaluator.group, evaluator.task, metadata)
-        result = replace(result, lexical=_rounded(lexical))
+        floor = {name: x for name, x in _rounded(lexical).items() if name in result.figures}
+        result = replace(result, lexical=floor)
         if self.file is not None:
             append(self.file, result)
         self.results.append(result)
         shown = [f"{column} {_cell(figure)}" for column, figure in result.columns.items()]
+        if "similarity" in entry:
+            shown.append(f"by {similarity}")
         print(f"{self.model}: {', '.join(shown)}", file=sys.stderr, flush=True)
 
     def ending(self) -> str:
@@ -118,7 +124,7 @@ def run(
         if file is not None:
             open_results(file)
 
-    lexical: list[dict[str, float]] | None = None
+    lexical: list[dict[str, Any]] | None = None
     for each in evaluations:
         # before the baseline is measured, so that a wrong name fails at once
         encoder, metadata = loaders[each.model]()
@@ -140,7 +146,7 @@ def run(
 def _baseline(
     settings: SentEvalSettings,
     evaluators: Iterable[Evaluator],
-    figures: Iterable[Mapping[str, float]],
+    figures: Iterable[Mapping[str, Any]],
 ) -> ModelEvaluation:
     """Return the lexical baseline's results, which are saved if the user names it as a model."""
     output = settings.output if LEXICAL in settings.model else None
@@ -151,7 +157,7 @@ def _baseline(
     return baseline
 
 
-def _lexical_figures(evaluators: Iterable[Evaluator]) -> list[dict[str, float]]:
+def _lexical_figures(evaluators: Iterable[Evaluator]) -> list[dict[str, Any]]:
     print(f"{LEXICAL}: {TITLE}")
     return [evaluator.lexical_figures() for evaluator in evaluators]
 
@@ -206,7 +212,8 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
 
 def _evaluator_of(task: Task, folder: Path, group: str, mode: str) -> Evaluator:
     if isinstance(task, StsTask):
-        return PairsEvaluator(replace(task.pairs(folder), name=task.name), group)
+        subsets = task.read(folder)
+        return PairsEvaluator(joined([*subsets.values()], task.name), group, subsets)
     return TransferEvaluator(task, task.read(folder), group, mode)
 
 
@@ -249,9 +256,12 @@ def _cell(figure: float | None) -> str:
     return "-" if figure is None else f"{figure:.2f}"
 
 
-def _rounded(figures: Mapping[str, float]) -> Row:
-    """Return figures with two decimals; None for one that is not finite."""
-    rounded: Row = {}
+def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return figures, also those by subset, with two decimals; None for one that is not finite."""
+    rounded: dict[str, Any] = {}
     for name, figure in figures.items():
-        rounded[name] = round(figure, 2) if math.isfinite(figure) else None
+        if isinstance(figure, Mapping):
+            rounded[name] = _rounded(figure)
+        else:
+            rounded[name] = round(figure, 2) if math.isfinite(figure) else None
     return rounded

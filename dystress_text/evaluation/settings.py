@@ -121,7 +121,7 @@ class SentEvalSettings:
         for model in self.model:
             if model == _OLD_NAME and not Path(model).is_dir():
                 raise ParameterError("model", f"{model!r} of 0.2 is {LEXICAL!r}")
-        applies = "sts" in chosen or self.retrieval or self.pairs
+        applies = "transfer" not in chosen or "sts" in chosen or self.retrieval or self.pairs
         if self.model == [LEXICAL] and not applies:
             reason = "the lexical baseline applies to sts and search, not to transfer tasks"
             raise ParameterError("tasks", reason)

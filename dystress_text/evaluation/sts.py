@@ -6,11 +6,13 @@ Source: SentEval's protocol with "all" aggregation, as SimCSE reports it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+from sentence_transformers import SimilarityFunction
 from torch import Tensor
 
 from dystress_text.evaluation.readers import StsPairs
@@ -23,34 +25,77 @@ Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 RANDOM_PAIRS = 100_000
 
 
-def spearman(cosines: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
-    """Return Spearman's rank correlation x 100 of cosines and scores, (pairs,) each.
+def pair_similarities(first: Tensor, second: Tensor, name: str = "cosine") -> NDArray[np.float64]:
+    """Return the similarity of each pair of vectors, (pairs,), computed in fp64.
 
-    Cosines of fp32 vectors differ by some 1e-7 between batches, so they are rounded.
+    Args:
+        first: (pairs, dim).
+        second: (pairs, dim).
+        name: of a similarity function of sentence-transformers.
+    """
+    similarity = SimilarityFunction.to_similarity_pairwise_fn(name)
+    return similarity(first.cpu().double(), second.cpu().double()).numpy()
+
+
+def spearman(similarities: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
+    """Return Spearman's rank correlation x 100 of similarities and scores, (pairs,) each.
+
+    Those of fp32 vectors differ by some 1e-7 of their size between batches, so they are rounded.
 
     Returns:
         NaN if either side is constant or has a NaN.
     """
-    rounded = cosines.round(6)
+    size = np.abs(similarities).max() or 1.0
+    rounded = (similarities / size).round(6)
     if len(np.unique(rounded)) < 2:
         return math.nan
     return 100 * float(stats.spearmanr(rounded, scores).statistic)
 
 
-def score_vectors(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
+def subset_figures(
+    similarities: NDArray[np.floating], subsets: Mapping[str, StsPairs]
+) -> dict[str, Any]:
+    """Score subsets that follow one another.
+
+    Args:
+        similarities: (pairs,) of all subsets together.
+        subsets: pairs by name.
+
+    Returns:
+        Spearman's correlation x 100 in ``subsets``, by name; their ``mean``, and the
+        ``weighted_mean`` by numbers of pairs.
+    """
+    sizes = [len(pairs) for pairs in subsets.values()]
+    parts = np.split(similarities, np.cumsum(sizes)[:-1])
+    figures = []
+    for pairs, part in zip(subsets.values(), parts, strict=True):
+        figures.append(spearman(part, pairs.scores))
+    return {
+        "mean": np.mean(figures),
+        "weighted_mean": np.average(figures, weights=sizes),
+        "subsets": dict(zip(subsets, figures, strict=True)),
+    }
+
+
+def score_vectors(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") -> dict[str, float]:
     """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device.
+
+    Args:
+        pairs: scored pairs.
+        vectors: of any length; alignment and uniformity are those of unit vectors.
+        similarity: a function of sentence-transformers, for Spearman's correlation.
 
     Returns:
         ``spearman`` x 100, ``alignment`` of the pairs scored above ``positive_above`` (NaN if there
         are none), and ``uniformity`` of the distinct sentences.
     """
+    similarities = pair_similarities(*_vectors_of_pairs(pairs, vectors), similarity)
     units = unit_vectors(vectors)
     first, second = _vectors_of_pairs(pairs, units)
     positive = np.flatnonzero(pairs.scores > pairs.positive_above)
     aligned = alignment(first[positive], second[positive]) if len(positive) else math.nan
-    cosines = positive_similarity(first, second).cpu().numpy()
     return {
-        "spearman": spearman(cosines, pairs.scores),
+        "spearman": spearman(similarities, pairs.scores),
         "alignment": float(aligned),
         "uniformity": float(uniformity(units)),
     }

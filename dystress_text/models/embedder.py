@@ -6,8 +6,10 @@ model uses its ``forward``. The embeddings are those of sentence-transformers wi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import MethodType
 from typing import Any, Literal, cast
 
 import torch
@@ -26,13 +28,7 @@ from torch import Tensor, nn
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import atomic_files
-from dystress_text.models.loading import (
-    prompts_of,
-    quiet,
-    save_model,
-    training_mode,
-    transformer_of,
-)
+from dystress_text.models.loading import quiet, save_model, training_mode, transformer_of
 from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.models.static import is_static, mean_of_rows, set_unknown
 
@@ -199,17 +195,28 @@ def _packed_features(
     return features
 
 
-def without_normalization(model: SentenceTransformer) -> SentenceTransformer:
-    """Return the same modules without ``Normalize`` at the end, as transfer tasks need."""
-    *modules, last = model
-    if not isinstance(last, Normalize):
-        return model
-    return SentenceTransformer(
-        modules=modules,
-        device=str(model.device),
-        similarity_fn_name="cosine",  # equals the dot product of unit vectors
-        **prompts_of(model),
-    )
+def in_evaluation_mode(model: SentenceTransformer) -> SentenceTransformer:
+    """Return a copy of a model in evaluation mode, which shares all tensors with it.
+
+    sentence-transformers' ``encode`` switches the mode of the model itself, also for other threads;
+    given the copy it leaves the model as it is.
+    """
+    copies: dict[nn.Module | None, nn.Module] = {}
+    for module in model.modules():
+        copied = copy.copy(module)
+        for name, value in vars(module).items():
+            if isinstance(value, dict):  # hooks and buffers, to which a forward pass may add some
+                vars(copied)[name] = value.copy()
+            elif isinstance(value, MethodType) and value.__self__ is module:
+                # forward, which accelerate's prepare replaces
+                vars(copied)[name] = MethodType(value.__func__, copied)
+        copied.training = False
+        copies[module] = copied
+    for copied in copies.values():
+        for name, part in copied._modules.items():
+            compiled = getattr(part, "_orig_mod", part)  # a compiled module would call the original
+            copied._modules[name] = copies.get(compiled)
+    return cast(SentenceTransformer, copies[model])
 
 
 def prompt_of(model: SentenceTransformer, role: Role = "") -> str | None:
@@ -225,24 +232,29 @@ def encode(
     texts: Sequence[str],
     role: Role = "",
     progress: bool = False,
+    normalize: bool = True,
 ) -> Tensor:
     """Return the embeddings of the model's ``encode``, within 1e-6; encode equal texts once.
 
     Args:
-        model: on any device; its training mode stays as it is.
+        model: on any device and in any mode, which stays as it is.
         texts: not tokenised.
         role: ``query`` and ``document`` are ``encode_query`` and ``encode_document``.
         progress: whether to show a bar.
+        normalize: whether to apply a ``Normalize`` at the end.
 
     Returns:
         Embeddings (texts, dim) in fp32 on the model's device.
     """
     rows = {text: row for row, text in enumerate(dict.fromkeys(texts))}
     distinct = list(rows)
-    fp32 = torch.autocast(model.device.type, enabled=False)  # also while training in bf16
-    with training_mode(model, False), fp32:
+    model = in_evaluation_mode(model)
+    if not normalize and isinstance(model[-1], Normalize):
+        del model[-1]
+    with torch.autocast(model.device.type, enabled=False):  # also while training in bf16
         if can_pack(model):
             embeddings = _encode_packed(model, distinct, prompt_of(model, role), progress)
+            embeddings = embeddings[:, : model.truncate_dim]
         else:
             methods = {"query": model.encode_query, "document": model.encode_document}
             method = methods.get(role, model.encode)

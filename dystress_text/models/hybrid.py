@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Router
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.atomic import atomic_files
@@ -92,6 +93,8 @@ def load_dense(name_or_path: str) -> SentenceTransformer:
         model = load_sentence_transformer(name_or_path)
     except UserError as error:
         raise ParameterError("hybrid", str(error)) from error
-    if hybrid_part(model) is not None:
-        raise ParameterError("hybrid", f"{name_or_path!r} is already a hybrid model")
+    if isinstance(model[0], HybridEmbedding | Router):
+        kind = type(model[0]).__name__
+        reason = f"has several encoders ({kind}); a model of one encoder is needed"
+        raise ParameterError("hybrid", f"{name_or_path!r} {reason}")
     return model

@@ -33,6 +33,7 @@ from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
 
+OWN_TYPE = "SentenceTransformer"
 _MLP = "mlp.dense.weight"  # SimCSE's head, in a folder that SimCSE's training wrote
 _POOLER = "pooler.dense.weight"
 
@@ -71,17 +72,20 @@ def load_sentence_transformer(
         dropout: a rate for every dropout of the encoder, instead of its configuration's.
 
     Raises:
-        UserError: the model is missing or damaged, lacks weights, or needs code from its folder.
+        UserError: the model is missing or damaged, lacks weights, needs code from its folder, or is
+            one of sentence-transformers' other models, such as a CrossEncoder.
     """
     if is_hybrid(Path(name_or_path)):
         from dystress_text.models.hybrid import load_hybrid
 
         return load_hybrid(Path(name_or_path), device)
     with readable(name_or_path):
-        _check_module_types(name_or_path)
+        folders = _folders_of_encoders(name_or_path)
         model = _load(name_or_path, device, dropout=dropout)
-        if model.transformers_model is not None:
-            _check_weights(name_or_path, _loading_info(name_or_path))
+        modules = [module for module in model.modules() if isinstance(module, Transformer)]
+        for folder, module in zip(folders, modules, strict=False):
+            info = _loading_info(name_or_path, type(transformer_of(module)), folder)
+            _check_weights(name_or_path, info)
     return model
 
 
@@ -119,6 +123,7 @@ def _load(
     dropout: float | None = None,
 ) -> SentenceTransformer:
     """Load a model; ``renamed`` maps patterns of weights' names to new ones."""
+    _check_model_type(name_or_path)
     model = SentenceTransformer(
         name_or_path,
         device=device,
@@ -127,8 +132,9 @@ def _load(
         model_kwargs={"dtype": torch.float32, "key_mapping": renamed},
         config_kwargs=_dropout_rates(name_or_path, dropout),
     )
-    module = model[0]
-    if isinstance(module, Transformer):
+    for module in model.modules():
+        if not isinstance(module, Transformer):
+            continue
         module.unpad_inputs = False  # the packed pass leaves padding out, on every device
         tokenizer = module.tokenizer
         tokenizer.padding_side = "right"  # on the left, GPT-2 and its like would move positions
@@ -224,13 +230,14 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def training_mode(module: nn.Module, mode: bool) -> Iterator[None]:
-    """Put a module into training mode, or out of it, and back at the end."""
-    before = module.training
+    """Put a module into training mode, or out of it; give each part its own mode back."""
+    before = {part: part.training for part in module.modules()}
     module.train(mode)
     try:
         yield
     finally:
-        module.train(before)
+        for part, training in before.items():
+            part.training = training
 
 
 def save_model(model: SentenceTransformer, folder: Path) -> None:
@@ -251,39 +258,76 @@ def reset_tokenizer(tokenizer: Any) -> None:
         backend.no_padding()
 
 
-def _check_module_types(name_or_path: str) -> None:
-    """Reject modules that need code from the folder, which some releases would run."""
-    file = model_file(name_or_path, MODULES)
-    if file is None:
+def _folders_of_encoders(name_or_path: str) -> list[str]:
+    """Return the folder of the first module, or those of a Router's transformers.
+
+    Modules that need code from the folder, which some releases would run, are rejected.
+    """
+    modules = _json_of(name_or_path, MODULES)
+    if modules is None:
         raise UserError(
             f"{name_or_path!r} is not a sentence-transformers model: it has no {MODULES}"
         )
-    for entry in json.loads(file.read_text(encoding="utf-8")):
-        if not entry["type"].startswith("sentence_transformers."):
-            raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}")
+    types = [entry["type"] for entry in modules]
+    first = Path(modules[0]["path"])
+    folders = [first]
+    router = _json_of(name_or_path, (first / "router_config.json").as_posix())
+    if router is not None:
+        types += router["types"].values()
+        folders = [first / part for part, name in router["types"].items() if "Transformer" in name]
+    for name in types:
+        if not name.startswith("sentence_transformers."):
+            raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {name!r}")
+    return [folder.as_posix() for folder in folders]
 
 
-def files_of(name_or_path: str) -> dict[str, Any]:
-    """Return the options with which transformers finds an encoder, in the first module's folder."""
-    folder = ""
-    file = model_file(name_or_path, MODULES)
-    if file is not None:
-        folder = json.loads(file.read_text(encoding="utf-8"))[0]["path"]
+def _check_model_type(name_or_path: str) -> None:
+    """Reject models that sentence-transformers would turn into encoders with mean pooling."""
+    kind = (_json_of(name_or_path, CONFIG) or {}).get("model_type", OWN_TYPE)
+    if "sentence_transformers" in (_json_of(name_or_path, "config.json") or {}):
+        kind = "CrossEncoder"  # of earlier releases, which write nothing else
+    if kind != OWN_TYPE:
+        raise UserError(f"{name_or_path!r} is a {kind}; a {OWN_TYPE} or an encoder is needed")
+
+
+def _json_of(name_or_path: str, file: str) -> Any:
+    """Return the content of a model's file; None without the file."""
+    path = model_file(name_or_path, file)
+    return None if path is None else json.loads(path.read_text(encoding="utf-8"))
+
+
+def files_of(name_or_path: str, folder: str | None = None) -> dict[str, Any]:
+    """Return the options with which transformers finds an encoder.
+
+    Args:
+        name_or_path: folder or hub name.
+        folder: within it; None for that of the first module.
+    """
+    if folder is None:
+        modules = _json_of(name_or_path, MODULES)
+        folder = modules[0]["path"] if modules else ""
     return {"local_files_only": not hub_reachable(), "subfolder": folder}
 
 
-def _loading_info(name_or_path: str) -> dict[str, Any]:
+def _loading_info(
+    name_or_path: str, kind: type[Any] = AutoModel, folder: str | None = None
+) -> dict[str, Any]:
     """Return the missing and the unexpected weights of an encoder's files, and its prefix.
 
     sentence-transformers does not return this, so the weights are read a second time.
+
+    Args:
+        name_or_path: folder or hub name.
+        kind: a class of transformers; of T5 sentence-transformers takes the encoder alone.
+        folder: as in :func:`files_of`.
     """
     with torch.random.fork_rng(devices=[]):  # missing weights are drawn at random
-        transformer, info = AutoModel.from_pretrained(
+        transformer, info = kind.from_pretrained(
             name_or_path,
             dtype=torch.float32,
             output_loading_info=True,
             trust_remote_code=False,
-            **files_of(name_or_path),
+            **files_of(name_or_path, folder),
         )
     if transformer.config.is_encoder_decoder:
         raise UserError(

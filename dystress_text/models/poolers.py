@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from dystress_text.models.embedder import encode
-from dystress_text.models.loading import prompts_of, training_mode, transformer_of
+from dystress_text.models.loading import prompts_of, transformer_of
 
 FIRST = ("cls", "cls_before_pooler")
 LAST = "last"
@@ -112,11 +112,10 @@ def embeddings_by_pooler(
     module = cast(Transformer, model[0])
     config = transformer_of(module).config
     before = config.output_hidden_states
-    with training_mode(model, False):
-        modules = [module, _Poolers(poolers, module)]
-        config.output_hidden_states = True
-        every = SentenceTransformer(modules=modules, device=str(model.device), **prompts_of(model))
-        embeddings = encode(every, texts).cpu()  # (texts, poolers * dim)
+    modules = [module, _Poolers(poolers, module)]
+    config.output_hidden_states = True
+    every = SentenceTransformer(modules=modules, device=str(model.device), **prompts_of(model))
+    embeddings = encode(every, texts).cpu()  # (texts, poolers * dim)
     config.output_hidden_states = before
     return dict(zip(poolers, embeddings.chunk(len(poolers), 1), strict=True))
 

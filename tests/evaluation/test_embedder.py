@@ -1,17 +1,23 @@
 """Models under evaluation: loading, and embeddings before normalisation."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
+import sentence_transformers
 import torch
-from conftest import make_sentences
+from conftest import build_tokenizer, make_sentences
 from model_cases import build_model, model_of
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize
+from sentence_transformers.sentence_transformer.modules import Normalize, Router
+from transformers import T5Config, T5ForConditionalGeneration
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.io.paths import EMBEDDED
+from dystress_text.models.embedder import encode
 from dystress_text.models.loading import save_model
 from dystress_text.training.accelerator import single_process_device
 
@@ -29,13 +35,16 @@ def test_embeddings_that_are_not_finite_are_refused():
         embed(["a", "b"])
 
 
-def test_final_normalisation_is_left_out():
-    settings = {"prompts": {"own": "red house "}, "default_prompt_name": "own"}
-    model = build_model("bert", "avg", head=True, normalize=True, **settings)
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_classifiers_get_embeddings_before_normalisation(family):
+    settings = {"prompts": {"own": "red house "}, "default_prompt_name": "own", "truncate_dim": 9}
+    model = build_model(family, "avg", head=True, normalize=True, **settings).train()
+    modules = list(model)
     texts = make_sentences(9)
+    found = TextEncoder(model)(texts)
+    assert list(model) == modules
     bare = SentenceTransformer(modules=list(model)[:-1], device="cpu", **settings)
-    np.testing.assert_allclose(TextEncoder(model)(texts), bare.encode(texts), rtol=0, atol=1e-5)
-    assert isinstance(model[-1], Normalize)  # the model itself stays as it is
+    np.testing.assert_allclose(found, bare.encode(texts), rtol=0, atol=1e-5)
 
 
 def test_both_kinds_of_model_give_the_same_vectors(saved, tiny_bert):
@@ -57,6 +66,64 @@ def test_missing_weights_are_refused(saved, capfd):
     with pytest.raises(UserError, match=name):
         load_model(str(saved), None)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["CrossEncoder", "SparseEncoder", "MultiVectorEncoder"])
+def test_other_models_of_sentence_transformers_are_refused(kind, tiny_bert, tmp_path):
+    model = getattr(sentence_transformers, kind)(str(tiny_bert), device="cpu")
+    model.save_pretrained(str(tmp_path), create_model_card=False)
+    for pooler in (None, "avg"):
+        with pytest.raises(UserError, match=kind):
+            load_model(str(tmp_path), pooler)
+
+
+def test_cross_encoders_of_earlier_releases_are_refused(tiny_bert, tmp_path):
+    shutil.copytree(tiny_bert, tmp_path / "old")
+    config = json.loads((tmp_path / "old" / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.Identity", "version": "4.1.0"}
+    (tmp_path / "old" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="CrossEncoder"):
+        load_model(str(tmp_path / "old"), "avg")
+
+
+def t5(folder):
+    """An encoder of T5, as sentence-t5 and gtr have it."""
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    T5ForConditionalGeneration(T5Config(vocab_size=60, **sizes)).save_pretrained(folder / "t5")
+    build_tokenizer().save_pretrained(folder / "t5")
+    return SentenceTransformer(str(folder / "t5"), device="cpu")
+
+
+def router(folder):
+    routes = [list(build_model("bert", "avg")), list(build_model("distilbert", "cls"))]
+    module = Router.for_query_document(*routes, default_route="document", allow_empty_key=False)
+    return SentenceTransformer(modules=[module, Normalize()], device="cpu")
+
+
+@pytest.mark.parametrize("build", [t5, router])
+def test_encoders_of_other_kinds_are_read(build, tmp_path):
+    model = build(tmp_path)
+    model.save(str(tmp_path / "saved"), create_model_card=False)
+    texts = make_sentences(5)
+    encoder, _ = load_model(str(tmp_path / "saved"), None)
+    for role in ("query", "document"):
+        expected = getattr(model, f"encode_{role}")(texts)
+        found = encode(encoder.model, texts, role)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_missing_weights_and_code_of_a_router_are_refused(tmp_path):
+    router(tmp_path).save(str(tmp_path), create_model_card=False)
+    file = tmp_path / "document_0_Transformer" / "model.safetensors"
+    weights = load_file(file)
+    name = "transformer.layer.1.ffn.lin1.weight"
+    save_file({key: x for key, x in weights.items() if key != name}, file, {"format": "pt"})
+    with pytest.raises(UserError, match=name):
+        load_model(str(tmp_path), None)
+    config = tmp_path / "router_config.json"
+    config.write_text(config.read_text().replace("sentence_transformers.base.modules", "evil"))
+    with pytest.raises(UserError, match="evil"):
+        load_model(str(tmp_path), None)
 
 
 def test_accelerate_may_ask_for_the_cpu(saved, monkeypatch):

@@ -18,6 +18,7 @@ from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimil
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from trainer_cases import interrupt
 
+import dystress_text as dt
 from dystress_text.errors import UserError
 from dystress_text.evaluation.evaluators import EvaluatorList, PairsEvaluator, build_evaluators
 from dystress_text.evaluation.readers import read_scored_pairs
@@ -100,21 +101,36 @@ def test_random_state_and_mode_are_restored():
     torch.manual_seed(7)
     expected = torch.rand(())
     torch.manual_seed(7)
+    model[1].eval()
     evaluators = EvaluatorList([], Careless())
     assert list(evaluators(model)) == ["evaluator"]
     assert torch.rand(()) == expected
     assert model.training
+    assert not model[1].training
 
 
-def test_figures_equal_sentence_transformers(own):
+@pytest.mark.parametrize("truncate_dim", [None, 4])
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean", "manhattan"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_figures_equal_sentence_transformers(own, similarity, normalize, truncate_dim):
     pairs = read_scored_pairs(str(own))
     theirs = EmbeddingSimilarityEvaluator(
         list(pairs.first), list(pairs.second), pairs.scores.tolist(), name="theirs"
     )
+    settings = {"similarity_fn_name": similarity, "truncate_dim": truncate_dim}
+    model = build_model("bert", "avg", head=True, normalize=normalize, **settings)
     evaluators = EvaluatorList([PairsEvaluator(pairs)], theirs)
-    metrics = evaluators(build_model("bert", "avg", head=True))
-    expected = 100 * metrics["theirs_spearman_cosine"]
-    assert metrics["my_pairs_spearman"] == pytest.approx(expected, abs=1e-6)
+    metrics = evaluators(model)
+    name = f"theirs_spearman_{similarity}"
+    assert metrics["my_pairs_spearman"] == pytest.approx(100 * metrics[name], abs=1e-3)
+    assert evaluators.best_metric(name) == name
+    figures = dt.evaluate(model, pairs=own)["model"]
+    assert figures["my_pairs"] == pytest.approx(100 * metrics[name], abs=0.006)
+    angles = EvaluatorList([PairsEvaluator(pairs)])(model)
+    vectors = torch.nn.functional.normalize(torch.tensor(model.encode(pairs.sentences)), dim=1)
+    squared = 2 - 2 * (vectors @ vectors.T)[~torch.eye(len(vectors), dtype=bool)]
+    uniformity = float(torch.log(torch.exp(-2 * squared).mean()))
+    assert angles["my_pairs_uniformity"] == pytest.approx(uniformity, abs=1e-4)
 
 
 def test_sentence_transformers_trainer_uses_ours(own, tmp_path):

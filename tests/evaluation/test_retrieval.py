@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer
+from conftest import build_tokenizer, make_sentences
 from model_cases import build_model, model_of
 from search_cases import make_collection
 from sentence_transformers import SentenceTransformer
@@ -17,8 +17,9 @@ from sentence_transformers.models import Router, StaticEmbedding
 from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.evaluators import build_evaluators
+from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
-from dystress_text.evaluation.retrieval import read_collection, read_collections
+from dystress_text.evaluation.retrieval import Collection, read_collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.programs.senteval import main
 
@@ -96,6 +97,10 @@ def routes():
 
 
 MODELS = {
+    "manhattan": lambda: build_model(
+        "distilbert", normalize=True, similarity_fn_name="manhattan", truncate_dim=6
+    ),
+    "truncated": lambda: build_model("bert", normalize=True, truncate_dim=4),
     "prompts": lambda: build_model("bert", prompts=PROMPTS, similarity_fn_name="euclidean"),
     "default": lambda: build_model("bert", prompts=PROMPTS, default_prompt_name="other"),
     "dot": lambda: SentenceTransformer(modules=[static(0)], similarity_fn_name="dot"),
@@ -122,6 +127,54 @@ def test_figures_equal_sentence_transformers(tmp_path, kind):
     for metric in ("nDCG@10", "MRR@10", "recall@100"):
         expected = theirs[f"{model.similarity_fn_name}_{metric.lower()}"]
         assert figures[metric] == pytest.approx(100 * expected, abs=1e-4)
+
+
+COPIES = 240  # of one document, more than any figure reads
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+@pytest.mark.parametrize("repeats", ["equal texts", "equal tokens"])
+def test_equal_documents_are_ranked_in_the_order_of_the_corpus(similarity, repeats):
+    """Other documents lie between them; those of equal tokens are encoded in several batches."""
+    sentences = make_sentences(40)
+    texts = []
+    for i in range(COPIES):
+        spaces = i if repeats == "equal tokens" else 0
+        texts.append("the cat ran" + spaces * " ")
+        texts.append(sentences[i % 40])
+    documents = {f"d{i}": text for i, text in enumerate(texts)}
+    copies = [name for name, text in documents.items() if text.startswith("the cat ran")]
+    relevant = {"first": {copies[0]: 1}, "next": {copies[7]: 1}, "many": dict.fromkeys(copies, 1)}
+    queries = dict.fromkeys(relevant, "the cat ran")
+    collection = Collection("made", documents, queries, relevant, 0, 0)
+    expected = [by_loop(copies, scores) for scores in relevant.values()]
+    model = build_model("bert", similarity_fn_name=similarity)
+    for encoder in (TextEncoder(model), LexicalBaseline()):
+        figures = collection.scores(encoder)
+        for metric in ("nDCG@10", "MRR@10", "recall@100"):
+            mean = np.mean([each[metric] for each in expected])
+            assert figures[metric] == pytest.approx(100 * mean)
+
+
+def test_equal_documents_at_the_depth_of_a_figure():
+    """The 100th document is one of many equal ones, of which the first are found."""
+    names = [f"d{i}" for i in range(300)]
+    texts = [*make_sentences(90), *["red house"] * 210]
+    relevant = {"q": dict.fromkeys(names[90:100], 1)}
+    documents = dict(zip(names, texts, strict=True))
+    collection = Collection("made", documents, {"q": "dog"}, relevant, 0, 0)
+    vectors = {text: [1.0, i / 1000] for i, text in enumerate(dict.fromkeys(["dog", *texts]))}
+    model = model_of(lambda some: torch.tensor([vectors[text] for text in some]))
+    assert collection.scores(TextEncoder(model))["recall@100"] == 100
+
+
+def test_similarities_of_large_collections_are_computed_in_blocks(tmp_path, monkeypatch):
+    collection = read_collection(make_collection(tmp_path / "made"))
+    encoder = TextEncoder(build_model("bert"))
+    expected = collection.scores(encoder)
+    monkeypatch.setattr("dystress_text.evaluation.embedder.DOCUMENTS_AT_ONCE", 7)
+    monkeypatch.setattr("dystress_text.evaluation.embedder.SIMILARITIES_AT_ONCE", 400)
+    assert collection.scores(encoder) == expected
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from conftest import make_sentences
 from datasets import Dataset
 from huggingface_hub import ModelCard
@@ -18,8 +19,9 @@ from sentence_transformers import SentenceTransformer
 import dystress_text as dt
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation import classifier
+from dystress_text.evaluation.catalogue import StsTask
 from dystress_text.evaluation.evaluators import TransferEvaluator
-from dystress_text.evaluation.readers import COLUMNS
+from dystress_text.evaluation.readers import COLUMNS, StsPairs
 from dystress_text.evaluation.results import read_results, results_in
 from dystress_text.export.card import write_card
 from dystress_text.models.loading import save_model
@@ -144,6 +146,53 @@ def test_figures_of_own_data(tiny_bert, tmp_path, file):
     assert dt.evaluate(model, **options) == {"model": mine, "lexical": figures["lexical"]}
     assert model.training
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_lexical_baseline_of_data_in_memory():
+    texts = make_sentences(12)
+    pairs = [(texts[i], texts[i + 1], i) for i in range(11)]
+    search = (texts, texts, {i: [i] for i in range(12)})
+    figures = dt.evaluate("lexical", pairs=pairs, retrieval=search)
+    expected = dt.evaluate(build_model("bert"), pairs=pairs, retrieval=search)
+    assert figures == {"lexical": expected["lexical"]}
+    assert set(figures["lexical"]) > {"pairs", "retrieval nDCG@10"}
+    with pytest.raises(ParameterError, match=r"^tasks: "):
+        dt.evaluate("lexical", suite="mini", tasks=["MiniQuestions"])
+
+
+def test_result_lines_name_similarity_and_dimension(tmp_path, file, capsys):
+    pairs = write_pairs(tmp_path / "mine.csv", [("a cat", "the cat", 1), ("a dog", "red", 0)])
+    model = build_model("bert", similarity_fn_name="dot", truncate_dim=8)
+    options = {"pairs": pairs, "suite": "mini", "tasks": ["MiniSTS"], "output": file}
+    dt.evaluate(model, **options)
+    assert "by dot" in capsys.readouterr().err
+    sts, own = read_results(file)
+    assert sts.details["similarity"] == "cosine"  # SentEval's protocol
+    assert own.details["similarity"] == "dot"
+    assert own.settings["truncate_dim"] == 8
+
+
+def test_result_lines_of_a_year_have_its_subsets(file, monkeypatch):
+    draw = np.random.default_rng(0)
+    texts = make_sentences(96)
+    subsets = {
+        "one": StsPairs(tuple(texts[:30]), tuple(texts[30:60]), draw.random(30)),
+        "two": StsPairs(tuple(texts[60:78]), tuple(texts[78:]), draw.random(18)),
+    }
+    monkeypatch.setattr(StsTask, "read", lambda *_, **__: subsets)
+    model = build_model("bert")
+    dt.evaluate(model, tasks=["STS12"], output=file)
+    (line,) = read_results(file)
+    figures = {}
+    for name, pairs in subsets.items():
+        first, second = (torch.tensor(model.encode(side)) for side in (pairs.first, pairs.second))
+        cosines = torch.cosine_similarity(first, second)
+        figures[name] = 100 * stats.spearmanr(cosines, pairs.scores).statistic
+    assert line.details["subsets"] == pytest.approx(figures, abs=0.006)
+    one, two = figures.values()
+    assert line.details["mean"] == pytest.approx((one + two) / 2, abs=0.006)
+    assert line.details["weighted_mean"] == pytest.approx((30 * one + 18 * two) / 48, abs=0.006)
+    assert list(line.figures) == list(line.lexical) == ["spearman"]
 
 
 def test_only_run_folders_are_written_unasked(tmp_path, file):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from hub_server import hub_server, with_hub
-from model_cases import build_model, packed_batch
+from model_cases import build_model, packed_batch, without_normalization
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -20,7 +20,7 @@ from dystress_text.config.settings import TextSettings
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.finetuning.initial_model import load_initial_model
-from dystress_text.models.embedder import can_pack, encode, without_normalization
+from dystress_text.models.embedder import can_pack, encode
 from dystress_text.programs.export import main as export
 from dystress_text.programs.train import main
 

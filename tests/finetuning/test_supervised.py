@@ -8,6 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import set_dropout
+from model_cases import without_normalization
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
 from dystress_text.config.arguments import parse
@@ -19,7 +20,6 @@ from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.task import SimcseTask
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.losses import InfoNCELoss, ShiftedCosineTemperature
-from dystress_text.models.embedder import without_normalization
 from dystress_text.programs.train import main
 
 ANIMALS = ("cat", "dog", "bird", "fish", "man", "woman")

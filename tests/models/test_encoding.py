@@ -1,15 +1,25 @@
 """``encode`` against that of sentence-transformers."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import make_sentences
-from model_cases import TEXTS, build_model, build_static, encode_alone, encoder_module
+from model_cases import (
+    TEXTS,
+    build_model,
+    build_static,
+    encode_alone,
+    encoder_module,
+    without_normalization,
+)
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from sentence_transformers.sentence_transformer.modules import Pooling
 from torch.nn.functional import normalize
 
 from dystress_text.models import embedder
-from dystress_text.models.embedder import can_pack, encode, without_normalization
+from dystress_text.models.embedder import can_pack, encode
 from dystress_text.models.poolers import POOLERS
 
 SENTENCES = [*TEXTS, *make_sentences(30, seed=3), "", " ", TEXTS[0]]
@@ -29,7 +39,7 @@ def same(found, expected):
 
 
 def build(kind, **settings):
-    return build_static(8) if kind == "static" else build_model(kind, **settings)
+    return build_static(8, **settings) if kind == "static" else build_model(kind, **settings)
 
 
 @pytest.mark.parametrize("pooler", POOLERS)
@@ -39,7 +49,6 @@ def test_packed_pass_equals_sentence_transformers(family, pooler):
     assert can_pack(model)
     same(encode(model, SENTENCES), model.encode(SENTENCES))
     bare = without_normalization(model)
-    assert not isinstance(bare[-1], Normalize)
     same(encode(bare, SENTENCES), bare.encode(SENTENCES))
 
 
@@ -91,16 +100,80 @@ def test_tokenizer_without_special_tokens(pooler):
 
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert", "static"])
-def test_encoding_changes_no_state(kind):
+def test_embeddings_are_truncated(kind):
     model = build(kind)
+    model.truncate_dim = 5
+    assert encode(model, SENTENCES).shape[1] == 5
+    same(encode(model, SENTENCES), model.encode(SENTENCES))
+
+
+def modes(model):
+    return [module.training for module in model.modules()]
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert", "static"])
+def test_encoding_changes_no_state(kind):
+    model = build(kind, normalize=True)
+    expected = encode(model, SENTENCES)
     for training in (True, False):
         model.train(training)
+        model[-1].train(not training)
         before = torch.get_rng_state()
-        first = encode(model, SENTENCES)
-        assert model.training == training
-        assert torch.equal(before, torch.get_rng_state())
-        assert torch.equal(first, encode(model, SENTENCES))
-        assert not first.requires_grad
+        modes_before = modes(model)
+        for whole in (True, False):
+            first = encode(model, SENTENCES, normalize=whole)
+            assert modes(model) == modes_before
+            assert torch.equal(before, torch.get_rng_state())
+            assert torch.equal(first, encode(model, SENTENCES, normalize=whole))
+            assert not first.requires_grad
+        assert torch.equal(encode(model, SENTENCES), expected)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_modes_of_other_threads_do_not_matter(kind):
+    """During the pass another thread may put the model into training mode, and sees no change."""
+    model = build(kind, normalize=True)
+    expected = encode(model, SENTENCES)
+    model.train()
+    seen = []
+
+    def other_thread(*_):
+        seen.extend(modes(model))
+        model.train()
+
+    model[-1].register_forward_pre_hook(other_thread)
+    embeddings = next(iter(model[0].model.children()))  # after which dropout follows
+    embeddings.register_forward_pre_hook(other_thread)
+    assert torch.equal(encode(model, SENTENCES), expected)
+    assert seen
+    assert all(seen)
+
+
+def test_threads_encode_with_one_model():
+    model = build("distilbert", normalize=True).train()
+    expected = encode(model, SENTENCES)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: encode(model, SENTENCES), range(12)))
+    for each in found:
+        assert torch.equal(each, expected)
+    assert all(modes(model))
+
+
+def test_models_that_accelerate_has_prepared_are_encoded_in_evaluation_mode():
+    model = build("distilbert").train()
+    prepared = Accelerator(cpu=True, mixed_precision="bf16").prepare(model)
+    assert "forward" in vars(model)
+    found = encode(prepared, SENTENCES)
+    assert all(modes(model))
+    expected = torch.as_tensor(prepared.encode(SENTENCES))  # in bf16, too
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+def test_compiled_parts_are_encoded_in_evaluation_mode():
+    model = build("distilbert")
+    expected = encode(model, SENTENCES)
+    model[0].model = torch.compile(model[0].model, backend="eager")
+    assert torch.equal(encode(model.train(), SENTENCES), expected)
 
 
 @pytest.mark.parametrize("kind", ["bert", "static"])

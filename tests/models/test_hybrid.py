@@ -10,6 +10,7 @@ from conftest import make_sentences
 from model_cases import build_model, build_static
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Router
 from torch.nn.functional import normalize
 
 from dystress_text.errors import ParameterError
@@ -109,6 +110,9 @@ def test_invalid_dense_model_is_rejected(hybrid, tmp_path):
     save_hybrid(hybrid, tmp_path / "hybrid")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "modules.json").write_text("[{")
-    for kind in ("damaged", "nothing", "hybrid"):
+    routes = [[build_static(8)[0]], [build_static(8, seed=1)[0]]]
+    router = Router.for_query_document(*routes)
+    SentenceTransformer(modules=[router], device="cpu").save(str(tmp_path / "router"))
+    for kind in ("damaged", "nothing", "hybrid", "router"):
         with pytest.raises(ParameterError, match=r"hybrid: [^\n]+\Z"):
             load_dense(str(tmp_path / kind))

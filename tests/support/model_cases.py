@@ -64,6 +64,14 @@ def build_model(
     return SentenceTransformer(modules=modules, device="cpu", **settings)
 
 
+def without_normalization(model: SentenceTransformer) -> SentenceTransformer:
+    """Return the modules before the ``Normalize`` that ends a model, as a model."""
+    *modules, last = model
+    assert isinstance(last, Normalize)
+    own = {"prompts": model.prompts, "default_prompt_name": model.default_prompt_name}
+    return SentenceTransformer(modules=modules, device="cpu", **own)
+
+
 def build_static(
     dim: int = 8, normalize: bool = False, seed: int = 0, small: bool = False
 ) -> SentenceTransformer:
