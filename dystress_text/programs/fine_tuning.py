@@ -110,7 +110,7 @@ def fine_tune(
         Interrupted: SIGTERM or Ctrl-C ended the run after a checkpoint.
     """
     if not isinstance(evaluator, SentenceEvaluator | None):
-        reason = "expected a SentenceEvaluator, such as SequentialEvaluator for several"
+        reason = "expected a SentenceEvaluator, such as SequentialEvaluator for several"  # type: ignore[unreachable]
         raise ParameterError("evaluator", reason)
     output = Path(settings.training.output_dir)
     if settings.text.push_to_hub is not None:

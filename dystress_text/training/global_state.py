@@ -13,10 +13,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate.state import AcceleratorState, GradientState, PartialState
-from torch import backends
 
 from dystress_text.cli.command_line import any_character_printable
 from dystress_text.training.allocator import keep_freed_memory
+
+backends: Any = torch.backends  # whose types are incomplete
 
 
 @contextmanager
@@ -28,7 +29,6 @@ def restored_global_state() -> Iterator[None]:
     with it. Standard output takes any character.
     """
     log = logging.getLogger("accelerate.utils.other")
-    attention: bool = backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     # by default torch forks all devices, with a warning if there are several
     devices = range(torch.cuda.device_count()) or None
     with (
@@ -55,7 +55,7 @@ def restored_global_state() -> Iterator[None]:
         at_end(np.random.set_state, np.random.get_state())
         at_end(torch.set_default_dtype, torch.get_default_dtype())
         at_end(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
-        at_end(backends.cuda.enable_cudnn_sdp, attention)
+        at_end(backends.cuda.enable_cudnn_sdp, backends.cuda.cudnn_sdp_enabled())
         at_end(setattr, backends.cudnn, "benchmark", backends.cudnn.benchmark)
         at_end(log.setLevel, log.level)
         torch.set_default_dtype(torch.float32)
@@ -75,7 +75,7 @@ def full_fp32() -> Iterator[None]:
     From torch 2.9 on there are new settings beside the old ones, whose getters raise a RuntimeError
     where the two differ.
     """
-    new: list[Any] = []
+    new = []
     if hasattr(backends, "fp32_precision"):
         # the general ones first: "none" takes the value of a more general setting
         new += [backends, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn]
