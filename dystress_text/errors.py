@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from typing import Any
 
 # options of 0.2 and of other programs, and their names here
 OTHER_NAMES = {
@@ -41,6 +42,11 @@ class TrainingError(UserError):
 
 class DataError(UserError):
     """A missing or damaged file of a data set."""
+
+
+def plain(value: Any) -> Any:
+    """Convert a scalar of NumPy or torch to Python's type; return other values unchanged."""
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def lies_in(value: object, interval: str) -> bool:

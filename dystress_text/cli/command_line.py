@@ -8,8 +8,10 @@ import re
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from dystress_text.errors import Interrupted, ParameterError, UserError, meant
@@ -106,7 +108,8 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
     formatwarning = warnings.formatwarning
     warnings.formatwarning = partial(_warning, prog)
     try:
-        return int(work() is False)
+        with any_character_printable():
+            return int(work() is False)
     except UserError as error:
         dashes = "--" if isinstance(error, ParameterError) else ""
         message = f"error: {dashes}{one_line(str(error))}"
@@ -130,6 +133,17 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
         warnings.formatwarning = formatwarning
     print(f"{prog}: {message}", file=sys.stderr, flush=True)
     return code
+
+
+@contextmanager
+def any_character_printable() -> Iterator[None]:
+    """Escape characters that standard output's encoding lacks, such as Chinese in ASCII."""
+    stream = sys.stdout
+    with ExitStack() as stack:
+        if isinstance(stream, TextIOWrapper):  # a notebook's takes any character
+            stack.callback(stream.reconfigure, errors=stream.errors)
+            stream.reconfigure(errors="backslashreplace")
+        yield
 
 
 def _warning(prog: str, message: Warning | str, *_: object, **__: object) -> str:

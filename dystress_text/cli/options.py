@@ -12,7 +12,7 @@ class Settings:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from functools import partial
 from os import PathLike, fspath
@@ -21,7 +21,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from dystress_text.cli.command_line import OneLineParser
-from dystress_text.errors import ParameterError, lies_in, meant
+from dystress_text.errors import ParameterError, lies_in, meant, plain
 
 
 def option(
@@ -43,19 +43,20 @@ def option(
 
 
 def check_options(settings: Any) -> None:
-    """Raise a ParameterError if an option is invalid or lacks the option it needs."""
+    """Convert the options to the types of their fields.
+
+    Raises:
+        ParameterError: an option is invalid or lacks the option it needs.
+    """
     for entry in fields(settings):
-        value = getattr(settings, entry.name)
+        value = converted(entry, type(settings), getattr(settings, entry.name))
+        object.__setattr__(settings, entry.name, value)
         interval = entry.metadata.get("interval")
         if interval and value is not None and not lies_in(value, interval):
             raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
         choices = entry.metadata.get("choices")
         if choices and value is not None:
-            values = value if isinstance(value, list) else [value]
-            for choice in values:
-                if choice not in choices:
-                    reason = f"must be one of {', '.join(choices)}, got {choice!r}"
-                    raise ParameterError(entry.name, reason)
+            check_names(entry.name, value if isinstance(value, list) else [value], choices)
         needs = entry.metadata.get("needs")
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
             raise ParameterError(entry.name, f"has no effect without --{needs}")
@@ -72,18 +73,21 @@ def check_names(option: str, names: Iterable[str], known: Collection[str]) -> No
 def converted(entry: Field[Any], group: type, value: Any) -> Any:
     """Convert a value from Python code to the type of a field, or reject it.
 
-    A path becomes a string and vice versa, and one value a list if the field is a list.
+    A path becomes a string and vice versa, a scalar of NumPy or torch a number, and one value a
+    list if the field is a list.
     """
     kind, optional = _kind(entry, group)
     if value is None and optional:
         return None
     if get_origin(kind) is not list:
         return _one(entry, kind, value)
-    values = [value] if isinstance(value, str | PathLike) else value
+    several = isinstance(value, Iterable) and not isinstance(value, str | PathLike)
+    values = value if several else [value]
     return [_one(entry, get_args(kind)[0], each) for each in values]
 
 
 def _one(entry: Field[Any], kind: Any, value: Any) -> Any:
+    value = plain(value)
     if isinstance(value, str | PathLike):
         value = Path(value) if kind is Path else fspath(value)
     if isinstance(value, bool) and "yes" in entry.metadata.get("choices", ()):
@@ -128,11 +132,15 @@ class SettingsParser(OneLineParser):
 
     def settings(self, argv: Sequence[str] | None = None) -> list[Any]:
         """Return one instance of each dataclass."""
-        given = vars(self.parse_args(argv))
-        return [
-            group(**{each.name: given[each.name] for each in fields(group) if each.name in given})
-            for group in self._groups
-        ]
+        return instances(self._groups, vars(self.parse_args(argv)))
+
+
+def instances(groups: Sequence[Any], given: Mapping[str, Any]) -> list[Any]:
+    """Return an instance of each dataclass with those of its fields that are given."""
+    return [
+        group(**{each.name: given[each.name] for each in fields(group) if each.name in given})
+        for group in groups
+    ]
 
 
 _METAVARS = {int: "N", float: "X", bool: "yes|no"}

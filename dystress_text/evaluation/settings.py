@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dystress_text.cli.options import check_names, check_options, option
 from dystress_text.errors import ParameterError
@@ -50,11 +50,9 @@ class EvaluationSettings:
     )
 
     def __post_init__(self) -> None:
-        given: Any = self.eval_set  # one text in presets and records
-        if not isinstance(given, str):
-            given = " ".join(given)
-        object.__setattr__(self, "eval_set", given.split())
         check_options(self)
+        # one text in presets and records
+        object.__setattr__(self, "eval_set", " ".join(self.eval_set).split())
         check_names("eval_set", self.eval_set, [*STS_SETS, "none"])
         transfer = (task.name for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS)
         check_names("eval_transfer", self.eval_transfer or [], ["all", *transfer])

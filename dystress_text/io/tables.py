@@ -100,11 +100,13 @@ def dataset_table(data: Dataset, source: str) -> Table:
 def python_table(texts: object) -> Table:
     """Return the table of a list of strings, pairs or triplets, or of a ``datasets.Dataset``.
 
-    A list may be a tuple, a pandas Series or an array. Its columns are ``text``, or ``anchor``,
-    ``positive``, ``negative``, ``negative_2`` and so on. Errors name the index and type of an item,
-    but not its content.
+    A list may be a tuple, an iterator, a pandas Series or an array. Its columns are ``text``, or
+    ``anchor``, ``positive``, ``negative``, ``negative_2`` and so on. Errors name the index and type
+    of an item, but not its content.
     """
     listed = getattr(texts, "tolist", lambda: texts)()
+    if isinstance(listed, Iterator):
+        listed = list(listed)
     if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
         return _list_table(listed)
     from datasets import Dataset  # slow to import

@@ -126,8 +126,9 @@ class ContrastiveLoss(Objective):
         if getattr(self.reweighting, "weigh_positive", False) and not is_cross_entropy:
             raise ValueError("weigh_positive: needs the objective infonce, ntxent or queue")
         self.detach_temperature = detach_temperature
-        check_number("hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)")
-        self.hard_negative_weight = hard_negative_weight
+        self.hard_negative_weight = check_number(
+            "hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)"
+        )
         self.blockwise = blockwise
 
     def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
@@ -360,8 +361,7 @@ class DCLWLoss(DCLLoss):
 
     def __init__(self, temperature: TemperatureLike, sigma: float = 0.5, **options: Any) -> None:
         super().__init__(temperature, **options)
-        check_number("sigma", sigma, "(0, inf)")
-        self.sigma = sigma
+        self.sigma = check_number("sigma", sigma, "(0, inf)")
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         directions = 1 if self.per_view else 2  # of the rows; both have the same similarities

@@ -53,8 +53,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
         **options: Any,
     ) -> None:
         super().__init__(temperature, **options)
-        check_count("queue_size", queue_size, "[1, 16777216]")
-        self.queue_size = queue_size
+        self.queue_size = check_count("queue_size", queue_size, "[1, 16777216]")
         self.dim = dim
         if dim is not None:
             self.start(dim)
@@ -117,10 +116,8 @@ class RINCELoss(InfoNCELoss):
         **options: Any,
     ) -> None:
         super().__init__(temperature, **options)
-        check_number("q", q, "(0, 1]")
-        check_number("lam", lam, "(0, inf)")
-        self.q = q
-        self.lam = lam
+        self.q = check_number("q", q, "(0, 1]")
+        self.lam = check_number("lam", lam, "(0, inf)")
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         everything = torch.logaddexp(positive, negatives) + math.log(self.lam)
@@ -132,9 +129,8 @@ class InverseScale(Temperature):
 
     def __init__(self, logit_scale: float) -> None:
         super().__init__()
-        check_number("logit_scale", logit_scale, "(0, inf)")
-        self.logit_scale = logit_scale
-        self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
+        self.logit_scale = check_number("logit_scale", logit_scale, "(0, inf)")
+        self.log_scale = nn.Parameter(torch.tensor(math.log(self.logit_scale)))
 
     def forward(self, similarity: Tensor) -> Tensor:
         return (-self.log_scale.to(similarity.dtype)).exp().expand_as(similarity)
@@ -147,10 +143,9 @@ class SigmoidReweighting(Reweighting):
 
     def __init__(self, logit_scale: float, logit_bias: float) -> None:
         super().__init__(InverseScale(logit_scale))
-        check_number("logit_bias", logit_bias, "(-inf, inf)")
         self.logit_scale = logit_scale
-        self.logit_bias = logit_bias
-        self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
+        self.logit_bias = check_number("logit_bias", logit_bias, "(-inf, inf)")
+        self.bias = nn.Parameter(torch.tensor(float(self.logit_bias)))
 
     def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
         scale = self.temperature.log_scale.to(similarity.dtype).exp()
@@ -198,10 +193,9 @@ class SigLIPLoss(ContrastiveLoss):
         **options: Any,
     ) -> None:
         super().__init__(SigmoidReweighting(logit_scale, logit_bias), **options)
-        check_number("learning_rate", learning_rate, "(0, inf)")
         self.logit_scale = logit_scale
         self.logit_bias = logit_bias
-        self.learning_rate = learning_rate
+        self.learning_rate = check_number("learning_rate", learning_rate, "(0, inf)")
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         return F.softplus(-positive) + negatives.exp()

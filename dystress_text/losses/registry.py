@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from torch import nn
 
-from dystress_text.errors import lies_in, meant, reason_of
+from dystress_text.errors import lies_in, meant, plain, reason_of
 
 PARTS: dict[str, type[LossPart]] = {}  # the registry
 LONGEST = 1_000  # characters of a string
@@ -51,7 +51,7 @@ class LossPart(nn.Module):
         """Return the arguments of the string, by name."""
         given = {}
         for name, parameter in parameters(type(self)).items():
-            value = self.argument(name)
+            value = plain(self.argument(name))
             if isinstance(value, LossPart):
                 value = value.as_argument()
             always = parameter.kind is not parameter.KEYWORD_ONLY
@@ -106,8 +106,8 @@ class LossPart(nn.Module):
 def _literal(value: object) -> str:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return repr(value)
-    # 1 for 1.0, 0 for -0.0; NumPy's scalars are floats with another repr
-    return repr(float(value) + 0.0).removesuffix(".0")
+    # 1 for 1.0, 0 for -0.0
+    return repr(value + 0.0).removesuffix(".0")
 
 
 def register(name: str) -> Callable[[type[P]], type[P]]:
@@ -168,17 +168,24 @@ def parameters(cls: type[LossPart]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def check_number(name: str, value: float, interval: str) -> None:
-    """Raise a ValueError unless a parameter is a number in an interval such as ``[0, 1)``."""
-    if isinstance(value, bool) or not lies_in(value, interval):
+def check_number(name: str, value: float, interval: str) -> float:
+    """Return a parameter as Python's number, which may be a scalar of NumPy or torch.
+
+    Raises:
+        ValueError: it is no number in an interval such as ``[0, 1)``.
+    """
+    number: float = plain(value)
+    if isinstance(number, bool) or not lies_in(number, interval):
         raise ValueError(f"{name} must be a number in {interval}, got {value!r}")
+    return number
 
 
-def check_count(name: str, value: int, interval: str) -> None:
-    """Raise a ValueError unless a parameter is an integer in an interval."""
-    check_number(name, value, interval)
-    if not isinstance(value, int):
+def check_count(name: str, value: int, interval: str) -> int:
+    """Return a parameter as Python's integer; raise a ValueError unless it is in an interval."""
+    count = check_number(name, value, interval)
+    if not isinstance(count, int):
         raise ValueError(f"{name} must be an integer, got {value}")
+    return count
 
 
 def parse(text: str, own_classes: bool = False) -> LossPart:

@@ -109,10 +109,8 @@ class HCLReweighting(Reweighting):
         self, temperature: Temperature | float, beta: float = 1.0, tau_plus: float = 0.1
     ) -> None:
         super().__init__(temperature)
-        check_number("tau_plus", tau_plus, "[0, 1)")
-        check_number("beta", beta, "[0, inf)")
-        self.beta = beta
-        self.tau_plus = tau_plus
+        self.beta = check_number("beta", beta, "[0, inf)")
+        self.tau_plus = check_number("tau_plus", tau_plus, "[0, 1)")
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         logit = similarity / tau
@@ -177,8 +175,7 @@ class FocalReweighting(Reweighting):
 
     def __init__(self, temperature: Temperature | float, margin: float = 0.3) -> None:
         super().__init__(temperature)
-        check_number("margin", margin, "[-2, 2)")
-        self.margin = margin
+        self.margin = check_number("margin", margin, "[-2, 2)")
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         return (similarity / tau * (similarity + self.margin),)
@@ -222,10 +219,8 @@ class ADNCEReweighting(Reweighting):
         weigh_positive: bool = False,
     ) -> None:
         super().__init__(temperature)
-        check_number("mu", mu, "(-1e3, 1e3)")
-        check_number("sigma", sigma, "[1e-6, inf)")
-        self.mu = mu
-        self.sigma = sigma
+        self.mu = check_number("mu", mu, "(-1e3, 1e3)")
+        self.sigma = check_number("sigma", sigma, "[1e-6, inf)")
         self.weigh_positive = weigh_positive
 
     def log_height(self, similarity: Tensor) -> Tensor:
@@ -269,8 +264,7 @@ class HardnessReweighting(Reweighting):
 
     def __init__(self, temperature: Temperature | float, hardness_strength: float = 9.0) -> None:
         super().__init__(temperature)
-        check_number("hardness_strength", hardness_strength, "[0, inf)")
-        self.hardness_strength = hardness_strength
+        self.hardness_strength = check_number("hardness_strength", hardness_strength, "[0, inf)")
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         return (similarity / tau + self.hardness_strength * similarity.detach(),)

@@ -17,7 +17,6 @@ from dystress_text.losses.temperature import (
     Temperature,
     TemperatureError,
     as_temperature,
-    check_range,
 )
 
 
@@ -49,13 +48,11 @@ class ScheduledTemperature(Temperature):
         self, tau_min: float, tau_max: float, half_period: float = 200, unit: str = "epoch"
     ) -> None:
         super().__init__()
-        check_range(tau_min, tau_max)
-        check_number("half_period", half_period, "(0, inf)")
         if unit not in ("epoch", "run"):
             raise ValueError(f"unit must be 'epoch' or 'run', got {unit!r}")
-        self.tau_min = tau_min
-        self.tau_max = tau_max
-        self.half_period = half_period
+        self.tau_max = check_number("tau_max", tau_max, "(0, inf)")
+        self.tau_min = check_number("tau_min", tau_min, f"(0, {self.tau_max}]")
+        self.half_period = check_number("half_period", half_period, "(0, inf)")
         self.unit = unit
         self.register_buffer("time", torch.zeros((), dtype=torch.float64))
 
@@ -95,13 +92,10 @@ class AlignmentAdaptiveTemperature(Temperature):
 
     def __init__(self, tau_0: float, alpha: float, a_0: float) -> None:
         super().__init__()
-        check_number("tau_0", tau_0, "(0, inf)")
-        check_number("alpha", alpha, "[0, inf)")
-        check_number("a_0", a_0, "[-1, 1]")
-        self.tau_0 = tau_0
-        self.alpha = alpha
-        self.a_0 = a_0
-        self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
+        self.tau_0 = check_number("tau_0", tau_0, "(0, inf)")
+        self.alpha = check_number("alpha", alpha, "[0, inf)")
+        self.a_0 = check_number("a_0", a_0, "[-1, 1]")
+        self.register_buffer("mean_positive", torch.tensor(self.a_0, dtype=torch.float64))
 
     def observe(self, mean_positive: Tensor) -> None:
         # synchronises with the device: the check must precede the loss
@@ -158,21 +152,19 @@ class LearnableTemperature(Temperature):
         start = as_temperature(temperature)
         if not isinstance(start, (ConstantTemperature, ProfileTemperature)):
             raise ValueError(f"temperature must be a constant or a profile, got {start}")
-        check_number("low", low, "(0, inf)")
-        check_number("learning_rate", learning_rate, "(0, inf)")
+        self.low = check_number("low", low, "(0, inf)")
+        self.high = high
         is_constant = isinstance(start, ConstantTemperature)
         self.ends = ["tau"] if is_constant else ["tau_min", "tau_max"]
         free = []
-        floor = low
+        floor = self.low
         for name in self.ends:
             end = getattr(start, name)
-            check_number(f"temperature: {name}", end, f"({floor}, {high})")
-            free.append(math.log((end - floor) / (high - end)))
+            check_number(f"temperature: {name}", end, f"({floor}, {self.high})")
+            free.append(math.log((end - floor) / (self.high - end)))
             floor = end
         self.temperature = start
-        self.low = low
-        self.high = high
-        self.learning_rate = learning_rate
+        self.learning_rate = check_number("learning_rate", learning_rate, "(0, inf)")
         self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
 
     def forward(self, similarity: Tensor) -> Tensor:

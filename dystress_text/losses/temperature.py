@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+from dystress_text.errors import plain
 from dystress_text.losses.registry import LossPart, check_number, register
 
 DYSTRESS = "DySTreSS, the temperature (Manna et al., 2023)"
@@ -68,12 +69,6 @@ class TemperatureError(ValueError):
     """
 
 
-def check_range(tau_min: float, tau_max: float) -> None:
-    """Raise a ValueError unless 0 < tau_min <= tau_max."""
-    check_number("tau_max", tau_max, "(0, inf)")
-    check_number("tau_min", tau_min, f"(0, {tau_max}]")
-
-
 @register("constant")
 class ConstantTemperature(Temperature):
     """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05).
@@ -85,11 +80,10 @@ class ConstantTemperature(Temperature):
 
     def __init__(self, tau: float) -> None:
         super().__init__()
-        check_number("tau", tau, "(0, inf)")
-        self.tau = tau
+        self.tau = check_number("tau", tau, "(0, inf)")
 
     def as_argument(self) -> Temperature | float:
-        return float(self.tau) if type(self) is ConstantTemperature else self
+        return self.tau if type(self) is ConstantTemperature else self
 
     def forward(self, similarity: Tensor) -> Tensor:
         return similarity.new_full((), self.tau).expand_as(similarity)
@@ -97,6 +91,7 @@ class ConstantTemperature(Temperature):
 
 def as_temperature(temperature: Temperature | float) -> Temperature:
     """Convert a number to a constant temperature; return a temperature unchanged."""
+    temperature = plain(temperature)
     if isinstance(temperature, (int, float)):
         return ConstantTemperature(float(temperature))
     if not isinstance(temperature, Temperature):
@@ -128,9 +123,8 @@ class ProfileTemperature(Temperature):
 
     def __init__(self, tau_min: float, tau_max: float) -> None:
         super().__init__()
-        check_range(tau_min, tau_max)
-        self.tau_min = tau_min
-        self.tau_max = tau_max
+        self.tau_max = check_number("tau_max", tau_max, "(0, inf)")
+        self.tau_min = check_number("tau_min", tau_min, f"(0, {self.tau_max}]")
         if not bool((self(_GRID) > 0).all()):
             raise ValueError(f"shape of {self!r} has temperatures that are not positive")
 
@@ -184,11 +178,10 @@ class ShiftedCosineTemperature(ProfileTemperature):
     def __init__(
         self, tau_min: float, tau_max: float, shift: float, scale: float | None = None
     ) -> None:
-        check_number("shift", shift, "[-1, 1]")
-        self.shift = shift
+        self.shift = check_number("shift", shift, "[-1, 1]")
         self.scale = scale
-        self.half_width = (1 + abs(shift)) / 2 if scale is None else scale
-        check_number("scale", self.half_width, "(0, inf)")
+        half_width = (1 + abs(self.shift)) / 2 if scale is None else scale
+        self.half_width = check_number("scale", half_width, "(0, inf)")
         super().__init__(tau_min, tau_max)
 
     def shape(self, similarity: Tensor) -> Tensor:
@@ -215,8 +208,7 @@ class OneSidedCosineTemperature(ProfileTemperature):
     """
 
     def __init__(self, tau_min: float, tau_max: float, shift: float) -> None:
-        check_number("shift", shift, "[-1, 1)")
-        self.shift = shift
+        self.shift = check_number("shift", shift, "[-1, 1)")
         super().__init__(tau_min, tau_max)
 
     def shape(self, similarity: Tensor) -> Tensor:
@@ -251,8 +243,7 @@ class ExponentialTemperature(ProfileTemperature):
     """
 
     def __init__(self, tau_min: float, tau_max: float, sharpness: float = 3.5) -> None:
-        check_number("sharpness", sharpness, "(0, inf)")
-        self.sharpness = sharpness
+        self.sharpness = check_number("sharpness", sharpness, "(0, inf)")
         super().__init__(tau_min, tau_max)
 
     def shape(self, similarity: Tensor) -> Tensor:
@@ -313,11 +304,9 @@ class TeMoTemperature(ProfileTemperature):
     source = 'TeMo ("Temperature Modulation", submission 9080 to ICLR 2026)'
 
     def __init__(self, tau_0: float, alpha: float) -> None:
-        check_number("tau_0", tau_0, "(0, inf)")
-        check_number("alpha", alpha, "[0, inf)")
-        self.tau_0 = tau_0
-        self.alpha = alpha
-        super().__init__(tau_0, tau_0 + alpha)
+        self.tau_0 = check_number("tau_0", tau_0, "(0, inf)")
+        self.alpha = check_number("alpha", alpha, "[0, inf)")
+        super().__init__(self.tau_0, self.tau_0 + self.alpha)
 
     def shape(self, similarity: Tensor) -> Tensor:
         return (0.5 * (1 + similarity)).clamp(min=1e-12).sqrt()  # rounding may give s < -1

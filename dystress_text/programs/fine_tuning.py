@@ -21,6 +21,7 @@ from dystress_text.analysis.text_page import leave_text_report
 from dystress_text.cli.text_table import lay_out
 from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import TrainingText, training_text
+from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
 from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
@@ -39,13 +40,12 @@ from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.training.accelerator import (
     StopSignals,
     describe,
-    disable_tf32,
     limit_kernel_caches,
     make_accelerator,
     make_gather,
     on_main_process,
 )
-from dystress_text.training.global_state import restored_global_state
+from dystress_text.training.global_state import full_fp32, restored_global_state
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import TEXT_PROGRAM, write_record
 from dystress_text.training.run_record import RunRecord
@@ -109,12 +109,14 @@ def fine_tune(
         UserError: an option or the data are invalid, or training fails.
         Interrupted: SIGTERM or Ctrl-C ended the run after a checkpoint.
     """
+    if not isinstance(evaluator, SentenceEvaluator | None):
+        reason = "expected a SentenceEvaluator, such as SequentialEvaluator for several"  # type: ignore[unreachable]
+        raise ParameterError("evaluator", reason)
     output = Path(settings.training.output_dir)
     if settings.text.push_to_hub is not None:
         check_push(settings.text.push_to_hub)
-    with restored_global_state(), quiet():
+    with restored_global_state(), full_fp32(), quiet():
         limit_kernel_caches()
-        disable_tf32()
         accelerator = make_accelerator(settings.training)
         with open_run(accelerator, settings.training, settings.asked()) as (folder, finished):
             if finished is not None:

@@ -23,8 +23,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dystress_text.cli.command_line import program
-from dystress_text.cli.options import SettingsParser, check_names, converted
+from dystress_text.cli.command_line import any_character_printable, program
+from dystress_text.cli.options import SettingsParser, check_names
 from dystress_text.config.arguments import SIMCSE
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import SentEvalSettings
@@ -42,6 +42,7 @@ def make_parser() -> SettingsParser:
     return SettingsParser([SentEvalSettings], "dystress senteval", __doc__, elsewhere=SIMCSE)
 
 
+@any_character_printable()
 def evaluate(
     model: str | Path | Sequence[str | Path] | SentenceTransformer,
     pairs: Any = None,
@@ -99,10 +100,7 @@ def evaluate(
         options = {"tasks": [], **options}
     models = [] if loaded is not None else model
     given = {"model": models, "pairs": pairs, "retrieval": retrieval, **options}
-    known = {entry.name: entry for entry in fields(SentEvalSettings)}
-    check_names("evaluate", given, known)
-    for name, value in given.items():
-        given[name] = converted(known[name], SentEvalSettings, value)
+    check_names("evaluate", given, [entry.name for entry in fields(SentEvalSettings)])
     evaluations = _evaluate(SentEvalSettings(**given), loaded, own_data)
     return {each.model: each.figures for each in evaluations}
 

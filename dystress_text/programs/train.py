@@ -41,8 +41,8 @@ def train(
     Args:
         preset: name of a preset; default the paper's.
         loss: an objective, such as ``InfoNCELoss(0.05)``, or its string; default the preset's.
-        texts: training texts instead of ``train_file``: a list or pandas Series of strings, pairs
-            (anchor, positive) or triplets (anchor, positive, hard negative), or a
+        texts: training texts instead of ``train_file``: a list, iterator or pandas Series of
+            strings, pairs (anchor, positive) or triplets (anchor, positive, hard negative), or a
             ``datasets.Dataset``, whose columns are chosen like those of a file.
         evaluator: a sentence-transformers evaluator, the only one unless ``eval_set`` is given. All
             numbers that it returns are metrics, the greater the better. ``primary_metric``, else

@@ -101,12 +101,6 @@ def set_kernels(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
 
 
-def disable_tf32() -> None:
-    """Compute in full fp32 rather than TF32, which has a mantissa of 10 bits."""
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_tf32 = False
-
-
 def single_process_device() -> torch.device:
     """Return the GPU, if there is one and ACCELERATE_USE_CPU is not set, else the CPU."""
     gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")

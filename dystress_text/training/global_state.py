@@ -3,46 +3,94 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
+from dystress_text.cli.command_line import any_character_printable
 from dystress_text.training.allocator import keep_freed_memory
+
+backends: Any = torch.backends  # whose types are incomplete
 
 
 @contextmanager
 def restored_global_state() -> Iterator[None]:
-    """Restore random states, torch's kernel settings, and accelerate's state and log level."""
-    # reset accelerate's state, unless the user created it: the next run may differ in precision
-    initialized = bool(PartialState._shared_state)
-    python = random.getstate()
-    numpy = np.random.get_state()
-    strict = torch.are_deterministic_algorithms_enabled()
-    attention: bool = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    benchmark = torch.backends.cudnn.benchmark
-    convolution_tf32 = torch.backends.cudnn.allow_tf32
-    matmul_tf32 = torch.backends.cuda.matmul.allow_tf32
+    """Give a run a fresh state of accelerate and torch, and restore the caller's at the end.
+
+    That is all that accelerators share, random states, torch's kernels, default type and gradient
+    mode, environment variables and a log level. A process group that starts in this context ends
+    with it. Standard output takes any character.
+    """
     log = logging.getLogger("accelerate.utils.other")
-    level = log.level
-    log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
     # by default torch forks all devices, with a warning if there are several
     devices = range(torch.cuda.device_count()) or None
-    try:
-        with torch.random.fork_rng(devices), keep_freed_memory():
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        log.setLevel(level)
-        if not initialized:
-            AcceleratorState._reset_state(reset_partial_state=True)
-            GradientState._reset_state()
-        torch.use_deterministic_algorithms(strict)
-        torch.backends.cuda.enable_cudnn_sdp(attention)
-        torch.backends.cudnn.benchmark = benchmark
-        torch.backends.cudnn.allow_tf32 = convolution_tf32
-        torch.backends.cuda.matmul.allow_tf32 = matmul_tf32
+    with (
+        ExitStack() as stack,
+        torch.random.fork_rng(devices),
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        keep_freed_memory(),
+        any_character_printable(),
+    ):
+        at_end = stack.callback
+        at_end(os.environ.update, dict(os.environ))
+        at_end(os.environ.clear)
+        # dicts that all accelerators of a process share, so they are changed in place
+        for shared in [
+            each._shared_state for each in (PartialState, AcceleratorState, GradientState)
+        ]:
+            at_end(shared.update, dict(shared))
+            at_end(shared.clear)
+            shared.clear()
+        if not dist.is_initialized():
+            at_end(_end_process_group)
+        at_end(random.setstate, random.getstate())
+        at_end(np.random.set_state, np.random.get_state())
+        at_end(torch.set_default_dtype, torch.get_default_dtype())
+        at_end(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+        at_end(backends.cuda.enable_cudnn_sdp, backends.cuda.cudnn_sdp_enabled())
+        at_end(setattr, backends.cudnn, "benchmark", backends.cudnn.benchmark)
+        at_end(log.setLevel, log.level)
+        torch.set_default_dtype(torch.float32)
+        log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
+        yield
+
+
+def _end_process_group() -> None:
+    if dist.is_initialized():
+        PartialState().destroy_process_group()
+
+
+@contextmanager
+def full_fp32() -> Iterator[None]:
+    """Compute in full fp32 rather than TF32, which has a mantissa of 10 bits.
+
+    From torch 2.9 on there are new settings beside the old ones, whose getters raise a RuntimeError
+    where the two differ.
+    """
+    new = []
+    if hasattr(backends, "fp32_precision"):
+        # the general ones first: "none" takes the value of a more general setting
+        new += [backends, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn]
+        new += [backends.cuda.matmul, backends.mkldnn.matmul]
+    with ExitStack() as stack:
+        for each in new:
+            stack.callback(setattr, each, "fp32_precision", each.fp32_precision)
+            each.fp32_precision = "none"
+        products = torch.get_float32_matmul_precision()
+        try:
+            convolutions = backends.cudnn.allow_tf32
+        except RuntimeError:
+            convolutions = True  # unlike the new settings, which are off
+        stack.callback(torch.set_float32_matmul_precision, products)
+        stack.callback(setattr, backends.cudnn, "allow_tf32", convolutions)
+        torch.set_float32_matmul_precision("highest")
+        backends.cudnn.allow_tf32 = False
+        yield

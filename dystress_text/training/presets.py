@@ -8,7 +8,7 @@ from dataclasses import Field, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import without_tokens
-from dystress_text.cli.options import SettingsParser, converted, default_of
+from dystress_text.cli.options import SettingsParser, default_of, instances
 from dystress_text.errors import ParameterError, meant
 
 if TYPE_CHECKING:
@@ -75,11 +75,7 @@ class Program:
             if without_tokens(str(value)) != str(value):  # the run records all options
                 reason = "this looks like an access token; put it into the environment variable"
                 raise ParameterError(option, f"{reason} HF_TOKEN")
-        groups: list[Any] = []
-        for group in self.groups:
-            entries = [entry for entry in fields(group) if entry.name in values]
-            arguments = {x.name: converted(x, group, values[x.name]) for x in entries}
-            groups.append(group(**arguments))
+        groups = instances(self.groups, values)
         # last, so that help and errors of the command line come at once: it needs torch
         objective = _objective(wanted, tau, "loss" in given)
         groups = [

@@ -59,8 +59,6 @@ def open_run(
                 "(--overwrite_output_dir replaces it)"
             )
         yield folder, finished
-    if finished is not None:
-        accelerator.end_training()
 
 
 @contextmanager

@@ -132,12 +132,16 @@ class Trainer:
             raise self._failure(f"{type(error).__name__}: {reason_of(error)}") from error
 
     def close(self) -> None:
-        """Free the prepared model before the process group ends, else gloo's destructor hangs."""
+        """Free the prepared model before the process group ends, else gloo's destructor hangs.
+
+        Then end the trackers.
+        """
         self.model = self.task.model
         self.accelerator.free_memory()
         if self.accelerator.num_processes > 1:
             gc.collect()
-        self.accelerator.end_training()
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
 
     def _fit(self) -> TrainingState:
         state = self.state

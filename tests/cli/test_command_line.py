@@ -1,5 +1,8 @@
 """How a program ends: one-line errors, signals, and hidden access tokens."""
 
+import io
+import sys
+
 import pytest
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
@@ -33,6 +36,15 @@ def test_bug_is_raised():
 
     with pytest.raises(OSError, match="of no file"):
         exit_code("p", fail)
+
+
+def test_output_in_ascii_escapes_other_characters(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", newline="\n"))
+    assert exit_code("p", lambda: print("a 猫 \ud800")) == 0
+    sys.stdout.flush()
+    assert written.getvalue() == rb"a \u732b \ud800" + b"\n"
+    assert sys.stdout.errors == "strict"
 
 
 def test_local_rank_of_a_launcher_is_ignored():

@@ -67,6 +67,14 @@ def test_a_list_is_read_like_a_file(texts):
     assert set(sentences_of(read)) <= set(texts)
 
 
+def test_an_iterator_is_read_once_like_a_list():
+    rows = list(zip(LINES[:20], LINES[20:], strict=True))
+    settings, read = with_texts(RunSettings.of({}), iter(rows))
+    expected, listed = with_texts(RunSettings.of({}), rows)
+    assert settings == expected
+    assert sentences_of(read) == sentences_of(read) == sentences_of(listed)
+
+
 def test_columns_of_a_data_set():
     data = datasets.Dataset.from_dict({"id": [1, 2, 3], "text": ["a", None, "c"]}).select([2, 1])
     assert sentences_of(with_texts(RunSettings.of({}), data)[1]) == ["c"]

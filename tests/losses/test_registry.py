@@ -3,6 +3,7 @@
 import math
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -49,6 +50,35 @@ losses = st.one_of(
     st.builds(dt.MACLLoss, st.floats(0.01, 1), both_views=st.booleans(), **options),
     st.builds(dt.QueueInfoNCELoss, reweightings, st.integers(1, 9), st.sampled_from([None, 4])),
 )
+
+
+@pytest.mark.parametrize("scalar", [np.float32, np.float64, torch.tensor])
+@pytest.mark.parametrize(
+    "build",
+    [
+        dt.InfoNCELoss,
+        lambda x: dt.InfoNCELoss(dt.CosineTemperature(x, x)),
+        lambda x: dt.InfoNCELoss(dt.ShiftedCosineTemperature(x, x, x, x)),
+        lambda x: dt.InfoNCELoss(dt.LearnableTemperature(x, x / 2, x * 2, learning_rate=x)),
+        lambda x: dt.InfoNCELoss(dt.ScheduledTemperature(x, x, x)),
+        lambda x: dt.DCLWLoss(dt.HCLReweighting(x, x, x), x, hard_negative_weight=x),
+        lambda x: dt.MACLLoss(x, x, x),
+        lambda x: dt.RINCELoss(x, x, x),
+        lambda x: dt.SigLIPLoss(x, x, learning_rate=x),
+    ],
+)
+def test_scalars_of_other_libraries_are_numbers(build, scalar):
+    loss = build(scalar(0.25))
+    assert str(loss) == str(build(0.25))
+    assert loss == build(0.25)
+    z1 = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    z2 = z1 + 0.1
+    assert loss(z1, z2).equal(build(0.25)(z1, z2))
+
+
+def test_counts_and_flags_of_numpy():
+    queue = dt.QueueInfoNCELoss(0.5, np.int64(8), detach_temperature=np.True_)
+    assert str(queue) == str(dt.QueueInfoNCELoss(0.5, 8, detach_temperature=True))
 
 
 @given(losses)

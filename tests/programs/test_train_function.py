@@ -1,21 +1,26 @@
 """``dystress_text.train`` is the command line as a function, and leaves nothing behind."""
 
 import importlib
+import io
 import logging
+import os
 import random
 import signal
 import sys
 import warnings
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
 import transformers
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from conftest import make_sentences
+from sentence_transformers.base.evaluation import SentenceEvaluator
 from trainer_cases import outcome
 
 import dystress_text
-from dystress_text.errors import Interrupted, UserError
+from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.losses import InfoNCELoss
 from dystress_text.programs.train import main
 from dystress_text.programs.train import train as train_function
@@ -25,13 +30,20 @@ from dystress_text.training.trainer import Trainer
 def state():
     """What a run may change of its process."""
     names = (None, "accelerate", "accelerate.utils.other", "torch")
+    shared = (PartialState, AcceleratorState, GradientState)
     return {
+        "accelerate": [dict(each._shared_state) for each in shared],
+        "environment": dict(os.environ),
+        "matplotlib": [matplotlib.get_backend(), dict(matplotlib.rcParams)],
         "warnings": warnings.formatwarning,
         "stdout": getattr(sys.stdout, "errors", None),
         "python": random.getstate(),
         "numpy": str(np.random.get_state()),
         "torch": torch.get_rng_state().tolist(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "deterministic": torch.get_deterministic_debug_mode(),
+        "precision": torch.get_float32_matmul_precision(),
+        "type": torch.get_default_dtype(),
+        "gradients": torch.is_grad_enabled(),
         "benchmark": torch.backends.cudnn.benchmark,
         "levels": [logging.getLogger(name).level for name in names],
         "verbosity": transformers.logging.get_verbosity(),
@@ -89,6 +101,24 @@ def test_the_process_is_as_before(ends, given, stopped, options, tmp_path, monke
             dystress_text.train(**options | given, output_dir=tmp_path / "out")
     after = state()
     assert [name for name in before if before[name] != after[name]] == []
+
+
+def test_output_in_ascii(options, tmp_path, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    del options["train_file"]
+    texts = [f"{sentence} 猫" for sentence in make_sentences(40)]
+    dystress_text.train(**options, texts=texts, output_dir=tmp_path / "out", eval_set="none")
+    sys.stdout.flush()
+    assert rb"\u732b" in written.getvalue()
+    assert sys.stdout.errors == "strict"
+
+
+@pytest.mark.parametrize("evaluator", [[], lambda model: {"x": 1.0}, SentenceEvaluator])
+def test_what_is_no_evaluator_is_refused_before_anything_starts(evaluator, options, tmp_path):
+    with pytest.raises(ParameterError, match=r"^evaluator: "):
+        dystress_text.train(**options, evaluator=evaluator, output_dir=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_import_of_the_module_for_launchers_leaves_the_function():

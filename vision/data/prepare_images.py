@@ -101,7 +101,7 @@ def _class_list(entry: ImageData, request: Request, staging: Path) -> Manifest:
             reason = f"{classes} names {name!r}, which is not a class of {images}"
             raise DataError(f"{entry.name}: {reason}")
     request.compare(entry.name, classes, f"{len(set(names))} classes", f"{entry.classes} classes")
-    (staging / CLASSES).write_text("".join(f"{name}\n" for name in names))
+    (staging / CLASSES).write_text("".join(f"{name}\n" for name in names), "utf-8")
     variant = request.variant or base.variant
     counts = _counts(images, names)
     return Manifest(entry.name, str(classes), variant, counts=counts, folder=base.folder)

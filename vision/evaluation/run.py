@@ -14,7 +14,8 @@ import torch
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import to_json, versions
-from dystress_text.training.accelerator import disable_tf32, single_process_device
+from dystress_text.training.accelerator import single_process_device
+from dystress_text.training.global_state import full_fp32
 from dystress_text.training.run_folder import RECORD, read_record
 from vision.data.images import ImageSet
 from vision.data.loading import load_images, load_test
@@ -26,6 +27,7 @@ from vision.evaluation.table import Column, cells, labelled
 from vision.resnet import ImageEncoder, build_encoder, fingerprint, load_encoder
 
 
+@full_fp32()
 def run(settings: EvaluationSettings) -> bool:
     """Evaluate: append a line to the result file after each measure, then print a table.
 
@@ -52,7 +54,6 @@ def run(settings: EvaluationSettings) -> bool:
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.jsonl"
     _append(file, "")  # report a file that cannot be written before any work
     device = single_process_device()
-    disable_tf32()
     used = {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights}
     conditions = {
         "settings": {**asdict(settings), **used},

@@ -62,8 +62,7 @@ class BarlowTwinsLoss(GlobalBatchLoss):
 
     def __init__(self, off_diagonal: float = 0.0051, *, gather: Gather | None = None) -> None:
         super().__init__(gather)
-        check_number("off_diagonal", off_diagonal, "[0, inf)")
-        self.off_diagonal = off_diagonal
+        self.off_diagonal = check_number("off_diagonal", off_diagonal, "[0, inf)")
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         z1 = _standardised(z1, dim=0)
@@ -97,7 +96,7 @@ class VICRegLoss(GlobalBatchLoss):
         self.variance = variance
         self.covariance = covariance
         for name, weight in self.arguments().items():
-            check_number(name, weight, "[0, inf)")
+            setattr(self, name, check_number(name, weight, "[0, inf)"))
 
     def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
         loss = self.invariance * (z1 - z2).square().mean()
@@ -219,9 +218,8 @@ class DINOLoss(NegativeFreeLoss):
 
     def __init__(self, prototypes: int = PROTOTYPES, *, gather: Gather | None = None) -> None:
         super().__init__(gather)
-        check_count("prototypes", prototypes, "[2, 1000000]")
-        self.prototypes = prototypes
-        self.register_buffer("centre", torch.zeros(prototypes))
+        self.prototypes = check_count("prototypes", prototypes, "[2, 1000000]")
+        self.register_buffer("centre", torch.zeros(self.prototypes))
 
     def of_views(self, *views: Tensor) -> Tensor:
         student = [F.log_softmax(s / self.student_temperature, dim=1) for s in views[:-2]]

@@ -20,7 +20,7 @@ from dystress_text.training.accelerator import (
     make_accelerator,
     on_main_process,
 )
-from dystress_text.training.allocator import keep_freed_memory
+from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record, write_record
 from dystress_text.training.task import Run
@@ -41,12 +41,12 @@ CPU_BANK = 10_000
 CPU_QUERIES = 3_000
 
 
+@restored_global_state()
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     """Pre-train with settings, on all processes of a launch; return what ``run.json`` holds."""
     training = settings.training
     accelerator = make_accelerator(training)
-    run_opened = open_run(accelerator, training, settings.options())
-    with keep_freed_memory(), run_opened as (folder, finished):
+    with open_run(accelerator, training, settings.options()) as (folder, finished):
         if finished is not None:
             return finished
         with before_first_step(accelerator):

@@ -1,12 +1,15 @@
 """Pre-training end to end: the program, resuming, damaged files, and what it gains."""
 
 import json
+import os
+import random
 import re
 import shutil
 import signal
 
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import reset_accelerator
 from PIL import Image
 from safetensors.torch import load_file
@@ -50,6 +53,21 @@ def run(folder, output, *flags):
 
 def record_of(output):
     return json.loads((output / "run.json").read_text())
+
+
+def test_the_process_is_as_before(folder, tmp_path):
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    precision = torch.get_float32_matmul_precision()
+    before = random.getstate(), torch.get_rng_state().tolist(), dict(os.environ)
+    output = f"--output_dir={tmp_path / 'out'}"
+    flags = ["--gradient_accumulation_steps=2", "--max_steps=1", "--deterministic"]
+    assert train.main([*SMALL, f"--dataset={folder}", output, *flags]) == 0
+    assert accelerator.gradient_accumulation_steps == 4
+    assert (random.getstate(), torch.get_rng_state().tolist(), dict(os.environ)) == before
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert evaluate.main([f"--model={tmp_path / 'out'}", "--tasks=knn", "--k=3"]) == 0
+    assert torch.get_float32_matmul_precision() == precision
+    assert torch.backends.cudnn.allow_tf32
 
 
 # ntxent, dcl and dclw are built alike; macl has a temperature with a state
