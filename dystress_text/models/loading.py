@@ -309,8 +309,27 @@ def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
         raise UserError(f"{name_or_path!r} has no tokenizer files: its vocabulary is empty")
 
 
+def check_trainable(module: Any) -> None:
+    """Reject a first module with weights that are not finite, or with tokens without a vector."""
+    for name, parameter in module.named_parameters():
+        if not parameter.isfinite().all():
+            raise UserError(f"the weights of {name} are not all finite")
+    table = module.embedding if isinstance(module, StaticEmbedding) else None
+    if isinstance(module, Transformer):
+        table = transformer_of(module).get_input_embeddings()
+    rows = getattr(table, "num_embeddings", None)
+    if rows is not None:
+        tokens = 1 + max(module.tokenizer.get_vocab().values())
+        if tokens > rows:
+            raise UserError(f"its tokenizer has {tokens:,} tokens, its table only {rows:,} rows")
+
+
 def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
-    """Return the rate under each name of a dropout rate in the encoder's configuration."""
+    """Map every dropout field of the encoder's configuration to ``rate``.
+
+    These are names such as ``attention_dropout`` and GPT-2's ``resid_pdrop``; ``layerdrop`` and
+    ``drop_path_rate`` leave out whole layers.
+    """
     if rate is None:
         return {}
     config = AutoConfig.from_pretrained(
@@ -319,7 +338,7 @@ def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
     names = [
         name
         for name, value in config.to_dict().items()
-        if "drop" in name and isinstance(value, float | int)
+        if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float | int)
     ]
     if not names:
         raise ParameterError("dropout", "this encoder's configuration names no dropout rate")
