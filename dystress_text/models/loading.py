@@ -126,7 +126,7 @@ def _load(
         local_files_only=Path(name_or_path).is_dir() or not hub_reachable(),
         model_kwargs={"dtype": torch.float32, "key_mapping": renamed},
         config_kwargs=_dropout_rates(name_or_path, dropout),
-    )
+    ).float()  # also what is not of the transformer, such as a table
     module = model[0]
     if isinstance(module, Transformer):
         module.unpad_inputs = False  # the packed pass leaves padding out, on every device

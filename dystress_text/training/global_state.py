@@ -26,6 +26,8 @@ def restored_global_state() -> Iterator[None]:
     benchmark = torch.backends.cudnn.benchmark
     convolution_tf32 = torch.backends.cudnn.allow_tf32
     matmul_tf32 = torch.backends.cuda.matmul.allow_tf32
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)  # of new parameters
     log = logging.getLogger("accelerate.utils.other")
     level = log.level
     log.setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
@@ -35,6 +37,7 @@ def restored_global_state() -> Iterator[None]:
         with torch.random.fork_rng(devices), keep_freed_memory():
             yield
     finally:
+        torch.set_default_dtype(dtype)
         random.setstate(python)
         np.random.set_state(numpy)
         log.setLevel(level)
