@@ -33,6 +33,7 @@ from dystress_text.models.hybrid import (
 )
 from dystress_text.models.loading import (
     PretrainedEncoder,
+    check_trainable,
     is_sentence_transformer,
     load_encoder,
     load_sentence_transformer,
@@ -144,8 +145,12 @@ def load_initial_model(
 def _load(name: str, settings: TextSettings) -> PretrainedEncoder | SentenceTransformer:
     try:
         if is_sentence_transformer(name):
-            return load_sentence_transformer(name, dropout=settings.dropout)
-        return load_encoder(name, settings.dropout)
+            loaded = load_sentence_transformer(name, dropout=settings.dropout)
+            check_trainable(loaded[0])
+            return loaded
+        encoder = load_encoder(name, settings.dropout)
+        check_trainable(encoder.module)
+        return encoder
     except ParameterError:
         raise
     except UserError as error:
