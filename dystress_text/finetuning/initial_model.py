@@ -229,6 +229,9 @@ def _parts_of_model(
 
 def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
     """Assemble the model, and the head and language-model head that only training needs."""
+    made = {"device": "cpu", **parts.options}
+    model = SentenceTransformer(modules=[*parts.modules, *parts.last], **made)
+    untrained = model
     transformer = transformer_of(cast(Transformer, parts.modules[0]))
     head = parts.own_head
     origin = OWN_HEAD
@@ -236,7 +239,7 @@ def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
     if wanted is None:
         wanted = parts.pooler == "cls"  # SimCSE's rule
     if head is None and wanted:
-        head = new_head(transformer)
+        head = new_head(transformer, model.get_embedding_dimension())
         origin = NEW_HEAD
         if parts.mlp is not None:
             head.linear.load_state_dict(parts.mlp.state_dict())
@@ -244,9 +247,6 @@ def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
     keep = origin == OWN_HEAD or (settings.supervised and parts.pooler == "cls")  # SimCSE's, too
     if settings.mlp_only_train is not None:
         keep = not settings.mlp_only_train
-    made = {"device": "cpu", **parts.options}
-    model = SentenceTransformer(modules=[*parts.modules, *parts.last], **made)
-    untrained = model
     tokenizer = cast(PreTrainedTokenizerBase, model.tokenizer)
     notes = [parts.note]
     metadata: dict[str, Any] = {"head": None}
@@ -269,9 +269,9 @@ def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
     return InitialModel(embedder, model, untrained, tokenizer, parts.pooler, notes, metadata)
 
 
-def new_head(transformer: Any) -> Dense:
-    """Return SimCSE's head, dense + tanh, initialised like the encoder."""
-    dim = transformer.config.hidden_size
+def new_head(transformer: Any, dim: int | None = None) -> Dense:
+    """Return SimCSE's head on embeddings (n, dim), dense + tanh, initialised like the encoder."""
+    dim = dim or transformer.config.hidden_size
     head = Dense(dim, dim, activation_function=nn.Tanh())
     nn.init.normal_(head.linear.weight, std=getattr(transformer.config, "initializer_range", 0.02))
     nn.init.zeros_(head.linear.bias)
