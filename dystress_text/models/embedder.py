@@ -6,7 +6,7 @@ model uses its ``forward``. The embeddings are those of sentence-transformers wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -92,7 +92,9 @@ class Embedder(nn.Module):
             longest = int(lengths.max())
         if masked is not None:
             return self._masked_lm_loss(token_ids, lengths, longest, *masked)
-        modules = [module for module in self.model if not isinstance(module, Normalize)]
+        modules = list(self.model)
+        if isinstance(modules[-1], Normalize):  # the loss takes unit vectors itself
+            modules.pop()
         if self.head is not None and self.training:
             modules.append(self.head)
         return embed_tokens(modules, token_ids, lengths, longest, packed and can_pack(self.model))
@@ -170,10 +172,11 @@ def embed_tokens(
 def _padded(module: Transformer, token_ids: Tensor, packing: Packing) -> dict[str, Any]:
     """Return the features that ``Transformer`` takes, (n, length) each."""
     padding = cast(Any, module.tokenizer).pad_token_id or 0
+    modality = "message" if "message" in module.modality_config else "text"  # as preprocess
     return {
         "input_ids": packing.pad(token_ids, padding),
         "attention_mask": packing.mask.long(),
-        "modality": "text",
+        "modality": modality,
     }
 
 
@@ -277,7 +280,11 @@ def tokenize(
     model: SentenceTransformer, texts: Sequence[str], prompt: str | None = None
 ) -> tuple[Tensor, list[int]]:
     """Return the token ids of texts (tokens,), text after text, and the length of each text."""
-    features = model.preprocess(list(texts), prompt=prompt)
+    return tokens_of(model.preprocess(list(texts), prompt=prompt))
+
+
+def tokens_of(features: Mapping[str, Any]) -> tuple[Tensor, list[int]]:
+    """Return the token ids that ``preprocess`` gave, (tokens,), and the length of each text."""
     ids = features["input_ids"]
     if "offsets" in features:  # of a static model, which does not pad
         starts = features["offsets"]  # (texts,)

@@ -119,7 +119,7 @@ def _load(
     dropout: float | None = None,
 ) -> SentenceTransformer:
     """Load a model; ``renamed`` maps patterns of weights' names to new ones."""
-    model = SentenceTransformer(
+    model: SentenceTransformer = SentenceTransformer(
         name_or_path,
         device=device,
         trust_remote_code=False,
@@ -245,8 +245,8 @@ def save_model(model: SentenceTransformer, folder: Path) -> None:
 
 def reset_tokenizer(tokenizer: Any) -> None:
     """Remove truncation and padding, which a call leaves in a fast tokenizer and saving keeps."""
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if hasattr(backend, "no_truncation"):
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # a static model's keeps its own
+    if backend is not None:
         backend.no_truncation()
         backend.no_padding()
 

@@ -8,12 +8,13 @@ from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
+from transformers import PreTrainedTokenizerBase
 
 from dystress_text.analysis.outcome import outcome
 from dystress_text.analysis.page import results
@@ -26,7 +27,12 @@ from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export, push
 from dystress_text.finetuning import holdout
-from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
+from dystress_text.finetuning.initial_model import (
+    InitialModel,
+    check_saving,
+    check_training_pass,
+    load_initial_model,
+)
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.task import SimcseTask
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
@@ -136,6 +142,7 @@ def fine_tune(
                 initial.to(accelerator.device)
                 metric = _choose_metric(evaluation, settings.training, initial, accelerator)
                 data = prepare_data(text, initial, settings, accelerator)
+                check_training_pass(initial, settings.text.max_seq_length)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
                 record = _new_record(settings, training, task, data, metric)
@@ -189,7 +196,8 @@ def _make_task(
     options = settings.text
     masking = None
     if options.do_mlm:
-        masking = TokenMasking(initial.tokenizer, options.mlm_probability, settings.training.seed)
+        tokenizer = cast(PreTrainedTokenizerBase, initial.model.tokenizer)
+        masking = TokenMasking(tokenizer, options.mlm_probability, settings.training.seed)
     return SimcseTask(
         initial, data.corpus, loss, evaluation, masking=masking, mlm_weight=options.mlm_weight
     )
