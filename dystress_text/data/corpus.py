@@ -214,7 +214,7 @@ def load_corpus(
             stored = _open(cached, identity, text.columns)
     except OSError as error:
         raise cache_error(folder, error) from error
-    _check_vocabulary(reader.backend, stored.some, text.name)
+    _check_vocabulary(reader.tokenizer, stored.some, text.name)
     if crops is None:
         return TokenizedCorpus(**vars(stored))
     return TextCroppedCorpus(**vars(stored), crops=crops, reader=reader)
@@ -285,8 +285,9 @@ def _open(folder: Path, identity: str, columns: int) -> Corpus:
     return Corpus(tokens, offsets, first, metadata["some"], report, identity, columns)
 
 
-def _check_vocabulary(backend: Any, sentences: list[str], name: str) -> None:
+def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
     """Refuse or warn if many tokens of some sentences are unknown, as of another script."""
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not isinstance(backend, Tokenizer):
         return
     # not the tokenizer's: GPT-2's names its end token, but has no unknown bytes

@@ -46,6 +46,9 @@ Role = Literal["", "query", "document"]
 class Embedder(nn.Module):
     """Hold a model and its training-only heads as one module, which accelerate can prepare.
 
+    Raises:
+        ParameterError: weights are not finite, or tokens lack a vector.
+
     Args:
         model: the model that is trained, evaluated and saved.
         head: SimCSE's head, which is applied in training and not saved; None without one, or if it
@@ -60,6 +63,7 @@ class Embedder(nn.Module):
         lm_head: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        _check_weights(model[0])
         self.model = model
         self.head = head
         self.lm_head = lm_head
@@ -125,6 +129,23 @@ class Embedder(nn.Module):
             save_model(self.model, complete)
 
 
+def _check_weights(first: Any) -> None:
+    for name, parameter in first.named_parameters():
+        if not parameter.isfinite().all():
+            raise ParameterError("model_name_or_path", f"the weights {name} are not all finite")
+    table = (
+        first.embedding
+        if isinstance(first, StaticEmbedding)
+        else transformer_of(first).get_input_embeddings()
+    )
+    tokens = 1 + max(first.tokenizer.get_vocab().values())
+    if tokens > table.num_embeddings:
+        reason = (
+            f"its tokenizer has {tokens:,} tokens, its table only {table.num_embeddings:,} rows"
+        )
+        raise ParameterError("model_name_or_path", reason)
+
+
 def can_pack(model: SentenceTransformer) -> bool:
     """Return whether the packed pass knows all of a model's modules."""
     first, *others = model
@@ -172,11 +193,10 @@ def embed_tokens(
 def _padded(module: Transformer, token_ids: Tensor, packing: Packing) -> dict[str, Any]:
     """Return the features that ``Transformer`` takes, (n, length) each."""
     padding = cast(Any, module.tokenizer).pad_token_id or 0
-    modality = "message" if "message" in module.modality_config else "text"  # as preprocess
     return {
         "input_ids": packing.pad(token_ids, padding),
         "attention_mask": packing.mask.long(),
-        "modality": modality,
+        "modality": "text",
     }
 
 

@@ -309,21 +309,6 @@ def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
         raise UserError(f"{name_or_path!r} has no tokenizer files: its vocabulary is empty")
 
 
-def check_trainable(module: Any) -> None:
-    """Reject a first module with weights that are not finite, or with tokens without a vector."""
-    for name, parameter in module.named_parameters():
-        if not parameter.isfinite().all():
-            raise UserError(f"the weights of {name} are not all finite")
-    table = module.embedding if isinstance(module, StaticEmbedding) else None
-    if isinstance(module, Transformer):
-        table = transformer_of(module).get_input_embeddings()
-    rows = getattr(table, "num_embeddings", None)
-    if rows is not None:
-        tokens = 1 + max(module.tokenizer.get_vocab().values())
-        if tokens > rows:
-            raise UserError(f"its tokenizer has {tokens:,} tokens, its table only {rows:,} rows")
-
-
 def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
     """Map every dropout field of the encoder's configuration to ``rate``.
 

@@ -36,26 +36,18 @@ class TextReader:
             module.processor = copy.deepcopy(module.processor)
             module.max_seq_length = max_seq_length
         self._module = module
+        self.tokenizer = module.tokenizer
         self._most = max_seq_length
-        self._padding = getattr(module.tokenizer, "pad_token_id", None) or 0
-
-    @property
-    def backend(self) -> Any:
-        """The fast tokenizer, or the model's own if that has no fast form."""
-        tokenizer = self._module.tokenizer
-        return getattr(tokenizer, "backend_tokenizer", tokenizer)
+        self._padding = getattr(self.tokenizer, "pad_token_id", None) or 0
 
     def identity(self) -> str:
         """Return a checksum of all that decides the tokens of a text."""
-        digest = hashlib.sha256(str(self._most).encode())
+        digest = hashlib.sha256(f"{self._most} {self._module.get_config_dict()}".encode())
         with TemporaryDirectory() as folder:
-            if isinstance(self._module, Transformer):
-                self._module.processor.save_pretrained(folder)
-                self._module.save_config(folder)
-            else:
-                self._module.tokenizer.save(str(Path(folder, "tokenizer.json")))
-            for file in sorted(Path(folder).rglob("*.*")):
-                digest.update(file.read_bytes())
+            self._module.save_tokenizer(f"{folder}/tokenizer")  # one file, or a folder
+            for file in sorted(Path(folder).rglob("*")):
+                if file.is_file():
+                    digest.update(file.read_bytes())
         return digest.hexdigest()[:32]
 
     def read(self, texts: Sequence[str]) -> tuple[list[NDArray[np.int64]], int]:

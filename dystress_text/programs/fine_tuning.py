@@ -8,13 +8,12 @@ from functools import cached_property, partial
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
-from transformers import PreTrainedTokenizerBase
 
 from dystress_text.analysis.outcome import outcome
 from dystress_text.analysis.page import results
@@ -30,7 +29,6 @@ from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import (
     InitialModel,
     check_saving,
-    check_training_pass,
     load_initial_model,
 )
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
@@ -142,7 +140,9 @@ def fine_tune(
                 initial.to(accelerator.device)
                 metric = _choose_metric(evaluation, settings.training, initial, accelerator)
                 data = prepare_data(text, initial, settings, accelerator)
-                check_training_pass(initial, settings.text.max_seq_length)
+                scratch = Path(settings.training.output_dir) / MODEL_STAGING
+                check = partial(check_saving, initial, settings.text.max_seq_length, scratch)
+                on_main_process(accelerator, check)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
                 record = _new_record(settings, training, task, data, metric)
@@ -196,7 +196,7 @@ def _make_task(
     options = settings.text
     masking = None
     if options.do_mlm:
-        tokenizer = cast(PreTrainedTokenizerBase, initial.model.tokenizer)
+        tokenizer: Any = initial.model.tokenizer
         masking = TokenMasking(tokenizer, options.mlm_probability, settings.training.seed)
     return SimcseTask(
         initial, data.corpus, loss, evaluation, masking=masking, mlm_weight=options.mlm_weight
@@ -243,7 +243,6 @@ def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> No
     """Print the description, measure the untrained model, and write the record."""
     lines = description(settings, trainer.settings, measures, trainer.total_steps)
     print(*lines, f"on {describe(trainer.accelerator)}", sep="\n", flush=True)
-    check_saving(measures.initial, Path(trainer.settings.output_dir) / MODEL_STAGING)
     measures.before_training()
     begin_record(trainer, trainer.settings, trainer.folder, measures.record)
 

@@ -20,12 +20,9 @@ from torch.nn.functional import normalize
 from dystress_text.config.arguments import parse
 from dystress_text.data.texts import training_text
 from dystress_text.errors import ParameterError
-from dystress_text.finetuning.initial_model import (
-    check_training_pass,
-    load_initial_model,
-)
+from dystress_text.finetuning.initial_model import check_saving, load_initial_model
 from dystress_text.finetuning.training_data import prepare_data
-from dystress_text.models.embedder import encode
+from dystress_text.models.embedder import Embedder, encode
 from dystress_text.programs.train import main
 from dystress_text.training.accelerator import make_accelerator
 
@@ -166,21 +163,23 @@ def test_a_model_that_training_would_embed_otherwise_is_refused(build, tmp_path)
     before = SentenceTransformer(str(base), device="cpu").max_seq_length
     initial, _, _ = prepared(base, tmp_path)
     with pytest.raises(ParameterError, match=r"\Amodel_name_or_path: [^\n]+\Z"):
-        check_training_pass(initial, LENGTH)
+        check_saving(initial, LENGTH, tmp_path / "scratch")
     assert initial.model.max_seq_length == before
+    assert not (tmp_path / "scratch").exists()
 
 
-@pytest.mark.parametrize("more", [["--preset=quickstart"], ["--preset=own-text"]])
-def test_every_run_checks_the_pass(more, tmp_path, monkeypatch, text_file):
-    from dystress_text.programs import fine_tuning
+@pytest.mark.parametrize("preset", ["quickstart", "own-text", "own-text-encoder"])
+def test_every_run_checks_the_pass(preset, tmp_path, monkeypatch, text_file):
+    """A forward that is wrong in training alone is seen before the first step."""
 
-    calls = []
-    monkeypatch.setattr(
-        fine_tuning, "check_training_pass", lambda *given: calls.append(check_training_pass(*given))
-    )
+    def shifted(self, *batch, **options):
+        return forward(self, *batch, **options) + 0.1
+
+    forward = Embedder.forward
+    monkeypatch.setattr(Embedder, "forward", shifted)
     options = [f"--train_file={text_file}", f"--output_dir={tmp_path / 'out'}", "--max_steps=1"]
-    assert main([*more, *options, "--eval_set=none", "--train_batch_size=8"]) == 0
-    assert calls == [None]
+    assert main([f"--preset={preset}", *options, "--train_batch_size=8"]) == 2
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_truncating_static_base_still_truncates_in_a_hybrid(tmp_path):
@@ -188,7 +187,7 @@ def test_a_truncating_static_base_still_truncates_in_a_hybrid(tmp_path):
     dense = tmp_path / "dense"
     build_model("bert", "avg").save(str(dense))
     initial, _, texts = prepared(base, tmp_path, "--views=crop", f"--hybrid={dense}")
-    check_training_pass(initial, LENGTH)
+    check_saving(initial, LENGTH, tmp_path / "scratch")
     initial.save(tmp_path / "saved")
     saved = SentenceTransformer(str(tmp_path / "saved"), device="cpu", trust_remote_code=True)
     lexical = as_unit_vectors(saved.encode(texts)[:, 16:])
