@@ -46,14 +46,14 @@ Role = Literal["", "query", "document"]
 class Embedder(nn.Module):
     """Hold a model and its training-only heads as one module, which accelerate can prepare.
 
-    Raises:
-        ParameterError: weights are not finite, or tokens lack a vector.
-
     Args:
         model: the model that is trained, evaluated and saved.
         head: SimCSE's head, which is applied in training and not saved; None without one, or if it
             is one of the model's modules.
         lm_head: the masked-language-model head, for ``do_mlm``.
+
+    Raises:
+        ParameterError: weights are not finite, or tokens lack a vector.
     """
 
     def __init__(
@@ -133,17 +133,11 @@ def _check_weights(first: Any) -> None:
     for name, parameter in first.named_parameters():
         if not parameter.isfinite().all():
             raise ParameterError("model_name_or_path", f"the weights {name} are not all finite")
-    table = (
-        first.embedding
-        if isinstance(first, StaticEmbedding)
-        else transformer_of(first).get_input_embeddings()
-    )
+    table = first if isinstance(first, StaticEmbedding) else first.model.get_input_embeddings()
     tokens = 1 + max(first.tokenizer.get_vocab().values())
     if tokens > table.num_embeddings:
-        reason = (
-            f"its tokenizer has {tokens:,} tokens, its table only {table.num_embeddings:,} rows"
-        )
-        raise ParameterError("model_name_or_path", reason)
+        reason = f"{tokens:,} tokens, its table only {table.num_embeddings:,} rows"
+        raise ParameterError("model_name_or_path", f"its tokenizer has {reason}")
 
 
 def can_pack(model: SentenceTransformer) -> bool:
