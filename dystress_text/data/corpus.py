@@ -4,8 +4,7 @@ The cache key is the content of the text, all that decides its tokens, and the l
 which are tokenised per batch, the text alone. A :class:`CorpusReport` counts what is skipped or
 noteworthy.
 
-``datasets.map`` is not used: its batches take three times as long, and report and duplicates would
-need files of their own (docs/performance.md).
+``datasets.map`` is not used: report and duplicates would need files of their own.
 """
 
 from __future__ import annotations
