@@ -173,9 +173,11 @@ def text_file(tmp_path_factory):
 
 
 @pytest.fixture
-def corpus(text_file, tokenizer):
+def corpus(text_file):
     """Return the sentences of ``text_file``, of at most 16 tokens."""
-    return load_corpus(plain_text(text_file), tokenizer, 16)
+    from model_cases import text_reader
+
+    return load_corpus(plain_text(text_file), text_reader(16))
 
 
 @pytest.fixture(scope="session")

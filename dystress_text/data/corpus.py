@@ -1,10 +1,10 @@
 """Training samples: tokenised once and memory-mapped, or kept as text for crops.
 
-The cache key is the content of the text, the tokenizer and the length; for crops, which are
-tokenised per batch, the text alone. A :class:`CorpusReport` counts what is skipped or noteworthy.
+The cache key is the content of the text, all that decides its tokens, and the length; for crops,
+which are tokenised per batch, the text alone. A :class:`CorpusReport` counts what is skipped or
+noteworthy.
 
-``datasets.map`` is not used: its batches take three times as long, and report and duplicates would
-need files of their own (docs/performance.md).
+``datasets.map`` is not used: report and duplicates would need files of their own.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.data.crops import Crops, too_short
@@ -37,6 +36,7 @@ from dystress_text.io.atomic import atomic_folder, write_json
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import cache_error, cache_root
 from dystress_text.io.text_lines import CorpusReport
+from dystress_text.models.reading import TextReader
 from dystress_text.models.static import unknown_token
 from dystress_text.training.batches import Batch
 
@@ -161,13 +161,11 @@ class TextCroppedCorpus(Corpus):
 
     Attributes:
         crops: draws the crops.
-        backend: the tokenizer, truncating at the training length.
-        padding: id of the token for a crop without tokens.
+        reader: tokenises them.
     """
 
     crops: Crops
-    backend: Tokenizer
-    padding: int
+    reader: TextReader
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         views = []
@@ -175,21 +173,12 @@ class TextCroppedCorpus(Corpus):
             start, end = self.offsets[number : number + 2]
             text = self.content[start:end].tobytes().decode()
             views.append(self.crops.views(text, step, number))
-        crops = [first for first, _ in views] + [second for _, second in views]
-        encodings = self.backend.encode_batch_fast(crops)
-        ids = [torch.tensor(encoding.ids or [self.padding]) for encoding in encodings]
-        lengths = [len(of_crop) for of_crop in ids]
-        return {
-            "token_ids": torch.cat(ids),
-            "lengths": torch.tensor(lengths),
-            "longest": max(lengths),
-        }
+        return self.reader.batch([first for first, _ in views] + [second for _, second in views])
 
 
 def load_corpus(
     text: TrainingText,
-    tokenizer: PreTrainedTokenizerBase,
-    max_seq_length: int,
+    reader: TextReader,
     max_samples: int | None = None,
     cache_dir: str | Path | None = None,
     crops: Crops | None = None,
@@ -198,8 +187,7 @@ def load_corpus(
 
     Args:
         text: the source.
-        tokenizer: the model's tokenizer.
-        max_seq_length: greatest length in tokens, special tokens included.
+        reader: tokenises as the model does.
         max_samples: number of samples to read; None for all.
         cache_dir: cache folder; default :func:`cache_root`.
         crops: settings of the crops; None for whole samples.
@@ -207,20 +195,13 @@ def load_corpus(
     Raises:
         ParameterError: the text cannot be used, or the tokenizer cannot read it.
     """
-    if not tokenizer.is_fast:
-        reason = f"{type(tokenizer).__name__} has no fast (tokenizers) form"
-        raise ParameterError("model_name_or_path", reason)
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.enable_truncation(max_seq_length)
-    backend.no_padding()
-    padding = tokenizer.pad_token_id or 0
     checksum = text.checksum()
-    identity = f"{checksum}, tokenizer {_hash(backend.to_str())}"
+    identity = f"{checksum}, tokenizer {reader.identity()}"
     encode: Encode = _utf8
     content = checksum
     if crops is None:
-        encode = partial(_encoded, backend, padding)
-        content = f"{identity} {padding}"
+        encode = partial(_encoded, reader)
+        content = identity
     most = None if max_samples is None else max_samples * text.columns
     folder = Path(cache_dir or cache_root()) / "corpus"
     cached = folder / _hash(f"{FORMAT} {most} {text.columns} {content}")
@@ -233,10 +214,10 @@ def load_corpus(
             stored = _open(cached, identity, text.columns)
     except OSError as error:
         raise cache_error(folder, error) from error
-    _check_vocabulary(backend, stored.some, text.name)
+    _check_vocabulary(reader.tokenizer, stored.some, text.name)
     if crops is None:
         return TokenizedCorpus(**vars(stored))
-    return TextCroppedCorpus(**vars(stored), crops=crops, backend=backend, padding=padding)
+    return TextCroppedCorpus(**vars(stored), crops=crops, reader=reader)
 
 
 def _hash(text: str) -> str:
@@ -247,15 +228,15 @@ Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]
 
 
 def _encoded(
-    backend: Tokenizer, padding: int, sentences: Iterable[str], report: CorpusReport
+    reader: TextReader, sentences: Iterable[str], report: CorpusReport
 ) -> Iterator[NDArray[np.integer]]:
     """Yield the token ids of sentences, and count truncated ones."""
-    dtype = np.uint16 if backend.get_vocab_size() <= 2**16 else np.uint32
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
-        for encoding in backend.encode_batch_fast(chunk):
-            report.truncated += bool(encoding.overflowing)
-            yield np.array(encoding.ids or [padding], dtype)
+        rows, truncated = reader.read(chunk)
+        report.truncated += truncated
+        for row in rows:
+            yield row.astype(np.uint32)
 
 
 def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np.integer]]:
@@ -312,13 +293,17 @@ def _open(folder: Path, identity: str, columns: int) -> Corpus:
     return Corpus(tokens, offsets, first, metadata["some"], report, identity, columns)
 
 
-def _check_vocabulary(backend: Tokenizer, sentences: list[str], name: str) -> None:
+def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
     """Refuse or warn if many tokens of some sentences are unknown, as of another script."""
+    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if not isinstance(backend, Tokenizer):
+        return
     # not the tokenizer's: GPT-2's names its end token, but has no unknown bytes
     token = unknown_token(backend)
     unknown = None if token is None else backend.token_to_id(token)
     if unknown is None:
         return
+    backend.no_padding()
     encodings = backend.encode_batch_fast(sentences, add_special_tokens=False)
     ids = [id for encoding in encodings for id in encoding.ids]
     share = ids.count(unknown) / max(1, len(ids))

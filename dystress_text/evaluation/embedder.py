@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -146,6 +147,9 @@ def prepare(
 def with_pooler(encoder: PretrainedEncoder, pooler: str) -> SentenceTransformer:
     """Return an encoder with a pooler and without a head, or with its own pooler."""
     if pooler != OWN_POOLER:
+        if encoder.is_simcse:
+            reason = f"{pooler} leaves out the MLP of {encoder.name!r}; {OWN_POOLER} keeps it"
+            warnings.warn(f"pooler_type: {reason}", stacklevel=2)
         modules = [encoder.module, *pooling_modules(pooler, encoder.module)]
         return SentenceTransformer(modules=modules, device="cpu")
     if encoder.pooler is None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
+from dystress_text.io.text_lines import is_text
 
 POSITIVE_SCORE = 4.0  # alignment is measured on the pairs scored above it, as in SimCSE
 BINARY = ("0", "1")
@@ -260,7 +261,7 @@ def _checked(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the rows; refuse a sentence that is empty or not a text."""
     for where, first, second, score in rows:
         for column, text in (("sentence1", first), ("sentence2", second)):
-            if not isinstance(text, str) or not text.strip():
+            if not is_text(text) or not text.strip():
                 raise DataError(f"{where}: {column} is empty or not a text")
         yield where, first, second, score
 

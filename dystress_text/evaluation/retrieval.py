@@ -32,6 +32,7 @@ from dystress_text.evaluation.readers import (
     score_of,
     slug_of,
 )
+from dystress_text.io.text_lines import is_text
 
 METRICS = ("nDCG@10", "MRR@10", "recall@100")
 GRADED = "nDCG@10 (graded)"  # scores are gains, as in BEIR; METRICS count them as 0 or 1
@@ -207,7 +208,7 @@ def collection_from(data: Any) -> Collection:
 
 def _texts_from(values: Any) -> dict[str, str]:
     texts = _by_id(values)
-    if not all(isinstance(text, str) for text in texts.values()):
+    if not all(map(is_text, texts.values())):
         raise TypeError("a text is not a string")
     return texts
 
@@ -251,7 +252,7 @@ def _read_texts(file: Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     rows = open_table(str(file)).rows(("_id", "title", "text"))
     for number, (name, title, text) in enumerate(rows, 1):
-        if name is None or not isinstance(text, str) or not isinstance(title, str | None):
+        if name is None or not is_text(text) or not isinstance(title, str | None):
             raise DataError(f"{file}, row {number}: expected _id and text")
         if str(name) in texts:
             raise DataError(f"{file}, row {number}: repeats the _id {name!r}")

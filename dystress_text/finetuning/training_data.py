@@ -21,6 +21,7 @@ from dystress_text.data.texts import TrainingText
 from dystress_text.errors import ParameterError
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.models.reading import TextReader
 from dystress_text.models.static import STATIC, initialize_by_idf, table_of
 from dystress_text.training.batches import count_steps
 from dystress_text.training.settings import TrainingSettings
@@ -62,8 +63,7 @@ def prepare_data(
     with accelerator.local_main_process_first():  # other processes read its cache
         read = load_corpus(
             text,
-            initial.tokenizer,
-            options.max_seq_length,
+            TextReader(initial.embedder.model, options.max_seq_length),
             options.max_train_samples,
             crops=None if initial.is_static else crops,
         )

@@ -106,6 +106,11 @@ def read_sentences(
     report.duplicates = len(samples) - len(np.unique(samples, axis=0))
 
 
+def is_text(value: object) -> bool:
+    """Return whether a value is a string without half a surrogate pair, which UTF-8 lacks."""
+    return isinstance(value, str) and value == value.encode(errors="ignore").decode()
+
+
 def is_blank(text: str) -> bool:
     """Return whether a text has only spaces and control characters."""
     return all(unicodedata.category(character) in UNSEEN for character in text)

@@ -7,7 +7,7 @@ model uses its ``forward``. The embeddings are those of sentence-transformers wi
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
 from typing import Any, Literal, cast
@@ -47,6 +47,9 @@ class Embedder(nn.Module):
         head: SimCSE's head, which is applied in training and not saved; None without one, or if it
             is one of the model's modules.
         lm_head: the masked-language-model head, for ``do_mlm``.
+
+    Raises:
+        ParameterError: weights are not finite, or tokens lack a vector.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Embedder(nn.Module):
         lm_head: nn.Module | None = None,
     ) -> None:
         super().__init__()
+        _check_weights(model[0])
         self.model = model
         self.head = head
         self.lm_head = lm_head
@@ -88,7 +92,9 @@ class Embedder(nn.Module):
             longest = int(lengths.max())
         if masked is not None:
             return self._masked_lm_loss(token_ids, lengths, longest, *masked)
-        modules = [module for module in self.model if not isinstance(module, Normalize)]
+        modules = list(self.model)
+        if isinstance(modules[-1], Normalize):  # the loss takes unit vectors itself
+            modules.pop()
         if self.head is not None and self.training:
             modules.append(self.head)
         return embed_tokens(modules, token_ids, lengths, longest, packed and can_pack(self.model))
@@ -117,6 +123,17 @@ class Embedder(nn.Module):
             set_unknown(self.model)  # weight decay makes it smaller
         with quiet(), atomic_files(folder) as complete:
             save_model(self.model, complete)
+
+
+def _check_weights(first: Any) -> None:
+    for name, parameter in first.named_parameters():
+        if not parameter.isfinite().all():
+            raise ParameterError("model_name_or_path", f"the weights {name} are not all finite")
+    table = first if isinstance(first, StaticEmbedding) else first.model.get_input_embeddings()
+    tokens = 1 + max(first.tokenizer.get_vocab().values())
+    if tokens > table.num_embeddings:
+        reason = f"{tokens:,} tokens, its table only {table.num_embeddings:,} rows"
+        raise ParameterError("model_name_or_path", f"its tokenizer has {reason}")
 
 
 def can_pack(model: SentenceTransformer) -> bool:
@@ -289,7 +306,11 @@ def tokenize(
     model: SentenceTransformer, texts: Sequence[str], prompt: str | None = None
 ) -> tuple[Tensor, list[int]]:
     """Return the token ids of texts (tokens,), text after text, and the length of each text."""
-    features = model.preprocess(list(texts), prompt=prompt)
+    return tokens_of(model.preprocess(list(texts), prompt=prompt))
+
+
+def tokens_of(features: Mapping[str, Any]) -> tuple[Tensor, list[int]]:
+    """Return the token ids that ``preprocess`` gave, (tokens,), and the length of each text."""
     ids = features["input_ids"]
     if "offsets" in features:  # of a static model, which does not pad
         starts = features["offsets"]  # (texts,)

@@ -124,14 +124,14 @@ def _load(
 ) -> SentenceTransformer:
     """Load a model; ``renamed`` maps patterns of weights' names to new ones."""
     _check_model_type(name_or_path)
-    model = SentenceTransformer(
+    model: SentenceTransformer = SentenceTransformer(
         name_or_path,
         device=device,
         trust_remote_code=False,
         local_files_only=Path(name_or_path).is_dir() or not hub_reachable(),
         model_kwargs={"dtype": torch.float32, "key_mapping": renamed},
         config_kwargs=_dropout_rates(name_or_path, dropout),
-    )
+    ).float()  # also what is not of the transformer, such as a table
     for module in model.modules():
         if not isinstance(module, Transformer):
             continue
@@ -252,8 +252,8 @@ def save_model(model: SentenceTransformer, folder: Path) -> None:
 
 def reset_tokenizer(tokenizer: Any) -> None:
     """Remove truncation and padding, which a call leaves in a fast tokenizer and saving keeps."""
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if hasattr(backend, "no_truncation"):
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # a static model's keeps its own
+    if backend is not None:
         backend.no_truncation()
         backend.no_padding()
 
@@ -354,7 +354,11 @@ def _check_tokenizer(name_or_path: str, module: Transformer) -> None:
 
 
 def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
-    """Return the rate under each name of a dropout rate in the encoder's configuration."""
+    """Map every dropout field of the encoder's configuration to ``rate``.
+
+    These are names such as ``attention_dropout`` and GPT-2's ``resid_pdrop``; ``layerdrop`` and
+    ``drop_path_rate`` leave out whole layers.
+    """
     if rate is None:
         return {}
     config = AutoConfig.from_pretrained(
@@ -363,7 +367,7 @@ def _dropout_rates(name_or_path: str, rate: float | None) -> dict[str, Any]:
     names = [
         name
         for name, value in config.to_dict().items()
-        if "drop" in name and isinstance(value, float | int)
+        if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float | int)
     ]
     if not names:
         raise ParameterError("dropout", "this encoder's configuration names no dropout rate")

@@ -106,10 +106,12 @@ def packed_states(
 
 
 def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
-    positions = packing.indices % packing.mask.shape[1]
     table: nn.Embedding = embeddings.position_embeddings
-    if table.padding_idx is not None:  # RoBERTa numbers positions from there
-        positions = positions + table.padding_idx + 1
+    positions = packing.indices % packing.mask.shape[1]  # (tokens,)
+    padding = table.padding_idx
+    if padding is not None:  # RoBERTa numbers positions from there, without those of "<pad>"
+        counted = packing.pad(token_ids, padding) != padding  # (rows, length)
+        positions = (padding + counted.cumsum(1) * counted).flatten()[packing.indices]
     x = embeddings.word_embeddings(token_ids)  # (tokens, dim)
     x = x + table(positions) + embeddings.token_type_embeddings.weight[0]
     return _dropped(embeddings.LayerNorm(x), embeddings.dropout)

@@ -47,6 +47,7 @@ def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTrans
         normalize: whether embeddings have length 1.
     """
     tokenizer = without_special_tokens(tokenizer)
+    tokenizer.no_truncation()  # which a call may have left
     rows = 1 + max(tokenizer.get_vocab().values())
     embedding = StaticEmbedding(tokenizer, embedding_weights=torch.zeros(rows, dim))
     modules: list[nn.Module] = [embedding]
@@ -198,9 +199,9 @@ def learn_tokenizer(texts: Iterable[str]) -> Tokenizer:
 
 
 def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy of a tokenizer without special tokens, truncation and padding."""
+    """Return a copy of a tokenizer without special tokens and padding."""
     settings = json.loads(tokenizer.to_str())
-    settings |= {"post_processor": None, "truncation": None, "padding": None}
+    settings |= {"post_processor": None, "padding": None}
     return Tokenizer.from_str(json.dumps(settings))
 
 

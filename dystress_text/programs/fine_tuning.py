@@ -27,7 +27,11 @@ from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export, push
 from dystress_text.finetuning import holdout
-from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
+from dystress_text.finetuning.initial_model import (
+    InitialModel,
+    check_saving,
+    load_initial_model,
+)
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.task import SimcseTask
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
@@ -138,6 +142,9 @@ def fine_tune(
                 initial.to(accelerator.device)
                 metric = _choose_metric(evaluation, settings.training, initial, accelerator)
                 data = prepare_data(text, initial, settings, accelerator)
+                scratch = Path(settings.training.output_dir) / MODEL_STAGING
+                check = partial(check_saving, initial, settings.text.max_seq_length, scratch)
+                on_main_process(accelerator, check)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
                 record = _new_record(settings, training, task, data, metric)
@@ -189,7 +196,8 @@ def _make_task(
     options = settings.text
     masking = None
     if options.do_mlm:
-        masking = TokenMasking(initial.tokenizer, options.mlm_probability, settings.training.seed)
+        tokenizer: Any = initial.model.tokenizer
+        masking = TokenMasking(tokenizer, options.mlm_probability, settings.training.seed)
     return SimcseTask(
         initial, data.corpus, loss, evaluation, masking=masking, mlm_weight=options.mlm_weight
     )
@@ -235,7 +243,6 @@ def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> No
     """Print the description, measure the untrained model, and write the record."""
     lines = description(settings, trainer.settings, measures, trainer.total_steps)
     print(*lines, f"on {describe(trainer.accelerator)}", sep="\n", flush=True)
-    check_saving(measures.initial, Path(trainer.settings.output_dir) / MODEL_STAGING)
     measures.before_training()
     begin_record(trainer, trainer.settings, trainer.folder, measures.record)
 

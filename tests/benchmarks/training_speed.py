@@ -50,6 +50,7 @@ from dystress_text.finetuning.initial_model import InitialModel, load_initial_mo
 from dystress_text.finetuning.task import SimcseTask
 from dystress_text.io.paths import EMBEDDED
 from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
+from dystress_text.models.reading import TextReader
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.allocator import keep_freed_memory
 from dystress_text.training.batches import BatchOrder
@@ -90,7 +91,8 @@ def engine(
 ) -> tuple[Trainer, SimcseTask]:
     """Return this package's trainer with the paper's loss on a file of sentences, and its task."""
     cache = Path(settings.output_dir) / "cache"
-    corpus = load_corpus(plain_text(text), initial.tokenizer, LENGTH, cache_dir=cache)
+    reader = TextReader(initial.embedder.model, LENGTH)
+    corpus = load_corpus(plain_text(text), reader, cache_dir=cache)
     loss = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4))
     task = SimcseTask(initial, corpus, loss)
     task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
@@ -156,7 +158,7 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     batches = []
     for rows in order:
         texts = [sentences[i] for i in rows]
-        encoded = initial.tokenizer(
+        encoded = initial.model.tokenizer(
             texts, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt"
         )
         batches.append(encoded)

@@ -7,9 +7,10 @@ import lzma
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, make_sentences
+from conftest import make_sentences
 from hypothesis import given
 from hypothesis import strategies as st
+from model_cases import text_reader
 
 from dystress_text.config.settings import TextSettings
 from dystress_text.data.corpus import load_corpus
@@ -19,8 +20,8 @@ from dystress_text.errors import UserError
 from dystress_text.io.text_lines import CorpusReport, read_sentences
 
 
-def load(file, tokenizer, folder, limit=None, length=9):
-    return load_corpus(plain_text(file), tokenizer, length, limit, cache_dir=folder)
+def load(file, folder, limit=None, length=9):
+    return load_corpus(plain_text(file), text_reader(length), limit, cache_dir=folder)
 
 
 @given(st.lists(st.binary(max_size=30), max_size=8))
@@ -39,7 +40,7 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
     monkeypatch.setattr("dystress_text.data.corpus.CHUNK", 150)  # several chunks
     packed = tmp_path / "text.gz"
     packed.write_bytes(gzip.compress(text_file.read_bytes()))
-    corpus = load(packed, tokenizer, tmp_path)
+    corpus = load(packed, tmp_path)
     lines = text_file.read_text().splitlines()
     assert len(corpus) == len(lines)
     rows = np.array([5, 0, 199, 5])
@@ -54,20 +55,19 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
 @pytest.mark.parametrize("crops", [None, Crops(0)])
 def test_a_text_without_tokens_is_padding(crops, tmp_path):
     """A tokenizer that adds no special tokens and drops some characters."""
-    tokenizer = build_tokenizer("$A")
     file = tmp_path / "text.txt"
     lines = ["\ufffd \ufffd", *make_sentences(20)]
     file.write_text("".join(f"{line}\n" for line in lines))
-    corpus = load_corpus(plain_text(file), tokenizer, 9, cache_dir=tmp_path, crops=crops)
+    corpus = load_corpus(plain_text(file), text_reader(9, "$A"), cache_dir=tmp_path, crops=crops)
     batch = corpus.batch(np.arange(2))
     assert batch["lengths"].min() == 1
-    assert batch["token_ids"][0] == tokenizer.pad_token_id
+    assert batch["token_ids"][0] == 1  # the id of [PAD]
 
 
-def test_distinct_samples(tokenizer, tmp_path):
+def test_distinct_samples(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("the cat\nthe dog\nThe   cat\ncat the\nthe dog\n")
-    corpus = load(file, tokenizer, tmp_path)
+    corpus = load(file, tmp_path)
     distinct = corpus.distinct()
     assert distinct.chosen.tolist() == [0, 1, 3]
     found = distinct.batch(np.array([1, 2]))
@@ -77,7 +77,7 @@ def test_distinct_samples(tokenizer, tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text("a,b\nthe cat,the dog\nthe cat,cat the\nthe cat,the dog\nthe,cat the dog\n")
     rows = training_text(TextSettings(train_file=[str(table)], supervised=True))
-    of_rows = load_corpus(rows, tokenizer, 9, cache_dir=tmp_path)
+    of_rows = load_corpus(rows, text_reader(9), cache_dir=tmp_path)
     assert of_rows.distinct().chosen.tolist() == [0, 1, 3]
 
 
@@ -85,29 +85,29 @@ THAI = [chr(0x0E01 + i) * 8 for i in range(38)]
 ENGLISH = make_sentences(100, seed=3)
 
 
-def test_a_tokenizer_without_the_script_is_refused(tmp_path, tokenizer, recwarn):
+def test_a_tokenizer_without_the_script_is_refused(tmp_path, recwarn):
     file = tmp_path / "text.txt"
     file.write_text("\n".join(ENGLISH))
-    load(file, tokenizer, tmp_path)
+    load(file, tmp_path)
     assert not recwarn
     file.write_text("\n".join(ENGLISH[:50] + THAI))
     with pytest.warns(UserWarning, match="model_name_or_path"):
-        load(file, tokenizer, tmp_path)
+        load(file, tmp_path)
     file.write_text("\n".join(THAI))
     with pytest.raises(UserError, match=r"^model_name_or_path"):
-        load(file, tokenizer, tmp_path)
+        load(file, tmp_path)
 
 
-def test_cache_key(tmp_path, text_file, tokenizer, monkeypatch):
+def test_cache_key(tmp_path, text_file, monkeypatch):
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text() + "the cat sat on the mat\n")
-    made = load(text_file, tokenizer, tmp_path)
+    made = load(text_file, tmp_path)
     assert len(made) == 200
-    assert len(load(text_file, tokenizer, tmp_path, length=5).content) < len(made.content)
-    assert len(load(text_file, tokenizer, tmp_path, limit=50)) == 50
-    assert len(load(other, tokenizer, tmp_path)) == 201
+    assert len(load(text_file, tmp_path, length=5).content) < len(made.content)
+    assert len(load(text_file, tmp_path, limit=50)) == 50
+    assert len(load(other, tmp_path)) == 201
     monkeypatch.setattr(TrainingText, "sentences", lambda *_: pytest.fail("read again"))
-    again = load(text_file, tokenizer, tmp_path)
+    again = load(text_file, tmp_path)
     assert isinstance(again.content, np.memmap)
     assert np.array_equal(made.content, again.content)
     assert made.report == again.report
@@ -144,11 +144,11 @@ def test_some_sentences_are_drawn_while_the_text_is_tokenised(tmp_path, tokenize
         ("none.txt", None),
     ],
 )
-def test_unusable_files(tmp_path, tokenizer, name, content):
+def test_unusable_files(tmp_path, name, content):
     file = tmp_path / name
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(UserError, match=rf"^train_file: .*{name}") as caught:
-        load(file, tokenizer, tmp_path / "cache")
+        load(file, tmp_path / "cache")
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "cache" / "corpus").glob("*/")) == []

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
+from model_cases import text_reader
 from scipy import stats
 
 from dystress_text.data.corpus import load_corpus
@@ -67,7 +68,7 @@ def test_batch_of_crops(tmp_path, tokenizer):
     file = tmp_path / "text.txt"
     file.write_text("\n".join([*lines, lines[0]]) + "\n")
     crops = Crops(seed=4)
-    corpus = load_corpus(plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=crops)
+    corpus = load_corpus(plain_text(file), text_reader(8), cache_dir=tmp_path, crops=crops)
     assert corpus.report.short == 1
     one = crops.views(lines[2], 1, 2)
     two = crops.views(lines[1], 1, 1)
@@ -78,7 +79,7 @@ def test_batch_of_crops(tmp_path, tokenizer):
     assert [each.tolist() for each in ids] == expected
     assert batch["longest"] == batch["lengths"].max()
     assert corpus.distinct().chosen.tolist() == [0, 1, 2]
-    again = load_corpus(plain_text(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5))
+    again = load_corpus(plain_text(file), text_reader(8), cache_dir=tmp_path, crops=Crops(seed=5))
     assert again.crops.seed == 5  # from the cache
     assert again.report == corpus.report
 

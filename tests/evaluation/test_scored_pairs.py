@@ -5,8 +5,10 @@ import json
 
 import pytest
 from hub_server import hub_server, with_hub
+from model_cases import build_static
 
-from dystress_text.errors import UserError
+from dystress_text import evaluate
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.readers import read_scored_pairs
 
 ROWS = [
@@ -75,3 +77,16 @@ def test_data_set_of_the_hub(tmp_path, monkeypatch):
         assert len(read_scored_pairs("someone/pairs:test")) == 4
         with pytest.raises(UserError, match=r"^eval_file: .*someone/pairs"):
             read_scored_pairs("someone/pairs:nope")
+
+
+@pytest.mark.parametrize("where", ["pairs", "queries", "documents"])
+def test_half_a_surrogate_pair_is_one_line(where):
+    half = json.loads(r'"half \ud83d"')
+    pairs = [(half, "b", 1.0), ("a", "b", 0.2), ("c", "d", 0.4)]
+    queries = {"q": half if where == "queries" else "a cat"}
+    documents = {"d": half if where == "documents" else "a dog", "e": "a bird"}
+    given = {"pairs": pairs}
+    if where != "pairs":
+        given = {"retrieval": (queries, documents, {"q": {"d"}})}
+    with pytest.raises(ParameterError, match=r"\A(pairs|retrieval): [^\n]+\Z"):
+        evaluate(build_static(8), **given)

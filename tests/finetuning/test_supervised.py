@@ -8,7 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import set_dropout
-from model_cases import without_normalization
+from model_cases import text_reader, without_normalization
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
 from dystress_text.config.arguments import parse
@@ -52,7 +52,7 @@ def test_batch_of_rows(tiny_bert, tmp_path, columns, packing):
     )
     initial = load_initial_model(settings)
     set_dropout(initial.embedder, 0.0)
-    corpus = load_corpus(training_text(settings), initial.tokenizer, 32)
+    corpus = load_corpus(training_text(settings), text_reader(32, model=initial.model))
     task = SimcseTask(initial, corpus, objective, packed=packing)
     assert len(task.corpus) == len(ROWS)
     rows = np.array([5, 0, 7])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, set_dropout
+from model_cases import text_reader
 from processes import in_threads
 from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
@@ -53,13 +54,13 @@ def test_loss_equals_transformers(checkpoint, text_file, packed):
     set_dropout(embedder, 0.0)
     table = embedder.model[0].model.get_input_embeddings().weight
     assert any(p is table for p in embedder.lm_head.parameters())  # it learns with the encoder
-    corpus = load_corpus(plain_text(text_file), initial.tokenizer, 16)
+    corpus = load_corpus(plain_text(text_file), text_reader(16, model=initial.model))
     task = SimcseTask(
         initial,
         corpus,
         InfoNCELoss(0.05),
         packed=packed,
-        masking=TokenMasking(initial.tokenizer, 0.4),
+        masking=TokenMasking(initial.model.tokenizer, 0.4),
         mlm_weight=0.3,
     )
     batch = task.load(np.arange(12), 0)

@@ -92,5 +92,5 @@ def test_model_that_cannot_be_saved_is_rejected(error, tiny_bert, tmp_path, monk
     initial = load_initial_model(TextSettings(str(tiny_bert), pooler_type="avg"))
     monkeypatch.setattr(initial.model[0].model, "save_pretrained", refuse)
     with pytest.raises(UserError, match=r"\A[^\n]+\Z"):
-        check_saving(initial, tmp_path / "scratch")
+        check_saving(initial, 32, tmp_path / "scratch")
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from model_cases import build_static
+from model_cases import build_static, text_reader
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -53,7 +53,7 @@ def text(tmp_path):
 def test_new_vectors_are_random_times_idf(text, tmp_path):
     model = build_static(16)
     tokenizer = pretrained_tokenizer(tokenizer_of(model))
-    corpus = load_corpus(plain_text(text), tokenizer, 99, cache_dir=tmp_path)
+    corpus = load_corpus(plain_text(text), text_reader(99, model=model), cache_dir=tmp_path)
     by_hand = np.zeros(len(tokenizer))
     for line in LINES:
         by_hand[sorted(set(tokenizer(line)["input_ids"]))] += 1
@@ -172,7 +172,7 @@ def test_learned_vocabulary_covers_every_character():
 
 def test_crops_are_spans_of_tokens(text, tmp_path):
     tokenizer = pretrained_tokenizer(embedded_tokenizer())
-    read = load_corpus(plain_text(text), tokenizer, 99, cache_dir=tmp_path)
+    read = load_corpus(plain_text(text), text_reader(99, model=build_static()), cache_dir=tmp_path)
     corpus = TokenCroppedCorpus(**vars(read), crops=Crops(seed=1))
     batch = corpus.batch(np.arange(20), 5)
     crops = batch["token_ids"].split(batch["lengths"].tolist())

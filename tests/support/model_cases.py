@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dystress_text.models.loading import load_encoder
 from dystress_text.models.poolers import pooling_modules
+from dystress_text.models.reading import TextReader
 from dystress_text.models.static import embedded_tokenizer, new_static, table_of
 
 POSITIONS = 40  # of the encoders in conftest
@@ -86,6 +87,13 @@ def encode_alone(model: SentenceTransformer, texts: Sequence[str]) -> Tensor:
     """Return sentence-transformers' embeddings (texts, dim), each text in a batch of one."""
     encode = functools.partial(model.encode, convert_to_tensor=True, show_progress_bar=False)
     return torch.stack([encode(text) for text in texts])
+
+
+def text_reader(
+    length: int, special: str = "[CLS] $A [SEP]", model: SentenceTransformer | None = None
+) -> TextReader:
+    """Return what reads training text for a small encoder, or for a model."""
+    return TextReader(model or build_model(special=special), length)
 
 
 def packed_batch(model: SentenceTransformer, texts: Sequence[str]) -> tuple[Tensor, Tensor]:

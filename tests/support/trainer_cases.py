@@ -41,7 +41,7 @@ def make_task(corpus, dropout=0.0, objective=None):
     set_dropout(transformer, dropout)
     transformer.config.attention_probs_dropout_prob = dropout
     head = new_head(transformer)
-    initial = InitialModel(Embedder(model, head), model, model, model.tokenizer, "cls", [])
+    initial = InitialModel(Embedder(model, head), model, model, "cls", [])
     task = ScriptedTask(initial, corpus, objective or InfoNCELoss(SHIFTED))
     task.scores = None
     return task

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
-from conftest import build_tokenizer, reset_accelerator
+from conftest import reset_accelerator
+from model_cases import text_reader
 from processes import spawn
 from torch.distributed import distributed_c10d
 from torch.nn.utils import parameters_to_vector
@@ -55,7 +56,7 @@ def train(folder, text, case, **options):
     defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     gather = losses.ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
-    corpus = load_corpus(plain_text(text), build_tokenizer(), 16, SENTENCES)
+    corpus = load_corpus(plain_text(text), text_reader(16), SENTENCES)
     task = make_task(corpus)
     task.model.double()
     task.objective = OBJECTIVES[objective](gather)

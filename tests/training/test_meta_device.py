@@ -39,7 +39,7 @@ def meta_run(tiny_run, folder, *more):
     text = training_text(settings.text)
     initial = load_initial_model(settings.text, settings.given, text)
     data = prepare_data(text, initial, settings, accelerator)
-    masking = TokenMasking(initial.tokenizer) if settings.text.do_mlm else None
+    masking = TokenMasking(initial.model.tokenizer) if settings.text.do_mlm else None
     task = SimcseTask(initial, data.corpus, settings.loss, masking=masking)
     to_meta(task)
     return task, settings.training
