@@ -26,6 +26,7 @@ from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export, push
 from dystress_text.finetuning import holdout
+from dystress_text.finetuning.content import content_of, read_content
 from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.task import SimcseTask
@@ -117,7 +118,8 @@ def fine_tune(
         disable_tf32()
         accelerator = make_accelerator(settings.training)
         upload = partial(_upload, settings.text.push_to_hub, output)
-        with open_run(accelerator, settings.training, settings.asked()) as (folder, finished):
+        read = partial(read_content, settings, texts, evaluator)
+        with open_run(accelerator, settings.training, settings.asked(), read) as (folder, finished):
             if finished is not None:
                 on_main_process(accelerator, upload)
                 return FinishedTraining(output, finished)
@@ -138,12 +140,13 @@ def fine_tune(
                 data = prepare_data(text, initial, settings, accelerator)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
-                record = _new_record(settings, training, task, data, metric)
+                content = content_of(settings, data.corpus.report.sha256, evaluation)
+                record = _new_record(settings, training, task, data, metric) | {"content": content}
                 run = Run(
                     task=task,
                     samples=len(data),
                     options=record["settings"],
-                    data_id=_data_id(settings, data, evaluation),
+                    data_id=data.corpus.identity,
                     record=record,
                     best_metric=metric,
                 )
@@ -221,14 +224,6 @@ def _new_record(
         "data_variants": variants_of_data(settings, data),
         **task.initial.metadata,
     }
-
-
-def _data_id(settings: RunSettings, data: TrainingData, evaluation: EvaluatorList) -> str:
-    """Return the identity of the data, which a resumed run must share."""
-    identity = data.corpus.identity
-    if settings.evaluation.eval_file or settings.evaluation.eval_retrieval:
-        identity += f", --eval_file {evaluation.digest()}"
-    return identity
 
 
 def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
