@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +61,23 @@ def test_it_is_the_run_of_the_command_line(options, tmp_path):
     assert outcome(line) == outcome(run.folder)
     assert run.evaluation == run.record["trained"]
     assert run.model.encode(make_sentences(3)).shape == (3, 16)
+
+
+def test_paths_may_begin_with_the_home_folder(options, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("model_name_or_path", "train_file", "data_dir"):
+        target = options[name]
+        (tmp_path / name).symlink_to(target)
+        options[name] = f"~/{name}"
+    run = dystress_text.train(**options, output_dir=Path("~/out"))
+    assert run.folder == tmp_path / "out"
+    figures = dystress_text.evaluate("~/out", suite="mini", tasks="sts", output="~/own.jsonl")
+    assert {str(run.folder), "lexical"} == figures.keys()
+    assert (tmp_path / "own.jsonl").is_file()
+    audited = dystress_text.audit("~/out", make_sentences(4), "infonce(0.05)", batch_size=4)
+    assert audited.negatives == 12
+    assert not (tmp_path / "~").exists()
 
 
 def ctrl_c(*_):
