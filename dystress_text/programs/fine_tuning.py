@@ -156,7 +156,8 @@ def fine_tune(
                 on_main_process(accelerator, partial(_begin, settings, trainer, measures))
                 trainer.fit()
                 with StopSignals(accelerator):  # signals wait for card and page, which take seconds
-                    on_main_process(accelerator, partial(_publish, settings, trainer, measures))
+                    publish = partial(_publish, settings, trainer, measures)
+                    record = on_main_process(accelerator, publish)
                     on_main_process(accelerator, upload)
             finally:
                 trainer.close()
@@ -235,8 +236,8 @@ def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> No
     begin_record(trainer, trainer.settings, trainer.folder, measures.record)
 
 
-def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
-    """Measure the trained model, and write record, card and page."""
+def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> dict[str, Any]:
+    """Measure the trained model, write record, card and page, and return the record."""
     record = measures.record
     output = Path(trainer.settings.output_dir)
     end_record(trainer, trainer.settings, trainer.folder, record)
@@ -264,6 +265,7 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     write_record(output, record)  # first, as the page can be made again
     page = leave_text_report(output)
     print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
+    return record
 
 
 def _upload(repository: str | None, output: Path) -> None:
