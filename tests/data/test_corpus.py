@@ -3,6 +3,7 @@
 import gzip
 import io
 import lzma
+import warnings
 
 import numpy as np
 import pytest
@@ -112,6 +113,25 @@ def test_cache_key(tmp_path, text_file, tokenizer, monkeypatch):
     assert np.array_equal(made.content, again.content)
     assert made.report == again.report
     assert sorted(again.some) == sorted(text_file.read_text().splitlines())  # up to 2,000
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "arrays.npz", "metadata.json"])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: data[:40] + b"\1" + data[41:]]
+)
+def test_a_damaged_cache_is_made_again(name, damage, tmp_path, text_file, tokenizer):
+    made = load(text_file, tokenizer, tmp_path)
+    content = made.content.copy()
+    (file,) = tmp_path.glob(f"corpus/*/{name}")
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.warns(UserWarning, match="damaged"):
+        again = load(text_file, tokenizer, tmp_path)
+    assert np.array_equal(again.content, content)
+    assert np.array_equal(again.offsets, made.offsets)
+    assert again.report == made.report
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(text_file, tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize(
