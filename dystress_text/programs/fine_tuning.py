@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from sentence_transformers import SentenceTransformer
@@ -113,7 +114,8 @@ def fine_tune(
     output = Path(settings.training.output_dir)
     if settings.text.push_to_hub is not None:
         check_push(settings.text.push_to_hub)
-    with restored_global_state(), quiet():
+    # a caller's torch.no_grad and inference_mode do not concern the training
+    with torch.inference_mode(False), torch.enable_grad(), restored_global_state(), quiet():
         limit_kernel_caches()
         disable_tf32()
         accelerator = make_accelerator(settings.training)

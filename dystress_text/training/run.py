@@ -73,7 +73,7 @@ def before_first_step(accelerator: Accelerator) -> Iterator[None]:
     try:
         yield
         accelerator.wait_for_everyone()  # until all have read the folder
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         reason = describe_failure(error, accelerator)
         if reason is None:
             raise

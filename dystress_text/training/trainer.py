@@ -114,7 +114,7 @@ class Trainer:
             raise DataError(f"{error}; {advice}") from error
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
-        except (OSError, RuntimeError, SafetensorError) as error:
+        except (OSError, RuntimeError, MemoryError, SafetensorError) as error:
             reason = describe_failure(error, self.accelerator)
             if reason is None:
                 raise

@@ -80,6 +80,29 @@ def test_paths_may_begin_with_the_home_folder(options, tmp_path, monkeypatch):
     assert not (tmp_path / "~").exists()
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("loss", ["infonce(0.05)", "infonce(learned(0.05))"])
+def test_it_trains_in_any_mode_of_the_caller(mode, loss, options, tmp_path):
+    expected = dystress_text.train(**options, loss=loss, output_dir=tmp_path / "out")
+    with mode():
+        run = dystress_text.train(**options, loss=loss, output_dir=tmp_path / "within")
+        assert not torch.is_grad_enabled()
+    assert outcome(run.folder) == outcome(expected.folder)
+
+
+@pytest.mark.parametrize("module", [torch, np])
+@pytest.mark.parametrize(
+    "place", ["fine_tuning.prepare_data", "fine_tuning.Trainer._step", "fine_tuning.write_card"]
+)
+def test_too_little_memory_is_one_line(module, place, options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(f"dystress_text.programs.{place}", lambda *_: module.empty(10**15))
+    words = [f"--{name}={value}" for name, value in options.items()]
+    assert main([*words, f"--output_dir={tmp_path / 'out'}"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("dystress train: error: ")
+    assert "memory" in last
+
+
 def ctrl_c(*_):
     raise KeyboardInterrupt
 
