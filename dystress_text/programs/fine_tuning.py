@@ -16,7 +16,7 @@ from accelerate.utils import set_seed
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
-from dystress_text.analysis.outcome import outcome
+from dystress_text.analysis.outcome import collapse, outcome
 from dystress_text.analysis.page import results
 from dystress_text.analysis.text_page import leave_text_report
 from dystress_text.cli.text_table import lay_out
@@ -142,6 +142,7 @@ def fine_tune(
                 data = prepare_data(text, initial, settings, accelerator)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
+                spread = task.spread()
                 content = content_of(settings, data.corpus.report.sha256, evaluation)
                 record = _new_record(settings, training, task, data, metric) | {"content": content}
                 run = Run(
@@ -151,6 +152,8 @@ def fine_tune(
                     data_id=data.corpus.identity,
                     record=record,
                     best_metric=metric,
+                    # a mean cosine of 1.0000, unless the untrained model has nearly that
+                    has_collapsed=lambda: spread > 1e-3 and task.spread() < 5e-5,
                 )
                 trainer = Trainer(run, training, accelerator, folder)
             measures = RunMeasures(initial, data, evaluation, record)
@@ -261,7 +264,7 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     print(speed)
     if finished.trained:
         print(f"\n{lay_out(results(finished))}")
-    for line in [*holdout.outcome(finished), *not_beaten(finished)]:
+    for line in [*holdout.outcome(finished), *not_beaten(finished), *collapse(finished)]:
         print(line)
     write_card(output, finished, model)
     write_record(output, record)  # first, as the page can be made again

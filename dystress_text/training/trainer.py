@@ -323,6 +323,13 @@ class Trainer:
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(metrics)
+        record = self.run.record
+        if self.run.has_collapsed():
+            record.setdefault("collapsed_step", state.step)
+            if state.best_step is not None:
+                return
+        else:
+            record.pop("collapsed_step", None)
         value = None
         if name is not None:
             value = metrics.get(name, math.nan)
