@@ -67,15 +67,15 @@ def hold_out(read: Callable[[], Iterable[Row]], most: int) -> tuple[list[Row], N
         if long_enough and len({*measured}) == len(measured) and seen.isdisjoint(measured):
             usable.append(number)
         seen.update(measured)
-    nothing = [], np.array([], np.int64)
+    none = np.array([], np.int64)
     if len(usable) < 2 * LEAST:
-        return nothing
+        return [], none
     count = min(most, max(len(usable) // 10, LEAST))
     held = [usable[-(-i * len(usable) // count)] for i in range(count)]
     table = np.frombuffer(all_keys, np.int64).reshape(number + 1, -1)  # (samples, columns)
     excluded = np.flatnonzero(np.isin(table, table[held, :2]).any(axis=1))
     if len(table) - len(excluded) < LEAST:
-        return nothing
+        return [], none
     chosen = set(held)
     return [row for i, row in enumerate(read()) if i in chosen], excluded
 
