@@ -63,6 +63,14 @@ def reason_of(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether Python, NumPy or torch (on any device) found too little memory."""
+    torch_failed = isinstance(error, RuntimeError) and re.search(
+        "DefaultCPUAllocator|out of memory", str(error)
+    )
+    return isinstance(error, MemoryError) or bool(torch_failed)
+
+
 def meant(word: str, known: Iterable[str]) -> str:
     """Return the known name that is nearest to ``word``, as part of a message; "" without one."""
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}

@@ -58,8 +58,21 @@ def _trained(record: RunRecord) -> str:
 
 
 def outcome(record: RunRecord) -> list[str]:
-    """Return the main figure, the sets on which the lexical baseline wins, and the kept step."""
-    return [*_figures(record), *not_beaten(record), _kept(record)]
+    """Return a collapse, the main figure, where the lexical baseline wins, and the kept step."""
+    return [*collapse(record), *_figures(record), *not_beaten(record), _kept(record)]
+
+
+def collapse(record: RunRecord) -> list[str]:
+    """Return a line about a collapse; [] without one."""
+    if record.collapsed_step is None:
+        return []
+    kept = "no model was saved before"
+    if record.best_step is not None and record.best_step < record.collapsed_step:
+        kept = f"the model of step {record.best_step:,} is kept"
+    return [
+        f"Collapsed: at step {record.collapsed_step:,} all samples have one embedding (mean cosine "
+        f"1.0000); {kept}. Lower the learning rate or raise the temperature"
+    ]
 
 
 def _figures(record: RunRecord) -> list[str]:

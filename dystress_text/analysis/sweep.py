@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,14 @@ from dystress_text.config.arguments import parse
 from dystress_text.config.presets import TABLES
 from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import training_text
-from dystress_text.errors import Interrupted, ParameterError, UserError
+from dystress_text.errors import DataError, Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, suite_folder
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
 from dystress_text.evaluation.results import OWN_SETTINGS, RESULTS, Result, results_in
 from dystress_text.evaluation.retrieval import read_collections
+from dystress_text.evaluation.run import evaluator_of
+from dystress_text.finetuning.content import read_content
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.io.lock import LOCK, locked
@@ -61,7 +64,7 @@ class EvaluationSet:
         option: of the evaluation: ``--tasks``, ``--pairs`` or ``--retrieval``.
         argument: of the option.
         name: in results.
-        checksum: of the user's own data; None for a task.
+        checksum: of the data; None for a task whose data cannot be read.
     """
 
     option: str
@@ -71,9 +74,13 @@ class EvaluationSet:
 
     def has(self, result: Result) -> bool:
         """Return whether a result is of this set."""
-        is_task = "/" in result.group
-        same_data = is_task if self.checksum is None else result.data == self.checksum
-        return result.task == self.name and same_data
+        if result.task != self.name or ("/" in result.group) != (self.option == "--tasks"):
+            return False
+        return self.checksum in (None, result.data)
+
+
+def _content(options: tuple[str, ...]) -> dict[str, str]:
+    return read_content(parse(options))
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ class PlannedRun:
         suite: options of all evaluations.
         options: of the training program, without the folder; None for the untrained model.
         weights: the checksum that results must have; None for any.
+        content: returns the checksums of what a run with these options reads.
     """
 
     folder: Path
@@ -93,6 +101,7 @@ class PlannedRun:
     suite: tuple[str, ...]
     options: tuple[str, ...] | None = None
     weights: str | None = None
+    content: Callable[[tuple[str, ...]], Mapping[str, str]] = _content
 
     def commands(self) -> Iterator[list[str]]:
         """Yield the commands that remain; each is chosen after the previous ones have run."""
@@ -111,10 +120,12 @@ class PlannedRun:
         """Return whether the folder holds this run, finished.
 
         Raises:
-            UserError: it holds a run with other settings.
+            UserError: it holds a run with other settings, data or base model.
         """
         assert self.options is not None
-        return finished_record(self.folder, parse(self.options).asked()) is not None
+        without_seed = tuple(each for each in self.options if not each.startswith("--seed="))
+        content = partial(self.content, without_seed)
+        return finished_record(self.folder, parse(self.options).asked(), content) is not None
 
     def _missing(self) -> list[str]:
         """Return the options that name what has not been measured."""
@@ -145,7 +156,10 @@ def sets_of(options: Any) -> list[EvaluationSet]:
     folder = suite_folder(options.suite, options.data_dir)
     sets = []
     for task in (task for group in groups.values() for task in group):
-        sets.append(EvaluationSet("--tasks", task.name, task.name))
+        checksum: str | None = None
+        with suppress(DataError):  # the evaluation says so
+            checksum = evaluator_of(task, folder).details["sha256"]
+        sets.append(EvaluationSet("--tasks", task.name, task.name, checksum))
         missing = [folder / name for name in task.files if not (folder / name).is_file()]
         if missing and not options.dry_run:
             reason = f"no {missing[0]}: run dystress prepare senteval; --suite mini and --pairs "
@@ -203,10 +217,12 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     suite: tuple[str, ...] = ("--suite", options.suite)
     if options.data_dir is not None:
         suite += ("--data_dir", options.data_dir)
+    content = cache(_content)  # the same for all seeds
     runs = []
     for seed, name in product(dict.fromkeys(options.seeds), named):
         folder = options.output_dir / f"{name}-seed-{seed}"
-        runs.append(PlannedRun(folder, sets, suite, (*train[name], f"--seed={seed}")))
+        own = (*train[name], f"--seed={seed}")
+        runs.append(PlannedRun(folder, sets, suite, own, content=content))
     return runs
 
 

@@ -14,7 +14,14 @@ from functools import partial
 from io import TextIOWrapper
 from typing import Any, NoReturn
 
-from dystress_text.errors import Interrupted, ParameterError, UserError, meant
+from dystress_text.errors import (
+    Interrupted,
+    ParameterError,
+    UserError,
+    is_out_of_memory,
+    meant,
+    reason_of,
+)
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
 Work = Callable[[list[str]], bool | None]
@@ -118,6 +125,11 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
         message = "stopped: its output was closed"
         code = 128 + signal.SIGPIPE
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else flushing at exit fails again
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        message = f"error: out of memory: {one_line(reason_of(error))[:200]}"
+        code = 2
     except OSError as error:  # such as a folder that may not be written
         if error.filename is None:
             raise  # not about a file of the user

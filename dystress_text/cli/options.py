@@ -15,7 +15,8 @@ import argparse
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from functools import partial
-from os import PathLike, fspath
+from os import PathLike
+from os.path import expanduser
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -73,8 +74,8 @@ def check_names(option: str, names: Iterable[str], known: Collection[str]) -> No
 def converted(entry: Field[Any], group: type, value: Any) -> Any:
     """Convert a value from Python code to the type of a field, or reject it.
 
-    A path becomes a string and vice versa, a scalar of NumPy or torch a number, and one value a
-    list if the field is a list.
+    A path becomes a string and vice versa, ``~`` the user's home, a scalar of NumPy or torch a
+    number, and one value a list if the field is a list.
     """
     kind, optional = _kind(entry, group)
     if value is None and optional:
@@ -89,7 +90,8 @@ def converted(entry: Field[Any], group: type, value: Any) -> Any:
 def _one(entry: Field[Any], kind: Any, value: Any) -> Any:
     value = plain(value)
     if isinstance(value, str | PathLike):
-        value = Path(value) if kind is Path else fspath(value)
+        named = expanduser(value)
+        value = Path(named) if kind is Path else named
     if isinstance(value, bool) and "yes" in entry.metadata.get("choices", ()):
         value = "yes" if value else "no"
     allowed = (int, float) if kind is float else kind

@@ -30,9 +30,9 @@ from torch import Tensor
 from dystress_text.cli.progress import progress_bar
 from dystress_text.data.crops import Crops, too_short
 from dystress_text.data.texts import TrainingText
-from dystress_text.errors import ParameterError
+from dystress_text.errors import ParameterError, reason_of
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
-from dystress_text.io.atomic import atomic_folder, write_json
+from dystress_text.io.atomic import atomic_folder, sha256_of, write_json
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import cache_error, cache_root
 from dystress_text.io.text_lines import CorpusReport
@@ -208,10 +208,17 @@ def load_corpus(
     try:
         # another run may be reading the same text now
         with locked(folder / f".{cached.name}{LOCK}", wait=True):
-            if not cached.is_dir():
+            stored = None
+            if cached.is_dir():
+                try:
+                    stored = _open(cached, identity, text.columns)
+                except Exception as error:  # zip, NumPy and JSON have many kinds
+                    reason = f"{str(cached)!r} is damaged ({reason_of(error)}) and is made again"
+                    warnings.warn(f"the corpus cache {reason}", stacklevel=2)
+            if stored is None:
                 with atomic_folder(cached) as staging:
                     _write(text, most, encode, staging, text.report(checksum))
-            stored = _open(cached, identity, text.columns)
+                stored = _open(cached, identity, text.columns)
     except OSError as error:
         raise cache_error(folder, error) from error
     _check_vocabulary(reader.tokenizer, stored.some, text.name)
@@ -268,7 +275,9 @@ def _write(
     _, first = np.unique(by_sample, axis=0, return_index=True)
     np.savez(folder / ARRAYS, offsets=offsets, first=np.sort(first))
     distinct = list(dict.fromkeys(some.values()))
-    write_json(folder / METADATA, {"dtype": dtype, "report": asdict(report), "some": distinct})
+    metadata = {"dtype": dtype, "report": asdict(report), "some": distinct}
+    metadata["sha256"] = {name: sha256_of(folder / name) for name in (TOKENS, ARRAYS)}
+    write_json(folder / METADATA, metadata)
 
 
 def _sampled(sentences: Iterable[str], columns: int, some: dict[int, str]) -> Iterator[str]:
@@ -285,7 +294,11 @@ def _sampled(sentences: Iterable[str], columns: int, some: dict[int, str]) -> It
 
 
 def _open(folder: Path, identity: str, columns: int) -> Corpus:
+    """Open a corpus; a damaged one raises errors of many kinds."""
     metadata = json.loads((folder / METADATA).read_bytes())
+    for name, expected in metadata["sha256"].items():
+        if sha256_of(folder / name) != expected:
+            raise ValueError(f"{name} is not what was written")
     arrays = np.load(folder / ARRAYS, allow_pickle=False)
     tokens = np.memmap(folder / TOKENS, metadata["dtype"], "r")
     report = CorpusReport(**metadata["report"])

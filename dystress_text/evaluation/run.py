@@ -201,7 +201,7 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
     for kind, several in tasks.items():
         for task in several:
             try:
-                evaluator = _evaluator_of(task, folder, f"{settings.suite}/{kind}", settings.mode)
+                evaluator = evaluator_of(task, folder, f"{settings.suite}/{kind}", settings.mode)
             except DataError as error:
                 ways = "run dystress prepare senteval, name other --tasks, or use --suite mini"
                 raise ParameterError("data_dir", f"no {task.name}: {error}; {ways}") from error
@@ -210,7 +210,8 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
     return evaluators
 
 
-def _evaluator_of(task: Task, folder: Path, group: str, mode: str) -> Evaluator:
+def evaluator_of(task: Task, folder: Path, group: str = "", mode: str = "test") -> Evaluator:
+    """Read the data of a task and return its evaluator; arguments as in the evaluators."""
     if isinstance(task, StsTask):
         subsets = task.read(folder)
         return PairsEvaluator(joined([*subsets.values()], task.name), group, subsets)

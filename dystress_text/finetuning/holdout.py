@@ -7,6 +7,7 @@ docs/evaluate.md describes what this favours and how well it agrees with labelle
 
 from __future__ import annotations
 
+import unicodedata
 from array import array
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -44,33 +45,45 @@ def hold_out(read: Callable[[], Iterable[Row]], most: int) -> tuple[list[Row], N
     """Choose evenly spaced samples to hold out; the choice does not depend on the seed.
 
     A tenth is held out, but at least ``LEAST``; nothing if fewer than twice ``LEAST`` samples are
-    usable. Unusable are samples that repeat a text of an earlier one, and texts too short for two
-    crops.
+    usable, or fewer than ``LEAST`` would remain. Unusable are samples whose query or document
+    occurs in an earlier sample, and texts too short for two crops.
 
     Args:
         read: returns an iterator over all samples; called twice.
         most: greatest number of samples to hold out.
 
     Returns:
-        The samples, and the indices of all samples that share a first text with one of them.
+        The samples, and the indices of all samples that contain, in any column, the text, the
+        anchor or the positive of one of them, in any case and spacing.
     """
     seen: set[int] = set()
-    firsts = array("q")  # hashes of the first text of each sample
+    all_keys = array("q")  # hashes of all texts, row after row
     usable = []
     for number, row in enumerate(read()):
-        keys = [hash(" ".join(text.casefold().split())) for text in row[:2]]
+        keys = [hash(_plain(text)) for text in row]
+        all_keys.extend(keys)
+        measured = keys[:2]  # query and document
         long_enough = len(row) > 1 or not too_short(row[0])
-        if long_enough and len({*keys}) == len(keys) and seen.isdisjoint(keys):
+        if long_enough and len({*measured}) == len(measured) and seen.isdisjoint(measured):
             usable.append(number)
-        firsts.append(keys[0])
-        seen.update(keys)
+        seen.update(measured)
+    none = np.array([], np.int64)
     if len(usable) < 2 * LEAST:
-        return [], np.array([], np.int64)
+        return [], none
     count = min(most, max(len(usable) // 10, LEAST))
-    held = {usable[-(-i * len(usable) // count)] for i in range(count)}
-    hashes = np.frombuffer(firsts, np.int64)
-    excluded = np.flatnonzero(np.isin(hashes, hashes[[*held]]))
-    return [row for i, row in enumerate(read()) if i in held], excluded
+    held = [usable[-(-i * len(usable) // count)] for i in range(count)]
+    table = np.frombuffer(all_keys, np.int64).reshape(number + 1, -1)  # (samples, columns)
+    excluded = np.flatnonzero(np.isin(table, table[held, :2]).any(axis=1))
+    if len(table) - len(excluded) < LEAST:
+        return [], none
+    chosen = set(held)
+    return [row for i, row in enumerate(read()) if i in chosen], excluded
+
+
+def _plain(text: str) -> str:
+    """Return a text without differences of case, spacing and Unicode's compatible forms."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
 def split_in_half(text: str) -> tuple[str, str]:

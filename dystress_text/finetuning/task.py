@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -17,9 +19,11 @@ from dystress_text.data.corpus import Corpus
 from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.losses.objectives import ContrastiveLoss
-from dystress_text.models.embedder import Embedder
+from dystress_text.models.embedder import Embedder, encode
 from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.training.batches import Batch, Embeddings
+
+PROBES = 64  # samples whose embeddings show a collapse
 
 
 @dataclass(eq=False)
@@ -94,6 +98,14 @@ class SimcseTask:
         if self.evaluation is None:
             return {}
         return self.evaluation(self.initial.model)
+
+    def spread(self) -> float:
+        """Return 1 minus the mean cosine of different samples; about 0 after a collapse."""
+        vectors = encode(self.initial.model, self.corpus.some[:PROBES]).double()
+        units = F.normalize(vectors, dim=1)  # (n, dim)
+        one, other = torch.triu_indices(len(units), len(units), offset=1)  # (pairs,) each
+        cosines = (units @ units.T)[one, other]
+        return float(1 - cosines.mean())
 
     def save(self, folder: Path) -> None:
         self.initial.save(folder)

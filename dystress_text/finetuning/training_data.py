@@ -81,9 +81,13 @@ def prepare_data(
         rows = partial(_rows, text, options.max_train_samples)
         held_out, numbers = holdout.hold_out(rows, options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)
-        corpus = replace(corpus, chosen=kept)
         if held_out:
-            initial.notes.append(f"{len(held_out)} samples are held out")
+            note = f"{len(held_out)} samples are held out"
+            repeating = len(corpus) - len(kept) - len(held_out)
+            if repeating > 0:
+                note += f", and {repeating:,} others that repeat one of their texts are left out"
+            initial.notes.append(note)
+        corpus = replace(corpus, chosen=kept)
     return TrainingData(text, corpus, dropped, held_out)
 
 

@@ -34,7 +34,7 @@ def model_path(name: str) -> str:
 
     ``bert-mini-wiki`` is in the package, also where a folder here has that name.
     """
-    return str(EMBEDDED / name) if name == EMBEDDED_MODEL else name
+    return str(EMBEDDED / name) if name == EMBEDDED_MODEL else os.path.expanduser(name)
 
 
 def model_name(path: str) -> str:

@@ -87,14 +87,23 @@ def open_table(source: str, split: str = "train") -> Table:
 
 
 def dataset_table(data: Dataset, source: str) -> Table:
-    """Return the table of a data set."""
+    """Return the table of a data set, with its transform and the columns of its format."""
+    names = data.format["columns"]
+    if data.format["output_all_columns"]:
+        names = data.column_names
     plain = data.with_format(None)
+    if data.format["type"] == "custom":  # set_transform: what it returns, from all its columns
+        plain = data
+        names = list(data[:1])
 
     def read(columns: Columns) -> Iterator[Record]:
-        for batch in plain.select_columns(list(columns or plain.column_names)).iter(BATCH):
+        chosen = plain
+        if plain is not data:
+            chosen = plain.select_columns(list(columns or names))
+        for batch in chosen.iter(BATCH):
             yield from _records(batch)
 
-    return Table(source, tuple(data.column_names), read)
+    return Table(source, tuple(names), read)
 
 
 def python_table(texts: object) -> Table:

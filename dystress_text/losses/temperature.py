@@ -8,6 +8,7 @@ Learning" (DySTreSS), unless a docstring names another source.
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 
 import torch
@@ -127,6 +128,7 @@ class ProfileTemperature(Temperature):
         self.tau_min = check_number("tau_min", tau_min, f"(0, {self.tau_max}]")
         if not bool((self(_GRID) > 0).all()):
             raise ValueError(f"shape of {self!r} has temperatures that are not positive")
+        self._warn_where_the_logit_falls()
 
     @abstractmethod
     def shape(self, similarity: Tensor) -> Tensor:
@@ -134,6 +136,23 @@ class ProfileTemperature(Temperature):
 
     def forward(self, similarity: Tensor) -> Tensor:
         return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
+
+    def _warn_where_the_logit_falls(self) -> None:
+        """Warn where a pair that comes closer is treated as if it moved apart.
+
+        With ``tau = tau_min + D g(s)`` the logit rises where ``D (s g' - g) < tau_min``,
+        so everywhere for ``tau_max / tau_min < 1 + 1 / max(s g' - g)``.
+        """
+        slope = torch.gradient(self.shape(_GRID), spacing=(_GRID,))[0]  # g', (4001,)
+        excess = _GRID * slope - self.shape(_GRID)  # (4001,)
+        falling = _GRID[(self.tau_max - self.tau_min) * excess > self.tau_min * (1 + 1e-6)]
+        if len(falling):
+            warnings.warn(
+                f"{self!r}: the logit s / tau(s) falls as s rises, between {falling[0]:.2f} "
+                f"and {falling[-1]:.2f}; it rises everywhere if tau_max / tau_min is below "
+                f"{1 + 1 / excess.max():.3f} (here {self.tau_max / self.tau_min:.3f})",
+                stacklevel=2,
+            )
 
 
 @register("cosine")

@@ -15,7 +15,7 @@ from accelerate.utils import set_seed
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
-from dystress_text.analysis.outcome import outcome
+from dystress_text.analysis.outcome import collapse, outcome
 from dystress_text.analysis.page import results
 from dystress_text.analysis.text_page import leave_text_report
 from dystress_text.cli.text_table import lay_out
@@ -27,11 +27,8 @@ from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export, push
 from dystress_text.finetuning import holdout
-from dystress_text.finetuning.initial_model import (
-    InitialModel,
-    check_saving,
-    load_initial_model,
-)
+from dystress_text.finetuning.content import content_of, read_content
+from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.task import SimcseTask
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
@@ -122,7 +119,8 @@ def fine_tune(
     with restored_global_state(), full_fp32(), quiet():
         limit_kernel_caches()
         accelerator = make_accelerator(settings.training)
-        with open_run(accelerator, settings.training, settings.asked()) as (folder, finished):
+        read = partial(read_content, settings, texts, evaluator)
+        with open_run(accelerator, settings.training, settings.asked(), read) as (folder, finished):
             if finished is not None:
                 upload = partial(_upload, settings.text.push_to_hub, output)
                 on_main_process(accelerator, upload)
@@ -147,14 +145,18 @@ def fine_tune(
                 on_main_process(accelerator, check)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
-                record = _new_record(settings, training, task, data, metric)
+                spread = task.spread()
+                content = content_of(settings, data.corpus.report.sha256, evaluation)
+                record = _new_record(settings, training, task, data, metric) | {"content": content}
                 run = Run(
                     task=task,
                     samples=len(data),
                     options=record["settings"],
-                    data_id=_data_id(settings, data, evaluation),
+                    data_id=data.corpus.identity,
                     record=record,
                     best_metric=metric,
+                    # a mean cosine of 1.0000, unless the untrained model has nearly that
+                    has_collapsed=lambda: spread > 1e-3 and task.spread() < 5e-5,
                 )
                 trainer = Trainer(run, training, accelerator, folder)
             measures = RunMeasures(initial, data, evaluation, record)
@@ -163,7 +165,7 @@ def fine_tune(
                 trainer.fit()
                 with StopSignals(accelerator):  # signals wait for card and page, which take seconds
                     publish = partial(_publish, settings, trainer, measures)
-                    on_main_process(accelerator, trainer.naming_saved_model()(publish))
+                    record = on_main_process(accelerator, trainer.naming_saved_model()(publish))
             finally:
                 trainer.close()
     return FinishedTraining(output, record)
@@ -231,14 +233,6 @@ def _new_record(
     }
 
 
-def _data_id(settings: RunSettings, data: TrainingData, evaluation: EvaluatorList) -> str:
-    """Return the identity of the data, which a resumed run must share."""
-    identity = data.corpus.identity
-    if settings.evaluation.eval_file or settings.evaluation.eval_retrieval:
-        identity += f", --eval_file {evaluation.digest()}"
-    return identity
-
-
 def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
     """Print the description, measure the untrained model, and write the record."""
     lines = description(settings, trainer.settings, measures, trainer.total_steps)
@@ -247,8 +241,8 @@ def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> No
     begin_record(trainer, trainer.settings, trainer.folder, measures.record)
 
 
-def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
-    """Measure the trained model, write record, card and page, and upload it."""
+def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> dict[str, Any]:
+    """Measure the trained model, write record, card and page, upload it; return the record."""
     record = measures.record
     output = Path(trainer.settings.output_dir)
     end_record(trainer, trainer.settings, trainer.folder, record)
@@ -271,12 +265,13 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     print(speed)
     if finished.trained:
         print(f"\n{lay_out(results(finished))}")
-    for line in [*holdout.outcome(finished), *not_beaten(finished)]:
+    for line in [*holdout.outcome(finished), *not_beaten(finished), *collapse(finished)]:
         print(line)
     write_card(output, finished, model)
     page = leave_text_report(output)
     print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
     _upload(settings.text.push_to_hub, output)
+    return record
 
 
 def _upload(repository: str | None, output: Path) -> None:

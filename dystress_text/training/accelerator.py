@@ -23,7 +23,13 @@ from accelerate.utils import (
     parse_flag_from_env,
 )
 
-from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
+from dystress_text.errors import (
+    ParameterError,
+    TrainingError,
+    UserError,
+    is_out_of_memory,
+    reason_of,
+)
 from dystress_text.losses.gather import Gather, LocalGather, ProcessGather
 from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.settings import AUTO_FP16, TrainingSettings
@@ -126,7 +132,7 @@ def resolve_precision(name: str) -> str:
 def describe_failure(error: Exception, accelerator: Accelerator) -> str | None:
     """Describe a failed file, device or process; return None for a bug."""
     text = reason_of(error)
-    if isinstance(error, torch.OutOfMemoryError):
+    if is_out_of_memory(error):
         return (
             f"the device is out of memory (peak {peak_memory(accelerator.device) / 1e9:.1f} GB): "
             "lower --train_batch_size or, without batch normalisation, set --grad_cache_chunk"

@@ -90,6 +90,7 @@ class Checkpoints:
             "mixed_precision": accelerator.mixed_precision,
             "number of processes": accelerator.num_processes,
             "training data": run.data_id,
+            **run.record.get("content", {}),
         }
 
     def write(self, state: TrainingState) -> None:

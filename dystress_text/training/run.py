@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,10 @@ from dystress_text.training.trainer import Trainer
 
 @contextmanager
 def open_run(
-    accelerator: Accelerator, settings: TrainingSettings, requested: Mapping[str, Any]
+    accelerator: Accelerator,
+    settings: TrainingSettings,
+    requested: Mapping[str, Any],
+    content: Callable[[], Mapping[str, str]] = dict,
 ) -> Iterator[tuple[Path, dict[str, Any] | None]]:
     """Lock the folder of a run, on all processes.
 
@@ -39,6 +42,7 @@ def open_run(
         accelerator: of the run.
         settings: of the run.
         requested: all options by name; a finished run must have the same.
+        content: returns checksums of what they name; a finished run must have read the same.
 
     Yields:
         The folder of the run, and its record if it has already finished.
@@ -48,7 +52,7 @@ def open_run(
 
         def choose() -> tuple[Path, dict[str, Any] | None]:
             held.enter_context(locked_folder(output))
-            return choose_folder(output, settings, requested)
+            return choose_folder(output, settings, requested, content)
 
         folder, finished = on_main_process(accelerator, choose)
         if finished is None:
@@ -67,7 +71,7 @@ def before_first_step(accelerator: Accelerator) -> Iterator[None]:
     try:
         yield
         accelerator.wait_for_everyone()  # until all have read the folder
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         reason = describe_failure(error, accelerator)
         if reason is None:
             raise

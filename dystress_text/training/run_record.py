@@ -76,6 +76,7 @@ class RunRecord:
     learned_temperature: Mapping[str, float] = field(default_factory=dict)
     steps: int | None = None
     best_step: int | None = None
+    collapsed_step: int | None = None  # the evaluation since which all embeddings are one
     train_seconds: float | None = None
     device: str | None = None
     processes: int | None = None

@@ -9,7 +9,7 @@ next start.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,10 @@ def locked_folder(output: Path) -> Iterator[None]:
 
 
 def choose_folder(
-    output: Path, settings: TrainingSettings, requested: Mapping[str, Any]
+    output: Path,
+    settings: TrainingSettings,
+    requested: Mapping[str, Any],
+    content: Callable[[], Mapping[str, str]] = dict,
 ) -> tuple[Path, dict[str, Any] | None]:
     """Return the folder of a run, and its record if it has finished and is asked to resume.
 
@@ -46,6 +49,7 @@ def choose_folder(
         output: the user's ``--output_dir``.
         settings: of the run.
         requested: all options by name.
+        content: returns checksums of what the options name, as :func:`finished_record` needs them.
 
     Raises:
         ParameterError: the folder may not be used.
@@ -67,21 +71,33 @@ def choose_folder(
     replacing = read_record(output / REPLACING)
     if replacing and not run_folder.changed_options(replacing, requested):
         return output / REPLACING, None
-    return output, finished_record(output, requested)
+    return output, finished_record(output, requested, content)
 
 
-def finished_record(folder: Path, requested: Mapping[str, Any]) -> dict[str, Any] | None:
+def finished_record(
+    folder: Path,
+    requested: Mapping[str, Any],
+    content: Callable[[], Mapping[str, str]] = dict,
+) -> dict[str, Any] | None:
     """Return the record of the run in a folder; None if it has not finished.
 
+    Args:
+        folder: of the run.
+        requested: all options by name.
+        content: returns checksums of what the options name, which the record has as ``content``;
+            called for a finished run with these options.
+
     Raises:
-        ParameterError: the run has other options.
+        ParameterError: the run has other options, or read other data or models.
     """
     record = read_record(folder)
     if state_of(record) != FINISHED:
         return None
     changed = run_folder.changed_options(record, requested)
+    if not changed and "content" in record:  # 0.2 did not record it
+        changed = run_folder.differences(record["content"], content())
     if changed:
-        reason = f"holds a finished run with other settings ({changed}); name another folder"
+        reason = f"holds a finished run of other settings or data ({changed})"
         raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
     return record
 

@@ -62,6 +62,8 @@ class Run:
         record: the content of ``run.json``; it grows during the run.
         make_optimizer: makes the optimizer of a network; None is AdamW.
         best_metric: the metric that selects the best model; None selects the last model.
+        has_collapsed: tells whether the embeddings of all samples have become one; such a model
+            replaces no saved one.
     """
 
     task: Task
@@ -71,3 +73,4 @@ class Run:
     record: dict[str, Any] = field(default_factory=dict)
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
     best_metric: str | None = None
+    has_collapsed: Callable[[], bool] = lambda: False

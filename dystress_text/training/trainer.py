@@ -115,7 +115,7 @@ class Trainer:
             raise DataError(f"{error}; {advice}") from error
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
-        except (OSError, RuntimeError, SafetensorError) as error:
+        except (OSError, RuntimeError, MemoryError, SafetensorError) as error:
             reason = describe_failure(error, self.accelerator)
             if reason is None:
                 raise
@@ -337,6 +337,13 @@ class Trainer:
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(metrics)
+        record = self.run.record
+        if self.run.has_collapsed():
+            record.setdefault("collapsed_step", state.step)
+            if state.best_step not in (None, state.step):
+                return  # the model from before stays
+        else:
+            record.pop("collapsed_step", None)
         if name is None:
             state.metrics = metrics  # in the end those of the last step
             return

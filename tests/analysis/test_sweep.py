@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import sys
 import textwrap
@@ -230,6 +231,23 @@ def test_finished_run_with_other_settings(flags, tmp_path):
         assert len(list(run.commands())) == left
     with pytest.raises(UserError, match="seed was 42, is 1"):
         replace(run, options=(*run.options, "--seed=1")).is_trained()
+
+
+def test_figures_on_other_content_of_a_task_are_measured_again(tmp_path, monkeypatch):
+    prepared = tmp_path / "senteval"
+    shutil.copytree(program.suite_folder("mini", None), prepared)
+    monkeypatch.setattr(program, "suite_folder", lambda *_: prepared)
+    argv = ["--presets", CONSTANT, "--seeds", "0", f"--output_dir={tmp_path / 'out'}"]
+    parsed = make_parser().parse_args([*argv, "--suite=mini", "--tasks", "MiniSTS"])
+    (run,) = plan(parsed, ())
+    run.folder.mkdir(parents=True)
+    result = {"MiniSTS": {"spearman": 1.0, "sha256": run.sets[0].checksum}}
+    write_results(run.folder, result, "mini/sts")
+    assert run._missing() == []
+    pairs = prepared / "STS" / "MiniSTS" / "mini-sts.csv"
+    pairs.write_text(pairs.read_text().replace("\t4.1\t", "\t0.1\t"))
+    (run,) = plan(parsed, ())
+    assert run._missing() == ["--tasks", "MiniSTS"]
 
 
 def run_sweep(arguments, errors):

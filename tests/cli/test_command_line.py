@@ -3,7 +3,9 @@
 import io
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import Interrupted, ParameterError, UserError
@@ -49,3 +51,18 @@ def test_output_in_ascii_escapes_other_characters(monkeypatch):
 
 def test_local_rank_of_a_launcher_is_ignored():
     assert vars(OneLineParser("p").parse_args(["--local-rank=1"])) == {}
+
+
+@pytest.mark.parametrize("module", [torch, np])
+def test_too_little_memory_is_one_line(module, capsys):
+    assert exit_code("prog", lambda: module.empty(10**15)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "memory" in line
+
+
+def test_a_bug_is_no_lack_of_memory():
+    def work():
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        exit_code("prog", work)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import lzma
+import warnings
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def test_cache_key(tmp_path, text_file, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:model_name_or_path")  # the numbers
-def test_some_sentences_are_drawn_while_the_text_is_tokenised(tmp_path, tokenizer):
+def test_some_sentences_are_drawn_while_the_text_is_tokenised(tmp_path):
     """Rows of two texts: of 2,000 rows the first text, from all parts of the table alike."""
     reads = []
 
@@ -126,13 +127,32 @@ def test_some_sentences_are_drawn_while_the_text_is_tokenised(tmp_path, tokenize
             yield f"the dog {number}\n".encode()
 
     text = TrainingText("rows", "row", ("anchor", "positive"), lines)
-    first = load_corpus(text, tokenizer, 9, cache_dir=tmp_path / "a").some
+    first = load_corpus(text, text_reader(9), cache_dir=tmp_path / "a").some
     assert len(reads) == 2  # the checksum, the tokens
     numbers = np.array([int(sentence.removeprefix("the cat ")) for sentence in first])
     assert len(set(numbers)) == 2_000
     shares = np.histogram(numbers, 4, (0, 8_000))[0] / 2_000
     np.testing.assert_allclose(shares, 0.25, atol=0.05)  # five standard deviations
-    assert load_corpus(text, tokenizer, 9, cache_dir=tmp_path / "b").some == first
+    assert load_corpus(text, text_reader(9), cache_dir=tmp_path / "b").some == first
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "arrays.npz", "metadata.json"])
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-9], lambda data: data[:40] + b"\1" + data[41:]]
+)
+def test_a_damaged_cache_is_made_again(name, damage, tmp_path, text_file):
+    made = load(text_file, tmp_path)
+    content = made.content.copy()
+    (file,) = tmp_path.glob(f"corpus/*/{name}")
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.warns(UserWarning, match="damaged"):
+        again = load(text_file, tmp_path)
+    assert np.array_equal(again.content, content)
+    assert np.array_equal(again.offsets, made.offsets)
+    assert again.report == made.report
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(text_file, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,25 @@ def test_columns_of_a_data_set():
         with_texts(RunSettings.of({}), pairs)
 
 
+def upper(batch):
+    return {"text": [text.upper() for text in batch["body"]]}
+
+
+@pytest.mark.parametrize(
+    ("formatted", "expected"),
+    [
+        (lambda data: data.with_transform(upper), ["ONE", "TWO"]),
+        (lambda data: data.with_transform(upper, columns=["body"]), ["ONE", "TWO"]),
+        (lambda data: data.with_format("numpy"), ["a", "b"]),
+        (lambda data: data.with_format(None, columns=["body"]), ["one", "two"]),
+    ],
+)
+def test_the_format_of_a_data_set_counts(formatted, expected):
+    """As ``data[i]`` shows it to its user."""
+    data = formatted(datasets.Dataset.from_dict({"text": ["a", "b"], "body": ["one", "two"]}))
+    assert sentences_of(with_texts(RunSettings.of({}), data)[1]) == expected
+
+
 def test_columns_are_joined_and_files_concatenated(tmp_path):
     rows = [("Printer", "It is on fire."), ("Printer", ""), ("", "No body"), ("", "")]
     frame = pd.DataFrame([*rows, rows[0]], columns=["subject", "body"])

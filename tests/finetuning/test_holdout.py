@@ -1,6 +1,7 @@
 """Held-out samples: selection, metrics against loops, and what a run reports."""
 
 import json
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from dystress_text.finetuning.holdout import (
     outcome,
     split_in_half,
 )
-from dystress_text.programs.train import main
+from dystress_text.programs.train import main, train
 from dystress_text.training.run_record import BASE, HeldOut, RunRecord
 from dystress_text.training.trainer import Trainer
 
@@ -69,7 +70,57 @@ def test_held_out_rows_share_no_text():
     anchors = {row[0] for row in held}
     positives = {row[1] for row in held}
     assert len(anchors) == len(positives) == len(held) == 25
-    assert excluded.tolist() == [i for i, row in enumerate(rows) if row[0] in anchors]
+    expected = [i for i, row in enumerate(rows) if row[0] in anchors or row[1] in positives]
+    assert excluded.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        str,
+        str.upper,
+        lambda text: text.replace(" ", "\u00a0  ") + "\t",
+        lambda text: "".join(chr(ord(x) + 0xFEE0) if "a" <= x <= "z" else x for x in text),
+    ],
+)
+@pytest.mark.parametrize("column", range(4))
+def test_a_held_out_text_is_in_no_column_of_a_training_row(column, written):
+    rows = [(f"ask {i}", f"answer to {i}", "no", "nor this") for i in range(60)]
+    copies = []
+    for i, row in enumerate(rows):
+        copy = [f"one {i}", f"two {i}", f"three {i}", f"four {i}"]
+        copy[column] = written(row[i % 2])
+        copies.append(tuple(copy))
+    held, excluded = hold_out(lambda: iter([*copies[:30], *rows, *copies[30:]]), 500)
+    texts = {text for row in held for text in row[:2]}
+    assert len(held) == 25
+    trained = [
+        row for i, row in enumerate([*copies[:30], *rows, *copies[30:]]) if i not in excluded
+    ]
+    plain = [" ".join(normalize("NFKC", x).lower().split()) for row in trained for x in row]
+    assert texts.isdisjoint(plain)
+    assert len(trained) > 60
+
+
+def test_nothing_is_held_out_if_too_few_rows_remain():
+    rows = [(f"ask {i}", f"answer {i}", f"answer {(i + 1) % 300}", "no") for i in range(300)]
+    every = [(f"ask {i}", f"answer {i}", *(f"answer {j}" for j in range(60))) for i in range(60)]
+    assert len(hold_out(lambda: iter(rows), 500)[0]) == 30
+    held, excluded = hold_out(lambda: iter(every), 500)
+    assert (held, excluded.tolist()) == ([], [])
+
+
+def test_random_pairs_are_not_learned_from_the_swapped_rows(tmp_path):
+    """Anchor and positive share no word, so that only their swapped row could teach the pair."""
+    rng = np.random.default_rng(0)
+    words = ["".join(rng.choice([*"abcdefghijklmnoprstu"], 7)) for _ in range(4000)]
+    pairs = [(" ".join(rng.choice(words, 6)), " ".join(rng.choice(words, 6))) for _ in range(400)]
+    rows = [*pairs, *((second, first) for first, second in pairs)]
+    options = {"dim": 64, "supervised": True, "num_train_epochs": 12, "learning_rate": 0.05}
+    run = train("own-text", texts=rows, output_dir=tmp_path / "out", eval_set="none", **options)
+    held = run.record["held_out"]
+    assert held["texts"] == 40
+    assert abs(held["gain"]) < 4 * held["error"]
 
 
 @pytest.mark.parametrize("columns", [1, 2])

@@ -9,14 +9,17 @@ import signal
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer
+from conftest import build_tokenizer, build_transformer, make_sentences
 from hub_server import hub_server, with_hub
 from scipy import stats
 from sentence_transformers import SentenceTransformer
+from sklearn.metrics.pairwise import cosine_similarity
 from trainer_cases import interrupt
 
+from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.finetuning.measures import RunMeasures
+from dystress_text.finetuning.task import SimcseTask
 from dystress_text.losses.diagnosis import BINS
 from dystress_text.programs.train import main
 
@@ -127,3 +130,38 @@ def test_resume_refuses_another_text_or_tokenizer(flags, tmp_path, tiny_bert, te
     assert main(command) == 2
     error = capsys.readouterr().err
     assert re.search(r"training data was (\w+), tokenizer \w+, is \1, tokenizer", error)
+
+
+@pytest.mark.parametrize("collapses_at", [1, 2])
+def test_a_collapse_is_said_and_does_not_replace_a_saved_model(
+    collapses_at, flags, tmp_path, monkeypatch, capsys
+):
+    """All parameters of the last layer that tell texts apart become 0 at an evaluation."""
+    evaluations = []
+    evaluate = SimcseTask.evaluate
+
+    def collapsing(task):
+        evaluations.append(1)
+        if len(evaluations) >= collapses_at:
+            norm = task.model.model[0].model.encoder.layer[-1].output.LayerNorm
+            torch.nn.init.constant_(norm.weight, 1e-6)
+            torch.nn.init.ones_(norm.bias)
+        return {"score": float(len(evaluations))} | evaluate(task)
+
+    monkeypatch.setattr(SimcseTask, "evaluate", collapsing)
+    monkeypatch.setattr(EvaluatorList, "best_metric", lambda *_: "score")
+    assert main([*flags, "--pooler_type=avg"]) == 0
+    printed = capsys.readouterr().out
+    (line,) = [line for line in printed.splitlines() if "Collapsed" in line]
+    out = tmp_path / "out"
+    assert line in (out / "report.html").read_text()
+    cosines = cosine_similarity(SentenceTransformer(str(out)).encode(make_sentences(20)))
+    record = json.loads((out / "run.json").read_text())
+    assert record["best_step"] == 3
+    assert record["collapsed_step"] == 3 * collapses_at
+    assert (cosines.mean() > 0.9999) == (collapses_at == 1)
+
+
+def test_a_run_without_a_collapse_names_none(flags, capsys):
+    assert main([*flags, "--pooler_type=avg"]) == 0
+    assert "Collapsed" not in capsys.readouterr().out

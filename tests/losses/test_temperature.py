@@ -2,6 +2,8 @@
 
 import copy
 import math
+import re
+import warnings
 
 import pytest
 import torch
@@ -116,3 +118,34 @@ def test_negative_temperatures_are_refused():
 
     with pytest.raises(ValueError, match="shape"):
         Negative(0.1, 0.35)
+
+
+def falling(temperature):
+    """Return where the logit falls, on a fine grid."""
+    grid = torch.linspace(-1, 1, 20_001, dtype=torch.float64)
+    logit = grid / temperature(grid)
+    return grid[1:][logit.diff() < -1e-9]
+
+
+class Quadratic(losses.ProfileTemperature):
+    """Falls for a ratio above 2: ``s / (a + b s^2)`` has its maximum at ``sqrt(a / b)``."""
+
+    def shape(self, similarity):
+        return similarity.square()
+
+
+@pytest.mark.parametrize("kind", [losses.CosineTemperature, Quadratic])
+def test_a_warning_tells_where_the_logit_falls_and_from_which_ratio(kind):
+    with pytest.warns(UserWarning, match="logit") as caught:
+        found = falling(kind(0.05, 0.6))
+    (warning,) = caught
+    text = str(warning.message)
+    for end in (found[0], found[-1]):
+        assert f"{end:.2f}" in text
+    (ratio,) = re.findall(r"below (\d+\.\d+)", text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert len(falling(kind(0.05, 0.05 * float(ratio) * 1.01))) > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(falling(kind(0.05, 0.05 * float(ratio) * 0.99))) == 0

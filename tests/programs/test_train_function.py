@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import warnings
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -72,6 +73,46 @@ def test_it_is_the_run_of_the_command_line(options, tmp_path):
     assert outcome(line) == outcome(run.folder)
     assert run.evaluation == run.record["trained"]
     assert run.model.encode(make_sentences(3)).shape == (3, 16)
+
+
+def test_paths_may_begin_with_the_home_folder(options, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("model_name_or_path", "train_file", "data_dir"):
+        target = options[name]
+        (tmp_path / name).symlink_to(target)
+        options[name] = f"~/{name}"
+    run = dystress_text.train(**options, output_dir=Path("~/out"))
+    assert run.folder == tmp_path / "out"
+    figures = dystress_text.evaluate("~/out", suite="mini", tasks="sts", output="~/own.jsonl")
+    assert {str(run.folder), "lexical"} == figures.keys()
+    assert (tmp_path / "own.jsonl").is_file()
+    audited = dystress_text.audit("~/out", make_sentences(4), "infonce(0.05)", batch_size=4)
+    assert audited.negatives == 12
+    assert not (tmp_path / "~").exists()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("loss", ["infonce(0.05)", "infonce(learned(0.05))"])
+def test_it_trains_in_any_mode_of_the_caller(mode, loss, options, tmp_path):
+    expected = dystress_text.train(**options, loss=loss, output_dir=tmp_path / "out")
+    with mode():
+        run = dystress_text.train(**options, loss=loss, output_dir=tmp_path / "within")
+        assert not torch.is_grad_enabled()
+    assert outcome(run.folder) == outcome(expected.folder)
+
+
+@pytest.mark.parametrize("module", [torch, np])
+@pytest.mark.parametrize(
+    "place", ["fine_tuning.prepare_data", "fine_tuning.Trainer._step", "fine_tuning.write_card"]
+)
+def test_too_little_memory_is_one_line(module, place, options, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(f"dystress_text.programs.{place}", lambda *_: module.empty(10**15))
+    words = [f"--{name}={value}" for name, value in options.items()]
+    assert main([*words, f"--output_dir={tmp_path / 'out'}"]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("dystress train: error: ")
+    assert "memory" in last
 
 
 def ctrl_c(*_):

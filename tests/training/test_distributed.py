@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.utils import parameters_to_vector
 from trainer_cases import SHIFTED, log_of, make_task, run
 
+import dystress_text
 from dystress_text import losses
 from dystress_text.data.corpus import load_corpus
 from dystress_text.data.texts import plain_text
@@ -181,3 +182,22 @@ def test_accumulation_of_the_settings_comes_first(monkeypatch):
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
     accelerator = make_accelerator(TrainingSettings(gradient_accumulation_steps=2))
     assert accelerator.gradient_accumulation_steps == 2
+
+
+def train_and_show(options, folder):
+    """Train, or find the run finished; leave what this process knows of it."""
+    run = dystress_text.train(**options, resume_from_checkpoint="auto", output_dir=folder)
+    known = {"shown": repr(run), "evaluation": run.evaluation, "record": run.record}
+    file = folder.parent / f"{os.environ['RANK']}.json"
+    file.write_text(json.dumps(known, default=str))
+
+
+def test_all_processes_return_the_finished_run(tiny_bert, text_file, data_dir, tmp_path):
+    given = {"model_name_or_path": tiny_bert, "train_file": text_file, "data_dir": data_dir}
+    options = {**given, "max_steps": 2, "train_batch_size": 8, "mixed_precision": "no"}
+    for _ in range(2):
+        spawn(2, train_and_show, options, tmp_path / "out")
+        first, second = (json.loads((tmp_path / f"{i}.json").read_text()) for i in range(2))
+        assert first["record"]["state"] == "finished"
+        assert first["evaluation"]
+        assert second == first

@@ -6,6 +6,8 @@ from functools import partialmethod
 from pathlib import Path
 
 import pytest
+from conftest import make_sentences
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from dystress_text.errors import UserError
@@ -52,6 +54,69 @@ def test_finished_run_is_kept(finished, out, capsys):
         assert main([*flags, *more]) == 2
         assert "--output_dir" in capsys.readouterr().err
     assert content(out) == before
+
+
+def changed_text(base, text, pairs):
+    text.write_text(text.read_text() + "one more sentence\n")
+
+
+def changed_pairs(base, text, pairs):
+    pairs.write_text(pairs.read_text().replace("1.5", "4.5"))
+
+
+def changed_base(base, text, pairs):
+    file = base / "model.safetensors"
+    weights = {name: 1.01 * x for name, x in load_file(file).items()}
+    save_file(weights, file, {"format": "pt"})
+
+
+def changed_tokenizer(base, text, pairs):
+    file = base / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["normalizer"]["lowercase"] = not content["normalizer"]["lowercase"]
+    file.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (changed_text, "training text"),
+        (changed_pairs, "evaluation data"),
+        (changed_base, "model_name_or_path"),
+        (changed_tokenizer, "model_name_or_path"),
+    ],
+)
+def test_other_content_under_the_same_name_is_another_run(
+    change, named, tiny_run, tiny_bert, tmp_path, monkeypatch, capsys
+):
+    """Whether the run has finished or not; a sweep does not take it as done either."""
+    base = shutil.copytree(tiny_bert, tmp_path / "base")
+    text = tmp_path / "mine.txt"
+    text.write_text("".join(f"{line}\n" for line in make_sentences(64)))
+    pairs = tmp_path / "pairs.csv"
+    sentences = make_sentences(8)
+    lines = [f"{sentences[i]},{sentences[i + 4]},{i}.5\n" for i in range(4)]
+    pairs.write_text("sentence1,sentence2,score\n" + "".join(lines))
+    own = [f"--model_name_or_path={base}", f"--train_file={text}", f"--eval_file={pairs}"]
+    flags = [*tiny_run, *own, "--eval_set=none", "--resume_from_checkpoint=auto"]
+    begun = [*flags, "--save_steps=2", f"--output_dir={tmp_path / 'begun'}"]
+    folder = tmp_path / "sweep" / "small-seed-0"
+    flags += ["--preset=small", "--seed=0", f"--output_dir={folder}"]
+    assert main(flags) == 0
+    assert main(flags) == 0
+    interrupted(monkeypatch, begun, 4)
+    planned = ["--presets=small", "--seeds=0", "--tasks=none", f"--output_dir={folder.parent}"]
+    planned += ["--dry_run", "--", *tiny_run, *own, "--eval_set=none"]
+    planned = [each for each in planned if not each.startswith("--data_dir")]
+    before = content(folder)
+    change(base, text, pairs)
+    for argv in (flags, begun):
+        capsys.readouterr()
+        assert main(argv) == 2
+        assert named in capsys.readouterr().err
+    assert sweep(planned) == 2
+    assert named in capsys.readouterr().err
+    assert content(folder) == before
 
 
 def interrupted(monkeypatch, argv, step):

@@ -75,7 +75,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
             trainer.fit()
             with StopSignals(accelerator):  # the page takes seconds; a signal waits
                 publish = partial(_publish, settings, trainer, record, folder)
-                on_main_process(accelerator, publish)
+                record = on_main_process(accelerator, publish)
         finally:
             trainer.close()
     return record
@@ -188,8 +188,8 @@ def _publish(
     trainer: Trainer,
     record: dict[str, Any],
     folder: Path,
-) -> None:
-    """Write record and page, and print the results of the run."""
+) -> dict[str, Any]:
+    """Write record and page, print the results of the run, and return the record."""
     output = Path(settings.training.output_dir)
     end_record(trainer, settings.training, folder, record)
     record["images_per_second"] = round(trainer.samples_per_second, 1)
@@ -211,6 +211,7 @@ def _publish(
         lines.append(f"{metric}: untrained {untrained:.2f}, trained {value:.2f}{note}")
     lines.append(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
     print(*lines, leave_report(output, page), sep="\n", flush=True)
+    return record
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:

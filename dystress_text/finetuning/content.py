@@ -1,0 +1,64 @@
+"""Identify a finished or interrupted run by the content of what it reads, not by names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sentence_transformers.base.evaluation import SentenceEvaluator
+
+from dystress_text.config.settings import RunSettings
+from dystress_text.data.texts import TrainingText, training_text
+from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
+from dystress_text.evaluation.readers import checksum_of
+from dystress_text.io.atomic import sha256_of
+from dystress_text.io.hub import model_file
+from dystress_text.io.paths import model_path
+from dystress_text.models.static import STATIC
+from dystress_text.training.run_folder import AUDIT, RECORD, TRACKER_FOLDER
+
+_FILES = {".safetensors", ".bin", ".json", ".txt", ".model"}  # weights, tokenizer, configuration
+_ON_HUB = ("config.json", "modules.json", "tokenizer.json")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+
+
+def content_of(settings: RunSettings, text: str, evaluation: EvaluatorList) -> dict[str, str]:
+    """Return checksums of text, evaluation data and models, by what the user knows them as.
+
+    Args:
+        settings: of the run.
+        text: the checksum of the training text.
+        evaluation: the evaluators of the run.
+    """
+    content = {"the training text": text[:16], "the evaluation data": evaluation.digest()[:16]}
+    for option in ("model_name_or_path", "hybrid"):
+        name = getattr(settings.text, option)
+        if name not in (None, STATIC):
+            files = [(path.name, sha256_of(path)) for path in _files_of(model_path(name))]
+            content[f"the content of {option}"] = checksum_of(files)[:16]
+    return content
+
+
+def read_content(
+    settings: RunSettings,
+    texts: TrainingText | None = None,
+    evaluator: SentenceEvaluator | None = None,
+) -> dict[str, str]:
+    """Return :func:`content_of` what the settings name now; arguments as in ``fine_tune``."""
+    text = texts or training_text(settings.text)
+    evaluation = build_evaluators(settings.evaluation, settings.text.data_dir, evaluator)
+    return content_of(settings, text.checksum(), evaluation)
+
+
+def _files_of(model: str) -> Iterator[Path]:
+    """Yield the files of a model in a folder or on the hub; a run's folder has others too."""
+    folder = Path(model)
+    if not folder.is_dir():
+        weights = next(filter(None, (model_file(model, name) for name in _WEIGHTS)), None)
+        yield from filter(None, [weights, *(model_file(model, name) for name in _ON_HUB)])
+        return
+    for path in sorted(folder.rglob("*")):
+        first = path.relative_to(folder).parts[0]
+        is_other = first.startswith((".", "checkpoint-", TRACKER_FOLDER))
+        if path.suffix in _FILES and not is_other and path.name not in (RECORD, AUDIT):
+            yield path
