@@ -220,6 +220,13 @@ def test_data_in_memory_equals_files(tmp_path):
         assert found["bert-mini-wiki"] == pytest.approx(expected)
 
 
+def test_ids_that_are_the_same_text_are_rejected():
+    documents = {1: "a cat", "1": "a dog"}
+    with pytest.raises(ParameterError) as caught:
+        dt.evaluate("lexical", retrieval=(["a cat"], documents, {"0": ["1"]}))
+    assert caught.value.parameter == "retrieval"
+
+
 @pytest.mark.parametrize(
     "data",
     [{"pairs": [("secret", 3, 1)]}, {"retrieval": (["secret"], ["x"], {"9": ["0"]})}],
