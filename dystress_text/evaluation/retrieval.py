@@ -214,8 +214,11 @@ def _texts_from(values: Any) -> dict[str, str]:
 
 
 def _by_id(values: Any) -> dict[str, Any]:
-    items = values.items() if isinstance(values, Mapping) else enumerate(values)
-    return {str(name): value for name, value in items}
+    items = dict(values if isinstance(values, Mapping) else enumerate(values))
+    by_id = {str(name): value for name, value in items.items()}
+    if len(by_id) < len(items):
+        raise DataError("two ids are the same text")
+    return by_id
 
 
 def _collection(

@@ -36,9 +36,9 @@ from dystress_text.models.loading import (
     load_sentence_transformer,
     pooler_dense,
     prompts_of,
-    reset_tokenizer,
     save_model,
     transformer_of,
+    use_old_names,
 )
 from dystress_text.models.poolers import FIRST, pooler_of
 from dystress_text.models.static import is_static, pretrained_tokenizer
@@ -102,7 +102,8 @@ def _write_checked(
     probes: Sequence[str] = PROBES
     if not is_static(trained):  # a transformer has no embedding for a text without tokens
         probes = [text for text in PROBES if tokenize(trained, [text])[1] != [0]]
-    expected = encode(trained, probes).cpu()  # (probes, dim), before a layout changes the model
+    # (probes, dim), before a layout changes the model
+    expected = trained.encode(list(probes), convert_to_tensor=True)
     if to == "native":
         _write_native(trained, folder)
     elif to == "hf":
@@ -170,9 +171,11 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
     if isinstance(first, StaticEmbedding):
         write_tokenizer(pretrained_tokenizer(first.tokenizer), folder)
     elif isinstance(first, Transformer):
-        pooled = [module for module in model if isinstance(module, Pooling | Normalize)]
+        if not all(getattr(module, "include_prompt", True) for module in model):
+            raise ParameterError("to", "onnx cannot leave a prompt out of pooling; native can")
+        pooling = Pooling(model.get_embedding_dimension() or 0)  # of the graph's states
         like = {**prompts_of(model), "similarity_fn_name": model.similarity_fn_name}
-        save_model(SentenceTransformer(modules=[first, *pooled], device="cpu", **like), folder)
+        save_model(SentenceTransformer(modules=[first, pooling], device="cpu", **like), folder)
         write_tokenizer(first.tokenizer, folder)
         for weights in folder.glob("*.safetensors*"):
             weights.unlink()
@@ -182,25 +185,21 @@ def _write_onnx(model: SentenceTransformer, folder: Path) -> None:
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the tokenizer's files, also for readers that know transformers 4 only.
+    """Write the tokenizer's files, also for readers that know transformers 4 or these files only.
 
-    Version 5 renamed the class of tokenizers without one, and no longer writes the list of special
-    tokens, which fastembed reads.
+    Truncation and padding are in tokenizer.json. Transformers 5 no longer writes the list of
+    special tokens, which fastembed reads.
     """
-    reset_tokenizer(tokenizer)
+    tokenizer(["a text"], padding=True, truncation=True)  # the files keep both
     tokenizer.save_pretrained(folder)
-    file = folder / "tokenizer_config.json"
-    settings = json.loads(file.read_text(encoding="utf-8"))
-    if settings.get("tokenizer_class") == "TokenizersBackend":
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    write_json(file, settings)
+    use_old_names(folder)
     write_json(folder / "special_tokens_map.json", tokenizer.special_tokens_map)
 
 
 def _read_back(
     folder: Path, layout: str, model: SentenceTransformer, texts: Sequence[str]
 ) -> Tensor:
-    """Return a copy's embeddings of texts, (n, dim), as other tools compute them."""
+    """Return a copy's embeddings of texts as others compute them, (n, dim) or (ways, n, dim)."""
     if layout == "native":
         return load_sentence_transformer(str(folder)).encode(list(texts), convert_to_tensor=True)
     prompt = prompt_of(model) or ""  # which the caller of a copy has to prepend

@@ -12,10 +12,14 @@ import torch
 import torch.nn.functional as F
 import transformers
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Pooling, StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from dystress_text.errors import ParameterError
+
 FILE = "onnx/model.onnx"  # where clients of the hub look for it
+_POOLING = "1_Pooling"  # sentence-transformers' folder for a second module that pools
 _OPSET = 18  # torch's exporter writes this version without conversion
 _INPUTS = ["input_ids", "attention_mask"]
 _OUTPUTS = ["last_hidden_state", "sentence_embedding"]
@@ -27,12 +31,9 @@ class _Graph(nn.Module):
     def __init__(self, model: SentenceTransformer) -> None:
         super().__init__()
         self.model = model
-        modes = [module.pooling_mode for module in model if isinstance(module, Pooling)]
-        heads = [module for module in model if isinstance(module, Dense)]
-        self.pools_states = modes == ["mean"] and not heads
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return states (n, length, dim), and embeddings (n, dim), which are the states pooled."""
+        """Return each embedding as the state of all tokens, (n, length, dim), and as (n, dim)."""
         features: dict[str, Any] = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
@@ -46,17 +47,15 @@ class _Graph(nn.Module):
             features = first(features)
         for module in others:
             features = module(features)
-        embeddings = features["sentence_embedding"]
-        if self.pools_states:
-            return features["token_embeddings"], embeddings
+        embeddings = features["sentence_embedding"][:, : self.model.truncate_dim]
         return embeddings.unsqueeze(1).expand(-1, input_ids.shape[1], -1), embeddings
 
 
 def write_graph(model: SentenceTransformer, folder: Path) -> None:
     """Write the graph of token ids and mask, both (n, length); token types are 0.
 
-    Clients that pool the states themselves get the same embeddings: the states are the mean of the
-    layers, or, if an embedding is not the mean of its tokens, each state is the embedding.
+    The state of each token is the embedding, so clients that pool the states themselves get it too,
+    whichever way they do it.
 
     Args:
         model: with a transformer or a static table as its first module.
@@ -87,11 +86,24 @@ def write_graph(model: SentenceTransformer, folder: Path) -> None:
 
 
 def graph_vectors(folder: Path, texts: Sequence[str]) -> Tensor:
-    """Return a graph's embeddings of texts, (n, dim), tokenised by the folder's tokenizer."""
+    """Return a copy's embeddings of texts as its users compute them, (ways, n, dim).
+
+    These are the graph's own and, for sentence-transformers, the states after the copy's pooling.
+    """
     import onnxruntime
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    session = onnxruntime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
     batch = tokenizer(list(texts), padding=True, truncation=True, return_tensors="np")
     inputs = {name: batch[name].astype("int64") for name in _INPUTS}
-    return torch.from_numpy(session.run(["sentence_embedding"], inputs)[0])
+    file = folder / "tokenizer.json"
+    if file.is_file():  # readers without transformers have nothing else
+        alone = Tokenizer.from_file(str(file)).encode_batch(list(texts))
+        if [each.ids for each in alone] != inputs["input_ids"].tolist():
+            raise ParameterError("to", f"{file.name} alone gives other tokens than transformers")
+    session = onnxruntime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
+    states, *found = map(torch.from_numpy, session.run(_OUTPUTS, inputs))
+    if (folder / _POOLING).is_dir():
+        features = {"token_embeddings": states, "attention_mask": torch.tensor(inputs[_INPUTS[1]])}
+        pooled = Pooling.load(str(folder), subfolder=_POOLING)(features)
+        found.append(pooled["sentence_embedding"])
+    return torch.stack(found)

@@ -1,8 +1,7 @@
-"""Write results to a model's card: ``model-index``, which the hub reads, and a table."""
+"""Write results to the head of a model's card, ``model-index``, which the hub shows."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCard
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import OWN_SETTINGS, Result, newest, results_in
-from dystress_text.export.card import CARD, plain_table
+from dystress_text.export.card import CARD
 from dystress_text.io.atomic import write_text
 
 _SOURCE = "dystress-text"  # marks our entries: this package measured them
@@ -25,9 +24,6 @@ _TASK_TYPES = {  # the hub's names, in the order of the card
     "pairs": "STS",
     "retrieval": "Retrieval",
 }
-_TABLE = re.compile(
-    r"(?<=<!-- evaluation, renewed by dystress senteval -->).*?(?=<!-- end of evaluation -->)", re.S
-)
 
 
 def renew_results(folder: Path) -> str | None:
@@ -55,23 +51,13 @@ def add_results(file: Path, results: Sequence[Result]) -> None:
     results = _of_model(results)
     if not results:
         return
-    ours = []
-    rows = []
-    for result in results:
-        for metric, entry in _entries(result).items():
-            ours.append(entry)
-            floor = result.lexical.get(metric)
-            lexical = "-" if floor is None else f"{floor:.2f}"
-            figure = f"{entry.metric_value:.2f}"
-            rows.append((entry.dataset_name, entry.metric_name, figure, lexical))
-    table = plain_table(("", "", "this model", "lexical baseline"), rows)
+    ours = [entry for result in results for entry in _entries(result)]
     try:
         card = ModelCard.load(file)
         others = card.data.eval_results or []
         kept = [entry for entry in others if entry.source_name != _SOURCE]
         card.data.eval_results = kept + ours
         card.data.model_name = card.data.model_name or file.parent.resolve().name
-        card.text = _TABLE.sub(lambda _: f"\n## Evaluation\n\n{table}\n\n", card.text)
         write_text(file, str(card))
     except Exception as error:  # a user may have written invalid YAML or any model-index
         raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
@@ -93,10 +79,10 @@ def _of_model(results: Sequence[Result]) -> list[Result]:
     return newest(shown, lambda each: (each.group, each.task, each.variant))
 
 
-def _entries(result: Result) -> dict[str, EvalResult]:
-    """Return a result as the hub's entries, by metric."""
+def _entries(result: Result) -> list[EvalResult]:
+    """Return a result as the hub's entries, one for each metric."""
     name, dataset = _data_set(result)
-    entries = {}
+    entries = []
     for metric, figure in result.figures.items():
         if figure is None:
             continue
@@ -105,7 +91,7 @@ def _entries(result: Result) -> dict[str, EvalResult]:
         if metric == "spearman":
             title = "Spearman"
             metric_type = "cosine_spearman"
-        entries[metric] = EvalResult(
+        entry = EvalResult(
             task_type=_TASK_TYPES[result.kind],
             dataset_type=dataset,
             dataset_name=name,
@@ -115,6 +101,7 @@ def _entries(result: Result) -> dict[str, EvalResult]:
             source_name=_SOURCE,
             source_url=_ADDRESS,
         )
+        entries.append(entry)
     return entries
 
 

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -56,13 +57,26 @@ def write_bytes(file: Path, content: bytes) -> None:
 
 
 @contextmanager
+def _os_errors() -> Iterator[None]:
+    """Raise the OSError that a message of a library in Rust names, such as of a full disk."""
+    try:
+        yield
+    except Exception as error:  # tokenizers raises no subclass
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
+
+
+@contextmanager
 def atomic_folder(final: Path) -> Iterator[Path]:
     """Yield a new folder that replaces ``final`` at the end, but not after an error."""
     staging = _staging(final)
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
     try:
-        yield staging
+        with _os_errors():
+            yield staging
         aside = _aside(final)
         shutil.rmtree(aside, ignore_errors=True)
         if final.is_dir():
@@ -88,7 +102,8 @@ def atomic_files(folder: str | Path) -> Iterator[Path]:
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed program
     staging.mkdir(parents=True)
     try:
-        yield staging
+        with _os_errors():
+            yield staging
         mode = staging.stat().st_mode & 0o666  # of a new file under the user's umask
         for path in staging.rglob("*"):
             if path.is_file():

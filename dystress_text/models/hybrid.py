@@ -22,6 +22,7 @@ from dystress_text.models.loading import (
     prompts_of,
     quiet,
     readable,
+    save_model,
 )
 from dystress_text.models.static import (
     set_unknown,
@@ -69,7 +70,7 @@ def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
     """Save a hybrid model with the file of its module, so that it loads without this package."""
     file = Path(hybrid_module.__file__)
     with quiet(), atomic_files(folder) as complete:
-        model.save(str(complete), create_model_card=False)
+        save_model(model, complete)
         shutil.copyfile(file, complete / file.name)
         modules = complete / MODULES  # names the class as this package's
         types = modules.read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ Code that comes with a model is never run.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedToken
 from transformers.utils import logging
 
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.io.atomic import write_json
+from dystress_text.io.atomic import write_json, write_text
 from dystress_text.io.hub import hub_reachable, model_file
 from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2
 
@@ -34,6 +35,14 @@ MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
 
 OWN_TYPE = "SentenceTransformer"
+# which later releases read too
+_OLD_NAMES = {
+    r'"sentence_transformers\.(?:base|sentence_transformer)\.modules\.(?:\w+\.)?(\w+)"': (
+        r'"sentence_transformers.models.\1"'
+    ),
+    '"TokenizersBackend"': '"PreTrainedTokenizerFast"',
+    r'"extra_special_tokens": \[': '"additional_special_tokens": [',
+}
 _MLP = "mlp.dense.weight"  # SimCSE's head, in a folder that SimCSE's training wrote
 _POOLER = "pooler.dense.weight"
 
@@ -241,13 +250,25 @@ def training_mode(module: nn.Module, mode: bool) -> Iterator[None]:
 
 
 def save_model(model: SentenceTransformer, folder: Path) -> None:
-    """Save a model into a new folder, without the truncation and padding of the last call."""
-    reset_tokenizer(model.tokenizer)
+    """Save a model into a new folder; sentence-transformers from 5.4 on loads it."""
+    if isinstance(model[0], Transformer):  # a static model's truncation is its own
+        reset_tokenizer(model.tokenizer)
     model.save(str(folder), create_model_card=False)
+    use_old_names(folder)
     if isinstance(model[0], StaticEmbedding) and isinstance(model[-1], Normalize):
         file = folder / CONFIG
         settings = json.loads(file.read_text(encoding="utf-8"))
         write_json(file, settings | {"normalize": True})  # which model2vec reads
+
+
+def use_old_names(folder: Path) -> None:
+    """Write names that sentence-transformers 6 or transformers 5 changed as releases before do."""
+    for file in folder.rglob("*.json"):
+        if file.name in (MODULES, "tokenizer_config.json"):
+            text = file.read_text(encoding="utf-8")
+            for new, old in _OLD_NAMES.items():
+                text = re.sub(new, old, text)
+            write_text(file, text)
 
 
 def reset_tokenizer(tokenizer: Any) -> None:

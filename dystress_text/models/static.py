@@ -215,7 +215,7 @@ def pretrained_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
         padding = "[PAD]"
     return PreTrainedTokenizerFast(
         tokenizer_object=copy,
-        model_max_length=sys.maxsize,
+        model_max_length=(tokenizer.truncation or {}).get("max_length", sys.maxsize),
         unk_token=unknown,
         pad_token=padding,
     )

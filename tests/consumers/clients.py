@@ -30,12 +30,18 @@ def save(folder: Path) -> None:
     sys.path[:0] = [str(tests), str(tests / "support")]
     import torch
     from conftest import make_sentences
-    from model_cases import build_model
+    from model_cases import build_model, build_static, encoder_module
     from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 
     from dystress_text.export.copies import PROBES, export
+    from dystress_text.models.hybrid import new_hybrid, save_hybrid
     from dystress_text.models.loading import save_model
     from dystress_text.models.static import embedded_tokenizer, initialize_by_idf, new_static
+
+    def pooled(mode: Any, *others: Any) -> SentenceTransformer:
+        modules = [encoder_module(), Pooling(16, mode), *others, Normalize()]
+        return SentenceTransformer(modules=modules, device="cpu")
 
     tokenizer = embedded_tokenizer()
     static = new_static(tokenizer, 64, normalize=True)
@@ -46,14 +52,19 @@ def save(folder: Path) -> None:
         "cls-head": build_model("bert", "cls", head=True, normalize=True),
         "static": static,  # clients may leave out its unknown token
         "decoder": build_model("llama", "last", normalize=True),
+        "cls-mean": pooled(("cls", "mean")),
+        "sqrt": pooled("mean_sqrt_len_tokens"),
+        "wide": pooled("mean", Dense(16, 24)),
     }
+    hybrid = new_hybrid(build_model("bert", "avg", normalize=True), build_static(16, small=True))
+    save_hybrid(hybrid, folder / "native" / "hybrid")
     texts = [*make_sentences(300), *filter(None, PROBES)]
-    embeddings = {}
+    embeddings = {"hybrid": hybrid.encode(texts).tolist()}
     for kind, model in models.items():
         save_model(model, folder / "out" / kind)
         embeddings[kind] = model.encode(texts).tolist()
         layouts = ["native", "onnx"]
-        if kind != "static":
+        if kind in ("avg", "first-last", "cls-head", "decoder"):
             layouts.append("hf")
         for to in layouts:
             export(folder / "out" / kind, to, folder / to / kind)
@@ -66,7 +77,7 @@ def save(folder: Path) -> None:
 def sentence_transformers(model: str, texts: list[str], **options: Any) -> Any:
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(model, **options).encode(texts)
+    return SentenceTransformer(model, trust_remote_code=True, **options).encode(texts)
 
 
 def sentence_transformers_onnx(model: str, texts: list[str]) -> Any:
@@ -93,7 +104,7 @@ def fastembed(model: str, texts: list[str]) -> Any:
         PoolingType.MEAN,
         normalization=True,
         sources=ModelSource(hf=model),
-        dim=16,
+        dim=16,  # not used
         model_file="onnx/model.onnx",
     )
     return list(TextEmbedding(model, specific_model_path=model).embed(texts))
@@ -109,6 +120,30 @@ def model2vec(model: str, texts: list[str]) -> Any:
     from model2vec import StaticModel
 
     return StaticModel.from_pretrained(model).encode(texts, max_length=None)
+
+
+def setfit(model: str, texts: list[str]) -> Any:
+    from setfit import SetFitModel
+
+    return SetFitModel.from_pretrained(model, trust_remote_code=True).model_body.encode(texts)
+
+
+def keybert(model: str, texts: list[str]) -> Any:
+    from keybert import KeyBERT
+
+    return KeyBERT(model).model.embed(texts)
+
+
+def bertopic(model: str, texts: list[str]) -> Any:
+    from bertopic.backend._utils import select_backend
+
+    return select_backend(model).embed(texts)
+
+
+def txtai(model: str, texts: list[str]) -> Any:
+    from txtai import Embeddings
+
+    return Embeddings(path=model, method="sentence-transformers").batchtransform(texts)
 
 
 # Stores return the index of each query's first hit.
@@ -132,6 +167,17 @@ def usearch(model: str, texts: list[str], queries: list[str]) -> Any:
     return index.search(sentence_transformers(model, queries), 1, exact=True).keys[:, 0]
 
 
+def chroma(model: str, texts: list[str], queries: list[str]) -> Any:
+    import chromadb
+    from chromadb.utils.embedding_functions import SentenceTransformerEmbeddingFunction
+
+    embed = SentenceTransformerEmbeddingFunction(model, trust_remote_code=True)
+    name = Path(model).name
+    store = chromadb.EphemeralClient().create_collection(name, embedding_function=embed)
+    store.add(ids=[str(number) for number in range(len(texts))], documents=texts)
+    return [int(first) for (first,) in store.query(query_texts=queries, n_results=1)["ids"]]
+
+
 # name: (package, layout, function)
 READERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "sentence-transformers": ("sentence-transformers", "native", sentence_transformers),
@@ -141,10 +187,15 @@ READERS: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "fastembed": ("fastembed", "onnx", fastembed),
     "LangChain": ("langchain-huggingface", "native", langchain),
     "model2vec": ("model2vec", "native", model2vec),
+    "setfit": ("setfit", "native", setfit),
+    "KeyBERT": ("keybert", "native", keybert),
+    "BERTopic": ("bertopic", "native", bertopic),
+    "txtai, sentence-transformers": ("txtai", "native", txtai),
 }
 STORES: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "FAISS": ("faiss-cpu", "native", faiss),
     "usearch": ("usearch", "native", usearch),
+    "Chroma": ("chromadb", "native", chroma),
 }
 
 
@@ -168,7 +219,7 @@ def read(folder: Path, client: str) -> bool:
         line = {"client": client, "package": f"{package} {version(package)}", "model": kind}
         try:
             if client in READERS:
-                found = unit(function(str(model), texts))
+                found = np.array([*function(str(model), texts)], np.float64)
                 line["difference"] = float(np.abs(found - expected).max())
                 hits = (found[:QUERIES] @ found[QUERIES:].T).argmax(1)
             else:

@@ -227,9 +227,9 @@ def test_card_and_page_of_a_run_show_results_of_its_weights(flags, tmp_path):
         dt.evaluate(out, **options)
         return {each.dataset_name for each in ModelCard.load(out / "README.md").data.eval_results}
 
-    figures, lexical = dt.evaluate(out, pairs=pairs).values()
-    row = f"| mine | Spearman x 100 | {figures['mine']:.2f} | {lexical['mine']:.2f} |"
-    assert row in (out / "README.md").read_text()
+    figures = next(iter(dt.evaluate(out, pairs=pairs).values()))
+    (entry,) = ModelCard.load(out / "README.md").data.eval_results
+    assert entry.metric_value == pytest.approx(figures["mine"], abs=0.01)
     assert f"<td>{figures['mine']:.2f}</td>" in (out / "report.html").read_text()
     both = {"mine", "mini MiniSTS"}
     mini = {"suite": "mini", "tasks": ["MiniSTS"]}
@@ -267,6 +267,13 @@ def test_data_in_memory_equals_files(tmp_path):
         search = (texts["queries"], texts["corpus"], judged)
         found = dt.evaluate("bert-mini-wiki", pairs, search, **options)
         assert found["bert-mini-wiki"] == pytest.approx(expected)
+
+
+def test_ids_that_are_the_same_text_are_rejected():
+    documents = {1: "a cat", "1": "a dog"}
+    with pytest.raises(ParameterError) as caught:
+        dt.evaluate("lexical", retrieval=(["a cat"], documents, {"0": ["1"]}))
+    assert caught.value.parameter == "retrieval"
 
 
 @pytest.mark.parametrize(

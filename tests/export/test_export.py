@@ -7,19 +7,23 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import make_sentences
 from hub_server import hub_server, with_hub
 from huggingface_hub import ModelCard
-from model_cases import build_model
+from model_cases import build_model, build_static, encoder_module
+from onnxruntime import InferenceSession
 from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Pooling
+from sentence_transformers.util import import_from_string
 from sweep_runs import write_results
+from tokenizers import Tokenizer
 
 from dystress_text.export import copies
 from dystress_text.export.card import write_card
-from dystress_text.export.graph import _Graph
 from dystress_text.models.loading import save_model
 from dystress_text.programs.export import main
 from dystress_text.training.run_record import RunRecord
@@ -159,15 +163,65 @@ def test_upload(status, model, tmp_path, capsys):
     assert 'from_pretrained("someone/model")' in local["README.md"].decode()
 
 
-@pytest.mark.parametrize(("pooler", "head"), [("cls", True), ("last", False), ("avg", True)])
-def test_states_of_a_graph_equal_its_embedding(pooler, head):
-    """A client may then pool any token, even padding."""
-    model = build_model("bert", pooler, head, normalize=True).eval()
-    ids = torch.tensor([[0, 5, 6, 2], [0, 7, 2, 1]])
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-    features = {"input_ids": ids, "attention_mask": mask, "modality": "text"}
-    with torch.no_grad():
-        states, vectors = _Graph(model)(ids, mask)
-        expected = model(features)["sentence_embedding"]
-    torch.testing.assert_close(vectors, expected)
-    torch.testing.assert_close(F.normalize(states, dim=2), expected.unsqueeze(1).expand_as(states))
+def truncated_static():
+    model = build_static(small=True)
+    model[0].tokenizer.enable_truncation(3)
+    return model
+
+
+def pooled(mode, *others, **settings):
+    modules = [encoder_module(), Pooling(16, mode), *others]
+    return SentenceTransformer(modules=modules, device="cpu", **settings)
+
+
+ONNX = {
+    "cls-mean": lambda: pooled(("cls", "mean")),
+    "sqrt-dense": lambda: pooled("mean_sqrt_len_tokens", Dense(16, 24), truncate_dim=9),
+    "first-last": lambda: build_model("bert", "avg_first_last", normalize=True),
+    "static": truncated_static,
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sqrt-dense",
+        "static",
+        pytest.param("cls-mean", marks=pytest.mark.slow),
+        pytest.param("first-last", marks=pytest.mark.slow),
+    ],
+)
+def test_onnx_copy_needs_nothing_but_its_files(kind, tmp_path):
+    """Embed as docs/export.md does, and as the ONNX backend of sentence-transformers does."""
+    model = ONNX[kind]()
+    save_model(model, tmp_path / "out")
+    assert main([str(tmp_path / "out"), "--to", "onnx"]) == 0
+    copy = tmp_path / "out-onnx"
+    tokens = Tokenizer.from_file(str(copy / "tokenizer.json")).encode_batch(SENTENCES)
+    inputs = {
+        "input_ids": np.array([each.ids for each in tokens]),
+        "attention_mask": np.array([each.attention_mask for each in tokens]),
+    }
+    states, vectors = InferenceSession(copy / "onnx" / "model.onnx").run(None, inputs)
+    expected = model.encode(SENTENCES)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    if kind == "static":
+        return
+    features = {
+        "token_embeddings": torch.from_numpy(states),
+        "attention_mask": torch.from_numpy(inputs["attention_mask"]),
+    }
+    for entry in json.loads((copy / "modules.json").read_text())[1:]:
+        module = import_from_string(entry["type"]).load(str(copy), subfolder=entry["path"])
+        features = module(features)
+    np.testing.assert_allclose(features["sentence_embedding"], expected, rtol=0, atol=1e-5)
+
+
+def test_onnx_refuses_a_pooling_without_the_prompt(tmp_path, capsys):
+    model = build_model()
+    model[1].include_prompt = False
+    save_model(model, tmp_path / "out")
+    capsys.readouterr()
+    assert main([str(tmp_path / "out"), "--to", "onnx"]) == 2
+    assert "--to: " in one_line(capsys)
+    assert os.listdir(tmp_path) == ["out"]

@@ -1,5 +1,6 @@
 """Files and folders that are written completely or not at all."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,9 @@ def test_failure_leaves_the_old_content(writing, tmp_path):
 @pytest.mark.parametrize("writing", [atomic_folder, atomic_files])
 def test_full_disk_leaves_the_old_content(writing, small_disk):
     old = make_folder(small_disk(100_000) / "final", "old")
-    with pytest.raises(Exception, match="No space left"), writing(old) as staging:
-        save_file({"a": torch.rand(50_000)}, staging / "content")
+    with pytest.raises(OSError, match="No space left") as caught, writing(old) as staging:
+        save_file({"a": torch.rand(50_000)}, staging / "content")  # raises no OSError
+    assert caught.value.errno == errno.ENOSPC
     assert (old / "content").read_text() == "old"
 
 

@@ -13,8 +13,21 @@ from dystress_text.config.settings import TextSettings
 from dystress_text.errors import UserError
 from dystress_text.finetuning.initial_model import check_saving, load_initial_model
 from dystress_text.models.embedder import Embedder, encode
+from dystress_text.models.hybrid import new_hybrid, save_hybrid
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.programs.export import main as export
+
+NAMES_OF_5_4 = {
+    f"sentence_transformers.models.{name}"
+    for name in (
+        "Dense",
+        "Normalize",
+        "Pooling",
+        "StaticEmbedding",
+        "Transformer",
+        "WeightedLayerPooling",
+    )
+}
 
 
 def close(vectors, expected, atol=1e-6):
@@ -82,6 +95,45 @@ def test_kept_head_is_saved_and_exported(tmp_path):
     batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
     with torch.no_grad():  # transformers' own place for a head is the pooler
         close(AutoModel.from_pretrained(copy).eval()(**batch).pooler_output, expected, 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["first-last", "head", "static", "hybrid"])
+def test_files_name_classes_as_sentence_transformers_5_and_transformers_4(kind, tmp_path):
+    models = {
+        "first-last": build_model("bert", "avg_first_last", normalize=True),
+        "head": build_model("bert", "cls", head=True, normalize=True),
+        "static": build_static(normalize=True),
+    }
+    models["hybrid"] = new_hybrid(models["head"], build_static(small=True))
+    if kind == "hybrid":
+        save_hybrid(models[kind], tmp_path)
+    else:
+        save_model(models[kind], tmp_path)
+    types = set()
+    for file in tmp_path.rglob("modules.json"):
+        types |= {module["type"] for module in json.loads(file.read_text())}
+    assert types <= {*NAMES_OF_5_4, "hybrid_module.HybridEmbedding"}
+    for file in tmp_path.rglob("tokenizer_config.json"):
+        assert json.loads(file.read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
+def test_special_tokens_are_saved_as_transformers_4_reads_them(tmp_path):
+    model = build_model()
+    model.tokenizer.add_special_tokens({"additional_special_tokens": ["<query>"]})
+    save_model(model, tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings["additional_special_tokens"] == ["<query>"]
+    assert not isinstance(settings.get("extra_special_tokens"), list)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert "<query>" in tokenizer.all_special_tokens
+
+
+def test_truncation_of_a_static_model_is_its_own(tmp_path):
+    model = build_static(small=True)
+    model[0].tokenizer.enable_truncation(3)
+    expected = model.encode(TEXTS)
+    save_model(model, tmp_path)
+    close(read(tmp_path), expected)
 
 
 @pytest.mark.parametrize("error", [NotImplementedError("not\nsaved"), OSError(28, "disk full")])
