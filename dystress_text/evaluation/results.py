@@ -16,7 +16,7 @@ from typing import Any
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.retrieval import GRADED, METRICS
-from dystress_text.io.atomic import to_json, versions
+from dystress_text.io.atomic import append_json, versions
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.training.run_folder import RECORD
 
@@ -125,14 +125,14 @@ def result_file(folder: Path) -> Path | None:
 def open_results(file: Path) -> None:
     """Create a result file, or check that the existing one can be read and written."""
     with _locked(file):
-        file.open("a").close()
+        append_json(file)
         read_results(file)
 
 
 def append(file: Path, result: Result) -> None:
     """Append a line to a result file."""
-    with _locked(file), file.open("a") as stream:
-        stream.write(f"{to_json(asdict(result))}\n")
+    with _locked(file):
+        append_json(file, asdict(result))
 
 
 def results_in(folder: Path) -> list[Result]:
