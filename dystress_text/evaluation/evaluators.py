@@ -119,6 +119,8 @@ class PairsEvaluator(Evaluator):
 
     def __init__(self, pairs: StsPairs, group: str = "pairs") -> None:
         details = {"pairs": len(pairs), "sha256": pairs.checksum}
+        if pairs.source:
+            details["source"] = pairs.source
         super().__init__(group, pairs.name, [pairs.metric("spearman")], details)
         self.pairs = pairs
 
