@@ -28,7 +28,7 @@ from transformers.utils import logging
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import write_json
 from dystress_text.io.hub import hub_reachable, model_file
-from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2
+from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2, HybridEmbedding
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
@@ -259,6 +259,9 @@ def _check_module_types(name_or_path: str) -> None:
             f"{name_or_path!r} is not a sentence-transformers model: it has no {MODULES}"
         )
     for entry in json.loads(file.read_text(encoding="utf-8")):
+        if entry["type"].endswith(HybridEmbedding.__name__):
+            way = f"hf download {name_or_path} --local-dir FOLDER, then name FOLDER"
+            raise UserError(f"{name_or_path!r} is a hybrid model: run {way}")
         if not entry["type"].startswith("sentence_transformers."):
             raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}")
 
