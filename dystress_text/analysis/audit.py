@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dystress_text.errors import ParameterError, UserError
+from dystress_text.errors import ParameterError, UserError, lies_in
 from dystress_text.io.paths import model_path
 from dystress_text.losses.diagnosis import ConstantComparison, PairSums, compare, pair_sums
 from dystress_text.losses.objectives import ContrastiveLoss
@@ -69,8 +70,8 @@ class Audit:
 
 
 def audit(
-    model: SentenceTransformer | str,
-    sentences: Sequence[str],
+    model: SentenceTransformer | str | Path,
+    sentences: Iterable[str],
     loss: ContrastiveLoss | str,
     batch_size: int = 64,
     seed: int = 42,
@@ -87,7 +88,8 @@ def audit(
         seed: of the dropout.
 
     Raises:
-        UserError: the sentences fill no batch, or the loss has no negatives.
+        UserError: the model cannot be loaded, the sentences are no texts or fill no batch, or the
+            loss has no negatives.
 
     Examples:
         >>> texts = ["It rains.", "A dog ran home.", "The bank was closed.", "She sings."]
@@ -100,15 +102,21 @@ def audit(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import batch_to_device
 
+    from dystress_text.models.loading import readable
+
+    texts = [sentences] if isinstance(sentences, str | None) else list(sentences)
+    if not all(isinstance(text, str) for text in texts):
+        raise ParameterError("sentences", "expected a list of texts")
     objective = core_loss(loss) if isinstance(loss, str) else loss
     if not isinstance(objective, ContrastiveLoss):
         raise ParameterError("loss", f"{objective} has no negatives")
-    if len(sentences) < batch_size:
-        raise ParameterError(
-            "sentences", f"{len(sentences)} are fewer than a batch of {batch_size}"
-        )
-    if isinstance(model, str):
-        model = SentenceTransformer(model_path(model))
+    if not lies_in(batch_size, "[2, inf)"):
+        raise ParameterError("batch_size", f"must be in [2, inf), got {batch_size!r}")
+    if len(texts) < batch_size:
+        raise ParameterError("sentences", f"{len(texts)} are fewer than a batch of {batch_size}")
+    if not isinstance(model, SentenceTransformer):
+        with readable(str(model)):
+            model = SentenceTransformer(model_path(str(model)))
     objective = copy.deepcopy(objective).to(model.device)  # the caller's keeps its device
     was_training = model.training
     sums = []
@@ -116,8 +124,8 @@ def audit(
     with restored_global_state(), torch.no_grad():
         torch.manual_seed(seed)
         model.train()
-        for start in range(0, len(sentences) - batch_size + 1, batch_size):
-            batch = model.preprocess(list(sentences[start : start + batch_size]))
+        for start in range(0, len(texts) - batch_size + 1, batch_size):
+            batch = model.preprocess(texts[start : start + batch_size])
             features = batch_to_device(batch, model.device)
             # (batch, dim) each
             views = [model(dict(features))["sentence_embedding"].float() for _ in range(2)]

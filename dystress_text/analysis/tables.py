@@ -12,6 +12,7 @@ from dystress_text.analysis.page import Table
 from dystress_text.analysis.runs import differing
 from dystress_text.analysis.text_runs import TRAINING, Evaluated, TextRun, TextRuns
 from dystress_text.cli import text_table
+from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Row, average
 from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.evaluation.statistics import Difference, holm, paired, spread
@@ -119,10 +120,13 @@ def groups_of(models: Sequence[Evaluated]) -> list[Group]:
 
 def _group(key: str, tasks: list[str]) -> Group:
     suite, _, kind = key.partition("/")
-    if not kind:
-        return Group(key, _TITLES[key], tasks)
-    published = [task.name for task in SUITES[suite][kind]]
-    tasks.sort(key=published.index)
+    try:
+        if not kind:
+            return Group(key, _TITLES[key], tasks)
+        published = [task.name for task in SUITES[suite][kind]]
+        tasks.sort(key=published.index)
+    except (KeyError, ValueError) as error:  # results of another version
+        raise UserError(f"results of unknown sets: {key}, {', '.join(tasks)}") from error
     title = GROUPS[kind] if suite == "senteval" else f"{GROUPS[kind]}, {suite} suite"
     return Group(key, title, tasks, "avg" if tasks == published else f"avg of {len(tasks)}")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from dystress_text.analysis.runs import FinishedRun, as_folder, by_configuration, read_finished
@@ -17,11 +18,20 @@ from dystress_text.evaluation.catalogue import (
 )
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.readers import slug_of
-from dystress_text.evaluation.results import Result, newest, read_results, results_in
+from dystress_text.evaluation.results import (
+    Content,
+    Result,
+    newest,
+    read_results,
+    results_in,
+    task_names,
+)
+from dystress_text.io.paths import distinct_names
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM
 from dystress_text.training.run_record import LEXICAL_LABEL
 
 TRAINING = "training"
+Names = Mapping[Content, str]  # of tasks
 # the names of tasks in the metrics of training; tasks with a test split have another set there
 _TITLES = {task.name: task.title for task in STS_SETS.values()} | {
     task.name: f"{task.name} dev"
@@ -93,6 +103,7 @@ class TextRuns:
 def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextRuns:
     """Read finished text runs, and models without a run.
 
+    A model is known by its weights and its path, the user's data by their content.
     The lexical baseline is one of the models if the results of the runs have its figures.
 
     Args:
@@ -104,24 +115,27 @@ def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextR
         UserError: a place holds no run and no model, a file is damaged, runs of one configuration
             contradict each other, or the baseline has no run.
     """
-    models: list[Evaluated] = []
+    of_models: list[Result] = []
     folders = []
     for place in places:
-        found = _models_in(place)
-        models += found
+        found = _of_models(place)
+        of_models += found
         if not found or any(place.glob(f"*/{RECORD}")):
             folders.append(place)
     finished, unfinished = read_finished(folders, (TEXT_PROGRAM,))
-    if all(model.name != LEXICAL_LABEL for model in models):
-        results = [each.baseline for run in finished for each in results_in(run.folder)]
-        models += _models(each for each in results if each is not None)
-    by_name = by_configuration(map(_with_figures, finished))
+    of_runs = [results_in(run.folder) for run in finished]
+    names = task_names([*of_models, *chain(*of_runs)])
+    if all(result.model != LEXICAL for result in of_models):
+        baselines = [each.baseline for each in chain(*of_runs)]
+        of_models += [each for each in baselines if each is not None]
+    runs = zip(finished, of_runs, strict=True)
+    by_name = by_configuration(_with_figures(run, results, names) for run, results in runs)
     published = [name for name in PRESETS if name in by_name]
-    names = [*published, *sorted(by_name.keys() - PRESETS.keys())]
-    losses = {name: by_name[name][0].record.loss for name in names}
+    ordered = [*published, *sorted(by_name.keys() - PRESETS.keys())]
+    losses = {name: by_name[name][0].record.loss for name in ordered}
     return TextRuns(
-        {name: by_name[name] for name in names},
-        models,
+        {name: by_name[name] for name in ordered},
+        _models(of_models, names),
         unfinished,
         baseline_named(baseline, losses),
     )
@@ -146,32 +160,37 @@ def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
     return wanted
 
 
-def _models_in(place: Path) -> list[Evaluated]:
-    """Return the evaluated models in a result file, a folder or the folders in it, without runs."""
+def _of_models(place: Path) -> list[Result]:
+    """Return the results in a file, a folder or the folders in it, without those of runs."""
     if place.suffix == ".jsonl":
-        return _models(read_results(place))
+        return read_results(place)
     if not place.is_dir() or (place / RECORD).is_file():
         return []
     inner = [folder for folder in sorted(place.iterdir()) if folder.is_dir()]
     folders = [folder for folder in (place, *inner) if not (folder / RECORD).is_file()]
-    return [model for folder in folders for model in _models(results_in(folder))]
+    return [result for folder in folders for result in results_in(folder)]
 
 
-def _models(results: Iterable[Result]) -> list[Evaluated]:
+def _models(results: Iterable[Result], names: Names) -> list[Evaluated]:
     """Return each model with each of its poolers."""
-    of_model: dict[str, list[Result]] = {}
+    of_model: dict[tuple[str, str | None], list[Result]] = {}
     for result in results:
-        name = LEXICAL_LABEL
-        if result.model != LEXICAL:
-            name = Path(result.model).absolute().name
+        path = str(Path(result.model).absolute())
         pooler = result.settings.get("pooler_type")
-        of_model.setdefault(f"{name}, {pooler}" if pooler else name, []).append(result)
-    return [_evaluated(name, several) for name, several in of_model.items()]
+        if pooler:
+            path += f", {pooler}"
+        of_model.setdefault((path, result.weights), []).append(result)
+    models = []
+    for content, label in distinct_names({each: each for each in of_model}).items():
+        is_lexical = of_model[content][0].model == LEXICAL
+        label = LEXICAL_LABEL if is_lexical else label
+        models.append(_evaluated(label, of_model[content], names))
+    return models
 
 
-def _with_figures(run: FinishedRun) -> TextRun:
-    results = [each for each in results_in(run.folder) if each.has({"pooler_type": None})]
-    evaluated = _evaluated(run.folder.name, results)
+def _with_figures(run: FinishedRun, results: Sequence[Result], names: Names) -> TextRun:
+    results = [each for each in results if each.has({"pooler_type": None})]
+    evaluated = _evaluated(run.folder.name, results, names)
     evaluated.figures = {TRAINING: dict(run.record.trained), **evaluated.figures}
     for option, variant in run.record.data_variants.items():
         if variant:
@@ -179,18 +198,19 @@ def _with_figures(run: FinishedRun) -> TextRun:
     return TextRun(run.folder, run.record, evaluated)
 
 
-def _evaluated(name: str, results: Sequence[Result]) -> Evaluated:
+def _evaluated(label: str, results: Sequence[Result], names: Names) -> Evaluated:
     """Return the newest figures of the weights that were evaluated last."""
-    model = Evaluated(name)
+    model = Evaluated(label)
     current = [each for each in results if each.weights == results[-1].weights]
-    for result in newest(current, lambda result: (result.group, result.task)):
+    for result in newest(current, lambda result: result.content):
         way = f"data {(result.data or 'unknown')[:12]}"
         if result.kind == "transfer":
             way += f", mode {result.settings.get('mode')}"
-        model.figures.setdefault(result.group, {}).update(result.columns)
-        model.ways.setdefault(result.group, {}).update(dict.fromkeys(result.columns, way))
+        columns = replace(result, task=names.get(result.content, result.task)).columns
+        model.figures.setdefault(result.group, {}).update(columns)
+        model.ways.setdefault(result.group, {}).update(dict.fromkeys(columns, way))
         title = _TITLES.get(result.task, result.task)
-        model.sets.update(dict.fromkeys(result.columns, slug_of(title)))
+        model.sets.update(dict.fromkeys(columns, slug_of(title)))
         if result.variant:
             model.variants.append(f"evaluation: {result.variant}")
     return model

@@ -131,6 +131,8 @@ class PairsEvaluator(Evaluator):
         subsets: Mapping[str, StsPairs] | None = None,
     ) -> None:
         details = {"pairs": len(pairs), "sha256": pairs.checksum}
+        if pairs.source:
+            details["source"] = pairs.source
         super().__init__(group, pairs.name, [pairs.metric("spearman")], details)
         self.pairs = pairs
         self.subsets = subsets or {}

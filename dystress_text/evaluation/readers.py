@@ -1,11 +1,13 @@
 """Readers of SentEval's files and of the user's tables: scored pairs, and texts with a class.
 
-In SentEval's files only line feeds end a line. Each run of white space within a sentence becomes
-one space. A missing or damaged file raises a DataError that names file and line.
+In SentEval's files only line feeds end a line, and each run of white space within a sentence
+becomes one space; the user's texts stay as they are. A missing or damaged file raises a DataError
+that names file and line.
 """
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import math
 import re
@@ -40,6 +42,7 @@ class StsPairs:
     scores: NDArray[np.float64]
     name: str = "STS"  # in tables
     positive_above: float = POSITIVE_SCORE  # alignment uses the pairs with a higher score
+    source: str = ""  # the user's file or hub data set
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -108,31 +111,27 @@ def score_of(cell: Any, where: str) -> float:
     return score
 
 
-def read_rows(
-    path: Path,
-    columns: Sequence[int],
-    separator: str = "\t",
-    encoding: str = "utf-8",
-    header: bool = False,
-) -> list[Row]:
-    """Return the cells of some columns, line after line, each row with its location."""
+def read_lines(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
+    """Return the location and the text of each line, without a byte order mark."""
     try:
-        with path.open(encoding=encoding, newline="\n") as file:
-            lines = file.read().removesuffix("\n").split("\n")
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode(encoding)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    lines = content.removesuffix("\n").split("\n")
+    return [(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
+
+
+def read_rows(path: Path, columns: Sequence[int], header: bool = False) -> list[Row]:
+    """Return the cells of some columns with single spaces, each row with its location."""
     rows = []
-    for number, line in enumerate(lines, 1):
-        if header and number == 1:
-            continue
-        where = f"{path}, line {number}"
-        cells = line.split(separator)
+    for where, line in read_lines(path)[header:]:
+        cells = line.split("\t")
         if len(cells) <= max(columns):
             reason = f"{max(columns) + 1} tab-separated columns expected, {len(cells)} found"
             raise DataError(f"{where}: {reason}")
-        rows.append((where, *(cells[column] for column in columns)))
+        rows.append((where, *(one_spaced(cells[column]) for column in columns)))
     return rows
 
 
@@ -161,7 +160,7 @@ def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
         raise DataError(f"{counts}: they must have the same length")
     rows = []
     for (_, first, second), (where, score) in zip(pairs, scores, strict=True):
-        if score.strip():
+        if score:
             rows.append((where, first, second, score))
     return scored(rows)
 
@@ -173,8 +172,8 @@ def scored(rows: Iterable[Row]) -> StsPairs:
     scores = []
     for where, first, second, score in rows:
         scores.append(score_of(score, where))
-        firsts.append(one_spaced(first))
-        seconds.append(one_spaced(second))
+        firsts.append(first)
+        seconds.append(second)
     return StsPairs(tuple(firsts), tuple(seconds), np.array(scores))
 
 
@@ -208,9 +207,10 @@ def read_scored_pairs(source: str, parameter: str = "eval_file") -> StsPairs:
     elif not split:
         split = HUB_SPLIT
     try:
-        return _own_pairs(_rows_of_table(path, split), slug_of(Path(path).stem))
+        pairs = _own_pairs(_rows_of_table(path, split), slug_of(Path(path).stem))
     except DataError as error:
         raise ParameterError(parameter, f"{source!r}: {error}") from error
+    return replace(pairs, source=source)
 
 
 def pairs_from(rows: Any) -> StsPairs:
@@ -226,6 +226,9 @@ def pairs_from(rows: Any) -> StsPairs:
     try:
         if hasattr(rows, "columns") or hasattr(rows, "column_names"):
             rows = zip(*(rows[name] for name in COLUMNS), strict=True)
+        rows = list(rows)
+        if any(isinstance(row, str) for row in rows):
+            raise TypeError("a text is not a row")
         located = [(f"item {i}", first, second, x) for i, (first, second, x) in enumerate(rows)]
         return _own_pairs(located, "pairs")
     except (DataError, KeyError, TypeError, ValueError) as error:
@@ -296,7 +299,7 @@ def read_mrpc(path: Path) -> Labelled:
 
 
 def _latin_1(path: Path) -> list[Row]:
-    return read_rows(path, (0,), "\n", "latin-1")
+    return [(where, one_spaced(line)) for where, line in read_lines(path, "latin-1")]
 
 
 def _labelled(rows: Iterable[Row], classes: Sequence[str]) -> Labelled:
@@ -306,9 +309,9 @@ def _labelled(rows: Iterable[Row], classes: Sequence[str]) -> Labelled:
     """
     labelled = []
     for where, *texts, label in rows:
-        if label.strip() not in classes:
+        if label not in classes:
             raise DataError(f"{where}: {label!r} is none of the classes {', '.join(classes)}")
-        labelled.append(([one_spaced(text) for text in texts], classes.index(label.strip())))
+        labelled.append((texts, classes.index(label)))
     labelled.sort(key=lambda row: (*(len(text.split()) for text in row[0]), row[1]))
     columns = tuple(zip(*(texts for texts, _ in labelled), strict=True))
     return Labelled(columns, np.array([label for _, label in labelled], np.int64))

@@ -6,6 +6,7 @@ Tables show the newest line of each key.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -16,8 +17,9 @@ from typing import Any
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.retrieval import GRADED, METRICS
-from dystress_text.io.atomic import to_json, versions
+from dystress_text.io.atomic import append_json, versions
 from dystress_text.io.lock import LOCK, locked
+from dystress_text.io.paths import distinct_names
 from dystress_text.training.run_folder import RECORD
 
 RESULTS = "results.jsonl"
@@ -30,6 +32,8 @@ _FIGURES = {  # by kind, the main one first
     "pairs": ("spearman",),
     "retrieval": (*METRICS, GRADED),
 }
+Content = tuple[str, str, str | None]  # group, task, and checksum of the user's data
+_TYPES = {"str": str, "str | None": str | None}  # by annotation; the others are mappings
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class Result:
     time: str = ""  # UTC
 
     def __post_init__(self) -> None:
+        for entry in fields(self):
+            if not isinstance(getattr(self, entry.name), _TYPES.get(str(entry.type), Mapping)):
+                raise TypeError(f"{entry.name} is not of type {entry.type}")
         if self.kind not in _FIGURES:
             raise ValueError(f"unknown group {self.group!r}")
         if _FIGURES[self.kind][0] not in self.figures:
@@ -93,11 +100,17 @@ class Result:
         return self.group.rpartition("/")[2]
 
     @property
+    def content(self) -> Content:
+        """What identifies the data: a suite and a task, or the checksum of the user's data."""
+        return self.group, self.task, None if "/" in self.group else self.data
+
+    @property
     def baseline(self) -> Result | None:
         """The result of the lexical baseline on the same data."""
         if not self.lexical:
             return None
-        return replace(self, model=LEXICAL, weights=None, figures=self.lexical, lexical={})
+        figures = self.lexical
+        return replace(self, model=LEXICAL, weights=None, figures=figures, lexical={}, settings={})
 
     @property
     def columns(self) -> dict[str, float | None]:
@@ -116,6 +129,17 @@ def newest(results: Iterable[Result], key: Callable[[Result], Hashable]) -> list
     return list({key(result): result for result in results}.values())
 
 
+def task_names(results: Iterable[Result]) -> dict[Content, str]:
+    """Return the paths of sets that have a task's name in common, as far as they differ."""
+    by_content = {each.content: each for each in results}
+    count = Counter(content[:2] for content in by_content)
+    paths = {}
+    for content, result in by_content.items():
+        if count[content[:2]] > 1:
+            paths[content] = str(result.details.get("source") or result.task), result.data
+    return distinct_names(paths)
+
+
 def result_file(folder: Path) -> Path | None:
     """Return the result file of a run's folder, or of one that has results; None for others."""
     file = folder / RESULTS
@@ -125,14 +149,14 @@ def result_file(folder: Path) -> Path | None:
 def open_results(file: Path) -> None:
     """Create a result file, or check that the existing one can be read and written."""
     with _locked(file):
-        file.open("a").close()
+        append_json(file)
         read_results(file)
 
 
 def append(file: Path, result: Result) -> None:
     """Append a line to a result file."""
-    with _locked(file), file.open("a") as stream:
-        stream.write(f"{to_json(asdict(result))}\n")
+    with _locked(file):
+        append_json(file, asdict(result))
 
 
 def results_in(folder: Path) -> list[Result]:
@@ -146,7 +170,7 @@ def read_results(file: Path) -> list[Result]:
     known = {entry.name for entry in fields(Result)}
     results = []
     try:
-        lines = file.read_text(encoding="utf-8").split("\n")
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):

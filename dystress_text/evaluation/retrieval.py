@@ -4,8 +4,9 @@ The figures equal those of sentence-transformers' InformationRetrievalEvaluator.
 
 A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl``
 (``_id``, ``text``) and ``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score, perhaps with a
-header); the path of a file such as ``FOLDER/qrels/dev.tsv`` selects its judgements. A document is
-its title and its text; a score above 0 makes it relevant. As in BEIR, judgements of missing queries
+header, or TREC's query, iteration, document, score); the path of a file such as
+``FOLDER/qrels/dev.tsv`` selects its judgements. A document is its title and its text, a query its
+text; a score above 0 makes a document relevant. As in BEIR, judgements of missing queries
 or documents are ignored, and a query that is also a document does not find itself. Source of the
 layout: Thakur et al., "BEIR", NeurIPS 2021.
 """
@@ -13,7 +14,7 @@ layout: Thakur et al., "BEIR", NeurIPS 2021.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from dystress_text.evaluation.readers import (
     check_distinct,
     checksum_of,
     one_spaced,
-    read_rows,
+    read_lines,
     score_of,
     slug_of,
 )
@@ -52,6 +53,7 @@ class Collection:
     relevant: Mapping[str, Mapping[str, float]]  # scores of relevant documents, by both ids
     unjudged: int  # queries without a relevant document, which are left out
     ignored: int  # judgements of a query or a document that does not exist
+    source: str = ""  # the folder, or the file of judgements
 
     @cached_property
     def self_queries(self) -> frozenset[str]:
@@ -93,6 +95,7 @@ class Collection:
             "left_out": self.unjudged,
             "ignored": self.ignored,
             "own": len(self.self_queries),
+            "source": self.source,
             "sha256": checksum_of(content),
         }
 
@@ -169,12 +172,13 @@ def read_collection(path: Path) -> Collection:
     else:
         folder = path
         qrels = next((path / name for name in QRELS if (path / name).is_file()), path / QRELS[0])
-    documents = _read_texts(folder / "corpus.jsonl")
+    documents = _read_texts(folder / "corpus.jsonl", "title")
     queries = _read_texts(folder / "queries.jsonl")
     name = folder.resolve().name
     if qrels.stem not in ("qrels", "test"):
         name = f"{name} {qrels.stem}"
-    return _collection(name, queries, documents, _read_judgements(qrels))
+    collection = _collection(name, queries, documents, _read_judgements(qrels))
+    return replace(collection, source=str(path))
 
 
 def collection_from(data: Any) -> Collection:
@@ -182,8 +186,8 @@ def collection_from(data: Any) -> Collection:
 
     Args:
         data: queries, documents and judgements. Texts are mappings from ids, or lists, whose ids
-            are 0, 1 and so on. Judgements map the id of a query to the ids of relevant documents,
-            or to scores by id.
+            are 0, 1 and so on. Judgements map the id of a query to the id or ids of relevant
+            documents, or to scores by id.
 
     Raises:
         ParameterError: the data have another form; the message does not show them.
@@ -192,6 +196,8 @@ def collection_from(data: Any) -> Collection:
         queries, documents, judgements = data
         judged: list[Judgement] = []
         for query, scores in _by_id(judgements).items():
+            if isinstance(scores, str):
+                scores = [scores]
             by_document = scores if isinstance(scores, Mapping) else dict.fromkeys(scores, 1)
             for document, score in by_document.items():
                 judged.append((query, str(document), float(score)))
@@ -214,6 +220,8 @@ def _texts_from(values: Any) -> dict[str, str]:
 
 
 def _by_id(values: Any) -> dict[str, Any]:
+    if isinstance(values, str):
+        raise TypeError("a text is not a list")
     items = dict(values if isinstance(values, Mapping) else enumerate(values))
     by_id = {str(name): value for name, value in items.items()}
     if len(by_id) < len(items):
@@ -242,22 +250,31 @@ def _collection(
 
 
 def _read_judgements(qrels: Path) -> Iterator[Judgement]:
-    """Yield query, document and score; a first line that ends with ``score`` is a header."""
-    for number, (where, query, document, score) in enumerate(read_rows(qrels, (0, 1, 2))):
-        if number > 0 or score.strip() != "score":
-            yield query.strip(), document.strip(), score_of(score, where)
+    """Yield query, document and score; a first line that ends with ``score`` is a header.
+
+    Lines of TREC have a second column, the iteration, and perhaps spaces for tabs.
+    """
+    for number, (where, line) in enumerate(read_lines(qrels)):
+        cells = [cell.strip() for cell in line.split("\t" if "\t" in line else None)]
+        if len(cells) == 4:
+            del cells[1]
+        if len(cells) != 3:
+            raise DataError(f"{where}: expected query, document and score, separated by tabs")
+        query, document, score = cells
+        if number > 0 or score != "score":
+            yield query, document, score_of(score, where)
 
 
-def _read_texts(file: Path) -> dict[str, str]:
-    """Return texts by id, each with its title before it."""
+def _read_texts(file: Path, title_column: str = "") -> dict[str, str]:
+    """Return texts by id, each with its title before it, if it has one."""
     from dystress_text.io.tables import open_table  # pyarrow is slow to import
 
     texts: dict[str, str] = {}
-    rows = open_table(str(file)).rows(("_id", "title", "text"))
-    for number, (name, title, text) in enumerate(rows, 1):
+    rows = open_table(str(file)).rows(("_id", "text", title_column))
+    for number, (name, text, title) in enumerate(rows, 1):
         if name is None or not is_text(text) or not isinstance(title, str | None):
             raise DataError(f"{file}, row {number}: expected _id and text")
         if str(name) in texts:
             raise DataError(f"{file}, row {number}: repeats the _id {name!r}")
-        texts[str(name)] = f"{title or ''} {text}".strip()
+        texts[str(name)] = f"{title} {text}".strip() if title else text
     return texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,7 @@ class Difference:
     mean: float
     error: float | None = None  # the standard error of the mean; None for one pair
     corrected: float | None = None  # p after Holm, not cut at 1
+    most: float = math.inf  # greatest possible difference, where intervals end
 
     def __str__(self) -> str:
         interval = self.interval()
@@ -64,7 +66,7 @@ class Difference:
             return None
         alpha = ALPHA * self.p / self.corrected if corrected and self.corrected else ALPHA
         half = self.error * float(stats.t.isf(alpha / 2, self.n - 1))
-        return self.mean - half, self.mean + half
+        return max(self.mean - half, -self.most), min(self.mean + half, self.most)
 
     def summary(self, unit: str = "seeds") -> str:
         """Return mean, interval (Holm's where p was corrected), n, p, and the flag."""

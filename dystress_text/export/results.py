@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCard
 
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.readers import slug_of
-from dystress_text.evaluation.results import OWN_SETTINGS, Result, newest, results_in
+from dystress_text.evaluation.results import OWN_SETTINGS, Result, newest, results_in, task_names
 from dystress_text.export.card import CARD
 from dystress_text.io.atomic import write_text
 
@@ -51,7 +52,11 @@ def add_results(file: Path, results: Sequence[Result]) -> None:
     results = _of_model(results)
     if not results:
         return
-    ours = [entry for result in results for entry in _entries(result)]
+    ours: list[EvalResult] = []
+    names = task_names(results)
+    for result in results:
+        named = replace(result, task=names.get(result.content, result.task))
+        ours += _entries(named)
     try:
         card = ModelCard.load(file)
         others = card.data.eval_results or []
@@ -76,7 +81,7 @@ def _of_model(results: Sequence[Result]) -> list[Result]:
         if each.kind in _TASK_TYPES and each.weights == last.weights and each.has(wanted)
     ]
     shown.sort(key=lambda each: list(_TASK_TYPES).index(each.kind))
-    return newest(shown, lambda each: (each.group, each.task, each.variant))
+    return newest(shown, lambda each: (each.content, each.variant))
 
 
 def _entries(result: Result) -> list[EvalResult]:

@@ -168,5 +168,5 @@ def outcome(record: RunRecord) -> list[str]:
     }
     known = [f"{label} {of[held.metric]:.1f}" for label, of in figures.items() if of]
     before = BASE if figures[BASE] else "untrained"
-    gain = Difference(held.texts, held.gain, held.error).summary("held-out samples")
+    gain = Difference(held.texts, held.gain, held.error, most=100).summary("held-out samples")
     return [f"{name} x 100: {', '.join(known)}; trained - {before} = {gain}", meaning]

@@ -46,6 +46,23 @@ def write_text(file: Path, text: str) -> None:
     write_bytes(file, text.encode())
 
 
+def append_json(file: Path, *values: Any) -> None:
+    """Append a line for each value; remove a last line that a kill or a full disk cut off."""
+    with file.open("ab+") as stream:
+        end = stream.tell()
+        stream.seek(max(0, end - 1))
+        if stream.read() not in (b"", b"\n"):
+            stream.seek(0)
+            last = stream.read().rpartition(b"\n")[2]
+            try:
+                json.loads(last)
+                stream.write(b"\n")
+            except ValueError:
+                stream.truncate(end - len(last))
+        for value in values:
+            stream.write(f"{to_json(value)}\n".encode())
+
+
 def write_bytes(file: Path, content: bytes) -> None:
     """Write a file atomically; its folder must exist."""
     staging = _staging(file)

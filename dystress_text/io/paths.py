@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from dystress_text.errors import UserError
 
@@ -12,6 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None
 EMBEDDED = PACKAGE / "embedded"  # the small model and the small evaluation sets
 EMBEDDED_MODEL = "bert-mini-wiki"  # folder there, and its name in options
+K = TypeVar("K")
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
@@ -43,6 +46,24 @@ def model_name(path: str) -> str:
     Results are thus never written into the package.
     """
     return EMBEDDED_MODEL if Path(path).resolve() == EMBEDDED / EMBEDDED_MODEL else path
+
+
+def distinct_names(contents: Mapping[K, tuple[str, str | None]]) -> dict[K, str]:
+    """Return the shortest end of each path that no other has, by key.
+
+    Args:
+        contents: paths and checksums; a checksum stands before a path that has several.
+    """
+    ends = {}
+    for key, (path, checksum) in contents.items():
+        ends[key] = (str(checksum)[:12], *Path(path).absolute().parts[1:])
+    names = {}
+    for key, parts in ends.items():
+        length = 1
+        while sum(each[-length:] == parts[-length:] for each in {*ends.values()}) > 1:
+            length += 1
+        names[key] = "/".join(parts[-length:])
+    return names
 
 
 def cache_root() -> Path:

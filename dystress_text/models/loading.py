@@ -29,7 +29,7 @@ from transformers.utils import logging
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import write_json, write_text
 from dystress_text.io.hub import hub_reachable, model_file
-from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2
+from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2, HybridEmbedding
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
@@ -297,6 +297,9 @@ def _folders_of_encoders(name_or_path: str) -> list[str]:
         types += router["types"].values()
         folders = [first / part for part, name in router["types"].items() if "Transformer" in name]
     for name in types:
+        if name.endswith(HybridEmbedding.__name__):
+            way = f"hf download {name_or_path} --local-dir FOLDER, then name FOLDER"
+            raise UserError(f"{name_or_path!r} is a hybrid model: run {way}")
         if not name.startswith("sentence_transformers."):
             raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {name!r}")
     return [folder.as_posix() for folder in folders]

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     if options.figure is not None:
         try:
             return _draw(options.runs, options.figure)
-        except (OSError, ValueError) as error:  # of the file, its ending, or a loss
+        except (OSError, ValueError, TypeError) as error:  # of the file, its ending, or a loss
             raise ParameterError("figure", reason_of(error)) from error
     if len(options.runs) > 1:
         raise ParameterError(
@@ -67,7 +67,10 @@ def main(argv: list[str]) -> None:
     if not log.is_file():
         raise UserError(f"{str(folder)!r} has no {log.name}: train with --log_similarity")
     data = "images" if record.program == run_folder.IMAGE_PROGRAM else "sentences"
-    audit = audit_log(list(run_folder.read_steps(log)), log, record.loss, data)
+    try:
+        audit = audit_log(list(run_folder.read_steps(log)), log, record.loss, data)
+    except (LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{log} is damaged: {reason_of(error)}") from error
     print(summary(audit), flush=True)
     try:
         write_json(folder / run_folder.AUDIT, to_json(audit))

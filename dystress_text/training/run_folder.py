@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
-from dystress_text.io.atomic import to_json, write_json, write_text
+from dystress_text.io.atomic import append_json, write_json, write_text
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE
 
@@ -116,8 +116,7 @@ def checkpoint_folders(output: Path) -> list[Path]:
 
 def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
     """Append a line to a log."""
-    with log.open("a", encoding="utf-8") as file:
-        file.write(to_json({"step": step, **values}) + "\n")
+    append_json(log, {"step": step, **values})
 
 
 def shorten_logs(output: Path, step: int) -> None:

@@ -13,6 +13,7 @@ from sweep_runs import error_of, record_of
 import dystress_text
 from dystress_text.analysis.audit import Audit, audit_log
 from dystress_text.config.arguments import parse
+from dystress_text.errors import UserError
 from dystress_text.losses import InfoNCELoss, diagnosis
 from dystress_text.programs import audit
 from dystress_text.programs.train import main as train
@@ -56,11 +57,38 @@ def test_model_and_run_agree(tiny_run, tmp_path, text_file):
 
 @pytest.mark.parametrize(
     ("sentences", "loss", "name"),
-    [(3, COSINE, "sentences"), (64, "infonce(cosine(0.03))", "tau_max")],
+    [
+        (make_sentences(3), COSINE, "sentences"),
+        (make_sentences(64), "infonce(cosine(0.03))", "tau_max"),
+        (
+            "a text of more than sixty-four letters, which are no sentences of it",
+            COSINE,
+            "sentences",
+        ),
+        (None, COSINE, "sentences"),
+        ([None] * 64, COSINE, "sentences"),
+    ],
 )
 def test_invalid_arguments(model, sentences, loss, name):
-    with pytest.raises(ValueError, match=name):
-        dystress_text.audit(model, make_sentences(sentences), loss)
+    with pytest.raises(ValueError, match=rf"\A[^\n]*{name}[^\n]*\Z"):
+        dystress_text.audit(model, sentences, loss)
+    assert not model.training
+
+
+def test_unknown_models_are_one_line(tmp_path):
+    for model in ("no-such-model", tmp_path / "none"):
+        with pytest.raises(UserError, match=r"\A[^\n]*no[^\n]*\Z"):
+            dystress_text.audit(model, make_sentences(64), COSINE)
+
+
+@pytest.mark.parametrize("entry", ["comparison", "negative", "tau", "gradient_ratio"])
+def test_damaged_logs_are_one_line(tmp_path, capsys, entry):
+    (tmp_path / "run.json").write_text(json.dumps(record_of(parse([]))))
+    line = part(1, 0.05)
+    place = line if entry in line else line["comparison"]
+    place[entry] = "x"
+    (tmp_path / "similarity.jsonl").write_text(json.dumps(line))
+    assert "similarity.jsonl" in error_of(capsys, tmp_path, main=audit.main)
 
 
 def part(step, tau, batches=10):

@@ -9,7 +9,7 @@ from sweep_runs import record_of
 
 from dystress_text.analysis.outcome import metric_title, outcome
 from dystress_text.config.arguments import parse
-from dystress_text.finetuning.holdout import METRIC
+from dystress_text.finetuning.holdout import METRIC, OF_PAIRS, compared
 from dystress_text.training.run_record import RunRecord
 
 
@@ -42,6 +42,21 @@ def test_gain_on_held_out_texts(gained):
     assert numbers(line.partition("untrained")[2]) == pytest.approx(expected, abs=0.06)
     assert ("not significant" in line) == (low < 0) == (not gained)
     assert numbers(kept) == [20]
+
+
+@pytest.mark.parametrize("gain", [100.0, -100.0])
+def test_gain_of_a_share_is_at_most_100(gain):
+    rows = [("a", "b")] * 30
+    before = np.full(30, float(gain < 0))
+    found = record(
+        untrained={"cls": {OF_PAIRS: 100 * before[0]}},
+        trained={OF_PAIRS: 100 - 100 * before[0]},
+        held_out=compared(rows, before, 1 - before),
+    )
+    line, *_ = outcome(found)
+    mean, _, low, high, *_ = numbers(line.partition("trained - ")[2])
+    assert mean == gain
+    assert -100 <= low < high <= 100
 
 
 def test_best_untrained_pooler_and_lexical_baseline():

@@ -180,6 +180,50 @@ def test_models_without_a_run(sweep, tmp_path, capsys):
     assert "--format" in error_of(capsys, tmp_path, "--format=html", main=main)
 
 
+def test_models_of_one_name_are_told_apart(tmp_path):
+    """Also without a checksum of the weights, and two models at one path."""
+    for i, model in enumerate(("/x/a/final/", "/x/b/final", "/x/b/other", "/y/b/other")):
+        write_results(tmp_path, sts(10 + i), model=model, pooler_type="cls" if i < 2 else None)
+    write_results(tmp_path, sts(14), model="model", weights="1" * 64)
+    write_results(tmp_path, sts(15), model="model", weights="2" * 64)
+    write_results(tmp_path, sts(16), model="./model", weights="2" * 64)
+    write_results(tmp_path, sts(17), model="model", weights="2" * 64)
+    found = {name: row["STS-B"] for name, row in rows(tmp_path).items()}
+    names = ["a/final, cls", "b/final, cls", "x/b/other", "y/b/other"]
+    assert [found.pop(name) for name in names] == ["10.00", "11.00", "12.00", "13.00"]
+    first, second = found
+    assert first.startswith("1111")
+    assert second.startswith("2222")
+    assert list(found.values()) == ["14.00", "17.00"]
+
+
+def test_data_of_one_name_are_told_apart(tmp_path):
+    runs = [write_run(tmp_path, name, 0, 0.0, tasks=()) for name in (CONSTANT, SHIFTED)]
+    files = ["/x/a/pairs.csv", "/x/b/pairs.csv", "/x/b/pairs.csv", "/x/b/pairs.tsv"]
+    for i, file in enumerate(files):
+        entry = {"spearman": 30.0 + i, "sha256": file, "source": file}
+        for run in runs:
+            write_results(run, {"pairs": entry}, "pairs")
+    figures = {"a/pairs.csv": "30.00", "b/pairs.csv": "32.00", "pairs.tsv": "33.00"}
+    for row in rows(tmp_path, "Own pairs, Spearman x 100").values():
+        assert row.items() >= figures.items()
+    for column in figures:
+        assert column in "".join(verdict(tmp_path))
+
+
+@pytest.mark.parametrize("group", ["senteval/sts", "other/sts", "sts", "mini/pairs"])
+def test_results_of_unknown_sets(tmp_path, capsys, group):
+    write_results(tmp_path, {"STS99": {"spearman": 1.0}}, group)
+    assert "STS99" in error_of(capsys, tmp_path, main=main)
+
+
+def test_empty_files(tmp_path, capsys):
+    file = tmp_path / "results.jsonl"
+    file.write_text("")
+    for place in (file, tmp_path):
+        assert str(tmp_path) in error_of(capsys, place, main=main)
+
+
 def test_styles_and_notes(tmp_path, printed):
     for seed, figure in enumerate([71.0, 70.0, 73.5]):
         write_run(tmp_path, "sts-macl", seed, figure, data_variants={"train_file": "a sample"})

@@ -1,6 +1,7 @@
 """Result lines: none is lost or changed, and damaged ones are refused."""
 
 import json
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -47,6 +48,43 @@ def test_concurrent_writers_lose_nothing(tmp_path):
     found = {result.task for result in read_results(file)}
     assert found == {f"{which}{i}" for which in "abcd" for i in range(6)}
     assert {path.name for path in tmp_path.iterdir()} == {RESULTS}
+
+
+@pytest.mark.parametrize("cut", [1, 40, None])
+def test_a_line_that_was_cut_off_is_removed(tmp_path, cut):
+    """All of a last line may be there, but for its line feed."""
+    file = tmp_path / RESULTS
+    append(file, LINE)
+    second = replace(LINE, task="second")
+    file.write_text(file.read_text() + line(task="second")[:cut])
+    open_results(file)
+    append(file, LINE)
+    assert read_results(file) == ([LINE, LINE] if cut else [LINE, second, LINE])
+
+
+def test_a_full_disk_costs_one_line(tmp_path):
+    file = tmp_path / RESULTS
+    append(file, LINE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 20, limits[1]))
+    try:
+        with pytest.raises(UserError):
+            append(file, LINE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    open_results(file)
+    append(file, LINE)
+    assert read_results(file) == [LINE, LINE]
+
+
+WRONG = [line(**{name: 7}) for name in ("model", "group", "task", "data", "settings", "details")]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_lines_of_another_form_are_refused(tmp_path, wrong):
+    (tmp_path / RESULTS).write_text(wrong)
+    with pytest.raises(UserError, match=r"\A[^\n]*line 1 [^\n]*\Z"):
+        read_results(tmp_path / RESULTS)
 
 
 @pytest.mark.parametrize("damaged", ["{", "[]", "[" * 100_000, line(figures={}), line(figures=7)])

@@ -19,7 +19,12 @@ from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.evaluators import build_evaluators
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
-from dystress_text.evaluation.retrieval import Collection, read_collection, read_collections
+from dystress_text.evaluation.retrieval import (
+    Collection,
+    collection_from,
+    read_collection,
+    read_collections,
+)
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.programs.senteval import main
 
@@ -196,6 +201,42 @@ def test_damaged_collections_are_refused(tmp_path, file, content, named):
         (folder / file).write_text(content)
     with pytest.raises(DataError, match=f"^[^\n]*{named}[^\n]*$"):
         read_collection(folder)
+
+
+@pytest.mark.parametrize("form", ["{}\t0\t{}\t{}\n", "{} Q0 {} {}\n", "{}\t{}\t{}\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_judgements_of_trec_and_beir(tmp_path, form, mark):
+    for name in ("corpus", "queries"):
+        rows = [{"_id": str(i), "text": f"{name} {i}"} for i in range(4)]
+        lines = "\n".join(map(json.dumps, rows))
+        (tmp_path / f"{name}.jsonl").write_text(mark + lines, encoding="utf-8")
+    judged = {"0": {"2": 1}, "1": {"3": 2, "0": 1}}
+    lines = [form.format(q, d, s) for q, scores in judged.items() for d, s in scores.items()]
+    (tmp_path / "qrels.tsv").write_text(mark + "".join(lines), encoding="utf-8")
+    assert read_collection(tmp_path).relevant == judged
+
+
+def test_texts_are_read_as_beir_reads_them(tmp_path):
+    rows = [
+        {"_id": "a", "title": "A title", "text": " two  spaces\n"},
+        {"_id": "b", "text": " b\n"},
+    ]
+    for name in ("corpus", "queries"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "qrels.tsv").write_text("a\tb\t1\nb\ta\t1\n")
+    found = read_collection(tmp_path)
+    assert found.queries == {"a": " two  spaces\n", "b": " b\n"}
+    assert found.documents == {"a": "A title  two  spaces", "b": " b\n"}
+
+
+TEXTS = {"1": "one", "2": "two", "12": "twelve"}
+
+
+def test_a_text_in_memory_is_not_split():
+    assert collection_from((["12"], TEXTS, {"0": "12"})).relevant == {"0": {"12": 1}}
+    for data in (("12", TEXTS, {"0": "12"}), (TEXTS, "12", {"1": ["0"]}), (TEXTS, TEXTS, "12")):
+        with pytest.raises(UserError, match=r"^retrieval: "):
+            collection_from(data)
 
 
 def test_names_in_metrics_are_distinct(tmp_path):

@@ -3,13 +3,14 @@
 import csv
 import json
 
+import pandas as pd
 import pytest
 from hub_server import hub_server, with_hub
 from model_cases import build_static
 
 from dystress_text import evaluate
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.evaluation.readers import read_scored_pairs
+from dystress_text.evaluation.readers import pairs_from, read_scored_pairs
 
 ROWS = [
     ("the cat sat", "the dog ran", 0.5),
@@ -44,9 +45,26 @@ def test_columns_are_found_by_name(files):
         pairs = read_scored_pairs(file)
         assert pairs.metric("spearman") == f"{name}_spearman"
         assert pairs.first == tuple(row[0] for row in ROWS)
-        assert pairs.second[1] == "a woman swam"
+        assert pairs.second == tuple(row[1] for row in ROWS)
         assert pairs.scores.tolist() == [row[2] for row in ROWS]
         assert pairs.positive_above == pytest.approx(2)  # the top fifth of -2 to 3
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl"])
+def test_a_byte_order_mark_is_no_text(tmp_path, ending):
+    separator = {"csv": ",", "tsv": "\t"}.get(ending)
+    text = jsonl(ROWS[2:])
+    if separator:
+        text = "\n".join(separator.join(map(str, row)) for row in [HEADER, *ROWS[2:]])
+    (tmp_path / f"mine.{ending}").write_text(f"\ufeff{text}", encoding="utf-8")
+    pairs = read_scored_pairs(str(tmp_path / f"mine.{ending}"))
+    assert pairs.first == tuple(row[0] for row in ROWS[2:])
+
+
+def test_a_text_is_not_a_row():
+    """Each has three characters, which could be two texts and a score."""
+    with pytest.raises(UserError, match=r"^pairs: "):
+        pairs_from(pd.Series(["ab1", "cd2"]))
 
 
 FIRST = "sentence1,sentence2,score\na cat,a dog,1\n"

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_sentences
+from hub_server import hub_server, with_hub
 from model_cases import build_model, build_static
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Router
 from torch.nn.functional import normalize
 
-from dystress_text.errors import ParameterError
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.models.hybrid import load_dense, new_hybrid, save_hybrid
 from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2, HybridEmbedding
 from dystress_text.models.loading import load_sentence_transformer
@@ -32,6 +33,15 @@ def dense():
 @pytest.fixture
 def hybrid(dense):
     return new_hybrid(dense, build_static(16, small=True))
+
+
+def test_on_the_hub_it_says_how_to_load_it(hybrid, tmp_path):
+    save_hybrid(hybrid, tmp_path / "hybrid")
+    modules = (tmp_path / "hybrid" / "modules.json").read_bytes()
+    with hub_server() as (address, files, _), with_hub(address, tmp_path / "hf"):
+        files["models/someone/hybrid"] = {"modules.json": modules}
+        with pytest.raises(UserError, match=r"\A[^\n]*hf download someone/hybrid [^\n]*\Z"):
+            load_sentence_transformer("someone/hybrid")
 
 
 def test_saved_model_joins_both_parts_without_this_package(dense, hybrid, tmp_path):

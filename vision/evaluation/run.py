@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
-from dystress_text.io.atomic import to_json, versions
+from dystress_text.io.atomic import append_json, versions
 from dystress_text.training.accelerator import single_process_device
 from dystress_text.training.global_state import full_fp32
 from dystress_text.training.run_folder import RECORD, read_record
@@ -52,7 +52,7 @@ def run(settings: EvaluationSettings) -> bool:
         raise ParameterError("k", reason)
     weights = weights_of(class_weights, train.classes)
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.jsonl"
-    _append(file, "")  # report a file that cannot be written before any work
+    _append(file)  # report a file that cannot be written before any work
     device = single_process_device()
     used = {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights}
     conditions = {
@@ -72,7 +72,7 @@ def run(settings: EvaluationSettings) -> bool:
             figures = measure()
             seconds = round(time.perf_counter() - start, 2)
             line = {**model, "task": task, "figures": figures, "seconds": seconds, **conditions}
-            _append(file, to_json(line) + "\n")
+            _append(file, line)
             columns[name] |= labelled(task, figures)
             print(f"{name}: {task} ({seconds:.1f} s)", file=sys.stderr, flush=True)
         encoder.cpu()
@@ -81,11 +81,10 @@ def run(settings: EvaluationSettings) -> bool:
     return True
 
 
-def _append(file: Path, text: str) -> None:
+def _append(file: Path, *lines: Mapping[str, Any]) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(text)
+        append_json(file, *lines)
     except OSError as error:
         raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
 
