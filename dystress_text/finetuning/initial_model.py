@@ -56,12 +56,11 @@ from dystress_text.models.static import (
     document_id,
     embedded_tokenizer,
     fast_tokenizer,
-    freeze_fixed_rows,
+    freeze_unknown,
     is_static,
     learn_tokenizer,
     new_static,
     table_of,
-    with_document_token,
 )
 
 # origin of a head's weights
@@ -125,7 +124,7 @@ def load_initial_model(
     if name == STATIC:
         dense = _dense_model(settings)
         tokenizer = _new_tokenizer(settings, given, texts, dense)
-        model = new_static(with_document_token(tokenizer), settings.dim, normalize=True)
+        model = new_static(tokenizer, settings.dim, normalize=True)
         return _static(model, settings, given, dense)
     for option in {"vocabulary", "dim"}.intersection(given):
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
@@ -306,7 +305,7 @@ def _static(
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
         raise ParameterError("pooler_type", "a static encoder takes the mean, avg")
-    freeze_fixed_rows(model)
+    freeze_unknown(model)
     dim = model.get_embedding_dimension()
     notes = [f"static: {len(table_of(model)):,} word pieces, {dim} numbers each"]
     if document_id(model) is None:
