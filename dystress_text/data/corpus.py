@@ -44,8 +44,7 @@ FORMAT = 16  # version of the cache; raise it when the files or the reading of a
 TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
-CHUNK = 256  # sentences tokenised at a time
-MOST_MEASURED = 10_000  # sentences whose mean length stands for that of all
+CHUNK = 256  # sentences at a time
 # shares of unknown tokens
 WARNED = 0.05
 REFUSED = 0.5
@@ -115,12 +114,11 @@ class Corpus:
             "longest": int(lengths.max()),
         }
 
-    def some_sentences(self) -> Iterator[Batch]:
-        """Yield batches of at most ``MOST_MEASURED`` evenly spaced sentences of the text."""
-        count = len(self.offsets) - 1
-        chosen = np.linspace(0, count, min(count, MOST_MEASURED), endpoint=False).astype(int)
-        for chunk in np.array_split(chosen, range(CHUNK, len(chosen), CHUNK)):
-            yield self._spans(self.offsets[chunk], self.offsets[chunk + 1] - self.offsets[chunk])
+    def sentences(self) -> Iterator[Batch]:
+        """Yield all sentences of the text in batches, in order."""
+        for start in range(0, len(self.offsets) - 1, CHUNK):
+            bounds = self.offsets[start : start + CHUNK + 1]
+            yield self._spans(bounds[:-1], np.diff(bounds))
 
     def document_frequencies(self, vocabulary: int) -> Tensor:
         """Return the document frequency of each token, (vocabulary,)."""

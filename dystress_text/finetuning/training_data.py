@@ -76,7 +76,7 @@ def prepare_data(
         model = initial.embedder.model
         frequencies = read.document_frequencies(len(table_of(model)))  # (vocabulary,)
         initialize_by_idf(model, frequencies, len(read.offsets) - 1, seed)
-        set_document_row(model, read.some_sentences())
+        set_document_row(model, read.sentences())
     corpus = read.distinct() if options.drop_duplicates else read
     dropped = len(read) - len(corpus)
     held_out: list[holdout.Row] = []

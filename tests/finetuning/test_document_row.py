@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from model_cases import text_reader
+from processes import spawn
 from sentence_transformers import SentenceTransformer, util
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
@@ -116,6 +117,17 @@ def test_all_ways_to_search_find_the_same(file, tmp_path):
     plain = util.semantic_search(model.encode(queries), model.encode(DOCUMENTS))
     order = [[index for index, _ in hits] for hits in ours]
     assert order != [[hit["corpus_id"] for hit in hits] for hits in plain]
+
+
+def train_in_processes(file, out):
+    dt.train("own-text", train_file=file, output_dir=out, **SMALL)
+
+
+@pytest.mark.slow(20)
+def test_several_processes_save_the_row(file, tmp_path):
+    spawn(2, train_in_processes, file, tmp_path / "two")
+    model = load_sentence_transformer(str(tmp_path / "two"))
+    check_row(model)
 
 
 class RowCheck(SentenceEvaluator):
