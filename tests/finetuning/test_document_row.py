@@ -74,6 +74,7 @@ def test_saved_models_embed_documents_by_the_formula(file, tmp_path, vocabulary)
     options = {**SMALL, "vocabulary": vocabulary, "gradient_accumulation_steps": 2}
     dt.train("own-text", train_file=file, output_dir=tmp_path / "out", **options)
     model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert "encode_document" in (tmp_path / "out" / "report.html").read_text()
     check_row(model)
     squared = squared_document_row(model)
     sums = torch.stack([sum_of_rows(model, text) for text in DOCUMENTS])
