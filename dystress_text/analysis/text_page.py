@@ -32,6 +32,8 @@ def text_page(compared: TextRuns) -> str:
     if len(runs) == 1:
         record = runs[0].record
         tables = sections(compared, except_group=TRAINING)  # the page has its own table of that
+        if record.document_row:
+            notes.append("search: encode documents with encode_document, queries with encode_query")
         if record.held_out is not None:
             notes.append(": ".join(holdout.TITLES[record.held_out.metric]))
         reached = list(map(list, random_pairs_rows(record.random_pairs)))

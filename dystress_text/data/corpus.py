@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.data.crops import Crops, too_short
-from dystress_text.data.texts import TrainingText
+from dystress_text.data.texts import TITLE_END, TrainingText
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
 from dystress_text.io.atomic import atomic_folder, sha256_of, write_json
@@ -44,7 +44,7 @@ FORMAT = 16  # version of the cache; raise it when the files or the reading of a
 TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
-CHUNK = 256  # sentences tokenised at a time
+CHUNK = 256  # sentences at a time
 # shares of unknown tokens
 WARNED = 0.05
 REFUSED = 0.5
@@ -114,6 +114,12 @@ class Corpus:
             "longest": int(lengths.max()),
         }
 
+    def sentences(self) -> Iterator[Batch]:
+        """Yield all sentences of the text in batches, in order."""
+        for start in range(0, len(self.offsets) - 1, CHUNK):
+            bounds = self.offsets[start : start + CHUNK + 1]
+            yield self._spans(bounds[:-1], np.diff(bounds))
+
     def document_frequencies(self, vocabulary: int) -> Tensor:
         """Return the document frequency of each token, (vocabulary,)."""
         counts = np.zeros(vocabulary, np.int64)
@@ -143,15 +149,22 @@ class TokenizedCorpus(Corpus):
 
 @dataclass(eq=False, kw_only=True)
 class TokenCroppedCorpus(Corpus):
-    """Token ids cropped for each batch; for static models, which see no context."""
+    """Token ids cropped for each batch; for static models, which see no context.
+
+    Attributes:
+        crops: draws the crops.
+        titles: as :func:`title_lengths` returns them; None without titles.
+    """
 
     crops: Crops
+    titles: NDArray[np.int64] | None = None
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         numbers = self.numbers(samples)
         starts = self.offsets[numbers]
         lengths = self.offsets[numbers + 1] - starts
-        firsts, counts = self.crops.spans(lengths, step, numbers)  # (2, n) each
+        titles = None if self.titles is None else self.titles[numbers]
+        firsts, counts = self.crops.spans(lengths, step, numbers, titles=titles)  # (2, n) each
         return self._spans((starts + firsts).ravel(), counts.ravel())
 
 
@@ -225,6 +238,24 @@ def load_corpus(
     if crops is None:
         return TokenizedCorpus(**vars(stored))
     return TextCroppedCorpus(**vars(stored), crops=crops, reader=reader)
+
+
+def title_lengths(
+    text: TrainingText, reader: TextReader, max_samples: int | None
+) -> NDArray[np.int64] | None:
+    """Return the number of tokens of each sample's title, (samples,); None without titles.
+
+    It is at most 1 where there is no title, or one that equals its body.
+    """
+    if not text.titled:
+        return None
+    titles = []
+    for sample in text.titled_sentences(text.report(), max_samples):
+        title, _, body = sample.partition(TITLE_END)
+        is_title = body and body.split() != title.split()
+        titles.append(title if is_title else "")
+    rows, _ = reader.read(titles)
+    return np.array([len(row) for row in rows])
 
 
 def _hash(text: str) -> str:

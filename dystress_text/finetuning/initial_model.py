@@ -53,6 +53,7 @@ from dystress_text.models.reading import TextReader
 from dystress_text.models.static import (
     STATIC,
     TEXTS_READ,
+    document_id,
     embedded_tokenizer,
     fast_tokenizer,
     freeze_unknown,
@@ -307,7 +308,10 @@ def _static(
     freeze_unknown(model)
     dim = model.get_embedding_dimension()
     notes = [f"static: {len(table_of(model)):,} word pieces, {dim} numbers each"]
-    metadata: dict[str, Any] = {"head": None}
+    has_row = document_id(model) is not None
+    if not has_row:
+        notes.append("no document row: its documents are embedded like queries")
+    metadata: dict[str, Any] = {"head": None, "document_row": has_row}
     saved = model
     if dense is not None:
         saved = new_hybrid(dense, model)

@@ -2,13 +2,18 @@
 
 A new one starts as random vectors scaled by the tokens' inverse document frequency, which is a fair
 model without training.
+
+A table with a document row divides a document by sqrt(|x|^2 + p m^2), x the sum of its rows and m^2
+the mean of |x|^2 over the training samples, where a plain cosine divides by |x|. The row is that of
+a token which the prompt of documents puts before them. It is (sqrt(p) m, 0, ..., 0), and all other
+rows are 0 in their first number, so ``encode`` without the prompt is a plain cosine.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, cast
 
@@ -16,7 +21,16 @@ import torch
 import torch.nn.functional as F
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -35,11 +49,15 @@ _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{
 # of both changes by 1e-5, also for readers such as model2vec that leave unknown tokens out.
 UNKNOWN = 2e-5
 _SPREAD = 0.1  # standard deviation of a new row at the mean idf
+# The token of the document row: between invisible separators, which no keyboard writes, so that a
+# text with "[DOC]" does not have it.
+DOCUMENT = "\u2063[DOC]\u2063"
+PIVOT = 0.25  # p of the document row
 _RARE = 0.01  # share of the texts; a token in fewer weighs little more, since other texts come
 
 
 def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTransformer:
-    """Return a static model whose vectors are not yet initialised.
+    """Return a static model with a document row, whose vectors are not yet initialised.
 
     Args:
         tokenizer: of the tokens; its special tokens are left out.
@@ -48,12 +66,16 @@ def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTrans
     """
     tokenizer = without_special_tokens(tokenizer)
     tokenizer.no_truncation()  # which a call may have left
+    tokenizer.add_special_tokens([AddedToken(DOCUMENT, normalized=False)])
     rows = 1 + max(tokenizer.get_vocab().values())
     embedding = StaticEmbedding(tokenizer, embedding_weights=torch.zeros(rows, dim))
     modules: list[nn.Module] = [embedding]
     if normalize:
         modules.append(Normalize())
-    model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine")
+    prompts = {"query": "", "document": f"{DOCUMENT} "}
+    model = SentenceTransformer(
+        modules=modules, device="cpu", prompts=prompts, similarity_fn_name="cosine"
+    )
     set_unknown(model)
     return model
 
@@ -133,6 +155,37 @@ def initialize_by_idf(
     table.copy_(rows)
 
 
+def document_id(model: SentenceTransformer) -> int | None:
+    """Return the index of a static model's document row, sqrt(p) m and zeros; None without one."""
+    return tokenizer_of(model).token_to_id(DOCUMENT)
+
+
+@torch.no_grad()
+def set_document_row(model: SentenceTransformer, batches: Iterable[Mapping[str, Any]]) -> None:
+    """Set a static model's document row, if it has one, from the other rows.
+
+    Their first number becomes 0. Training keeps it so: where all vectors are 0, so is the gradient
+    of their cosines.
+
+    Args:
+        model: a static one.
+        batches: of samples as :meth:`dystress_text.data.corpus.Corpus.batch` returns them, each
+            sample whole.
+    """
+    document = document_id(model)
+    if document is None:
+        return
+    table = table_of(model)
+    table[:, 0] = 0
+    table[document] = 0
+    squares = []
+    for batch in batches:
+        ids, lengths = (batch[name].to(table.device) for name in ("token_ids", "lengths"))
+        sums = mean_of_rows(table, ids, lengths) * lengths.unsqueeze(1)  # (samples, dim)
+        squares.append(sums.square().sum(1))
+    table[document, 0] = (PIVOT * torch.cat(squares).mean()).sqrt()
+
+
 def unknown_token(tokenizer: Tokenizer) -> str | None:
     """Return a tokenizer's unknown token; None without one."""
     if isinstance(tokenizer.model, models.Unigram):  # only its settings have the id
@@ -151,10 +204,14 @@ def unknown_id(model: SentenceTransformer) -> int | None:
 
 @torch.no_grad()
 def set_unknown(model: SentenceTransformer, value: float = UNKNOWN) -> None:
-    """Set each entry of the unknown token's vector, unless it was trained."""
+    """Set the entries of the unknown token's vector, unless it was trained.
+
+    The first one stays 0 in a table with a document row.
+    """
     unknown = unknown_id(model)
     if unknown is not None and table_of(model)[unknown].abs().max() <= UNKNOWN:
-        table_of(model)[unknown] = value
+        first = int(document_id(model) is not None)
+        table_of(model)[unknown, first:] = value
 
 
 def freeze_unknown(model: SentenceTransformer) -> None:

@@ -64,6 +64,7 @@ class RunRecord:
     base_model: BaseModel = BaseModel()
     hybrid: DenseModel | None = None  # the dense model of a hybrid
     head: Mapping[str, Any] | None = None
+    document_row: bool = False  # of a table, which encode_document uses
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
     data: Mapping[str, Any] = field(default_factory=dict)  # of images
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
