@@ -11,8 +11,8 @@
 ``python eval/senteval.py`` is the same in a checkout.
 
 STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures
-accuracy x 100; the last row is TF-IDF and BM25 over stems. Results are appended to results.jsonl in the
-folder of a run, or to --output.
+accuracy x 100; the last row is TF-IDF and BM25 over stems. Results are appended to results.jsonl
+in the folder of a run, or to --output.
 """
 
 from __future__ import annotations

@@ -80,7 +80,13 @@ def test_the_language_whose_stop_words_a_text_uses_most(language):
     assert language_of([EXAMPLES[language]] * 3 + [EXAMPLES[other]]) == language
 
 
+FINNISH = "Tämä on kirja, jota en ole lukenut, ja se on pöydällä vieressäni. Talossa on myös muita"
+POLISH = "To jest książka, której nie czytałem, i leży na stole obok mnie. W domu są też inne"
+
+
 def test_no_language():
+    for text in (FINNISH, POLISH):  # without stop words in bm25s
+        assert language_of([text] * 100) is None
     assert language_of([]) is None
     assert language_of(["2019 1234 55", "☃", "天気がとても良い"]) is None
     assert language_of(["zebra giraffe elephant the " + "lion " * 20]) is None
