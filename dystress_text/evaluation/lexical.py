@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError
 from dystress_text.evaluation.ranking import ranked
-from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.io.text_lines import UNSPACED
 from dystress_text.training.run_record import LEXICAL_LABEL, RunRecord
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
 
 LEXICAL = "lexical"  # its name in --model and tables of evaluations
 TITLE = (
@@ -32,7 +26,6 @@ TITLE = (
     "search by BM25 over words without English stop words (bm25s); scripts without spaces by "
     "bigrams of characters"
 )
-_TOKENIZER = EMBEDDED / EMBEDDED_MODEL / "tokenizer.json"
 _RUN = re.compile(rf"[{UNSPACED}]+")
 
 
@@ -107,9 +100,11 @@ def tf_idf_tokens(texts: Sequence[str]) -> list[list[str]]:
 
     A word without pieces is one token; scripts without spaces are bigrams of characters.
     """
+    from dystress_text.models.static import embedded_tokenizer  # slow to import
+
     spaced = [_RUN.sub(" ", text) for text in texts]
     tokens = []
-    encodings = _tokenizer().encode_batch(spaced, add_special_tokens=False)
+    encodings = embedded_tokenizer().encode_batch(spaced, add_special_tokens=False)
     for text, rest, encoding in zip(texts, spaced, encodings, strict=True):
         of_text = _bigrams(text)
         for piece, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
@@ -119,13 +114,6 @@ def tf_idf_tokens(texts: Sequence[str]) -> list[list[str]]:
                 of_text.append(rest[start:end].lower())
         tokens.append(of_text)
     return tokens
-
-
-@cache
-def _tokenizer() -> Tokenizer:
-    from tokenizers import Tokenizer  # slow to import
-
-    return Tokenizer.from_file(str(_TOKENIZER))
 
 
 def _bigrams(text: str) -> list[str]:
