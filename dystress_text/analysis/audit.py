@@ -102,6 +102,7 @@ def audit(
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import batch_to_device
 
+    from dystress_text.models.embedder import in_evaluation_mode
     from dystress_text.models.loading import readable
 
     texts = [sentences] if isinstance(sentences, str | None) else list(sentences)
@@ -117,13 +118,12 @@ def audit(
     if not isinstance(model, SentenceTransformer):
         with readable(str(model)):
             model = SentenceTransformer(model_path(str(model)))
-    objective = copy.deepcopy(objective).to(model.device)  # the caller's keeps its device
-    was_training = model.training
+    model = in_evaluation_mode(model).train()  # the caller's keeps its mode
+    objective = copy.deepcopy(objective).to(model.device)  # and its device
     sums = []
     compared = []
     with restored_global_state(), torch.no_grad():
         torch.manual_seed(seed)
-        model.train()
         for start in range(0, len(texts) - batch_size + 1, batch_size):
             batch = model.preprocess(texts[start : start + batch_size])
             features = batch_to_device(batch, model.device)
@@ -131,7 +131,6 @@ def audit(
             views = [model(dict(features))["sentence_embedding"].float() for _ in range(2)]
             sums.append(pair_sums(objective, views, HIGH_SIMILARITY))
             compared.append(compare(objective, views))
-        model.train(was_training)
     steps = PairSums(*map(_stacked, zip(*sums, strict=True)))
     total = ConstantComparison(*(_stacked(each).sum(0) for each in zip(*compared, strict=True)))
     return audit_log(lines_of(steps, total), "this audit", str(objective), "sentences")

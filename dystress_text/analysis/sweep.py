@@ -40,7 +40,7 @@ from dystress_text.finetuning.content import read_content
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.io.lock import LOCK, locked
-from dystress_text.models.loading import quiet
+from dystress_text.models.loading import quiet, save_model
 from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.run_state import finished_record, locked_folder
 
@@ -244,7 +244,7 @@ def save_untrained(settings: RunSettings, folder: Path) -> None:
         if initial.untrained is initial.model:
             initial.save(folder)
         else:
-            initial.untrained.save(str(folder), create_model_card=False)
+            save_model(initial.untrained, folder)
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:

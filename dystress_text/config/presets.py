@@ -76,12 +76,6 @@ _ROWS = {
 }
 
 
-def _row(name: str, loss: str) -> Preset:
-    """Return the settings of a row of the paper's table."""
-    title = f"Table stsresall, row {name}"
-    return Preset(title, {**_PAPER, "loss": loss}, (title,))
-
-
 # controls of shifted profiles, which are the constant tau_max above s = -shift
 CONTROLS = {
     f"sts-constant-{tau}": _with_loss("a constant temperature as a control", f"infonce({tau})")
@@ -197,9 +191,11 @@ PRESETS: dict[str, Preset] = {
     "paper": Preset(
         "BERT-base on Wiki1M as in the paper, the default: DySTreSS* 0.05/0.07",
         _PAPER,
-        ("Table stsresall, row DySTreSS* 0.05/0.07",),
     ),
-    **{name: _row(*row) for name, row in _ROWS.items()},
+    **{
+        name: Preset(f"Table stsresall, row {row}", {**_PAPER, "loss": loss})
+        for name, (row, loss) in _ROWS.items()
+    },
     **CONTROLS,
     **RULE_PRESETS,
     **{name: _simcse(name) for name in SIMCSE_MODELS},

@@ -24,7 +24,7 @@ from sentence_transformers.base.evaluation import SentenceEvaluator
 from torch import Tensor
 
 from dystress_text.cli.options import check_names
-from dystress_text.errors import DataError, ParameterError, reason_of
+from dystress_text.errors import DataError, ParameterError, plain, reason_of
 from dystress_text.evaluation.catalogue import (
     MINI_TRANSFER_TASKS,
     TASKS,
@@ -439,21 +439,14 @@ def _numbers(
     figures = {}
     ignored = []
     for name, value in result.items():
-        number = _as_float(value)
-        if number is None or name in _LOGGED:
+        number = plain(value)
+        if not isinstance(number, Real) or name in _LOGGED:
             ignored.append(f"{name} ({type(value).__name__})")
         else:
-            figures[str(name)] = number
+            figures[str(name)] = float(number)
     if not figures:
         raise ValueError(f"it returns no figure, but {ignored}")
     return figures, ignored
-
-
-def _as_float(value: object) -> float | None:
-    """Return a number of Python, NumPy or a tensor without dimensions; None for all else."""
-    if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0:
-        value = value.item()
-    return float(value) if isinstance(value, Real) else None
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:

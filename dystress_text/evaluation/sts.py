@@ -89,15 +89,12 @@ def score_vectors(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") 
         ``spearman`` x 100, ``alignment`` of the pairs scored above ``positive_above`` (NaN if there
         are none), and ``uniformity`` of the distinct sentences.
     """
-    similarities = pair_similarities(*_vectors_of_pairs(pairs, vectors), similarity)
-    units = unit_vectors(vectors)
-    first, second = _vectors_of_pairs(pairs, units)
+    first, second = _vectors_of_pairs(pairs, vectors)
     positive = np.flatnonzero(pairs.scores > pairs.positive_above)
-    aligned = alignment(first[positive], second[positive]) if len(positive) else math.nan
     return {
-        "spearman": spearman(similarities, pairs.scores),
-        "alignment": float(aligned),
-        "uniformity": float(uniformity(units)),
+        "spearman": spearman(pair_similarities(first, second, similarity), pairs.scores),
+        "alignment": float(alignment(first[positive], second[positive])),
+        "uniformity": float(uniformity(vectors)),
     }
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
+from huggingface_hub import ModelCard, ModelCardData
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
@@ -23,7 +23,7 @@ from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
 from dystress_text.finetuning import holdout
 from dystress_text.io.atomic import write_text
-from dystress_text.io.hub import HUB_REPOSITORY, hub_reachable
+from dystress_text.io.hub import HUB_REPOSITORY, model_file
 from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models.hybrid import hybrid_part
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
@@ -104,12 +104,9 @@ def describe_base(name_or_path: str) -> dict[str, Any]:
         return {"name": None, "on_hub": False, "license": None}
     folder = Path(name_or_path)
     is_local = folder.is_dir()
-    file = folder / CARD
     stated = None
     with suppress(Exception):  # no card, no network, or a card that is not YAML
-        if not is_local:
-            file = Path(hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable()))
-        stated = ModelCard.load(file).data.get("license")
+        stated = ModelCard.load(model_file(name_or_path, CARD) or "").data.get("license")
     return {
         "name": folder.resolve().name if is_local else name_or_path,
         "on_hub": not is_local,

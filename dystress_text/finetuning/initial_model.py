@@ -23,7 +23,7 @@ from dystress_text.config.settings import TextSettings
 from dystress_text.data.texts import TrainingText
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.paths import model_path
-from dystress_text.models.embedder import Embedder, check_views, tokenize
+from dystress_text.models.embedder import Embedder, check_views, in_evaluation_mode, tokenize
 from dystress_text.models.hybrid import (
     WEIGHT,
     hybrid_part,
@@ -37,7 +37,6 @@ from dystress_text.models.loading import (
     load_encoder,
     load_sentence_transformer,
     prompts_of,
-    training_mode,
     transformer_of,
 )
 from dystress_text.models.masked_lm import load_lm_head
@@ -361,9 +360,10 @@ def check_saving(initial: InitialModel, max_seq_length: int, scratch: Path) -> N
         saved.max_seq_length = max_seq_length
         texts = [text for text in _TRIALS if lengths[text]]
     batch = TextReader(trained, max_seq_length).batch(texts)
-    with torch.no_grad(), training_mode(initial.embedder, False):
+    with torch.no_grad():
         ids = batch["token_ids"].to(trained.device)
-        found = initial.embedder(ids, batch["lengths"].to(trained.device)).cpu()
+        embed = in_evaluation_mode(initial.embedder)
+        found = embed(ids, batch["lengths"].to(trained.device)).cpu()
     expected = saved.encode(
         texts, prompt="", batch_size=1, convert_to_tensor=True, show_progress_bar=False
     )

@@ -80,9 +80,6 @@ class RunMeasures:
             models = {BASE: hybrid.model, **models}
         elif shown is not None:
             untrained |= self._by_pooler(own, shown)
-        record["eval_sha256"] = {
-            each.task: each.details["sha256"] for each in self.evaluation.evaluators
-        }
         for name, model in models.items():
             figures = untrained.setdefault(name, {})
             figures |= self.evaluation.direct(model)

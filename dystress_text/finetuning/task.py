@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dystress_text.data.corpus import Corpus
 from dystress_text.evaluation.evaluators import EvaluatorList
 from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.losses.geometry import tolerance
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.embedder import Embedder, encode
 from dystress_text.models.masked_lm import TokenMasking
@@ -103,11 +103,9 @@ class SimcseTask:
 
     def spread(self) -> float:
         """Return 1 minus the mean cosine of different samples; about 0 after a collapse."""
-        vectors = encode(self.initial.model, self.corpus.some[:PROBES]).double()
-        units = F.normalize(vectors, dim=1)  # (n, dim)
-        one, other = torch.triu_indices(len(units), len(units), offset=1)  # (pairs,) each
-        cosines = (units @ units.T)[one, other]
-        return float(1 - cosines.mean())
+        vectors = encode(self.initial.model, self.corpus.some[:PROBES]).double()  # (n, dim)
+        one_class = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
+        return 1 - float(tolerance(vectors, one_class))
 
     def save(self, folder: Path) -> None:
         self._update()

@@ -28,17 +28,18 @@ R = TypeVar("R")
 
 @cache
 def hub_reachable() -> bool:
-    """Return whether the hub's host name has an address.
+    """Return whether the hub takes connections; with a proxy, assume that it does.
 
-    huggingface_hub itself would try for half a minute. With a proxy, assume that it is reachable.
+    huggingface_hub itself would try for half a minute, for each file that is not in its cache.
     """
     if constants.HF_HUB_OFFLINE:
         return False
     if {"http", "https", "all"} & getproxies().keys():
         return True
     endpoint = urlsplit(constants.ENDPOINT)
+    port = endpoint.port or (80 if endpoint.scheme == "http" else 443)
     try:
-        socket.getaddrinfo(endpoint.hostname, endpoint.port or 443)
+        socket.create_connection((endpoint.hostname, port), constants.HF_HUB_ETAG_TIMEOUT).close()
     except OSError:
         return False
     return True

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import atomic_files
-from dystress_text.models.loading import quiet, save_model, training_mode, transformer_of
+from dystress_text.models.loading import quiet, save_model, transformer_of
 from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.models.static import is_static, mean_of_rows, set_unknown
 
@@ -36,6 +36,7 @@ TEXTS_AT_ONCE = 4_096  # tokenised together; features take many times the memory
 TOKENS_ON_CPU = 2_048  # of a batch of texts
 TOKENS_ON_ACCELERATOR = 16_384
 
+M = TypeVar("M", bound=nn.Module)
 Role = Literal["", "query", "document"]
 
 
@@ -212,11 +213,11 @@ def _packed_features(
     return features
 
 
-def in_evaluation_mode(model: SentenceTransformer) -> SentenceTransformer:
+def in_evaluation_mode(model: M) -> M:
     """Return a copy of a model in evaluation mode, which shares all tensors with it.
 
-    sentence-transformers' ``encode`` switches the mode of the model itself, also for other threads;
-    given the copy it leaves the model as it is.
+    A switch of the model itself, as in sentence-transformers' ``encode``, would reach other threads
+    and parts that are in another mode.
     """
     copies: dict[nn.Module | None, nn.Module] = {}
     for module in model.modules():
@@ -233,7 +234,7 @@ def in_evaluation_mode(model: SentenceTransformer) -> SentenceTransformer:
         for name, part in copied._modules.items():
             compiled = getattr(part, "_orig_mod", part)  # a compiled module would call the original
             copied._modules[name] = copies.get(compiled)
-    return cast(SentenceTransformer, copies[model])
+    return cast(M, copies[model])
 
 
 def prompt_of(model: SentenceTransformer, role: Role = "") -> str | None:
@@ -343,8 +344,9 @@ def check_views(embedder: Embedder) -> None:
     ids, (length,) = tokenize(embedder.model, ["Two views of one sentence."])
     lengths = torch.tensor([length, length], device=device)
     devices = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices), training_mode(embedder, True):
-        first, second = embedder(ids.to(device).repeat(2), lengths)
+    in_training = in_evaluation_mode(embedder).train()
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        first, second = in_training(ids.to(device).repeat(2), lengths)
     if torch.equal(first, second):
         reason = "this encoder has none, so two views of a text are equal; give a rate or use crops"
         raise ParameterError("dropout", reason)

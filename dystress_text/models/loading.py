@@ -237,18 +237,6 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-@contextmanager
-def training_mode(module: nn.Module, mode: bool) -> Iterator[None]:
-    """Put a module into training mode, or out of it; give each part its own mode back."""
-    before = {part: part.training for part in module.modules()}
-    module.train(mode)
-    try:
-        yield
-    finally:
-        for part, training in before.items():
-            part.training = training
-
-
 def save_model(model: SentenceTransformer, folder: Path) -> None:
     """Save a model into a new folder; sentence-transformers from 5.4 on loads it."""
     if isinstance(model[0], Transformer):  # a static model's truncation is its own

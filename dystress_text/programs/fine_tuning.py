@@ -140,7 +140,7 @@ def fine_tune(
                 initial.to(accelerator.device)
                 metric = _choose_metric(evaluation, settings.training, initial, accelerator)
                 data = prepare_data(text, initial, settings, accelerator)
-                scratch = Path(settings.training.output_dir) / MODEL_STAGING
+                scratch = output / MODEL_STAGING
                 check = partial(check_saving, initial, settings.text.max_seq_length, scratch)
                 on_main_process(accelerator, check)
                 training = fit_settings(settings, data, initial, accelerator.num_processes)

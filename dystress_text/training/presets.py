@@ -24,7 +24,6 @@ class Preset:
 
     description: str  # one line
     settings: dict[str, Any]  # values by option name; other options keep their defaults
-    rows: tuple[str, ...] = ()  # of the paper's tables, which they reproduce
 
 
 @dataclass(frozen=True)

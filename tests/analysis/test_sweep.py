@@ -286,6 +286,13 @@ def test_killed_sweep(tiny_run, data_dir, tmp_path):
         assert not list(killed.glob(".*"))
 
 
+def test_the_untrained_model_has_the_names_of_every_saved_model(tiny_run, tmp_path):
+    settings = program.parse([*tiny_run, "--mlp_only_train=no", "--eval_set=none"])
+    program.save_untrained(settings, tmp_path / "untrained")
+    types = [each["type"] for each in json.loads((tmp_path / "untrained/modules.json").read_text())]
+    assert types[0] == "sentence_transformers.models.Transformer"
+
+
 @pytest.mark.slow(120)
 def test_three_temperatures_on_own_pairs(shared, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

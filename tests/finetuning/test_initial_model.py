@@ -1,6 +1,7 @@
 """Initial models: SimCSE's folders in both layouts, and models of sentence-transformers."""
 
 import json
+import time
 
 import pytest
 import torch
@@ -76,6 +77,11 @@ def test_prompts_and_similarity_are_kept(flags, tmp_path):
     close(encode(ours, SENTENCES), torch.as_tensor(theirs))
 
 
+def files_in(folder):
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
 def test_models_from_the_hub_and_its_cache(tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "sup", raw=False)
     st = tmp_path / "st"
@@ -83,11 +89,7 @@ def test_models_from_the_hub_and_its_cache(tmp_path):
     expected = torch.as_tensor(SentenceTransformer(str(st), device="cpu").encode(SENTENCES))
     with hub_server() as (address, files, _):
         for folder in (tmp_path / "sup", st):
-            content = {}
-            for file in folder.rglob("*"):
-                if file.is_file():
-                    content[str(file.relative_to(folder))] = file.read_bytes()
-            files[f"models/someone/{folder.name}"] = content
+            files[f"models/someone/{folder.name}"] = files_in(folder)
         for offline in ("0", "1"):
             with with_hub(address, tmp_path / "home", HF_HUB_OFFLINE=offline):
                 close(load_model("someone/sup", "pooler")[0](SENTENCES), by_hand(transformer, mlp))
@@ -95,6 +97,18 @@ def test_models_from_the_hub_and_its_cache(tmp_path):
                 close(initial.model.encode(SENTENCES), expected)
                 with pytest.raises(UserError, match=r"^model_name_or_path: .*someone/none"):
                     load_initial_model(TextSettings("someone/none"))
+
+
+def test_a_cached_model_loads_at_once_while_the_hub_refuses_connections(tiny_bert, tmp_path):
+    expected = st_model(tmp_path / "st", tiny_bert)
+    with hub_server() as (address, files, _), with_hub(address, tmp_path / "home"):
+        files["models/someone/st"] = files_in(tmp_path / "st")
+        load_initial_model(TextSettings("someone/st"))
+    with with_hub("http://127.0.0.1:1", tmp_path / "home"):
+        begin = time.monotonic()
+        initial = load_initial_model(TextSettings("someone/st"))
+        assert time.monotonic() - begin < 10  # huggingface_hub tries for half a minute, per file
+    close(encode(initial.model, SENTENCES), expected)
 
 
 def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None):

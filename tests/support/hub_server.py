@@ -216,6 +216,7 @@ def with_hub(address: str, home, **more: str) -> Iterator[None]:
         downloads = huggingface_hub.file_download
         patch.setattr(downloads, "HUGGINGFACE_CO_URL_TEMPLATE", url, raising=False)
         patch.setattr(transformers.utils.hub, "_is_offline_mode", offline, raising=False)
+        patch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)  # of another address
         hub_reachable.cache_clear()
         try:
             for module in read_once:
