@@ -109,9 +109,9 @@ def dataset_table(data: Dataset, source: str) -> Table:
 def python_table(texts: object) -> Table:
     """Return the table of a list of strings, pairs or triplets, or of a ``datasets.Dataset``.
 
-    A list may be any iterable, such as a tuple, an iterator or a pandas Series. Its columns are ``text``, or
-    ``anchor``, ``positive``, ``negative``, ``negative_2`` and so on. Errors name the index and type
-    of an item, but not its content.
+    A list may be any iterable, such as a tuple, an iterator or a pandas Series. Its columns are
+    ``text``, or ``anchor``, ``positive``, ``negative``, ``negative_2`` and so on. Errors name the
+    index and type of an item, but not its content.
     """
     listed = getattr(texts, "tolist", lambda: texts)()
     is_table = hasattr(listed, "column_names") or hasattr(listed, "columns")

@@ -1,8 +1,8 @@
 """Which columns of a table are read, what a run prints of its samples, and texts from Python."""
 
 import hashlib
-from collections import deque
 import json
+from collections import deque
 
 import datasets
 import pandas as pd
@@ -138,7 +138,15 @@ SECRET = "secret"
 
 @pytest.mark.parametrize(
     "texts",
-    [[], SECRET, [SECRET, 3.5], pd.Series([SECRET, None]), [(SECRET,)], [(SECRET, "b"), (SECRET,)], pd.DataFrame({"text": [SECRET]})],
+    [
+        [],
+        SECRET,
+        [SECRET, 3.5],
+        pd.Series([SECRET, None]),
+        [(SECRET,)],
+        [(SECRET, "b"), (SECRET,)],
+        pd.DataFrame({"text": [SECRET]}),
+    ],
 )
 def test_errors_of_lists_do_not_show_the_data(texts):
     with pytest.raises(ParameterError, match=r"^texts: ") as caught:
