@@ -100,8 +100,11 @@ class SimcseTask:
         return self.evaluation(self.initial.model)
 
     def spread(self) -> float:
-        """Return 1 minus the mean cosine of different samples; about 0 after a collapse."""
-        vectors = encode(self.initial.model, self.corpus.some[:PROBES]).double()
+        """Return 1 minus the mean cosine of different samples; about 0 after a collapse.
+
+        Of a hybrid this is the spread of the part that is trained.
+        """
+        vectors = encode(self.initial.embedder.model, self.corpus.some[:PROBES]).double()
         units = F.normalize(vectors, dim=1)  # (n, dim)
         one, other = torch.triu_indices(len(units), len(units), offset=1)  # (pairs,) each
         cosines = (units @ units.T)[one, other]
