@@ -10,6 +10,7 @@ from pathlib import Path
 from dystress_text.analysis.runs import FinishedRun, as_folder, by_configuration, read_finished
 from dystress_text.cli.options import check_names
 from dystress_text.config.presets import PRESETS
+from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import (
     MINI_TRANSFER_TASKS,
     STS_SETS,
@@ -164,7 +165,10 @@ def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
 def _of_models(place: Path) -> list[Result]:
     """Return the results in a file, a folder or the folders in it, without those of runs."""
     if place.suffix == ".jsonl":
-        return read_results(place)
+        results = read_results(place)
+        if not results:
+            raise UserError(f"{place} holds no results")
+        return results
     if not place.is_dir() or (place / RECORD).is_file():
         return []
     inner = [folder for folder in sorted(place.iterdir()) if folder.is_dir()]

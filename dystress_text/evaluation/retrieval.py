@@ -196,7 +196,7 @@ def collection_from(data: Any) -> Collection:
         queries, documents, judgements = data
         judged: list[Judgement] = []
         for query, scores in _by_id(judgements).items():
-            if isinstance(scores, str):
+            if isinstance(scores, str | int):  # one id
                 scores = [scores]
             by_document = scores if isinstance(scores, Mapping) else dict.fromkeys(scores, 1)
             for document, score in by_document.items():

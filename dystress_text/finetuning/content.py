@@ -17,8 +17,9 @@ from dystress_text.io.paths import model_path
 from dystress_text.models.static import STATIC
 from dystress_text.training.run_folder import AUDIT, RECORD, TRACKER_FOLDER
 
-_FILES = {".safetensors", ".bin", ".json", ".txt", ".model"}  # weights, tokenizer, configuration
-_ON_HUB = ("config.json", "modules.json", "tokenizer.json")
+# weights, tokenizer, configuration, chat template
+_FILES = {".safetensors", ".bin", ".json", ".txt", ".model", ".jinja"}
+_ON_HUB = ("config.json", "modules.json", "tokenizer.json", "chat_template.jinja")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 

@@ -37,6 +37,7 @@ from dystress_text.models.loading import (
     load_encoder,
     load_sentence_transformer,
     prompts_of,
+    readable,
     transformer_of,
 )
 from dystress_text.models.masked_lm import load_lm_head
@@ -352,6 +353,11 @@ def check_saving(initial: InitialModel, max_seq_length: int, scratch: Path) -> N
         raise UserError(f"the model cannot be saved and loaded again: {reason}") from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    with readable("the model", "encode with"):
+        _check_trials(initial, saved, max_seq_length)
+
+
+def _check_trials(initial: InitialModel, saved: SentenceTransformer, max_seq_length: int) -> None:
     trained = initial.embedder.model
     lengths = {text: tokenize(trained, [text])[1][0] for text in _TRIALS}
     if initial.is_static:  # encode reads a text to its end

@@ -102,8 +102,12 @@ class SimcseTask:
         return self.evaluation(self.initial.model)
 
     def spread(self) -> float:
-        """Return 1 minus the mean cosine of different samples; about 0 after a collapse."""
-        vectors = encode(self.initial.model, self.corpus.some[:PROBES]).double()  # (n, dim)
+        """Return 1 minus the mean cosine of different samples; about 0 after a collapse.
+
+        Of a hybrid this is the spread of the part that is trained.
+        """
+        model = self.initial.embedder.model
+        vectors = encode(model, self.corpus.some[:PROBES]).double()  # (n, dim)
         one_class = torch.zeros(len(vectors), dtype=torch.long, device=vectors.device)
         return 1 - float(tolerance(vectors, one_class))
 

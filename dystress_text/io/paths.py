@@ -25,7 +25,7 @@ def data_root(data_dir: str | Path | None = None) -> Path:
     """
     named = data_dir or os.environ.get("DYSTRESS_DATA")
     if named:
-        return Path(named)
+        return Path(named).expanduser()
     if CHECKOUT is not None:
         return CHECKOUT / "data" / "prepared"
     home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -70,7 +70,7 @@ def cache_root() -> Path:
     """Return ``$DYSTRESS_CACHE``, else ``dystress-text`` in the user's cache folder."""
     configured = os.environ.get("DYSTRESS_CACHE")
     if configured:
-        return Path(configured)
+        return Path(configured).expanduser()
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "dystress-text"
 

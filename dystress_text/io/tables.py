@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -109,15 +109,14 @@ def dataset_table(data: Dataset, source: str) -> Table:
 def python_table(texts: object) -> Table:
     """Return the table of a list of strings, pairs or triplets, or of a ``datasets.Dataset``.
 
-    A list may be a tuple, an iterator, a pandas Series or an array. Its columns are ``text``, or
-    ``anchor``, ``positive``, ``negative``, ``negative_2`` and so on. Errors name the index and type
-    of an item, but not its content.
+    A list may be any iterable, such as a tuple, an iterator or a pandas Series. Its columns are
+    ``text``, or ``anchor``, ``positive``, ``negative``, ``negative_2`` and so on. Errors name the
+    index and type of an item, but not its content.
     """
     listed = getattr(texts, "tolist", lambda: texts)()
-    if isinstance(listed, Iterator):
-        listed = list(listed)
-    if isinstance(listed, Sequence) and not isinstance(listed, str | bytes):
-        return _list_table(listed)
+    is_table = hasattr(listed, "column_names") or hasattr(listed, "columns")
+    if isinstance(listed, Iterable) and not isinstance(listed, str | bytes) and not is_table:
+        return _list_table(list(listed))
     from datasets import Dataset  # slow to import
 
     if not isinstance(texts, Dataset):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any, Literal, TypeVar, cast
@@ -228,6 +229,8 @@ def in_evaluation_mode(model: M) -> M:
             elif isinstance(value, MethodType) and value.__self__ is module:
                 # forward, which accelerate's prepare replaces
                 vars(copied)[name] = MethodType(value.__func__, copied)
+            elif isinstance(value, partial) and module in value.args:  # as accelerate's hooks do
+                vars(copied)[name] = partial(value.func, copied, *value.args[1:])
         copied.training = False
         copies[module] = copied
     for copied in copies.values():

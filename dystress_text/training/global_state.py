@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import random
@@ -26,7 +27,8 @@ def restored_global_state() -> Iterator[None]:
 
     That is all that accelerators share, random states, torch's kernels, default type and gradient
     mode, environment variables and a log level. A process group that starts in this context ends
-    with it. Standard output takes any character.
+    with the process: torchrun's store lets a process form one group only. Standard output takes any
+    character.
     """
     log = logging.getLogger("accelerate.utils.other")
     # by default torch forks all devices, with a warning if there are several
@@ -50,7 +52,7 @@ def restored_global_state() -> Iterator[None]:
             at_end(shared.clear)
             shared.clear()
         if not dist.is_initialized():
-            at_end(_end_process_group)
+            atexit.register(_end_process_group)
         at_end(random.setstate, random.getstate())
         at_end(np.random.set_state, np.random.get_state())
         at_end(torch.set_default_dtype, torch.get_default_dtype())
@@ -65,7 +67,7 @@ def restored_global_state() -> Iterator[None]:
 
 def _end_process_group() -> None:
     if dist.is_initialized():
-        PartialState().destroy_process_group()
+        dist.destroy_process_group()
 
 
 @contextmanager

@@ -222,6 +222,7 @@ def test_empty_files(tmp_path, capsys):
     file.write_text("")
     for place in (file, tmp_path):
         assert str(tmp_path) in error_of(capsys, place, main=main)
+    assert "no such" not in error_of(capsys, file, main=main)
 
 
 def test_styles_and_notes(tmp_path, printed):

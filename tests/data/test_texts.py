@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import deque
 
 import datasets
 import pandas as pd
@@ -67,9 +68,13 @@ def test_a_list_is_read_like_a_file(texts):
     assert set(sentences_of(read)) <= set(texts)
 
 
-def test_an_iterator_is_read_once_like_a_list():
+@pytest.mark.parametrize("iterable", [iter, dict, deque, lambda rows: dict(rows).items()])
+def test_an_iterable_is_read_once_like_a_list(iterable):
     rows = list(zip(LINES[:20], LINES[20:], strict=True))
-    settings, read = with_texts(RunSettings.of({}), iter(rows))
+    given = iterable(rows)
+    if isinstance(given, dict):
+        rows = list(given)
+    settings, read = with_texts(RunSettings.of({}), given)
     expected, listed = with_texts(RunSettings.of({}), rows)
     assert settings == expected
     assert sentences_of(read) == sentences_of(read) == sentences_of(listed)
@@ -133,7 +138,15 @@ SECRET = "secret"
 
 @pytest.mark.parametrize(
     "texts",
-    [[], SECRET, [SECRET, 3.5], pd.Series([SECRET, None]), [(SECRET,)], [(SECRET, "b"), (SECRET,)]],
+    [
+        [],
+        SECRET,
+        [SECRET, 3.5],
+        pd.Series([SECRET, None]),
+        [(SECRET,)],
+        [(SECRET, "b"), (SECRET,)],
+        pd.DataFrame({"text": [SECRET]}),
+    ],
 )
 def test_errors_of_lists_do_not_show_the_data(texts):
     with pytest.raises(ParameterError, match=r"^texts: ") as caught:

@@ -233,7 +233,8 @@ TEXTS = {"1": "one", "2": "two", "12": "twelve"}
 
 
 def test_a_text_in_memory_is_not_split():
-    assert collection_from((["12"], TEXTS, {"0": "12"})).relevant == {"0": {"12": 1}}
+    for document in ("12", 12):
+        assert collection_from((["12"], TEXTS, {0: document})).relevant == {"0": {"12": 1}}
     for data in (("12", TEXTS, {"0": "12"}), (TEXTS, "12", {"1": ["0"]}), (TEXTS, TEXTS, "12")):
         with pytest.raises(UserError, match=r"^retrieval: "):
             collection_from(data)

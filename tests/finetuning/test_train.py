@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from hub_server import hub_server, with_hub
+from model_cases import build_model
 from scipy import stats
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics.pairwise import cosine_similarity
@@ -21,6 +22,7 @@ from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.finetuning.measures import RunMeasures
 from dystress_text.finetuning.task import SimcseTask
 from dystress_text.losses.diagnosis import BINS
+from dystress_text.models.static import table_of
 from dystress_text.programs.train import main
 
 
@@ -160,6 +162,20 @@ def test_a_collapse_is_said_and_does_not_replace_a_saved_model(
     assert record["best_step"] == 3
     assert record["collapsed_step"] == 3 * collapses_at
     assert (cosines.mean() > 0.9999) == (collapses_at == 1)
+
+
+def test_the_collapse_of_a_hybrids_trained_part_is_said(text_file, tmp_path, monkeypatch, capsys):
+    build_model("bert", "avg").save(str(tmp_path / "dense"))
+
+    def collapsing(task):
+        table_of(task.initial.embedder.model).data.fill_(1.0)
+        return {}
+
+    monkeypatch.setattr(SimcseTask, "evaluate", collapsing)
+    options = [f"--train_file={text_file}", "--preset=own-text", "--max_steps=1", "--dim=8"]
+    options += [f"--hybrid={tmp_path / 'dense'}", "--train_batch_size=8", "--held_out=0"]
+    assert main([*options, f"--output_dir={tmp_path / 'out'}"]) == 0
+    assert "Collapsed" in capsys.readouterr().out
 
 
 def test_a_run_without_a_collapse_names_none(flags, capsys):

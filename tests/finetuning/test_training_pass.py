@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from dystress_text.config.arguments import parse
 from dystress_text.data.texts import training_text
-from dystress_text.errors import ParameterError
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.finetuning.initial_model import check_saving, load_initial_model
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.embedder import Embedder, encode
@@ -35,7 +35,7 @@ def chat(folder):
     save_encoder(folder / "encoder", "bert")
     tokenizer = build_tokenizer()
     tokenizer.chat_template = (
-        "{% for message in messages %}the man {{ message['content'][0]['text'] }} ran{% endfor %}"
+        "{% for message in messages %}the man {{ message['content'] }} ran{% endfor %}"
     )
     tokenizer.save_pretrained(folder / "encoder")
     module = Transformer(str(folder / "encoder"))
@@ -166,6 +166,15 @@ def test_a_model_that_training_would_embed_otherwise_is_refused(build, tmp_path)
         check_saving(initial, LENGTH, tmp_path / "scratch")
     assert initial.model.max_seq_length == before
     assert not (tmp_path / "scratch").exists()
+
+
+def test_a_model_that_cannot_encode_a_trial_is_refused_in_one_line(tmp_path):
+    base = save_base(chat, tmp_path)
+    template = "{% if not messages[0]['content'] %}{{ raise_exception('no text') }}{% endif %}"
+    (base / "chat_template.jinja").write_text(template + "the old dog")
+    initial, _, _ = prepared(base, tmp_path)
+    with pytest.raises(UserError, match=r"\A[^\n]*no text[^\n]*\Z"):
+        check_saving(initial, LENGTH, tmp_path / "scratch")
 
 
 @pytest.mark.parametrize("preset", ["quickstart", "own-text", "own-text-encoder"])

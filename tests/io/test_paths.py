@@ -3,6 +3,7 @@
 import socket
 import tarfile
 import time
+from pathlib import Path
 
 import pytest
 from hub_server import hub_server, tar_of, with_hub
@@ -12,7 +13,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.io import paths
 from dystress_text.io.hub import HUB_REPOSITORY
-from dystress_text.io.paths import data_root
+from dystress_text.io.paths import cache_root, data_root
 
 NAME = "./STS/STSBenchmark/sts-dev.csv"
 STSB = b"g\tf\ty\t1\t3.5\tone\ttwo\ng\tf\ty\t2\t5\tthree\tfour\n"
@@ -50,6 +51,13 @@ def test_prepared_data_come_first(tmp_path, monkeypatch):
     file.parent.mkdir(parents=True)
     file.write_bytes(STSB)
     assert len(eval_pairs("stsb_dev")) == 2
+
+
+def test_the_home_folder_in_variables(monkeypatch):
+    monkeypatch.setenv("DYSTRESS_DATA", "~/data")
+    monkeypatch.setenv("DYSTRESS_CACHE", "~/cache")
+    assert data_root() == Path.home() / "data"
+    assert cache_root() == Path.home() / "cache"
 
 
 def test_data_root_of_an_installed_package(tmp_path, monkeypatch):

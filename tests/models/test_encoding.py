@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.hooks import ModelHook, add_hook_to_module
 from conftest import make_sentences
 from model_cases import (
     TEXTS,
@@ -167,6 +168,16 @@ def test_models_that_accelerate_has_prepared_are_encoded_in_evaluation_mode():
     assert all(modes(model))
     expected = torch.as_tensor(prepared.encode(SENTENCES))  # in bf16, too
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+def test_models_with_hooks_of_accelerate_are_encoded_in_evaluation_mode():
+    """A model that ``device_map`` spreads over devices has them."""
+    model = build("distilbert")
+    expected = torch.as_tensor(model.encode(SENTENCES))
+    add_hook_to_module(model[0].model, ModelHook())
+    model.train()
+    torch.testing.assert_close(encode(model, SENTENCES), expected, rtol=0, atol=1e-6)
+    assert all(modes(model))
 
 
 def test_compiled_parts_are_encoded_in_evaluation_mode():

@@ -3,6 +3,7 @@
 import copy
 import os
 import random
+import time
 
 import numpy as np
 import pytest
@@ -229,19 +230,33 @@ def test_random_states_and_environment(monkeypatch):
 
 
 def beside_a_process_group():
-    """Run with the caller's process group, and without one."""
+    """Run with the caller's process group."""
     caller = Accelerator()
     with restored_global_state():
         ours = make_accelerator(TrainingSettings(mixed_precision="no"))
         assert ours.num_processes == 2
     assert caller.gather(torch.tensor([caller.process_index])).tolist() == [0, 1]
     caller.end_training()
-    with restored_global_state():
-        make_accelerator(TrainingSettings(mixed_precision="no"))
-        assert dist.is_initialized()
     assert not dist.is_initialized()
 
 
 @pytest.mark.slow(15)
 def test_the_callers_process_group_stays():
     spawn(2, beside_a_process_group)
+
+
+def repeat_under_torchrun(port):
+    """Run twice with torchrun's store, in which a second group would find the first one's keys."""
+    os.environ |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for _ in range(2):
+        if os.environ["RANK"] == "0":
+            time.sleep(1)  # the main process writes card and page
+        with restored_global_state():
+            ours = make_accelerator(TrainingSettings(mixed_precision="no"))
+            assert ours.gather(torch.tensor([ours.process_index])).tolist() == [0, 1]
+
+
+@pytest.mark.slow(15)
+def test_two_runs_in_one_launch():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    spawn(2, repeat_under_torchrun, store.port)

@@ -77,6 +77,10 @@ def changed_tokenizer(base, text, pairs):
     file.write_text(json.dumps(content))
 
 
+def changed_template(base, text, pairs):
+    (base / "chat_template.jinja").write_text("{{ messages[0]['content'] }}!")
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -84,6 +88,7 @@ def changed_tokenizer(base, text, pairs):
         (changed_pairs, "evaluation data"),
         (changed_base, "model_name_or_path"),
         (changed_tokenizer, "model_name_or_path"),
+        (changed_template, "model_name_or_path"),
     ],
 )
 def test_other_content_under_the_same_name_is_another_run(
