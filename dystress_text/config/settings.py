@@ -37,9 +37,14 @@ class TextSettings:
     )
     hybrid: str | None = option(
         None,
-        "static: a sentence-transformers model, folder or hub name. The saved model concatenates "
-        "its embedding, whose weights stay fixed, and the static one. Without --vocabulary a new "
-        "table takes its vocabulary, so that one ONNX graph can hold both.",
+        "static: a sentence-transformers model, folder or hub name. The saved model joins its "
+        "embedding, whose weights stay fixed, the counts of the text's words, and the static one. "
+        "lexical: without such a model. Without --vocabulary a new table takes its vocabulary.",
+    )
+    distill: str | None = option(
+        None,
+        "static: the same with vectors of words, fitted to the model's embeddings of the text, in "
+        "place of the model, which a search then does not need.",
     )
     pooler_type: str = option(
         "cls",
