@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Router
@@ -64,7 +65,7 @@ def new_hybrid(
     """Return a hybrid model of parts, which shares the static model's vectors."""
     set_unknown(static, 0.0)  # a text of unknown tokens has only the other parts
     parts: dict[str, Part] = {}
-    prompts = {"query": "", "document": DOCUMENT}
+    prompts: dict[str, Any] = {"query": "", "document": DOCUMENT}
     default = None
     if dense is not None:
         parts["dense"] = DensePart(dense, WEIGHTS["dense"])

@@ -270,7 +270,12 @@ class LexicalPart(nn.Module):
 
 
 Part = DensePart | DistilledPart | LexicalPart
-PARTS = {"dense": DensePart, "distilled": DistilledPart, "lexical": LexicalPart, "table": TablePart}
+PARTS: dict[str, Any] = {
+    "dense": DensePart,
+    "distilled": DistilledPart,
+    "lexical": LexicalPart,
+    "table": TablePart,
+}
 
 
 class HybridEmbedding(nn.Module):
