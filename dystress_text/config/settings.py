@@ -73,6 +73,7 @@ class TextSettings:
     text_columns: list[str] | None = option(
         None,
         "Columns of a table, joined by a space; default its only one, or text or sentence. With "
+        "--views crop two columns are title and body; default title and text. With "
         "--supervised: anchor, positive, negatives; default the columns of these names, else all.",
     )
     views: str = option(

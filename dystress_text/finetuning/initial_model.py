@@ -27,7 +27,6 @@ from dystress_text.io.words import WordReader, language_of
 from dystress_text.models.embedder import Embedder, check_views, tokenize
 from dystress_text.models.hybrid import (
     LEXICAL,
-    PIVOT,
     describe_parts,
     hybrid_part,
     lexical_part,
@@ -56,15 +55,18 @@ from dystress_text.models.poolers import (
 )
 from dystress_text.models.reading import TextReader
 from dystress_text.models.static import (
+    PIVOT,
     STATIC,
     TEXTS_READ,
+    document_id,
     embedded_tokenizer,
     fast_tokenizer,
-    freeze_unknown,
+    freeze_fixed_rows,
     is_static,
     learn_tokenizer,
     new_static,
     table_of,
+    with_document_token,
 )
 
 # origin of a head's weights
@@ -128,7 +130,7 @@ def load_initial_model(
     if name == STATIC:
         dense = _dense_model(settings)
         tokenizer = _new_tokenizer(settings, given, texts, dense)
-        model = new_static(tokenizer, settings.dim, normalize=True)
+        model = new_static(with_document_token(tokenizer), settings.dim, normalize=True)
         return _static(model, settings, given, dense, texts)
     for option in {"vocabulary", "dim"}.intersection(given):
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
@@ -311,9 +313,11 @@ def _static(
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
         raise ParameterError("pooler_type", "a static encoder takes the mean, avg")
-    freeze_unknown(model)
+    freeze_fixed_rows(model)
     dim = model.get_embedding_dimension()
     notes = [f"static: {len(table_of(model)):,} word pieces, {dim} numbers each"]
+    if document_id(model) is None:
+        notes.append("no document row: its documents are embedded like queries")
     metadata: dict[str, Any] = {"head": None}
     saved = model
     if settings.hybrid is not None or settings.distill is not None:

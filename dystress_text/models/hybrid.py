@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Router
@@ -42,14 +41,13 @@ from dystress_text.models.loading import (
     quiet,
     save_model,
 )
-from dystress_text.models.static import set_unknown
+from dystress_text.models.static import PIVOT, set_unknown
 
 LEXICAL = "lexical"  # in place of a dense model's name: a hybrid without one
 WEIGHTS = {"dense": 1.0, "distilled": 1.0, "lexical": 1.0, "table": 0.5}
 BESIDE_DISTILLED = 0.75  # the table's weight
 MOST_TOKENS = 200_000  # of the lexical part
 TEXTS_MEASURED = 10_000  # whose mean length decides the document coordinate
-PIVOT = 0.25  # p
 _RARE = 0.01  # share of the texts, as in a new table
 # for a regular expression: a word in lower case, and a run in scripts without spaces
 _WORD = rf"(?:[^\W_{UNSPACED}]|[{MARKS}])+"
@@ -65,16 +63,15 @@ def new_hybrid(
     """Return a hybrid model of parts, which shares the static model's vectors."""
     set_unknown(static, 0.0)  # a text of unknown tokens has only the other parts
     parts: dict[str, Part] = {}
-    prompts: dict[str, Any] = {"query": "", "document": DOCUMENT}
+    prompts = {"query": "", "document": DOCUMENT}
     default = None
     if dense is not None:
         parts["dense"] = DensePart(dense, WEIGHTS["dense"])
         default = dense.default_prompt_name
-        prompts = {
-            **dense.prompts,
-            "query": prompt_of(dense, "query") or "",
-            "document": DOCUMENT + (prompt_of(dense, "document") or ""),
-        }
+        for name, prompt in dense.prompts.items():
+            prompts.setdefault(name, prompt or "")
+        prompts["query"] += prompt_of(dense, "query") or ""
+        prompts["document"] += prompt_of(dense, "document") or ""
     if distilled is not None:
         parts["distilled"] = distilled
     if lexical is not None:
