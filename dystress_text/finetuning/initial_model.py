@@ -19,14 +19,13 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from tokenizers import Tokenizer
 from torch import nn
 
-from dystress_text.config.settings import TextSettings
+from dystress_text.config.settings import LEXICAL, TextSettings
 from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.paths import model_path
 from dystress_text.io.words import WordReader, language_of
 from dystress_text.models.embedder import Embedder, check_views, tokenize
 from dystress_text.models.hybrid import (
-    LEXICAL,
     describe_parts,
     hybrid_part,
     lexical_part,
@@ -320,7 +319,7 @@ def _static(
         notes.append("no document row: its documents are embedded like queries")
     metadata: dict[str, Any] = {"head": None}
     saved = model
-    if settings.hybrid is not None or settings.distill is not None:
+    if settings.is_hybrid:
         saved = _hybrid(model, settings, dense, texts or training_text(settings))
         hybrid = cast(HybridEmbedding, hybrid_part(saved))
         metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, "pivot": PIVOT}

@@ -43,7 +43,6 @@ from dystress_text.models.loading import (
 )
 from dystress_text.models.static import PIVOT, set_unknown
 
-LEXICAL = "lexical"  # in place of a dense model's name: a hybrid without one
 WEIGHTS = {"dense": 1.0, "distilled": 1.0, "lexical": 1.0, "table": 0.5}
 BESIDE_DISTILLED = 0.75  # the table's weight
 MOST_TOKENS = 200_000  # of the lexical part
@@ -168,25 +167,25 @@ def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
         modules.write_text(types.replace(hybrid_module.__name__, file.stem), encoding="utf-8")
 
 
-def check_dense(name_or_path: str) -> None:
-    """Check that the dense model of a hybrid can be found, without loading it."""
+def check_dense(name_or_path: str, option: str) -> None:
+    """Check that the dense model which an option names can be found, without loading it."""
     try:
         found = is_sentence_transformer(name_or_path)
     except UserError as error:
-        raise ParameterError("hybrid", str(error)) from error
+        raise ParameterError(option, str(error)) from error
     if not found:
         reason = "is not the folder or name of a sentence-transformers model"
-        raise ParameterError("hybrid", f"{name_or_path!r} {reason}")
+        raise ParameterError(option, f"{name_or_path!r} {reason}")
 
 
-def load_dense(name_or_path: str) -> SentenceTransformer:
-    """Load the dense model of a hybrid."""
+def load_dense(name_or_path: str, option: str = "hybrid") -> SentenceTransformer:
+    """Load the dense model that an option names."""
     try:
         model = load_sentence_transformer(name_or_path)
     except UserError as error:
-        raise ParameterError("hybrid", str(error)) from error
+        raise ParameterError(option, str(error)) from error
     if isinstance(model[0], HybridEmbedding | Router):
         kind = type(model[0]).__name__
         reason = f"has several encoders ({kind}); a model of one encoder is needed"
-        raise ParameterError("hybrid", f"{name_or_path!r} {reason}")
+        raise ParameterError(option, f"{name_or_path!r} {reason}")
     return model
