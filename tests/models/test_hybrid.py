@@ -86,7 +86,7 @@ def table_with_document_row():
         table[:, 1:] = torch.randn(len(table), 7, generator=torch.Generator().manual_seed(2))
     ids = [tokenizer_of(static).encode(text).ids for text in CORPUS[:2]]
     lengths = torch.tensor([len(of_text) for of_text in ids])
-    set_document_row(static, [{"token_ids": torch.tensor(sum(ids, [])), "lengths": lengths}])
+    set_document_row(static, [{"token_ids": torch.tensor(ids[0] + ids[1]), "lengths": lengths}])
     return static
 
 
