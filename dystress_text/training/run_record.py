@@ -15,7 +15,6 @@ NOT_STARTED = "new"
 INTERRUPTED = "interrupted"
 FINISHED = "finished"
 
-LEXICAL_LABEL = "TF-IDF/BM25"  # what reports call the lexical baseline
 BASE = "base model alone"  # the dense model of a hybrid, among the untrained ones
 
 Figures = Mapping[str, float]  # by metric
@@ -24,6 +23,11 @@ Figures = Mapping[str, float]  # by metric
 def state_of(record: Mapping[str, Any]) -> str:
     """Return the state of a run."""
     return str(record.get("state", NOT_STARTED))
+
+
+def lexical_label(words: str) -> str:
+    """Return what reports call the lexical baseline over such words as ``English stems``."""
+    return f"TF-IDF/BM25 over {words}" if words else "TF-IDF/BM25"
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class RunRecord:
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
     untrained: Mapping[str, Figures] = field(default_factory=dict)  # by pooler; of images by ""
     lexical: Figures = field(default_factory=dict)  # of the lexical baseline
+    lexical_words: str = ""  # what it compares, such as English stems
     trained: Figures = field(default_factory=dict)
     held_out: HeldOut | None = None
     similarities: Mapping[str, Any] = field(default_factory=dict)  # histograms of scored pairs
@@ -113,6 +118,11 @@ class RunRecord:
         """Return the metrics before training of the best pooler and the run's, by pooler."""
         names = dict.fromkeys([*list(self.untrained)[:1], self.pooler])
         return {name: self.untrained[name] for name in names if name in self.untrained}
+
+    @property
+    def lexical_label(self) -> str:
+        """What reports call the lexical baseline."""
+        return lexical_label(self.lexical_words)
 
     @property
     def not_above_baseline(self) -> list[str]:
