@@ -160,7 +160,7 @@ def description(
     if options.cropped:
         unit = "tokens" if measures.initial.is_static else "words"
         share = f"{options.crop_min} to {options.crop_max} of its {unit}"
-        titled = "" if data.corpus.titles is None else "title and body, and as often "
+        titled = "title and body, and as often " if data.text.titled else ""
         lines.append(f"views: {titled}two crops of a sample, each {share}")
     lines += [collection.summary() for collection in measures.evaluation.collections]
     lines.append(f"loss: {measures.record['loss']}")

@@ -138,7 +138,8 @@ def fine_tune(
                     settings.evaluation, settings.text.data_dir, evaluator
                 )
                 set_seed(settings.training.seed)
-                initial = load_initial_model(settings.text, settings.given, text)
+                language = settings.evaluation.language
+                initial = load_initial_model(settings.text, settings.given, text, language)
                 initial.to(accelerator.device)
                 metric = _choose_metric(evaluation, settings.training, initial, accelerator)
                 data = prepare_data(text, initial, settings, accelerator)

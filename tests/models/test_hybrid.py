@@ -45,7 +45,6 @@ from dystress_text.models.static import (
     table_of,
     tokenizer_of,
     unknown_id,
-    with_document_token,
 )
 from dystress_text.programs.export import main as export
 
@@ -80,7 +79,7 @@ def without_dense():
 
 def table_with_document_row():
     """Return a static model of random rows whose document row is set by two texts."""
-    static = new_static(with_document_token(embedded_tokenizer()), 8, normalize=True)
+    static = new_static(embedded_tokenizer(), 8, normalize=True)
     table = table_of(static)
     with torch.no_grad():
         table[:, 1:] = torch.randn(len(table), 7, generator=torch.Generator().manual_seed(2))
