@@ -62,7 +62,7 @@ def write_card(
     if hybrid is not None:
         base = record.hybrid or BaseModel()
         reader = hybrid.model
-        prompts = {role: text.removeprefix(DOCUMENT) for role, text in prompts.items()}
+        prompts = {role: (text or "").removeprefix(DOCUMENT) for role, text in prompts.items()}
     pooler = pooler_of(model)
     transformer = model.transformers_model
     data, data_license = _data(record)
