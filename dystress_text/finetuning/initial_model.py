@@ -24,7 +24,7 @@ from dystress_text.config.settings import LEXICAL, TextSettings
 from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.paths import model_path
-from dystress_text.io.words import WordReader, reader_for
+from dystress_text.io.words import reader_for
 from dystress_text.models.embedder import Embedder, check_views, tokenize
 from dystress_text.models.hybrid import (
     describe_parts,
@@ -34,7 +34,7 @@ from dystress_text.models.hybrid import (
     new_hybrid,
     save_hybrid,
 )
-from dystress_text.models.hybrid_module import HybridEmbedding
+from dystress_text.models.hybrid_module import HybridEmbedding, LexicalPart
 from dystress_text.models.loading import (
     PretrainedEncoder,
     is_sentence_transformer,
@@ -326,15 +326,12 @@ def _static(
     metadata: dict[str, Any] = {"head": None}
     saved = model
     if settings.is_hybrid:
-        saved, reader = _hybrid(model, settings, dense, texts or training_text(settings), language)
+        saved = _hybrid(model, settings, dense, texts or training_text(settings), language)
         hybrid = cast(HybridEmbedding, hybrid_part(saved))
-        metadata["hybrid"] = {
-            "dims": hybrid.dims,
-            "weights": hybrid.weights,
-            "pivot": PIVOT,
-            "language": reader.name,
-        }
-        notes += [describe_parts(hybrid), f"lexical part: {reader.title}"]
+        words = cast(LexicalPart, hybrid.parts["lexical"]).settings["title"]
+        own = {"pivot": PIVOT, "words": words}
+        metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, **own}
+        notes += [describe_parts(hybrid), f"lexical part: {words}"]
     return InitialModel(Embedder(model), saved, saved, "avg", notes, metadata)
 
 
@@ -344,11 +341,8 @@ def _hybrid(
     dense: SentenceTransformer | None,
     texts: TrainingText,
     language: str | None,
-) -> tuple[SentenceTransformer, WordReader]:
-    """Return a hybrid of a static model and of parts that are made from the training text.
-
-    Return what reads the words of its lexical part, too.
-    """
+) -> SentenceTransformer:
+    """Return a hybrid of a static model and of parts that are made from the training text."""
     most = settings.max_train_samples
     if most is not None:
         most *= texts.columns
@@ -359,7 +353,7 @@ def _hybrid(
     step = 1 + sum(1 for _ in sentences()) // TEXTS_READ
     reader = reader_for(language, list(islice(sentences(), 0, None, step)))
     dim = 2 * (static.get_embedding_dimension() or 0)
-    return new_hybrid(static, dense=dense, lexical=lexical_part(sentences, reader, dim)), reader
+    return new_hybrid(static, dense=dense, lexical=lexical_part(sentences, reader, dim))
 
 
 # short, long, without words, with the names of special tokens
