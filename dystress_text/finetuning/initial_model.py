@@ -331,7 +331,7 @@ def _static(
         words = cast(LexicalPart, hybrid.parts["lexical"]).settings["title"]
         own = {"pivot": PIVOT, "words": words}
         metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, **own}
-        notes += [describe_parts(hybrid), f"lexical part: {words}"]
+        notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {words}"]
     return InitialModel(Embedder(model), saved, saved, "avg", notes, metadata)
 
 

@@ -151,7 +151,7 @@ def describe_parts(hybrid: HybridEmbedding) -> str:
     numbers = " + ".join(f"{dim:,} {name}" for name, dim in hybrid.dims.items())
     weights = ", ".join(f"{name} {weight:g}" for name, weight in hybrid.weights.items())
     total = hybrid.get_embedding_dimension()
-    return f"vector: {numbers} = {total:,} numbers; weights: {weights}"
+    return f"{numbers} = {total:,} numbers; weights: {weights}"
 
 
 def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
