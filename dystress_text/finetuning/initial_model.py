@@ -7,8 +7,9 @@ model.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,18 +20,21 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from tokenizers import Tokenizer
 from torch import nn
 
-from dystress_text.config.settings import TextSettings
-from dystress_text.data.texts import TrainingText
+from dystress_text.config.settings import LEXICAL, TextSettings
+from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.paths import model_path
+from dystress_text.io.words import reader_for
 from dystress_text.models.embedder import Embedder, check_views, in_evaluation_mode, tokenize
 from dystress_text.models.hybrid import (
-    WEIGHT,
+    describe_parts,
     hybrid_part,
+    lexical_part,
     load_dense,
     new_hybrid,
     save_hybrid,
 )
+from dystress_text.models.hybrid_module import HybridEmbedding, LexicalPart
 from dystress_text.models.loading import (
     PretrainedEncoder,
     is_sentence_transformer,
@@ -51,6 +55,7 @@ from dystress_text.models.poolers import (
 )
 from dystress_text.models.reading import TextReader
 from dystress_text.models.static import (
+    PIVOT,
     STATIC,
     TEXTS_READ,
     document_id,
@@ -108,14 +113,19 @@ class InitialModel:
 
 
 def load_initial_model(
-    settings: TextSettings, given: Collection[str] = (), texts: TrainingText | None = None
+    settings: TextSettings,
+    given: Collection[str] = (),
+    texts: TrainingText | None = None,
+    language: str | None = None,
 ) -> InitialModel:
     """Load or make the model that a run starts from.
 
     Args:
         settings: the options of model and data.
         given: names of the options that the user has given.
-        texts: the training text, from which ``vocabulary="text"`` learns word pieces.
+        texts: the training text, from which ``vocabulary="text"`` learns word pieces, and whose
+            words the lexical part of a hybrid counts.
+        language: of that part, as in :func:`dystress_text.io.words.reader_for`.
 
     Raises:
         ParameterError: the model cannot be loaded, or an option does not fit it.
@@ -125,15 +135,16 @@ def load_initial_model(
         dense = _dense_model(settings)
         tokenizer = _new_tokenizer(settings, given, texts, dense)
         model = new_static(tokenizer, settings.dim, normalize=True)
-        return _static(model, settings, given, dense)
+        return _static(model, settings, given, dense, texts, language)
     for option in {"vocabulary", "dim"}.intersection(given):
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
         raise ParameterError(option, reason)
     loaded = _load(name, settings)
     if isinstance(loaded, SentenceTransformer) and is_static(loaded):
-        return _static(loaded, settings, given, _dense_model(settings))
-    if settings.hybrid is not None:
-        raise ParameterError("hybrid", f"requires a static encoder; {name!r} is not one")
+        return _static(loaded, settings, given, _dense_model(settings), texts, language)
+    for option in ("hybrid", "distill"):
+        if getattr(settings, option) is not None:
+            raise ParameterError(option, f"requires a static encoder; {name!r} is not one")
     if isinstance(loaded, PretrainedEncoder):
         parts = _parts_of_encoder(loaded, settings)
     else:
@@ -273,7 +284,7 @@ def new_head(transformer: Any, dim: int | None = None) -> Dense:
 
 
 def _dense_model(settings: TextSettings) -> SentenceTransformer | None:
-    return None if settings.hybrid is None else load_dense(settings.hybrid)
+    return None if settings.hybrid in (None, LEXICAL) else load_dense(settings.hybrid)
 
 
 def _new_tokenizer(
@@ -295,8 +306,10 @@ def _static(
     settings: TextSettings,
     given: Collection[str],
     dense: SentenceTransformer | None,
+    texts: TrainingText | None,
+    language: str | None,
 ) -> InitialModel:
-    """Set up a static model, alone or as the lexical part of a hybrid."""
+    """Set up a static model, alone or as the table of a hybrid."""
     for option in ("mlp_head", "do_mlm", "dropout"):
         if getattr(settings, option):
             raise ParameterError(option, "a static encoder has none; leave the option out")
@@ -313,12 +326,35 @@ def _static(
         notes.append("no document row: its documents are embedded like queries")
     metadata: dict[str, Any] = {"head": None, "document_row": has_row}
     saved = model
-    if dense is not None:
-        saved = new_hybrid(dense, model)
-        dim = int(dense.get_embedding_dimension() or 0)
-        metadata["hybrid"] = {"dim": dim, "weight": WEIGHT}
-        notes.append(f"hybrid: {settings.hybrid!r} ({dim} dimensions) and {WEIGHT} x lexical part")
+    if settings.is_hybrid:
+        saved = _hybrid(model, settings, dense, texts or training_text(settings), language)
+        hybrid = cast(HybridEmbedding, hybrid_part(saved))
+        words = cast(LexicalPart, hybrid.parts["lexical"]).settings["title"]
+        own = {"pivot": PIVOT, "words": words}
+        metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, **own}
+        notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {words}"]
     return InitialModel(Embedder(model), saved, saved, "avg", notes, metadata)
+
+
+def _hybrid(
+    static: SentenceTransformer,
+    settings: TextSettings,
+    dense: SentenceTransformer | None,
+    texts: TrainingText,
+    language: str | None,
+) -> SentenceTransformer:
+    """Return a hybrid of a static model and of parts that are made from the training text."""
+    most = settings.max_train_samples
+    if most is not None:
+        most *= texts.columns
+
+    def sentences() -> Iterator[str]:
+        return texts.sentences(texts.report(), most)
+
+    step = 1 + sum(1 for _ in sentences()) // TEXTS_READ
+    reader = reader_for(language, list(islice(sentences(), 0, None, step)))
+    dim = 2 * (static.get_embedding_dimension() or 0)
+    return new_hybrid(static, dense=dense, lexical=lexical_part(sentences, reader, dim))
 
 
 # short, long, without words, with the names of special tokens

@@ -76,7 +76,7 @@ class RunMeasures:
         untrained: dict[str, dict[str, float]] = {}
         models = {self._pooler: own}
         hybrid = hybrid_part(own)
-        if hybrid is not None:
+        if hybrid is not None and "dense" in hybrid.parts:
             models = {BASE: hybrid.model, **models}
         elif shown is not None:
             untrained |= self._by_pooler(own, shown)

@@ -40,11 +40,13 @@ class BaseModel:
 
 
 @dataclass(frozen=True)
-class DenseModel(BaseModel):
-    """The dense model of a hybrid."""
+class Hybrid(BaseModel):
+    """The dense or distilled model of a hybrid, and its parts by name."""
 
-    dim: int = 0
-    weight: float = 0.0  # of the lexical part
+    dims: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    pivot: float | None = None  # p of the document coordinates
+    words: str | None = None  # of the lexical part, such as English stems
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class RunRecord:
     settings: Mapping[str, Any] = field(default_factory=dict)
     loss: str = ""
     base_model: BaseModel = BaseModel()
-    hybrid: DenseModel | None = None  # the dense model of a hybrid
+    hybrid: Hybrid | None = None
     head: Mapping[str, Any] | None = None
     document_row: bool = False  # of a table, which encode_document uses
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
@@ -145,4 +147,4 @@ class RunRecord:
         return metric
 
 
-_NESTED = {"base_model": BaseModel, "hybrid": DenseModel, "held_out": HeldOut}
+_NESTED = {"base_model": BaseModel, "hybrid": Hybrid, "held_out": HeldOut}
