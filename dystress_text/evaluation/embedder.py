@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from torch import Tensor, nn
 
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.ranking import ranked
 from dystress_text.evaluation.sts import pair_similarities
 from dystress_text.io.paths import model_path
 from dystress_text.models.embedder import Role, encode
+from dystress_text.models.hybrid import dense_columns
 from dystress_text.models.loading import (
     PretrainedEncoder,
     check_sentence_transformer,
@@ -42,11 +43,29 @@ class TextEncoder:
     Args:
         model: on any device and in any mode; it stays as it is.
         progress: whether to show bars.
+        columns: how many numbers of each vector count, the first ones; None for all.
     """
 
-    def __init__(self, model: SentenceTransformer, progress: bool = False) -> None:
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        progress: bool = False,
+        columns: int | None = None,
+    ) -> None:
         self.model = model
         self.progress = progress
+        self.columns = columns
+        self._kept = lru_cache(maxsize=2)(self._vectors)  # of both sides, for `dense`
+
+    @cached_property
+    def dense(self) -> TextEncoder | None:
+        """The dense model of a hybrid, from the same vectors; None for any other model."""
+        columns = dense_columns(self.model)
+        if columns is None:
+            return None
+        dense = TextEncoder(self.model, self.progress, columns)
+        dense._kept = self._kept
+        return dense
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
         """Return embeddings (sentences, dim), in fp32 on the CPU, for SentEval's classifiers.
@@ -68,28 +87,23 @@ class TextEncoder:
         own = self.model.similarity_fn_name
         return pair_similarities(self._encode(first), self._encode(second), name or own)
 
-    def search(
-        self, queries: Sequence[str], documents: Sequence[str], most: int
-    ) -> list[list[tuple[int, float]]]:
-        """Return indices and similarities of each query's nearest documents, nearest first.
+    def scores(
+        self, queries: Sequence[str], documents: Sequence[str]
+    ) -> Iterator[NDArray[np.float64]]:
+        """Yield the similarities of all documents (documents,), query by query.
 
-        The similarity is the model's own, computed in fp64.
-
-        Args:
-            queries: texts.
-            documents: texts.
-            most: number of documents.
+        The similarity is the model's own, computed in fp64 for a block of queries at a time.
         """
         parts = torch.split(self._encode(documents, "document"), DOCUMENTS_AT_ONCE)
         queries_at_once = max(1, SIMILARITIES_AT_ONCE // len(documents))
-        found = []
         for some in torch.split(self._encode(queries, "query"), queries_at_once):
             blocks = [self.model.similarity(some.double(), part.double()) for part in parts]
-            for scores in torch.cat(blocks, 1).numpy():  # (documents,)
-                found.append([(i, float(scores[i])) for i in ranked(scores, most)])
-        return found
+            yield from torch.cat(blocks, 1).numpy()
 
     def _encode(self, texts: Sequence[str], role: Role = "", normalize: bool = True) -> Tensor:
+        return self._kept(tuple(texts), role, normalize)[:, : self.columns]
+
+    def _vectors(self, texts: Sequence[str], role: Role, normalize: bool) -> Tensor:
         with readable("the model", "encode with"):
             embeddings = encode(self.model, texts, role, self.progress, normalize).cpu()
         if not embeddings.isfinite().all():

@@ -107,6 +107,12 @@ class Evaluator(SentenceEvaluator):
                 return self.figures(LexicalBaseline())
         return {}
 
+    def dense_figures(self, encoder: TextEncoder) -> dict[str, Any]:
+        """Return the figures of a hybrid's dense model; empty without one, and for classifiers."""
+        if encoder.dense is None or not self.has_baseline:
+            return {}
+        return self.figures(encoder.dense)
+
     def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
         """Return the finite ones of an encoder's figures, by metric."""
         return _finite(dict(zip(self.metrics, figures.values(), strict=False)))
@@ -204,6 +210,8 @@ class TransferEvaluator(Evaluator):
 class RetrievalEvaluator(Evaluator):
     """Measure search: ``cisi_ndcg@10``, ``cisi_mrr@10`` and ``cisi_recall@100`` for ``cisi``.
 
+    ``cisi_ndcg@10_with_bm25`` is the model's with BM25.
+
     Args:
         collection: documents, queries and judgements.
     """
@@ -215,7 +223,7 @@ class RetrievalEvaluator(Evaluator):
         self.collection = collection
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
-        return self.collection.scores(encoder)
+        return self.collection.scores(encoder, LexicalBaseline())
 
 
 class EvaluatorList:

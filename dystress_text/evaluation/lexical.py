@@ -10,7 +10,7 @@ Example:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from dystress_text.errors import DataError
 from dystress_text.evaluation.ranking import ranked
 from dystress_text.io.paths import EMBEDDED, EMBEDDED_MODEL
 from dystress_text.io.text_lines import UNSPACED
-from dystress_text.training.run_record import LEXICAL_LABEL, RunRecord
+from dystress_text.training.run_record import RunRecord
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -59,6 +59,21 @@ class LexicalBaseline:
         b = vectors[[rows[text] for text in second]]
         return np.asarray(a.multiply(b).sum(axis=1)).ravel()
 
+    def scores(
+        self, queries: Sequence[str], documents: Sequence[str]
+    ) -> Iterator[NDArray[np.floating]]:
+        """Return BM25's scores of all documents (documents,), query by query.
+
+        Raises:
+            DataError: no document has a token of :func:`bm25_tokens`.
+        """
+        import bm25s
+
+        index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
+        index.index(_known(bm25_tokens(documents)), show_progress=False)
+        none = np.zeros(len(documents))
+        return (index.get_scores(query) if query else none for query in bm25_tokens(queries))
+
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
     ) -> list[list[tuple[int, float]]]:
@@ -72,15 +87,8 @@ class LexicalBaseline:
         Raises:
             DataError: no document has a token of :func:`bm25_tokens`.
         """
-        import bm25s
-
-        index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
-        index.index(_known(bm25_tokens(documents)), show_progress=False)
         hits = []
-        for query in bm25_tokens(queries):
-            scores = np.zeros(len(documents))  # (documents,)
-            if query:
-                scores = index.get_scores(query)
+        for scores in self.scores(queries, documents):
             best = ranked(scores, most)
             hits.append([(i, float(scores[i])) for i in best if scores[i] > 0])
         return hits
@@ -144,9 +152,8 @@ def _known(tokens: list[list[str]]) -> list[list[str]]:
 
 
 def not_beaten(record: RunRecord) -> list[str]:
-    """Return a line for each set on which the trained model is not above the lexical baseline."""
+    """Return a line for each measure on which the trained model is not above a baseline."""
     return [
-        f"not above the lexical baseline: {name} {record.trained[name]:.1f}, "
-        f"{LEXICAL_LABEL} {record.lexical[name]:.1f}"
-        for name in record.not_above_baseline
+        f"not above {baseline}: {name} {record.trained[name]:.1f}, {baseline} {floor:.1f}"
+        for name, baseline, floor in record.not_above_baseline
     ]

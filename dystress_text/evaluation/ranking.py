@@ -1,4 +1,4 @@
-"""Rank documents by their scores; ties keep the order of the corpus."""
+"""Rank documents by one or two kinds of scores; ties keep the order of the corpus."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROUNDING = 5e-7  # texts of equal tokens differ by less, in batches of their own
+WEIGHT = 0.5  # of BM25 beside a model, fixed in advance and on no collection
 
 
 def ranked(scores: NDArray[np.floating], most: int) -> list[int]:
@@ -22,3 +23,23 @@ def ranked(scores: NDArray[np.floating], most: int) -> list[int]:
     steps = -np.diff(scores[order], prepend=scores.max()) > rounding
     ranking: list[int] = order[np.lexsort((order, steps.cumsum()))][:most].tolist()
     return ranking
+
+
+def with_bm25(scores: NDArray[np.floating], bm25: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the sum of the z-scores of a query's scores and, by ``WEIGHT``, of its BM25 scores.
+
+    The sum lacks the constant of the means, so that :func:`ranked` finds the same ties.
+
+    Args:
+        scores: of a model, (documents,).
+        bm25: of the same documents.
+    """
+    return _by_deviation(scores) + WEIGHT * _by_deviation(bm25)
+
+
+def _by_deviation(scores: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Divide scores by their standard deviation; 0 if they are equal but for rounding."""
+    deviation = scores.std()
+    if deviation <= ROUNDING * np.abs(scores).max():
+        return np.zeros_like(scores)
+    return scores / deviation

@@ -1,6 +1,7 @@
 """Evaluate search in collections of BEIR's layout.
 
-The figures equal those of sentence-transformers' InformationRetrievalEvaluator.
+The figures equal those of sentence-transformers' InformationRetrievalEvaluator. A model is also
+measured together with BM25, which is what a user can do without training.
 
 A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl``
 (``_id``, ``text``) and ``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score, perhaps with a
@@ -14,8 +15,10 @@ layout: Thakur et al., "BEIR", NeurIPS 2021.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.lexical import LexicalBaseline
+from dystress_text.evaluation.ranking import WEIGHT, ranked, with_bm25
 from dystress_text.evaluation.readers import (
     check_distinct,
     checksum_of,
@@ -37,6 +41,8 @@ from dystress_text.io.text_lines import is_text
 
 METRICS = ("nDCG@10", "MRR@10", "recall@100")
 GRADED = "nDCG@10 (graded)"  # scores are gains, as in BEIR; METRICS count them as 0 or 1
+WITH_BM25 = f"{METRICS[0]} with BM25"  # of a model
+FUSION = f"{WITH_BM25} (z-scores of each query, weight {WEIGHT})"  # what that is
 QRELS = ("qrels.tsv", "qrels/test.tsv")  # of the test split
 DEEPEST = 100  # documents that a figure needs
 
@@ -101,26 +107,62 @@ class Collection:
 
     @property
     def metrics(self) -> list[str]:
-        """The names of the figures."""
-        return [*METRICS, GRADED] if self.graded else list(METRICS)
+        """The names of a model's figures."""
+        return [*METRICS, *([GRADED] if self.graded else []), WITH_BM25]
 
-    def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
-        """Return the :attr:`metrics` x 100, means over the queries."""
-        names = list(self.documents)
-        # one more than a figure needs, since a query's own document does not count
-        found = encoder.search(
-            list(self.queries.values()), list(self.documents.values()), DEEPEST + 1
-        )
+    def scores(
+        self, encoder: TextEncoder | LexicalBaseline, lexical: LexicalBaseline | None = None
+    ) -> dict[str, float]:
+        """Return the :attr:`metrics` x 100, means over :meth:`by_query`, with its arguments."""
+        figures = self.by_query(encoder, lexical)
+        return {metric: 100 * float(np.mean(values)) for metric, values in figures.items()}
+
+    def by_query(
+        self, encoder: TextEncoder | LexicalBaseline, lexical: LexicalBaseline | None = None
+    ) -> dict[str, list[float]]:
+        """Return the figures of each query by metric.
+
+        Args:
+            encoder: a model or the lexical baseline.
+            lexical: the baseline beside a model; None for the model alone.
+        """
+        texts = list(self.queries.values()), list(self.documents.values())
+        most = DEEPEST + 1  # one more than a figure needs: a query's own document does not count
         figures = []
-        for query, hits in zip(self.queries, found, strict=True):
-            ranking = [names[index] for index, _ in hits]
-            if query in self.self_queries and query in ranking:
-                ranking.remove(query)
-            figures.append(_figures(ranking, self.relevant[query]))
-        means = {}
-        for metric in self.metrics:
-            means[metric] = 100 * float(np.mean([each[metric] for each in figures]))
-        return means
+        if isinstance(encoder, LexicalBaseline):
+            for query, hits in zip(self.queries, encoder.search(*texts, most), strict=True):
+                figures.append(self._figures(query, [index for index, _ in hits]))
+        else:
+            rows = zip(encoder.scores(*texts), _bm25_scores(lexical, *texts), strict=False)
+            for query, (scores, bm25) in zip(self.queries, rows, strict=True):
+                of_query = self._figures(query, ranked(scores, most))
+                if bm25 is not None:
+                    fused = self._figures(query, ranked(with_bm25(scores, bm25), most))
+                    of_query[WITH_BM25] = fused[METRICS[0]]
+                figures.append(of_query)
+        known = [metric for metric in self.metrics if metric in figures[0]]
+        return {metric: [each[metric] for each in figures] for metric in known}
+
+    def _figures(self, query: str, ranking: Sequence[int]) -> dict[str, float]:
+        """Return the figures of a query, from indices of documents."""
+        names = [self._names[index] for index in ranking]
+        if query in self.self_queries and query in names:
+            names.remove(query)
+        return _figures(names, self.relevant[query])
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(self.documents)
+
+
+def _bm25_scores(
+    lexical: LexicalBaseline | None, queries: Sequence[str], documents: Sequence[str]
+) -> Iterator[NDArray[Any] | None]:
+    """Return BM25's scores of all documents (documents,), query by query; None without words."""
+    if lexical is not None:
+        with suppress(DataError):
+            return iter(lexical.scores(queries, documents))
+    return repeat(None)
 
 
 def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:

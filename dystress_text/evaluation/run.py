@@ -36,7 +36,7 @@ from dystress_text.evaluation.evaluators import (
 from dystress_text.evaluation.lexical import LEXICAL, TITLE
 from dystress_text.evaluation.readers import StsPairs, check_distinct, joined, read_scored_pairs
 from dystress_text.evaluation.results import Result, append, open_results, result_file
-from dystress_text.evaluation.retrieval import Collection, read_collections
+from dystress_text.evaluation.retrieval import FUSION, Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
@@ -63,24 +63,26 @@ class ModelEvaluation:
         self,
         evaluator: Evaluator,
         figures: Mapping[str, Any],
-        lexical: Mapping[str, Any],
         metadata: Mapping[str, Any],
+        **beside: Mapping[str, Any],
     ) -> None:
         """Append the result line of new figures as soon as they exist.
 
         Args:
             evaluator: what they were measured on.
             figures: of the model.
-            lexical: of the lexical baseline.
             metadata: of model and settings.
+            beside: figures on the same data, of the lexical baseline as ``lexical``, of a hybrid's
+                dense model as ``dense``.
         """
         entry = {**_rounded(figures), **evaluator.details}
         similarity = evaluator.similarity or metadata.get("similarity")
         if similarity is not None and evaluator.has_baseline:
             entry["similarity"] = similarity
         result = Result.of_entry(entry, evaluator.group, evaluator.task, metadata)
-        floor = {name: x for name, x in _rounded(lexical).items() if name in result.figures}
-        result = replace(result, lexical=floor)
+        for name, others in beside.items():
+            known = {each: x for each, x in _rounded(others).items() if each in result.figures}
+            result = replace(result, **{name: known})
         if self.file is not None:
             append(self.file, result)
         self.results.append(result)
@@ -109,7 +111,8 @@ def run(
         own_data: data in memory.
 
     Returns:
-        One evaluation for each model; the lexical baseline's is the last.
+        One evaluation for each model, after a hybrid's that of its dense model; the lexical
+        baseline's is the last.
     """
     names = [name for name in settings.model if name != LEXICAL]
     loaders = {name: partial(load_model, name, _pooler_of(settings, name)) for name in names}
@@ -132,15 +135,29 @@ def run(
             lexical = _lexical_figures(evaluators)
         for evaluator, floor in zip(evaluators, lexical, strict=True):
             figures = evaluator.figures(encoder)
-            each.add(evaluator, figures, floor, {**metadata, "mode": settings.mode})
+            dense = evaluator.dense_figures(encoder)
+            metadata["mode"] = settings.mode
+            each.add(evaluator, figures, metadata, lexical=floor, dense=dense)
     if lexical is None:  # the baseline alone
         lexical = _lexical_figures(evaluators)
     evaluations.append(_baseline(settings, evaluators, lexical))
-    _print_tables(evaluations)
+    shown = _with_dense_models(evaluations)
+    _print_tables(shown)
     for each in evaluations:
         if each.model != LEXICAL or LEXICAL in settings.model:
             print(each.ending(), flush=True)
-    return evaluations
+    return shown
+
+
+def _with_dense_models(evaluations: Iterable[ModelEvaluation]) -> list[ModelEvaluation]:
+    """Return evaluations, after a hybrid's that of its dense model."""
+    shown = []
+    for each in evaluations:
+        shown.append(each)
+        dense = [found for found in (result.dense_model for result in each.results) if found]
+        if dense:
+            shown.append(ModelEvaluation(dense[0].model, None, dense))
+    return shown
 
 
 def _baseline(
@@ -153,7 +170,7 @@ def _baseline(
     baseline = ModelEvaluation(LEXICAL, output)
     for evaluator, floor in zip(evaluators, figures, strict=True):
         if floor:
-            baseline.add(evaluator, floor, {}, {"model": LEXICAL, "mode": settings.mode})
+            baseline.add(evaluator, floor, {"model": LEXICAL, "mode": settings.mode})
     return baseline
 
 
@@ -234,6 +251,8 @@ def _print_tables(evaluations: Sequence[ModelEvaluation]) -> None:
             if row:
                 rows[each.model] = row
         print(f"\n{_table(rows, group)}", flush=True)
+        if group == "retrieval":
+            print(FUSION, flush=True)
 
 
 def _table(rows: Mapping[str, Row], group: str) -> str:

@@ -167,6 +167,9 @@ def outcome(record: RunRecord) -> list[str]:
         "BM25": record.lexical,
     }
     known = [f"{label} {of[held.metric]:.1f}" for label, of in figures.items() if of]
-    before = BASE if figures[BASE] else "untrained"
-    gain = Difference(held.texts, held.gain, held.error, most=100).summary("held-out samples")
-    return [f"{name} x 100: {', '.join(known)}; trained - {before} = {gain}", meaning]
+    result = f"{name} x 100: {', '.join(known)}"
+    if held.metric == OF_PAIRS:
+        before = BASE if figures[BASE] else "untrained"
+        gain = Difference(held.texts, held.gain, held.error, most=100).summary("held-out samples")
+        result += f"; trained - {before} = {gain}"
+    return [result, meaning]

@@ -66,6 +66,17 @@ def hybrid_part(model: SentenceTransformer) -> HybridEmbedding | None:
     return first if isinstance(first, HybridEmbedding) else None
 
 
+def dense_columns(model: SentenceTransformer) -> int | None:
+    """Return how many numbers of a hybrid's vectors are its dense model's, the first ones.
+
+    None if there is no dense model, or its numbers are cut.
+    """
+    hybrid = hybrid_part(model)
+    if hybrid is None or model.truncate_dim is not None:
+        return None
+    return hybrid.model.get_embedding_dimension()
+
+
 def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
     """Save a hybrid model with the file of its module, so that it loads without this package."""
     file = Path(hybrid_module.__file__)
