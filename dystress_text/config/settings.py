@@ -16,6 +16,8 @@ from dystress_text.training.settings import TrainingSettings
 if TYPE_CHECKING:
     from dystress_text.losses.objectives import ContrastiveLoss
 
+LEXICAL = "lexical"  # in place of a dense model's name: a hybrid without one
+
 
 @dataclass(frozen=True)
 class TextSettings:
@@ -37,9 +39,14 @@ class TextSettings:
     )
     hybrid: str | None = option(
         None,
-        "static: a sentence-transformers model, folder or hub name. The saved model concatenates "
-        "its embedding, whose weights stay fixed, and the static one. Without --vocabulary a new "
-        "table takes its vocabulary, so that one ONNX graph can hold both.",
+        "static: a sentence-transformers model, folder or hub name. The saved model joins its "
+        "embedding, whose weights stay fixed, the counts of the text's words, and the static one. "
+        "lexical: without such a model. Without --vocabulary a new table takes its vocabulary.",
+    )
+    distill: str | None = option(
+        None,
+        "static: the same with vectors of words, fitted to the model's embeddings of the text, in "
+        "place of the model, which a search then does not need.",
     )
     pooler_type: str = option(
         "cls",
@@ -68,6 +75,7 @@ class TextSettings:
     text_columns: list[str] | None = option(
         None,
         "Columns of a table, joined by a space; default its only one, or text or sentence. With "
+        "--views crop two columns are title and body; default title and text. With "
         "--supervised: anchor, positive, negatives; default the columns of these names, else all.",
     )
     views: str = option(
@@ -124,9 +132,21 @@ class TextSettings:
         for name in ("crop_min", "crop_max"):
             if self.views != "crop" and getattr(self, name) != getattr(TextSettings, name):
                 raise ParameterError(name, "has no effect without --views crop")
+        if self.hybrid is not None and self.distill is not None:
+            raise ParameterError("distill", "takes the place of --hybrid; give one of the two")
         if self.crop_min > self.crop_max:
             reason = f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}"
             raise ParameterError("crop_min", reason)
+
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether the model has other parts beside a table."""
+        return self.hybrid is not None or self.distill is not None
+
+    @property
+    def dense_model(self) -> str | None:
+        """The dense model of a hybrid, or the model that is distilled."""
+        return self.distill if self.hybrid in (None, LEXICAL) else self.hybrid
 
     @property
     def cropped(self) -> bool:

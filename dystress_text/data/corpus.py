@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.data.crops import Crops, too_short
-from dystress_text.data.texts import TrainingText
+from dystress_text.data.texts import TITLE_END, TrainingText
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
 from dystress_text.io.atomic import atomic_folder, sha256_of, write_json
@@ -45,6 +45,7 @@ TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
 CHUNK = 256  # sentences tokenised at a time
+MOST_SAMPLES = 10_000  # which show the lengths of all
 # shares of unknown tokens
 WARNED = 0.05
 REFUSED = 0.5
@@ -63,6 +64,8 @@ class Corpus:
         report: counts of what was read.
         identity: checksums of the text and of the tokenizer.
         columns: number of sentences in a sample.
+        titles: numbers of tokens of the titles with which the samples begin, (samples,); 0 for
+            none, or one that equals its body. None if no sample may have a title.
         chosen: indices of the samples to use; None for all.
     """
 
@@ -73,6 +76,7 @@ class Corpus:
     report: CorpusReport
     identity: str
     columns: int = 1
+    titles: NDArray[np.int64] | None = None
     chosen: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -114,6 +118,19 @@ class Corpus:
             "longest": int(lengths.max()),
         }
 
+    def some_samples(self) -> Iterator[Batch]:
+        """Yield samples of the whole text in batches, evenly spaced and at most ``MOST_SAMPLES``.
+
+        A sample is one row, with the tokens of all its sentences.
+        """
+        bounds = self.offsets[:: self.columns]
+        samples = len(bounds) - 1
+        numbers = np.linspace(0, samples, min(samples, MOST_SAMPLES), endpoint=False).astype(int)
+        for start in range(0, len(numbers), CHUNK):
+            starts = bounds[numbers[start : start + CHUNK]]
+            ends = bounds[numbers[start : start + CHUNK] + 1]
+            yield self._spans(starts, ends - starts)
+
     def document_frequencies(self, vocabulary: int) -> Tensor:
         """Return the document frequency of each token, (vocabulary,)."""
         counts = np.zeros(vocabulary, np.int64)
@@ -151,7 +168,8 @@ class TokenCroppedCorpus(Corpus):
         numbers = self.numbers(samples)
         starts = self.offsets[numbers]
         lengths = self.offsets[numbers + 1] - starts
-        firsts, counts = self.crops.spans(lengths, step, numbers)  # (2, n) each
+        titles = None if self.titles is None else self.titles[numbers]
+        firsts, counts = self.crops.spans(lengths, step, numbers, titles=titles)  # (2, n) each
         return self._spans((starts + firsts).ravel(), counts.ravel())
 
 
@@ -199,9 +217,10 @@ def load_corpus(
     identity = f"{checksum}, tokenizer {reader.identity()}"
     encode: Encode = _utf8
     content = checksum
+    titles = array("q") if crops is None and text.titled else None
     if crops is None:
-        encode = partial(_encoded, reader)
-        content = identity
+        encode = partial(_encoded, reader, titles)
+        content = identity if titles is None else f"{identity}, titled"
     most = None if max_samples is None else max_samples * text.columns
     folder = Path(cache_dir or cache_root()) / "corpus"
     cached = folder / _hash(f"{FORMAT} {most} {text.columns} {content}")
@@ -217,7 +236,7 @@ def load_corpus(
                     warnings.warn(f"the corpus cache {reason}", stacklevel=2)
             if stored is None:
                 with atomic_folder(cached) as staging:
-                    _write(text, most, encode, staging, text.report(checksum))
+                    _write(text, most, encode, titles, staging, text.report(checksum))
                 stored = _open(cached, identity, text.columns)
     except OSError as error:
         raise cache_error(folder, error) from error
@@ -235,15 +254,31 @@ Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]
 
 
 def _encoded(
-    reader: TextReader, sentences: Iterable[str], report: CorpusReport
+    reader: TextReader,
+    titles: array[int] | None,
+    sentences: Iterable[str],
+    report: CorpusReport,
 ) -> Iterator[NDArray[np.integer]]:
-    """Yield the token ids of sentences, and count truncated ones."""
+    """Yield the token ids of sentences, count truncated ones, and append the titles' lengths."""
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
         rows, truncated = reader.read(chunk)
         report.truncated += truncated
+        if titles is not None:
+            titles.extend(_title_lengths(reader, chunk, rows))
         for row in rows:
             yield row.astype(np.uint32)
+
+
+def _title_lengths(
+    reader: TextReader, sentences: list[str], rows: list[NDArray[np.int64]]
+) -> Iterator[int]:
+    """Yield the number of tokens of each sentence's title; 0 if there is none but the body."""
+    parts = [sentence.partition(TITLE_END) for sentence in sentences]
+    titles, _ = reader.read([title if end else "" for title, end, _ in parts])
+    for title, (_, end, _), row in zip(titles, parts, rows, strict=True):
+        is_body = np.array_equal(title, row[len(title) :])
+        yield len(title) if end and not is_body else 0
 
 
 def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np.integer]]:
@@ -253,14 +288,20 @@ def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np
 
 
 def _write(
-    text: TrainingText, most: int | None, encode: Encode, folder: Path, report: CorpusReport
+    text: TrainingText,
+    most: int | None,
+    encode: Encode,
+    titles: array[int] | None,
+    folder: Path,
+    report: CorpusReport,
 ) -> None:
-    """Write the files of the cache and fill in the report."""
+    """Write the files of the cache and fill in the report; ``encode`` appends to ``titles``."""
     offsets = array("q", [0])
     hashes = array("q")
     dtype = ""
     some: dict[int, str] = {}
-    read = _sampled(text.sentences(report, most), text.columns, some)
+    sentences = text.sentences if titles is None else text.titled_sentences
+    read = _sampled(sentences(report, most), text.columns, some)
     bar = progress_bar(read, desc="reading", unit=" samples", total=most)
     with (folder / TOKENS).open("wb") as sink:
         for kept in encode(bar, report):
@@ -273,7 +314,10 @@ def _write(
         raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
     _, first = np.unique(by_sample, axis=0, return_index=True)
-    np.savez(folder / ARRAYS, offsets=offsets, first=np.sort(first))
+    arrays = {"offsets": offsets, "first": np.sort(first)}
+    if titles is not None:
+        arrays["titles"] = titles
+    np.savez(folder / ARRAYS, **arrays)
     distinct = list(dict.fromkeys(some.values()))
     metadata = {"dtype": dtype, "report": asdict(report), "some": distinct}
     metadata["sha256"] = {name: sha256_of(folder / name) for name in (TOKENS, ARRAYS)}
@@ -303,7 +347,8 @@ def _open(folder: Path, identity: str, columns: int) -> Corpus:
     tokens = np.memmap(folder / TOKENS, metadata["dtype"], "r")
     report = CorpusReport(**metadata["report"])
     offsets, first = arrays["offsets"], arrays["first"]
-    return Corpus(tokens, offsets, first, metadata["some"], report, identity, columns)
+    titles = arrays.get("titles")
+    return Corpus(tokens, offsets, first, metadata["some"], report, identity, columns, titles)
 
 
 def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:

@@ -1,5 +1,7 @@
 """Draw two crops of a sample as its views: random spans of its words or tokens.
 
+Title and body are views too.
+
 Source: "Cropping outperforms dropout" (arXiv 2508.03453, TMLR 2026). Dropout stays on.
 """
 
@@ -16,7 +18,8 @@ from dystress_text.io.text_lines import UNSPACED
 # in scripts without spaces each character counts as a word
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 LEAST = 4  # least words of a crop
-LEAST_TOKENS = 3  # least tokens of a crop of tokens
+LEAST_TOKENS = 3  # least tokens of a crop of tokens; a body has more
+LEAST_TITLE = 2  # least tokens of a title that is a view
 
 
 @dataclass(frozen=True)
@@ -53,24 +56,33 @@ class Crops:
         step: int,
         samples: NDArray[np.int64],
         least: int = LEAST_TOKENS,
+        titles: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the starts and lengths of both crops of each sample, both (2, n).
+        """Return the starts and lengths of both views of each sample, both (2, n).
+
+        A view is a crop; in half of the steps those of a sample with a title are title and body.
 
         Args:
             lengths: lengths of the samples, (n,), in words or tokens.
             step: the training step.
             samples: indices of the samples, (n,).
             least: least length of a crop.
+            titles: lengths of the titles with which the samples begin, (n,); None without titles.
         """
-        # equal to default_rng([seed, step, sample]).random((2, 2)), in half the time
+        # equal to default_rng([seed, step, sample]).random(5), in half the time
         entropy = np.empty((len(samples), 3), np.uint32)
         entropy[:] = np.stack(np.broadcast_arrays(self.seed, step, samples), axis=1)
-        bits = np.array([np.random.PCG64(each).random_raw(4) for each in entropy])  # (n, 4)
+        bits = np.array([np.random.PCG64(each).random_raw(5) for each in entropy])  # (n, 5)
         draws = (bits >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1)
-        shares, positions = draws.reshape(-1, 2, 2).T  # (2, n) each
+        shares, positions = draws[:, :4].reshape(-1, 2, 2).T  # (2, n) each
         counts = np.rint((self.low + shares * (self.high - self.low)) * lengths)
         counts = np.clip(counts, min(least, self.most), np.minimum(lengths, self.most))
         firsts = np.floor(positions * (lengths - counts + 1))
+        if titles is not None:
+            bodies = lengths - titles
+            split = (draws[:, 4] < 0.5) & (titles >= LEAST_TITLE) & (bodies > LEAST_TOKENS)
+            firsts[:, split] = np.stack([np.zeros_like(titles), titles])[:, split]
+            counts[:, split] = np.stack([titles, bodies])[:, split]
         return firsts.astype(np.int64), counts.astype(np.int64)
 
 

@@ -1,7 +1,8 @@
 """Read training text from lines of files, columns of tables, or lists in Python.
 
 Without supervision the column is the named one, the only one, or the one called text or sentence;
-several named columns are joined by spaces. With supervision the columns are the named ones, or
+several named columns are joined by spaces. For crops the first of two is a title, and the columns
+called title and text are read by default. With supervision the columns are the named ones, or
 anchor, positive and negative by these names, or all in order.
 """
 
@@ -38,6 +39,8 @@ WIKI1M = "wiki1m_for_simcse.txt"
 DOCUMENTATION = "python-documentation"
 TEXT_COLUMNS = "text", "sentence"
 FORMATS = f".txt (UTF-8, one sentence a line), {', '.join(READERS)}, or OWNER/NAME on the hub"
+TITLED = ["title", "text"]
+TITLE_END = "\r"  # between title and body in a line; cells have none
 SHOWN = 3  # samples printed by a run
 SHOWN_LENGTH = 100  # characters of each text
 
@@ -52,6 +55,7 @@ class TrainingText:
         column_names: names of the sentences of a row; empty for lines.
         lines: yields the sentences as lines of UTF-8, sample after sample.
         parameter: the parameter that errors name.
+        titled: whether :data:`TITLE_END` ends the titles with which lines begin.
     """
 
     name: str
@@ -59,6 +63,7 @@ class TrainingText:
     column_names: tuple[str, ...]
     lines: Callable[[], Iterator[bytes]]
     parameter: str = "train_file"
+    titled: bool = False
 
     @property
     def columns(self) -> int:
@@ -78,6 +83,11 @@ class TrainingText:
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
         """Yield at most ``most`` sentences and count them in ``report``."""
+        for sentence in self.titled_sentences(report, most):
+            yield sentence.replace(TITLE_END, " ") if self.titled else sentence
+
+    def titled_sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
+        """Yield the same with :data:`TITLE_END` after each title, if the text is titled."""
         return read_sentences(self.lines(), report, most)
 
 
@@ -108,9 +118,9 @@ def _several(texts: Sequence[TrainingText]) -> TrainingText:
 
 
 def _rows(
-    table: Table, columns: Sequence[str], supervised: bool, parameter: str
+    table: Table, columns: Sequence[str], supervised: bool, joint: bytes, parameter: str
 ) -> Iterator[bytes]:
-    """Yield the cells of columns as lines, row after row; without supervision joined by spaces.
+    """Yield the cells of columns as lines, row after row; without supervision joined.
 
     With supervision an empty cell is an error: skipping it would shift all later cells.
     """
@@ -123,7 +133,7 @@ def _rows(
                 position = f"row {index + 1} of {table.source!r}, column {name!r}"
                 raise ParameterError(parameter, f"{position}: {error}") from error
         if not supervised:
-            cells = [b" ".join(filter(None, cells))]
+            cells = [joint.join(filter(None, cells))]
         yield from cells
 
 
@@ -217,15 +227,19 @@ def table_text(table: Table, settings: TextSettings, parameter: str = "train_fil
     """Return the columns of a table that the settings name, else :func:`usual_columns`."""
     known = f"{table.source!r} has the columns {', '.join(table.columns)}"
     names = settings.text_columns or usual_columns(table.columns, settings.supervised)
+    if settings.text_columns is None and settings.cropped and {*TITLED} <= {*table.columns}:
+        names = TITLED
     if not names or not set(names) <= set(table.columns):
         more = "" if settings.supervised else ", several to join them, or give supervised"
         raise ParameterError("text_columns", f"{known}; name the one to train on{more}")
     if settings.supervised and (len(names) < 2 or len(set(names)) < len(names)):
         expected = "an anchor, a positive and any number of hard negatives, a column each"
         raise ParameterError("supervised", f"expected {expected}; {known}")
-    lines = partial(_rows, table, names, settings.supervised, parameter)
+    titled = settings.cropped and len(names) == 2
+    joint = TITLE_END.encode() if titled else b" "
+    lines = partial(_rows, table, names, settings.supervised, joint, parameter)
     labels = names if settings.supervised else [" + ".join(names)]
-    return TrainingText(table.source, "row", tuple(labels), lines, parameter)
+    return TrainingText(table.source, "row", tuple(labels), lines, parameter, titled)
 
 
 def usual_columns(columns: Sequence[str], supervised: bool) -> list[str]:

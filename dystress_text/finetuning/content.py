@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
-from dystress_text.config.settings import RunSettings
+from dystress_text.config.settings import LEXICAL, RunSettings
 from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
 from dystress_text.evaluation.readers import checksum_of
@@ -31,9 +31,9 @@ def content_of(settings: RunSettings, text: str, evaluation: EvaluatorList) -> d
         evaluation: the evaluators of the run.
     """
     content = {"the training text": text[:16], "the evaluation data": evaluation.digest()[:16]}
-    for option in ("model_name_or_path", "hybrid"):
+    for option in ("model_name_or_path", "hybrid", "distill"):
         name = getattr(settings.text, option)
-        if name not in (None, STATIC):
+        if name not in (None, STATIC, LEXICAL):
             files = [(path.name, sha256_of(path)) for path in _files_of(model_path(name))]
             content[f"the content of {option}"] = checksum_of(files)[:16]
     return content

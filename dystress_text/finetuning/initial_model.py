@@ -7,7 +7,7 @@ model.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -19,18 +19,21 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from tokenizers import Tokenizer
 from torch import nn
 
-from dystress_text.config.settings import TextSettings
-from dystress_text.data.texts import TrainingText
+from dystress_text.config.settings import LEXICAL, TextSettings
+from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.paths import model_path
+from dystress_text.io.words import WordReader, language_of
 from dystress_text.models.embedder import Embedder, check_views, tokenize
 from dystress_text.models.hybrid import (
-    WEIGHT,
+    describe_parts,
     hybrid_part,
+    lexical_part,
     load_dense,
     new_hybrid,
     save_hybrid,
 )
+from dystress_text.models.hybrid_module import HybridEmbedding
 from dystress_text.models.loading import (
     PretrainedEncoder,
     is_sentence_transformer,
@@ -51,15 +54,18 @@ from dystress_text.models.poolers import (
 )
 from dystress_text.models.reading import TextReader
 from dystress_text.models.static import (
+    PIVOT,
     STATIC,
     TEXTS_READ,
+    document_id,
     embedded_tokenizer,
     fast_tokenizer,
-    freeze_unknown,
+    freeze_fixed_rows,
     is_static,
     learn_tokenizer,
     new_static,
     table_of,
+    with_document_token,
 )
 
 # origin of a head's weights
@@ -123,16 +129,17 @@ def load_initial_model(
     if name == STATIC:
         dense = _dense_model(settings)
         tokenizer = _new_tokenizer(settings, given, texts, dense)
-        model = new_static(tokenizer, settings.dim, normalize=True)
-        return _static(model, settings, given, dense)
+        model = new_static(with_document_token(tokenizer), settings.dim, normalize=True)
+        return _static(model, settings, given, dense, texts)
     for option in {"vocabulary", "dim"}.intersection(given):
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
         raise ParameterError(option, reason)
     loaded = _load(name, settings)
     if isinstance(loaded, SentenceTransformer) and is_static(loaded):
-        return _static(loaded, settings, given, _dense_model(settings))
-    if settings.hybrid is not None:
-        raise ParameterError("hybrid", f"requires a static encoder; {name!r} is not one")
+        return _static(loaded, settings, given, _dense_model(settings), texts)
+    for option in ("hybrid", "distill"):
+        if getattr(settings, option) is not None:
+            raise ParameterError(option, f"requires a static encoder; {name!r} is not one")
     if isinstance(loaded, PretrainedEncoder):
         parts = _parts_of_encoder(loaded, settings)
     else:
@@ -272,7 +279,7 @@ def new_head(transformer: Any, dim: int | None = None) -> Dense:
 
 
 def _dense_model(settings: TextSettings) -> SentenceTransformer | None:
-    return None if settings.hybrid is None else load_dense(settings.hybrid)
+    return None if settings.hybrid in (None, LEXICAL) else load_dense(settings.hybrid)
 
 
 def _new_tokenizer(
@@ -294,8 +301,9 @@ def _static(
     settings: TextSettings,
     given: Collection[str],
     dense: SentenceTransformer | None,
+    texts: TrainingText | None,
 ) -> InitialModel:
-    """Set up a static model, alone or as the lexical part of a hybrid."""
+    """Set up a static model, alone or as the table of a hybrid."""
     for option in ("mlp_head", "do_mlm", "dropout"):
         if getattr(settings, option):
             raise ParameterError(option, "a static encoder has none; leave the option out")
@@ -304,17 +312,38 @@ def _static(
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
         raise ParameterError("pooler_type", "a static encoder takes the mean, avg")
-    freeze_unknown(model)
+    freeze_fixed_rows(model)
     dim = model.get_embedding_dimension()
     notes = [f"static: {len(table_of(model)):,} word pieces, {dim} numbers each"]
+    if document_id(model) is None:
+        notes.append("no document row: its documents are embedded like queries")
     metadata: dict[str, Any] = {"head": None}
     saved = model
-    if dense is not None:
-        saved = new_hybrid(dense, model)
-        dim = int(dense.get_embedding_dimension() or 0)
-        metadata["hybrid"] = {"dim": dim, "weight": WEIGHT}
-        notes.append(f"hybrid: {settings.hybrid!r} ({dim} dimensions) and {WEIGHT} x lexical part")
+    if settings.is_hybrid:
+        saved = _hybrid(model, settings, dense, texts or training_text(settings))
+        hybrid = cast(HybridEmbedding, hybrid_part(saved))
+        metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, "pivot": PIVOT}
+        notes.append(describe_parts(hybrid))
     return InitialModel(Embedder(model), saved, saved, "avg", notes, metadata)
+
+
+def _hybrid(
+    static: SentenceTransformer,
+    settings: TextSettings,
+    dense: SentenceTransformer | None,
+    texts: TrainingText,
+) -> SentenceTransformer:
+    """Return a hybrid of a static model and of parts that are made from the training text."""
+    most = settings.max_train_samples
+    if most is not None:
+        most *= texts.columns
+
+    def sentences() -> Iterator[str]:
+        return texts.sentences(texts.report(), most)
+
+    reader = WordReader(language_of(sentences()))
+    dim = 2 * (static.get_embedding_dimension() or 0)
+    return new_hybrid(static, dense=dense, lexical=lexical_part(sentences, reader, dim))
 
 
 # short, long, without words, with the names of special tokens

@@ -75,8 +75,8 @@ class RunMeasures:
         untrained: dict[str, dict[str, float]] = {}
         models = {self._pooler: own}
         hybrid = hybrid_part(own)
-        if hybrid is not None:
-            models = {BASE: hybrid.model, **models}
+        if hybrid is not None and hybrid.dense is not None:
+            models = {BASE: hybrid.dense, **models}
         elif shown is not None:
             untrained |= self._by_pooler(own, shown)
         record["eval_sha256"] = {
@@ -153,7 +153,8 @@ def description(
     if options.cropped:
         unit = "tokens" if measures.initial.is_static else "words"
         share = f"{options.crop_min} to {options.crop_max} of its {unit}"
-        lines.append(f"views: two crops of a sample, each {share}")
+        titled = "" if data.corpus.titles is None else "title and body, and as often "
+        lines.append(f"views: {titled}two crops of a sample, each {share}")
     lines += [collection.summary() for collection in measures.evaluation.collections]
     lines.append(f"loss: {measures.record['loss']}")
     batch = training.train_batch_size

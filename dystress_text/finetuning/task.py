@@ -21,6 +21,7 @@ from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.embedder import Embedder, encode
 from dystress_text.models.masked_lm import TokenMasking
+from dystress_text.models.static import set_document_row
 from dystress_text.training.batches import Batch, Embeddings
 
 PROBES = 64  # samples whose embeddings show a collapse
@@ -97,6 +98,7 @@ class SimcseTask:
     def evaluate(self) -> dict[str, float]:
         if self.evaluation is None:
             return {}
+        self._update()
         return self.evaluation(self.initial.model)
 
     def spread(self) -> float:
@@ -108,4 +110,10 @@ class SimcseTask:
         return float(1 - cosines.mean())
 
     def save(self, folder: Path) -> None:
+        self._update()
         self.initial.save(folder)
+
+    def _update(self) -> None:
+        """Set a table's document row, which is computed from the other rows."""
+        if self.initial.is_static:
+            set_document_row(self.initial.embedder.model, self.corpus.some_samples())

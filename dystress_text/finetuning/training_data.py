@@ -22,7 +22,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.models.reading import TextReader
-from dystress_text.models.static import STATIC, initialize_by_idf, table_of
+from dystress_text.models.static import STATIC, initialize_by_idf, set_document_row, table_of
 from dystress_text.training.batches import count_steps
 from dystress_text.training.settings import TrainingSettings
 
@@ -73,6 +73,7 @@ def prepare_data(
         model = initial.embedder.model
         frequencies = read.document_frequencies(len(table_of(model)))  # (vocabulary,)
         initialize_by_idf(model, frequencies, len(read.offsets) - 1, seed)
+        set_document_row(model, read.some_samples())
     corpus = read.distinct() if options.drop_duplicates else read
     dropped = len(read) - len(corpus)
     held_out: list[holdout.Row] = []

@@ -1,4 +1,4 @@
-"""Atomic files, locks, data folders, the hub, tables and text files.
+"""Atomic files, locks, data folders, the hub, tables, text files and words.
 
 May import: cli.
 """

@@ -1,63 +1,145 @@
-"""Build, load and save hybrid models: a dense and a lexical embedding in one vector.
+"""Build and save hybrid models: the vectors of several parts in one.
 
-The lexical part is a static model trained on one text; the dense model is not trained.
+The table is a static model, which is trained; the lexical part counts the same text's words; the
+dense model is as it was.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Router
+from torch import Tensor
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.atomic import atomic_files
+from dystress_text.io.text_lines import UNSPACED
+from dystress_text.io.words import MARKS, WordReader
 from dystress_text.models import hybrid_module
-from dystress_text.models.hybrid_module import HybridEmbedding
+from dystress_text.models.embedder import prompt_of
+from dystress_text.models.hybrid_module import (
+    DOCUMENT,
+    BagReader,
+    DensePart,
+    DistilledPart,
+    HybridEmbedding,
+    LexicalPart,
+    Part,
+    TablePart,
+    words_of,
+)
 from dystress_text.models.loading import (
     MODULES,
     is_sentence_transformer,
     load_sentence_transformer,
-    prompts_of,
     quiet,
-    readable,
     save_model,
 )
-from dystress_text.models.static import (
-    set_unknown,
-    table_of,
-    tokenizer_of,
-    without_special_tokens,
-)
+from dystress_text.models.static import PIVOT, set_unknown
 
-WEIGHT = 0.7  # of the lexical part
-
-
-def new_hybrid(dense: SentenceTransformer, static: SentenceTransformer) -> SentenceTransformer:
-    """Return a hybrid model of both, which shares the static model's vectors."""
-    set_unknown(static, 0.0)  # a text of unknown tokens has only the dense part
-    tokenizer = without_special_tokens(tokenizer_of(static))
-    module = HybridEmbedding(dense, table_of(static).detach(), tokenizer, WEIGHT)
-    module.table.weight = table_of(static)
-    return _as_model(module)
+WEIGHTS = {"dense": 1.0, "distilled": 1.0, "lexical": 1.0, "table": 0.5}
+BESIDE_DISTILLED = 0.75  # the table's weight
+MOST_TOKENS = 200_000  # of the lexical part
+TEXTS_MEASURED = 10_000  # whose mean length decides the document coordinate
+_RARE = 0.01  # share of the texts, as in a new table
+# for a regular expression: a word in lower case, and a run in scripts without spaces
+_WORD = rf"(?:[^\W_{UNSPACED}]|[{MARKS}])+"
+_UNSPACED = rf"[{UNSPACED}]+"
 
 
-def load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
-    """Load a saved hybrid model by this package's class; the code of the folder is not run."""
-    dense = load_sentence_transformer(str(folder / hybrid_module.MODEL), device)
-    with readable(str(folder)):
-        model = _as_model(HybridEmbedding.from_folder(dense, folder))
-    return model.to(dense.device)
-
-
-def _as_model(module: HybridEmbedding) -> SentenceTransformer:
+def new_hybrid(
+    static: SentenceTransformer,
+    dense: SentenceTransformer | None = None,
+    distilled: DistilledPart | None = None,
+    lexical: LexicalPart | None = None,
+) -> SentenceTransformer:
+    """Return a hybrid model of parts, which shares the static model's vectors."""
+    set_unknown(static, 0.0)  # a text of unknown tokens has only the other parts
+    parts: dict[str, Part] = {}
+    prompts = {"query": "", "document": DOCUMENT}
+    default = None
+    if dense is not None:
+        parts["dense"] = DensePart(dense, WEIGHTS["dense"])
+        default = dense.default_prompt_name
+        for name, prompt in dense.prompts.items():
+            prompts.setdefault(name, prompt or "")
+        prompts["query"] += prompt_of(dense, "query") or ""
+        prompts["document"] += prompt_of(dense, "document") or ""
+    if distilled is not None:
+        parts["distilled"] = distilled
+    if lexical is not None:
+        parts["lexical"] = lexical
+    table = SentenceTransformer(modules=[static[0]], device="cpu", prompts=static.prompts)
+    weight = WEIGHTS["table"] if distilled is None else BESIDE_DISTILLED
+    parts["table"] = TablePart(table, weight)
     return SentenceTransformer(
-        modules=[module],
-        device=str(module.model.device),
+        modules=[HybridEmbedding(parts)],
+        device="cpu",
+        prompts=prompts,
+        default_prompt_name=default,
         similarity_fn_name="cosine",
-        **prompts_of(module.model),
     )
+
+
+def text_words(text: str) -> list[str]:
+    """Return the words of a text as the parts read them, stop words included.
+
+    In scripts without spaces the bigrams of characters are the words.
+    """
+    return list(words_of(text, _WORD, _UNSPACED))
+
+
+def idf(texts: int, texts_with: int) -> float:
+    """Return the inverse document frequency of a token, which rare ones hardly exceed."""
+    rare = _RARE * texts
+    return math.log((rare + texts) / (rare + texts_with))
+
+
+def distilled_part(words: Sequence[str], idf: Sequence[float], rows: Tensor) -> DistilledPart:
+    """Return the part of a vector of each word, (words, dim)."""
+    reader = BagReader({word: [i] for i, word in enumerate(words)}, idf, _WORD, _UNSPACED)
+    return DistilledPart(reader, rows, WEIGHTS["distilled"])
+
+
+def lexical_part(texts: Callable[[], Iterable[str]], reader: WordReader, dim: int) -> LexicalPart:
+    """Return the part that counts the tokens of texts.
+
+    Args:
+        texts: yields the texts, each time it is called.
+        reader: gives the tokens of a word.
+        dim: numbers of a vector, that of a document included.
+    """
+    tokens_of: dict[str, list[str]] = {word: [] for word in sorted(reader.stop_words)}
+    frequencies: Counter[str] = Counter()
+    number = 0
+    for text in texts():
+        number += 1
+        found: dict[str, None] = {}  # in order, unlike a set
+        for word in text_words(text):
+            if word not in tokens_of:
+                tokens_of[word] = reader.tokens(word)
+            found |= dict.fromkeys(tokens_of[word])
+        frequencies.update(found.keys())
+    kept = frequencies.most_common(MOST_TOKENS)
+    numbers = {token: i for i, (token, _) in enumerate(kept)}
+    words = {}
+    for word, tokens in tokens_of.items():
+        known = [numbers[token] for token in tokens if token in numbers]
+        if known or not tokens:
+            words[word] = known
+    weights = [idf(number, texts_with) for _, texts_with in kept]
+    bags = BagReader(words, weights, _WORD, _UNSPACED)
+    squares = []
+    for text in islice(texts(), 0, None, max(1, number // TEXTS_MEASURED)):
+        squares.append(sum(weight**2 for weight in bags.bag(text).values()))
+    document = math.sqrt(PIVOT * sum(squares) / max(1, len(squares)))
+    return LexicalPart(bags, list(numbers), dim, document, WEIGHTS["lexical"])
 
 
 def hybrid_part(model: SentenceTransformer) -> HybridEmbedding | None:
@@ -74,7 +156,15 @@ def dense_columns(model: SentenceTransformer) -> int | None:
     hybrid = hybrid_part(model)
     if hybrid is None or model.truncate_dim is not None:
         return None
-    return hybrid.model.get_embedding_dimension()
+    return hybrid.dims.get("dense")
+
+
+def describe_parts(hybrid: HybridEmbedding) -> str:
+    """Return the numbers of a vector by part, and the parts' weights."""
+    numbers = " + ".join(f"{dim:,} {name}" for name, dim in hybrid.dims.items())
+    weights = ", ".join(f"{name} {weight:g}" for name, weight in hybrid.weights.items())
+    total = hybrid.get_embedding_dimension()
+    return f"vector: {numbers} = {total:,} numbers; weights: {weights}"
 
 
 def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
@@ -88,25 +178,25 @@ def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
         modules.write_text(types.replace(hybrid_module.__name__, file.stem), encoding="utf-8")
 
 
-def check_dense(name_or_path: str) -> None:
-    """Check that the dense model of a hybrid can be found, without loading it."""
+def check_dense(name_or_path: str, option: str) -> None:
+    """Check that the dense model which an option names can be found, without loading it."""
     try:
         found = is_sentence_transformer(name_or_path)
     except UserError as error:
-        raise ParameterError("hybrid", str(error)) from error
+        raise ParameterError(option, str(error)) from error
     if not found:
         reason = "is not the folder or name of a sentence-transformers model"
-        raise ParameterError("hybrid", f"{name_or_path!r} {reason}")
+        raise ParameterError(option, f"{name_or_path!r} {reason}")
 
 
-def load_dense(name_or_path: str) -> SentenceTransformer:
-    """Load the dense model of a hybrid."""
+def load_dense(name_or_path: str, option: str = "hybrid") -> SentenceTransformer:
+    """Load the dense model that an option names."""
     try:
         model = load_sentence_transformer(name_or_path)
     except UserError as error:
-        raise ParameterError("hybrid", str(error)) from error
+        raise ParameterError(option, str(error)) from error
     if isinstance(model[0], HybridEmbedding | Router):
         kind = type(model[0]).__name__
         reason = f"has several encoders ({kind}); a model of one encoder is needed"
-        raise ParameterError("hybrid", f"{name_or_path!r} {reason}")
+        raise ParameterError(option, f"{name_or_path!r} {reason}")
     return model

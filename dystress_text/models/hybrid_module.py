@@ -1,97 +1,366 @@
-"""A hybrid model: the dense model's embedding and the lexical one, joined in one vector.
+"""A hybrid model: the vectors of several parts in one, each with a weight.
 
-The vector is [dense ; weight x lexical], each part of unit length. This file is saved with such a
-model and needs nothing but sentence-transformers (5.4 or newer), which loads it if asked to trust
-the folder's code. ``dystress train --hybrid`` of dystress-text wrote both.
+The vector concatenates sqrt(weight) x each part, of length 1, so the cosine of two texts is the
+weighted mean of the parts' cosines. ``encode_document`` marks texts as documents, which makes short
+ones less similar to a query. This file is saved with such a model and needs nothing but
+sentence-transformers (5.4 or newer), which loads it if asked to trust the folder's code.
+``dystress train --hybrid`` or ``--distill`` of dystress-text wrote both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import load_dir_path
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-MODEL = "model"
+DOCUMENT = "\u2063[DOC]\u2063 "  # starts the prompt of documents; no part reads it as text
 SETTINGS = "hybrid.json"
-FILES = (SETTINGS, "lexical.safetensors", "lexical.json")
-FILES_OF_0_2 = ("beside.json", "words.safetensors", "words.json")  # still read
+LETTERS = 5  # of a word; an unknown word counts as the most frequent one that starts like it
+PLACES = 4  # numbers of a lexical vector that a token changes
+
+_WORDS = "words.json"
+_ROWS = "rows.safetensors"
 _SOURCE = ("token", "cache_folder", "revision", "local_files_only")
 _OF_DENSE = ("model_kwargs", "processor_kwargs", "config_kwargs", "backend")
 
+LoadModel = Callable[[str], SentenceTransformer]
 
-class HybridEmbedding(nn.Module):
-    """The only module of a SentenceTransformer; the dense model is inside.
+
+class BagReader:
+    """Reads texts as bags of tokens, weighted by (1 + ln tf) idf.
 
     Args:
-        model: the dense model, whose embedding comes first.
-        table: the vectors of the lexical part's tokens, (vocabulary, dim).
-        lexical_tokenizer: of the table; it reads the whole text without the model's prompts.
-        weight: of the lexical part.
+        words: the numbers of each word's tokens; a stop word has none.
+        idf: of each token.
+        word: regular expression of a word in lower case.
+        unspaced: that of a run in scripts without spaces, whose words are bigrams of characters.
+    """
+
+    def __init__(
+        self, words: Mapping[str, Sequence[int]], idf: Sequence[float], word: str, unspaced: str
+    ) -> None:
+        self.settings = {"words": words, "idf": idf, "word": word, "unspaced": unspaced}
+        self._words = words
+        self._idf = idf
+        self._patterns = (word, unspaced)
+        self._by_letters: dict[str, int] = {}  # the most frequent token
+        for known, tokens in words.items():
+            for token in tokens:
+                best = self._by_letters.setdefault(known[:LETTERS], token)
+                if idf[token] < idf[best]:
+                    self._by_letters[known[:LETTERS]] = token
+
+    def bag(self, text: str) -> dict[int, float]:
+        """Return the weight of each token of a text."""
+        counts: Counter[int] = Counter()
+        for word in words_of(text, *self._patterns):
+            letters = word[:LETTERS]
+            if word in self._words:
+                counts.update(self._words[word])
+            elif letters in self._by_letters:
+                counts[self._by_letters[letters]] += 1
+        return {token: (1 + math.log(tf)) * self._idf[token] for token, tf in counts.items()}
+
+    def features(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return tokens and weights (tokens,), text after text, and the texts' ends.
+
+        The offsets (n + 1,) begin with 0. So no tensor has one row for each text, and losses of
+        sentence-transformers that concatenate or split batches leave these whole or raise an error.
+        """
+        bags = [self.bag(text) for text in texts]
+        tokens = [token for bag in bags for token in bag]
+        weights = [weight for bag in bags for weight in bag.values()]
+        lengths = torch.tensor([0, *map(len, bags)])
+        return {
+            "tokens": torch.tensor(tokens, dtype=torch.long),
+            "weights": torch.tensor(weights, dtype=torch.float32),
+            "offsets": lengths.cumsum(0),
+        }
+
+
+def words_of(text: str, word: str, unspaced: str) -> Iterator[str]:
+    """Yield the words of a text; arguments as of :class:`BagReader`."""
+    text = unicodedata.normalize("NFC", text).lower()
+    yield from re.findall(word, text)
+    for run in re.findall(unspaced, text):
+        for i in range(max(1, len(run) - 1)):
+            yield run[i : i + 2]
+
+
+class DensePart(nn.Module):
+    """A SentenceTransformer.
+
+    Args:
+        model: the dense model.
+        weight: of the part.
+    """
+
+    def __init__(self, model: SentenceTransformer, weight: float) -> None:
+        super().__init__()
+        self.model = model
+        self.weight = weight
+
+    @property
+    def dim(self) -> int:
+        """Numbers of the part."""
+        return int(self.model.get_embedding_dimension() or 0)
+
+    def preprocess(
+        self, texts: Sequence[str], prompt: str, document: bool, **options: Any
+    ) -> dict[str, Any]:
+        """Return the features of texts after the model's prompt."""
+        return dict(self.model.preprocess(list(texts), prompt=prompt or None, **options))
+
+    def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Add ``sentence_embedding``, (n, dim)."""
+        return cast(dict[str, Any], self.model(features, **options))
+
+    def save(self, folder: Path) -> None:
+        """Write the part into a folder."""
+        self.model.save(str(folder), create_model_card=False)
+
+    @classmethod
+    def load(cls, folder: Path, weight: float, load_model: LoadModel) -> DensePart:
+        """Load what :meth:`save` wrote."""
+        return cls(load_model(str(folder)), weight)
+
+
+class TablePart(DensePart):
+    """A static model, which reads whole texts; its own prompt marks documents."""
+
+    def preprocess(
+        self, texts: Sequence[str], prompt: str, document: bool, **options: Any
+    ) -> dict[str, Any]:
+        """Return the features of texts."""
+        own = (self.model.prompts.get("document") or "") if document else ""
+        return super().preprocess(texts, own, document)
+
+
+class DistilledPart(nn.Module):
+    """The sum of vectors of words, weighted by (1 + ln tf) idf.
+
+    Args:
+        reader: of the words.
+        rows: a vector of each word, (words, dim).
+        weight: of the part.
+    """
+
+    def __init__(self, reader: BagReader, rows: Tensor, weight: float) -> None:
+        super().__init__()
+        self.reader = reader
+        self.rows = nn.Embedding(len(rows), rows.shape[1], _weight=rows)
+        self.weight = weight
+
+    @property
+    def dim(self) -> int:
+        """Numbers of the part."""
+        return self.rows.embedding_dim
+
+    def preprocess(
+        self, texts: Sequence[str], prompt: str, document: bool, **options: Any
+    ) -> dict[str, Any]:
+        """Return the features of texts."""
+        return self.reader.features(texts)
+
+    def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Return ``sentence_embedding``, (n, dim); 0 without a known word."""
+        rows = self.rows.weight
+        sums = F.embedding_bag(
+            features["tokens"],
+            rows,
+            features["offsets"],
+            mode="sum",
+            per_sample_weights=features["weights"].to(rows.dtype),
+            include_last_offset=True,
+        )
+        return {"sentence_embedding": sums}
+
+    def save(self, folder: Path) -> None:
+        """Write the part into a folder."""
+        write_words(folder, self.reader.settings)
+        save_file({"rows": self.rows.weight.detach().contiguous()}, folder / _ROWS)
+
+    @classmethod
+    def load(cls, folder: Path, weight: float, load_model: LoadModel) -> DistilledPart:
+        """Load what :meth:`save` wrote."""
+        return cls(BagReader(**read_words(folder)), load_file(folder / _ROWS)["rows"], weight)
+
+
+class LexicalPart(nn.Module):
+    """TF-IDF of all tokens in few numbers: each token adds to four, with signs, by its hash.
+
+    Nothing is trained. The last number is 0, or ``document`` for a document.
+
+    Args:
+        reader: of the tokens.
+        tokens: their names, which are hashed.
+        dim: numbers of a vector, at least 2.
+        document: the last number of a document.
+        weight: of the part.
+    """
+
+    places: Tensor  # (tokens, 4)
+    signs: Tensor  # (tokens, 4), 1 or -1
+
+    def __init__(
+        self,
+        reader: BagReader,
+        tokens: Sequence[str],
+        dim: int,
+        document: float,
+        weight: float,
+    ) -> None:
+        super().__init__()
+        self.reader = reader
+        self.dim = dim
+        self.weight = weight
+        self._document = document
+        self._tokens = tokens
+        size = 4 * PLACES
+        hashes = [blake2b(token.encode(), digest_size=size).digest() for token in tokens]
+        numbers = torch.frombuffer(
+            bytearray(b"".join(hashes)) or bytearray(size), dtype=torch.int32
+        )
+        numbers = numbers.view(-1, PLACES)
+        self.register_buffer("places", (numbers >> 1).remainder(dim - 1).long(), persistent=False)
+        self.register_buffer("signs", (2 * (numbers & 1) - 1).to(torch.int8), persistent=False)
+
+    def preprocess(
+        self, texts: Sequence[str], prompt: str, document: bool, **options: Any
+    ) -> dict[str, Any]:
+        """Return the features of texts."""
+        return {**self.reader.features(texts), "document": self._document if document else 0.0}
+
+    def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Return ``sentence_embedding``, (n, dim)."""
+        tokens = features["tokens"]
+        lengths = features["offsets"].diff()  # (n,)
+        texts = torch.arange(len(lengths), device=tokens.device).repeat_interleave(lengths)
+        weights = features["weights"].unsqueeze(1) / math.sqrt(PLACES)  # (tokens, 1)
+        sums = weights.new_zeros(len(lengths), self.dim)
+        places = (texts.unsqueeze(1).expand(-1, PLACES), self.places[tokens])  # (tokens, 4) each
+        sums.index_put_(places, weights * self.signs[tokens], accumulate=True)
+        sums[:, -1] = features["document"]
+        return {"sentence_embedding": sums}
+
+    def save(self, folder: Path) -> None:
+        """Write the part into a folder."""
+        own = {"tokens": self._tokens, "dim": self.dim, "document": self._document}
+        write_words(folder, {"reader": self.reader.settings, **own})
+
+    @classmethod
+    def load(cls, folder: Path, weight: float, load_model: LoadModel) -> LexicalPart:
+        """Load what :meth:`save` wrote."""
+        settings = read_words(folder)
+        reader = BagReader(**settings.pop("reader"))
+        return cls(reader, weight=weight, **settings)
+
+
+Part = DensePart | DistilledPart | LexicalPart
+PARTS: dict[str, Any] = {
+    "dense": DensePart,
+    "distilled": DistilledPart,
+    "lexical": LexicalPart,
+    "table": TablePart,
+}
+
+
+class HybridEmbedding(nn.Module):
+    """The only module of a SentenceTransformer; the parts are inside.
+
+    Args:
+        parts: by their names in ``PARTS``, in the order of their numbers; ``table`` is one of them.
     """
 
     save_in_root = True
 
-    def __init__(
-        self,
-        model: SentenceTransformer,
-        table: Tensor,
-        lexical_tokenizer: Tokenizer,
-        weight: float,
-    ) -> None:
+    def __init__(self, parts: Mapping[str, Part]) -> None:
         super().__init__()
-        self.model = model
-        self.lexical_tokenizer = lexical_tokenizer
-        self.weight = weight
-        self.table = nn.Embedding(len(table), table.shape[1], _weight=table)
+        self.parts = nn.ModuleDict(parts)
+        self._main = "dense" if "dense" in parts else "table"
+
+    @property
+    def model(self) -> SentenceTransformer:
+        """The dense model, else the table."""
+        return cast(DensePart, self.parts[self._main]).model
+
+    @property
+    def dense(self) -> SentenceTransformer | None:
+        """The dense model."""
+        return self.model if self._main == "dense" else None
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each part."""
+        return {name: cast(Part, part).weight for name, part in self.parts.items()}
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The numbers of each part."""
+        return {name: cast(Part, part).dim for name, part in self.parts.items()}
 
     def preprocess(
-        self, inputs: Sequence[str], prompt: str | None = None, **options: Any
+        self,
+        inputs: Sequence[str],
+        prompt: str | None = None,
+        task: str | None = None,
+        **options: Any,
     ) -> dict[str, Any]:
-        """Return the features of both parts.
+        """Return the features of all parts, under names such as ``lexical:tokens``.
 
-        The lexical tokens are concatenated, and their offsets end with the number of tokens. So no
-        tensor has one row for each text, and losses of sentence-transformers that concatenate or
-        split batches leave these whole or raise an error.
+        Those of the dense model, else of the table, have their usual names.
         """
-        features: dict[str, Any] = self.model.preprocess(list(inputs), prompt=prompt, **options)
-        encodings = self.lexical_tokenizer.encode_batch(list(inputs), add_special_tokens=False)
-        ids = [torch.tensor(encoding.ids, dtype=torch.long) for encoding in encodings]
-        lengths = torch.tensor([0, *(len(of_text) for of_text in ids)])
-        features["lexical_ids"] = torch.cat(ids)  # (tokens,)
-        features["lexical_offsets"] = lengths.cumsum(0)  # (n + 1,)
+        prompt = prompt or ""
+        document = task == "document" or prompt.startswith(DOCUMENT)
+        prompt = prompt.removeprefix(DOCUMENT)
+        features: dict[str, Any] = {}
+        for name, part in self.parts.items():
+            prefix = "" if name == self._main else f"{name}:"
+            own = cast(Part, part).preprocess(inputs, prompt, document, **options)
+            features |= {prefix + key: value for key, value in own.items()}
         return features
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, (n, dim), of unit length."""
-        lexical = F.embedding_bag(  # 0 without a token
-            features["lexical_ids"],
-            self.table.weight,
-            features["lexical_offsets"],
-            mode="mean",
-            include_last_offset=True,
-        )
-        features = self.model(features, **options)
-        dense = features["sentence_embedding"]  # (n, dim of the dense model)
-        both = torch.cat([unit(dense), self.weight * unit(lexical)], 1)
-        features["sentence_embedding"] = unit(both).to(dense.dtype)
+        """Add ``sentence_embedding``, (n, dim), of length 1."""
+        vectors = []
+        for name, part in self.parts.items():
+            if name == self._main:
+                features = part(features, **options)
+                embeddings = features["sentence_embedding"]
+                dtype = embeddings.dtype
+            else:
+                own = {
+                    key.removeprefix(f"{name}:"): value
+                    for key, value in features.items()
+                    if key.startswith(f"{name}:")
+                }
+                embeddings = part(own)["sentence_embedding"]
+            vectors.append(math.sqrt(self.weights[name]) * unit(embeddings))
+        joined = torch.cat(vectors, 1)
+        empty = (joined == 0).all(1, keepdim=True)  # no part knows a word
+        features["sentence_embedding"] = unit(joined.masked_fill(empty, 1.0)).to(dtype)
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Return the dimension of both parts together."""
-        return int(self.model.get_embedding_dimension() or 0) + self.table.embedding_dim
+        """Return the dimension of all parts together."""
+        return sum(self.dims.values())
 
     @property
     def tokenizer(self) -> Any:
-        """The dense model's tokenizer."""
+        """The dense model's tokenizer, else the table's."""
         return self.model.tokenizer
 
     @property
@@ -104,13 +373,13 @@ class HybridEmbedding(nn.Module):
         self.model.max_seq_length = value
 
     def save(self, path: str, **_: Any) -> None:
-        """Write both parts into a folder."""
-        folder = Path(path)
-        self.model.save(str(folder / MODEL), create_model_card=False)
-        settings, table, tokenizer = FILES
-        save_file({"table": self.table.weight.detach().contiguous()}, folder / table)
-        self.lexical_tokenizer.save(str(folder / tokenizer))
-        (folder / settings).write_text(json.dumps({"weight": self.weight}) + "\n", encoding="utf-8")
+        """Write the parts into a folder, each into a folder of its own."""
+        for name, part in self.parts.items():
+            folder = Path(path, name)
+            folder.mkdir(exist_ok=True)
+            cast(Part, part).save(folder)
+        text = json.dumps({"parts": self.weights}, indent=2)
+        Path(path, SETTINGS).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **options: Any) -> HybridEmbedding:
@@ -121,19 +390,31 @@ class HybridEmbedding(nn.Module):
         source: dict[str, Any] = {name: options[name] for name in _SOURCE if name in options}
         folder = Path(str(load_dir_path(model_name_or_path, subfolder, **source)))
         given: dict[str, Any] = {name: options[name] for name in _OF_DENSE if name in options}
-        model = SentenceTransformer(str(folder / MODEL), device="cpu", **given)
-        return cls.from_folder(model, folder)
+
+        def load_model(path: str) -> SentenceTransformer:
+            return SentenceTransformer(path, device="cpu", **given)
+
+        return cls.from_folder(folder, load_model)
 
     @classmethod
-    def from_folder(cls, model: SentenceTransformer, folder: Path) -> HybridEmbedding:
-        """Load the lexical part from a folder and join it with a dense model."""
-        settings, table, tokenizer = FILES if (folder / SETTINGS).is_file() else FILES_OF_0_2
-        return cls(
-            model,
-            load_file(folder / table)["table"],
-            Tokenizer.from_file(str(folder / tokenizer)),
-            json.loads((folder / settings).read_text(encoding="utf-8"))["weight"],
-        )
+    def from_folder(cls, folder: Path, load_model: LoadModel) -> HybridEmbedding:
+        """Load the parts from a folder, their models by ``load_model``."""
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        parts = {}
+        for name, weight in settings["parts"].items():
+            parts[name] = PARTS[name].load(folder / name, weight, load_model)
+        return cls(parts)
+
+
+def read_words(folder: Path) -> dict[str, Any]:
+    """Return what :func:`write_words` wrote into a folder."""
+    return cast(dict[str, Any], json.loads((folder / _WORDS).read_text(encoding="utf-8")))
+
+
+def write_words(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write words and numbers as JSON into a folder."""
+    text = json.dumps(settings, ensure_ascii=False)
+    (folder / _WORDS).write_text(text + "\n", encoding="utf-8")
 
 
 def unit(vectors: Tensor) -> Tensor:

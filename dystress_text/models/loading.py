@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import getLogger
@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Normalize,
     StaticEmbedding,
     Transformer,
 )
+from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -29,10 +31,15 @@ from transformers.utils import logging
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import write_json, write_text
 from dystress_text.io.hub import hub_reachable, model_file
-from dystress_text.models.hybrid_module import FILES, FILES_OF_0_2, HybridEmbedding
+from dystress_text.models.hybrid_module import SETTINGS, DensePart, HybridEmbedding, TablePart
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
+# files of hybrids before parts had names: settings, table, its tokenizer
+_OLD_HYBRIDS = (
+    (SETTINGS, "lexical.safetensors", "lexical.json"),
+    ("beside.json", "words.safetensors", "words.json"),  # of 0.2
+)
 
 OWN_TYPE = "SentenceTransformer"
 # which later releases read too
@@ -85,9 +92,7 @@ def load_sentence_transformer(
             one of sentence-transformers' other models, such as a CrossEncoder.
     """
     if is_hybrid(Path(name_or_path)):
-        from dystress_text.models.hybrid import load_hybrid
-
-        return load_hybrid(Path(name_or_path), device)
+        return _load_hybrid(Path(name_or_path), device)
     with readable(name_or_path):
         folders = _folders_of_encoders(name_or_path)
         model = _load(name_or_path, device, dropout=dropout)
@@ -196,7 +201,44 @@ def is_sentence_transformer(name_or_path: str) -> bool:
 
 def is_hybrid(folder: Path) -> bool:
     """Return whether a folder is a saved hybrid model."""
-    return any((folder / files[0]).is_file() for files in (FILES, FILES_OF_0_2))
+    return any((folder / files[0]).is_file() for files in _OLD_HYBRIDS)
+
+
+def _load_hybrid(folder: Path, device: str | None) -> SentenceTransformer:
+    """Load a hybrid model by this package's class; the code of the folder is not run."""
+
+    def load_model(path: str) -> SentenceTransformer:
+        return load_sentence_transformer(path, device)
+
+    with readable(str(folder)):
+        module = _old_hybrid(folder, load_model) or HybridEmbedding.from_folder(folder, load_model)
+        return SentenceTransformer(
+            modules=[module],
+            device=str(module.model.device),
+            prompts=(_json_of(str(folder), CONFIG) or {}).get("prompts"),
+            default_prompt_name=module.model.default_prompt_name,
+            similarity_fn_name="cosine",
+        )
+
+
+def _old_hybrid(
+    folder: Path, load_model: Callable[[str], SentenceTransformer]
+) -> HybridEmbedding | None:
+    """Load a hybrid of 0.2 or of a later release before parts had names, else return None."""
+    for settings, table, tokenizer in _OLD_HYBRIDS:
+        if not (folder / table).is_file():
+            continue
+        weight = json.loads((folder / settings).read_text(encoding="utf-8"))["weight"]
+        embedding = StaticEmbedding(
+            Tokenizer.from_file(str(folder / tokenizer)),
+            embedding_weights=load_file(folder / table)["table"],
+        )
+        static = SentenceTransformer(modules=[embedding], device="cpu")
+        dense = load_model(str(folder / "model"))
+        return HybridEmbedding(
+            {"dense": DensePart(dense, 1), "table": TablePart(static, weight**2)}
+        )
+    return None
 
 
 def check_sentence_transformer(name_or_path: str) -> None:

@@ -2,13 +2,19 @@
 
 A new one starts as random vectors scaled by the tokens' inverse document frequency, which is a fair
 model without training.
+
+A table with a document row divides a document by sqrt(|x|^2 + p m^2), x the sum of its rows and m^2
+the mean of |x|^2 over the training samples, where a plain cosine divides by |x|. The row is that of
+a token which the prompt of documents puts before them. It is (sqrt(p) m, 0, ..., 0), and all other
+rows are 0 in their first number, so ``encode`` without the prompt is a plain cosine.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, cast
 
@@ -16,7 +22,16 @@ import torch
 import torch.nn.functional as F
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
@@ -35,6 +50,10 @@ _WORD = Regex(r"[\p{L}\p{M}\p{N}\u200c\u200d]{1,16}|[^\s\p{L}\p{M}\p{N}\p{Cc}\p{
 # of both changes by 1e-5, also for readers such as model2vec that leave unknown tokens out.
 UNKNOWN = 2e-5
 _SPREAD = 0.1  # standard deviation of a new row at the mean idf
+# The token of the document row: between invisible separators, which no keyboard writes, so that a
+# text with "[DOC]" does not have it.
+DOCUMENT = "\u2063[DOC]\u2063"
+PIVOT = 0.25  # p of the document row
 _RARE = 0.01  # share of the texts; a token in fewer weighs little more, since other texts come
 
 
@@ -42,7 +61,8 @@ def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTrans
     """Return a static model whose vectors are not yet initialised.
 
     Args:
-        tokenizer: of the tokens; its special tokens are left out.
+        tokenizer: of the tokens; its special tokens are left out. With the token
+            :data:`DOCUMENT` the table has a document row.
         dim: numbers of a vector.
         normalize: whether embeddings have length 1.
     """
@@ -53,7 +73,12 @@ def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTrans
     modules: list[nn.Module] = [embedding]
     if normalize:
         modules.append(Normalize())
-    model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine")
+    prompts = None
+    if tokenizer.token_to_id(DOCUMENT) is not None:
+        prompts = {"query": "", "document": f"{DOCUMENT} "}
+    model = SentenceTransformer(
+        modules=modules, device="cpu", prompts=prompts, similarity_fn_name="cosine"
+    )
     set_unknown(model)
     return model
 
@@ -130,7 +155,55 @@ def initialize_by_idf(
     unknown = unknown_id(model)
     if unknown is not None:
         rows[unknown] = table[unknown]
+    document = document_id(model)
+    if document is not None:
+        rows[document] = table[document]
+        rows[:, 0] = table[:, 0]
     table.copy_(rows)
+
+
+def with_document_token(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a copy of a tokenizer with the token of the document row."""
+    copied = Tokenizer.from_str(tokenizer.to_str())
+    copied.add_special_tokens([AddedToken(DOCUMENT, normalized=False)])
+    return copied
+
+
+def document_id(model: SentenceTransformer) -> int | None:
+    """Return the index of a static model's document row; None without one."""
+    return tokenizer_of(model).token_to_id(DOCUMENT)
+
+
+def document_length(model: SentenceTransformer) -> float | None:
+    """Return the length of a static model's document row, sqrt(p) m; None without one."""
+    document = document_id(model)
+    return None if document is None else float(table_of(model)[document, 0])
+
+
+@torch.no_grad()
+def set_document_row(model: SentenceTransformer, batches: Iterable[Mapping[str, Any]]) -> None:
+    """Set a static model's document row, if it has one, by the lengths of its sums of rows.
+
+    Args:
+        model: a static one.
+        batches: of samples as :meth:`dystress_text.data.corpus.Corpus.batch` returns them, each
+            sample whole.
+    """
+    document = document_id(model)
+    if document is None:
+        return
+    table = table_of(model)
+    table[document] = 0  # before a text that has the token is summed
+    squares = 0.0
+    samples = 0
+    for batch in batches:
+        lengths = batch["lengths"].to(table.device)
+        starts = lengths.cumsum(0) - lengths
+        ids = batch["token_ids"].to(table.device)
+        sums = F.embedding_bag(ids, table, starts, mode="sum")  # (samples, dim)
+        squares += float(sums.square().sum())
+        samples += len(lengths)
+    table[document, 0] = math.sqrt(PIVOT * squares / samples)
 
 
 def unknown_token(tokenizer: Tokenizer) -> str | None:
@@ -151,24 +224,35 @@ def unknown_id(model: SentenceTransformer) -> int | None:
 
 @torch.no_grad()
 def set_unknown(model: SentenceTransformer, value: float = UNKNOWN) -> None:
-    """Set each entry of the unknown token's vector, unless it was trained."""
+    """Set the entries of the unknown token's vector, unless it was trained.
+
+    The first one is that of the document row, if there is one, and stays 0.
+    """
     unknown = unknown_id(model)
     if unknown is not None and table_of(model)[unknown].abs().max() <= UNKNOWN:
-        table_of(model)[unknown] = value
+        first = 0 if document_id(model) is None else 1
+        table_of(model)[unknown, first:] = value
 
 
-def freeze_unknown(model: SentenceTransformer) -> None:
-    """Exclude the unknown token's vector from training, unless it was trained before."""
+def freeze_fixed_rows(model: SentenceTransformer) -> None:
+    """Exclude from training the unknown token's vector, unless it was trained before.
+
+    Exclude the document row and the first number of all rows too, if there is such a row.
+    """
     unknown = unknown_id(model)
+    document = document_id(model)
     table = table_of(model)
-    if unknown is None or table[unknown].abs().max() > UNKNOWN:
-        return
+    if unknown is not None and table[unknown].abs().max() > UNKNOWN:
+        unknown = None
+    fixed = [row for row in (unknown, document) if row is not None]
 
-    def without_unknown(gradient: Tensor) -> Tensor:
-        gradient[unknown] = 0  # in place: a copy of (vocabulary, dim) would cost each step
+    def without_fixed(gradient: Tensor) -> Tensor:
+        gradient[fixed] = 0  # in place: a copy of (vocabulary, dim) would cost each step
+        if document is not None:
+            gradient[:, 0] = 0
         return gradient
 
-    table.register_hook(without_unknown)  # type: ignore[no-untyped-call]
+    table.register_hook(without_fixed)  # type: ignore[no-untyped-call]
 
 
 def embedded_tokenizer() -> Tokenizer:

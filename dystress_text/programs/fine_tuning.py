@@ -38,6 +38,7 @@ from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.hybrid import check_dense
 from dystress_text.models.loading import load_sentence_transformer, quiet
 from dystress_text.models.masked_lm import TokenMasking
+from dystress_text.models.static import STATIC
 from dystress_text.training.accelerator import (
     StopSignals,
     describe,
@@ -126,8 +127,9 @@ def fine_tune(
                 on_main_process(accelerator, upload)
                 return FinishedTraining(output, finished)
             with before_first_step(accelerator):
-                if settings.text.hybrid is not None:
-                    check_dense(settings.text.hybrid)  # reading the text may take minutes
+                if settings.text.dense_model is not None:  # reading the text may take minutes
+                    option = "hybrid" if settings.text.distill is None else "distill"
+                    check_dense(settings.text.dense_model, option)
                 with accelerator.local_main_process_first():  # the others reuse its downloads
                     text = texts or training_text(settings.text)
                 loss = copy.deepcopy(settings.loss).to(accelerator.device)
@@ -252,8 +254,8 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     measures.after_training(model)
     record["base_model"] = describe_base(model_path(settings.text.model_name_or_path))
     trust = ""
-    if settings.text.hybrid is not None:
-        record["hybrid"] |= describe_base(settings.text.hybrid)
+    if settings.text.is_hybrid:
+        record["hybrid"] |= describe_base(settings.text.dense_model or STATIC)
         trust = " with trust_remote_code"
     write_record(output, record)  # first, as card and page can be made again
     finished = RunRecord.from_json(record)
