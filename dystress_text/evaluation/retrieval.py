@@ -158,11 +158,12 @@ class Collection:
 def _bm25_scores(
     lexical: LexicalBaseline | None, queries: Sequence[str], documents: Sequence[str]
 ) -> Iterator[NDArray[Any] | None]:
-    """Return BM25's scores of all documents (documents,), query by query; None without words."""
+    """Yield BM25's scores of all documents (documents,), query by query; None without words."""
     if lexical is not None:
         with suppress(DataError):
-            return iter(lexical.scores(queries, documents))
-    return repeat(None)
+            yield from lexical.scores(queries, documents)
+            return
+    yield from repeat(None)
 
 
 def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:
