@@ -155,6 +155,9 @@ def test_sets_without_words_have_no_baseline(tiny_bert, tmp_path):
     assert evaluate(tiny_bert, pairs=pairs, pooler_type="avg")["lexical"] == {}
 
 
+FILES = ("report.html", "README.md")
+
+
 def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
     folder = make_collection(tmp_path / "made", documents=60)
     more = ["--eval_set=stsb_dev mini_sts", f"--eval_retrieval={folder}"]
@@ -168,7 +171,12 @@ def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
     alone = evaluate(name, pooler_type="cls", retrieval=[folder])[name]
     mrr = record["untrained"]["cls"]["made_mrr@10"]
     assert mrr == pytest.approx(alone["made MRR@10"], abs=0.01)
+    with_bm25 = record["untrained"]["cls"]["made_ndcg@10_with_bm25"]
+    assert with_bm25 == pytest.approx(alone["made nDCG@10 with BM25"], abs=0.01)
     for line in not_beaten(RunRecord.from_json(record)):
         assert line in printed
+    said = "with BM25 (z-scores of each query, weight 0.5)"
+    for shown in (printed, *((tmp_path / "out" / name).read_text() for name in FILES)):
+        assert said in shown
     cell = f"<td>{record['lexical']['sts_b_dev_spearman']:.2f}</td>"
     assert cell in (tmp_path / "out" / "report.html").read_text()
