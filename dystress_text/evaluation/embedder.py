@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from copy import copy
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from torch import Tensor, nn
 
 from dystress_text.errors import ParameterError
+from dystress_text.evaluation.lexical import LexicalBaseline
+from dystress_text.evaluation.ranking import ranked, with_bm25
 from dystress_text.evaluation.sts import pair_similarities
 from dystress_text.io.paths import model_path
 from dystress_text.models.embedder import Role, encode
@@ -43,28 +46,29 @@ class TextEncoder:
     Args:
         model: on any device and in any mode; it stays as it is.
         progress: whether to show bars.
-        columns: how many numbers of each vector count, the first ones; None for all.
     """
 
-    def __init__(
-        self,
-        model: SentenceTransformer,
-        progress: bool = False,
-        columns: int | None = None,
-    ) -> None:
+    def __init__(self, model: SentenceTransformer, progress: bool = False) -> None:
         self.model = model
         self.progress = progress
-        self.columns = columns
-        self._kept = lru_cache(maxsize=2)(self._vectors)  # of both sides, for `dense`
+        self.columns: int | None = None  # how many numbers of a vector count; None for all
+        self.lexical: LexicalBaseline | None = None  # whose scores count beside, in search
+        self._kept = lru_cache(maxsize=2)(self._vectors)  # of both sides; copies share it
 
-    @cached_property
+    def with_bm25(self, lexical: LexicalBaseline) -> TextEncoder:
+        """Return an encoder of the same vectors that searches with BM25, too."""
+        fused = copy(self)
+        fused.lexical = lexical
+        return fused
+
+    @property
     def dense(self) -> TextEncoder | None:
         """The dense model of a hybrid, from the same vectors; None for any other model."""
         columns = dense_columns(self.model)
         if columns is None:
             return None
-        dense = TextEncoder(self.model, self.progress, columns)
-        dense._kept = self._kept
+        dense = copy(self)
+        dense.columns = columns
         return dense
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
@@ -87,18 +91,33 @@ class TextEncoder:
         own = self.model.similarity_fn_name
         return pair_similarities(self._encode(first), self._encode(second), name or own)
 
-    def scores(
-        self, queries: Sequence[str], documents: Sequence[str]
-    ) -> Iterator[NDArray[np.float64]]:
-        """Yield the similarities of all documents (documents,), query by query.
+    def search(
+        self, queries: Sequence[str], documents: Sequence[str], most: int
+    ) -> list[list[tuple[int, float]]]:
+        """Return indices and similarities of each query's nearest documents, nearest first.
 
-        The similarity is the model's own, computed in fp64 for a block of queries at a time.
+        The similarity is the model's own, computed in fp64; with BM25 it is :func:`with_bm25`.
+
+        Args:
+            queries: texts.
+            documents: texts.
+            most: number of documents.
+
+        Raises:
+            DataError: no document has a word for BM25.
         """
+        lexical = self.lexical
+        bm25 = None if lexical is None else iter(lexical.scores(queries, documents))
         parts = torch.split(self._encode(documents, "document"), DOCUMENTS_AT_ONCE)
         queries_at_once = max(1, SIMILARITIES_AT_ONCE // len(documents))
+        found = []
         for some in torch.split(self._encode(queries, "query"), queries_at_once):
             blocks = [self.model.similarity(some.double(), part.double()) for part in parts]
-            yield from torch.cat(blocks, 1).numpy()
+            for scores in torch.cat(blocks, 1).numpy():  # (documents,)
+                if bm25 is not None:
+                    scores = with_bm25(scores, next(bm25))
+                found.append([(i, float(scores[i])) for i in ranked(scores, most)])
+        return found
 
     def _encode(self, texts: Sequence[str], role: Role = "", normalize: bool = True) -> Tensor:
         return self._kept(tuple(texts), role, normalize)[:, : self.columns]

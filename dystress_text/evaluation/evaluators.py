@@ -41,7 +41,7 @@ from dystress_text.evaluation.readers import (
     checksum_of,
     read_scored_pairs,
 )
-from dystress_text.evaluation.retrieval import Collection, read_collections
+from dystress_text.evaluation.retrieval import METRICS, WITH_BM25, Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
 from dystress_text.models.embedder import encode, in_evaluation_mode
@@ -217,13 +217,19 @@ class RetrievalEvaluator(Evaluator):
     """
 
     def __init__(self, collection: Collection) -> None:
-        names = [re.sub(r"[ ()]+", "_", name.lower()).strip("_") for name in collection.metrics]
+        figures = [*collection.metrics, WITH_BM25]
+        names = [re.sub(r"[ ()]+", "_", name.lower()).strip("_") for name in figures]
         metrics = [f"{collection.slug}_{name}" for name in names]
         super().__init__("retrieval", collection.name, metrics, collection.metadata)
         self.collection = collection
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
-        return self.collection.scores(encoder, LexicalBaseline())
+        figures = self.collection.scores(encoder)
+        if isinstance(encoder, TextEncoder):
+            with suppress(DataError):  # no document has a word
+                fused = self.collection.scores(encoder.with_bm25(LexicalBaseline()))
+                figures[WITH_BM25] = fused[METRICS[0]]
+        return figures
 
 
 class EvaluatorList:

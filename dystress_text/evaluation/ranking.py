@@ -25,21 +25,19 @@ def ranked(scores: NDArray[np.floating], most: int) -> list[int]:
     return ranking
 
 
-def with_bm25(scores: NDArray[np.floating], bm25: NDArray[np.floating]) -> NDArray[np.floating]:
+def with_bm25(scores: NDArray[np.floating], bm25: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the sum of the z-scores of a query's scores and, by ``WEIGHT``, of its BM25 scores.
 
-    The sum lacks the constant of the means, so that :func:`ranked` finds the same ties.
+    The sum lacks the constant of the means, so that :func:`ranked` finds the same ties. Scores that
+    are equal but for rounding do not count.
 
     Args:
         scores: of a model, (documents,).
         bm25: of the same documents.
     """
-    return _by_deviation(scores) + WEIGHT * _by_deviation(bm25)
-
-
-def _by_deviation(scores: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Divide scores by their standard deviation; 0 if they are equal but for rounding."""
-    deviation = scores.std()
-    if deviation <= ROUNDING * np.abs(scores).max():
-        return np.zeros_like(scores)
-    return scores / deviation
+    total = np.zeros(len(scores))
+    for each, weight in ((scores, 1.0), (bm25, WEIGHT)):
+        deviation = each.std()
+        if deviation > ROUNDING * np.abs(each).max():
+            total += weight / deviation * each
+    return total

@@ -1,7 +1,6 @@
 """Evaluate search in collections of BEIR's layout.
 
-The figures equal those of sentence-transformers' InformationRetrievalEvaluator. A model is also
-measured together with BM25, which is what a user can do without training.
+The figures equal those of sentence-transformers' InformationRetrievalEvaluator.
 
 A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl``
 (``_id``, ``text``) and ``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score, perhaps with a
@@ -15,10 +14,8 @@ layout: Thakur et al., "BEIR", NeurIPS 2021.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,7 @@ from numpy.typing import NDArray
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.lexical import LexicalBaseline
-from dystress_text.evaluation.ranking import WEIGHT, ranked, with_bm25
+from dystress_text.evaluation.ranking import WEIGHT
 from dystress_text.evaluation.readers import (
     check_distinct,
     checksum_of,
@@ -107,63 +104,26 @@ class Collection:
 
     @property
     def metrics(self) -> list[str]:
-        """The names of a model's figures."""
-        return [*METRICS, *([GRADED] if self.graded else []), WITH_BM25]
+        """The names of the figures."""
+        return [*METRICS, GRADED] if self.graded else list(METRICS)
 
-    def scores(
-        self, encoder: TextEncoder | LexicalBaseline, lexical: LexicalBaseline | None = None
-    ) -> dict[str, float]:
-        """Return the :attr:`metrics` x 100, means over :meth:`by_query`, with its arguments."""
-        figures = self.by_query(encoder, lexical)
-        return {metric: 100 * float(np.mean(values)) for metric, values in figures.items()}
-
-    def by_query(
-        self, encoder: TextEncoder | LexicalBaseline, lexical: LexicalBaseline | None = None
-    ) -> dict[str, list[float]]:
-        """Return the figures of each query by metric.
-
-        Args:
-            encoder: a model or the lexical baseline.
-            lexical: the baseline beside a model; None for the model alone.
-        """
-        texts = list(self.queries.values()), list(self.documents.values())
-        most = DEEPEST + 1  # one more than a figure needs: a query's own document does not count
+    def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
+        """Return the :attr:`metrics` x 100, means over the queries."""
+        names = list(self.documents)
+        # one more than a figure needs, since a query's own document does not count
+        found = encoder.search(
+            list(self.queries.values()), list(self.documents.values()), DEEPEST + 1
+        )
         figures = []
-        if isinstance(encoder, LexicalBaseline):
-            for query, hits in zip(self.queries, encoder.search(*texts, most), strict=True):
-                figures.append(self._figures(query, [index for index, _ in hits]))
-        else:
-            rows = zip(encoder.scores(*texts), _bm25_scores(lexical, *texts), strict=False)
-            for query, (scores, bm25) in zip(self.queries, rows, strict=True):
-                of_query = self._figures(query, ranked(scores, most))
-                if bm25 is not None:
-                    fused = self._figures(query, ranked(with_bm25(scores, bm25), most))
-                    of_query[WITH_BM25] = fused[METRICS[0]]
-                figures.append(of_query)
-        known = [metric for metric in self.metrics if metric in figures[0]]
-        return {metric: [each[metric] for each in figures] for metric in known}
-
-    def _figures(self, query: str, ranking: Sequence[int]) -> dict[str, float]:
-        """Return the figures of a query, from indices of documents."""
-        names = [self._names[index] for index in ranking]
-        if query in self.self_queries and query in names:
-            names.remove(query)
-        return _figures(names, self.relevant[query])
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return list(self.documents)
-
-
-def _bm25_scores(
-    lexical: LexicalBaseline | None, queries: Sequence[str], documents: Sequence[str]
-) -> Iterator[NDArray[Any] | None]:
-    """Yield BM25's scores of all documents (documents,), query by query; None without words."""
-    if lexical is not None:
-        with suppress(DataError):
-            yield from lexical.scores(queries, documents)
-            return
-    yield from repeat(None)
+        for query, hits in zip(self.queries, found, strict=True):
+            ranking = [names[index] for index, _ in hits]
+            if query in self.self_queries and query in ranking:
+                ranking.remove(query)
+            figures.append(_figures(ranking, self.relevant[query]))
+        means = {}
+        for metric in self.metrics:
+            means[metric] = 100 * float(np.mean([each[metric] for each in figures]))
+        return means
 
 
 def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:

@@ -64,7 +64,8 @@ class ModelEvaluation:
         evaluator: Evaluator,
         figures: Mapping[str, Any],
         metadata: Mapping[str, Any],
-        **beside: Mapping[str, Any],
+        lexical: Mapping[str, Any],
+        dense: Mapping[str, Any],
     ) -> None:
         """Append the result line of new figures as soon as they exist.
 
@@ -72,17 +73,19 @@ class ModelEvaluation:
             evaluator: what they were measured on.
             figures: of the model.
             metadata: of model and settings.
-            beside: figures on the same data, of the lexical baseline as ``lexical``, of a hybrid's
-                dense model as ``dense``.
+            lexical: figures of the lexical baseline.
+            dense: figures of a hybrid's dense model.
         """
         entry = {**_rounded(figures), **evaluator.details}
         similarity = evaluator.similarity or metadata.get("similarity")
         if similarity is not None and evaluator.has_baseline:
             entry["similarity"] = similarity
         result = Result.of_entry(entry, evaluator.group, evaluator.task, metadata)
-        for name, others in beside.items():
-            known = {each: x for each, x in _rounded(others).items() if each in result.figures}
-            result = replace(result, **{name: known})
+        floor, alone = (
+            {name: x for name, x in _rounded(each).items() if name in result.figures}
+            for each in (lexical, dense)
+        )
+        result = replace(result, lexical=floor, dense=alone)
         if self.file is not None:
             append(self.file, result)
         self.results.append(result)
@@ -137,7 +140,7 @@ def run(
             figures = evaluator.figures(encoder)
             dense = evaluator.dense_figures(encoder)
             metadata["mode"] = settings.mode
-            each.add(evaluator, figures, metadata, lexical=floor, dense=dense)
+            each.add(evaluator, figures, metadata, floor, dense)
     if lexical is None:  # the baseline alone
         lexical = _lexical_figures(evaluators)
     evaluations.append(_baseline(settings, evaluators, lexical))
@@ -170,7 +173,7 @@ def _baseline(
     baseline = ModelEvaluation(LEXICAL, output)
     for evaluator, floor in zip(evaluators, figures, strict=True):
         if floor:
-            baseline.add(evaluator, floor, {"model": LEXICAL, "mode": settings.mode})
+            baseline.add(evaluator, floor, {"model": LEXICAL, "mode": settings.mode}, {}, {})
     return baseline
 
 

@@ -121,12 +121,7 @@ def measure(rows: list[Row], encode: Embed) -> NDArray[np.float64]:
 
 def bm25_recall(rows: list[Row]) -> NDArray[np.float64]:
     """Return 1 for each query whose document BM25 ranks first without a tie, else 0, (n,)."""
-    queries, documents = _queries_and_documents(rows)
-    found = np.zeros(len(rows))
-    for number, hits in enumerate(LexicalBaseline().search(queries, documents, most=2)):
-        best = [index for index, score in hits if round(score - hits[0][1], 6) == 0]
-        found[number] = best == [number]
-    return found
+    return _found(np.array([*LexicalBaseline().scores(*_queries_and_documents(rows))]))
 
 
 def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from sentence_transformers.models import Router, StaticEmbedding
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.embedder import TextEncoder
-from dystress_text.evaluation.evaluators import build_evaluators
+from dystress_text.evaluation.evaluators import RetrievalEvaluator, build_evaluators
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.retrieval import (
@@ -161,7 +161,7 @@ def test_a_model_with_bm25_adds_z_scores(tmp_path, monkeypatch, similarity):
     for query, columns in zip(collection.queries, ranking, strict=True):
         found.append(by_loop([names[i] for i in columns], collection.relevant[query])["nDCG@10"])
     monkeypatch.setattr("dystress_text.evaluation.embedder.SIMILARITIES_AT_ONCE", 400)
-    figures = collection.scores(TextEncoder(model), LexicalBaseline())
+    figures = RetrievalEvaluator(collection).figures(TextEncoder(model))
     assert figures["nDCG@10 with BM25"] == pytest.approx(100 * np.mean(found))
     assert figures["nDCG@10 with BM25"] != pytest.approx(figures["nDCG@10"])
 
@@ -172,7 +172,7 @@ def test_a_model_with_bm25_that_finds_nothing_ranks_alone(words):
     collection = Collection("made", documents, {"q": "☃ ☂"}, {"q": {"d7": 1, "d8": 1}}, 0, 0)
     if words == "☃":
         collection = replace(collection, documents=dict.fromkeys(documents, words))
-    figures = collection.scores(TextEncoder(model_of(embed)), LexicalBaseline())
+    figures = RetrievalEvaluator(collection).figures(TextEncoder(model_of(embed)))
     alone = figures.pop("nDCG@10")
     assert figures.get("nDCG@10 with BM25", alone) == alone
     assert ("nDCG@10 with BM25" in figures) == (words != "☃")
@@ -182,7 +182,7 @@ def test_bm25_ranks_beside_a_model_that_does_not():
     documents = {"a": "red house", "b": "a dog ran", "c": "a cat sat"}
     collection = Collection("made", documents, {"q": "cat"}, {"q": {"c": 1}}, 0, 0)
     equal = model_of(lambda some: torch.ones(len(some), 3))
-    figures = collection.scores(TextEncoder(equal), LexicalBaseline())
+    figures = RetrievalEvaluator(collection).figures(TextEncoder(equal))
     assert figures["nDCG@10"] == 50
     assert figures["nDCG@10 with BM25"] == 100
 
@@ -208,7 +208,7 @@ def test_equal_documents_are_ranked_in_the_order_of_the_corpus(similarity, repea
     expected = [by_loop(copies, scores) for scores in relevant.values()]
     model = build_model("bert", similarity_fn_name=similarity)
     for encoder in (TextEncoder(model), LexicalBaseline()):
-        figures = collection.scores(encoder, LexicalBaseline())
+        figures = RetrievalEvaluator(collection).figures(encoder)
         for metric in ("nDCG@10", "MRR@10", "recall@100"):
             mean = np.mean([each[metric] for each in expected])
             assert figures[metric] == pytest.approx(100 * mean)
