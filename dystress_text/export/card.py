@@ -29,7 +29,7 @@ from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models.hybrid import hybrid_part
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
 from dystress_text.models.static import STATIC
-from dystress_text.training.run_record import BASE, LEXICAL_LABEL, BaseModel, RunRecord
+from dystress_text.training.run_record import BASE, BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
@@ -186,7 +186,7 @@ def _results(record: RunRecord) -> str | None:
         return None
     columns: dict[str, Mapping[str, float | None]] = {}
     if record.lexical:
-        columns[LEXICAL_LABEL] = record.lexical
+        columns[record.lexical_label] = record.lexical
     for name, figures in record.untrained_best_and_own.items():
         columns[name if name == BASE else f"untrained, {name}"] = figures
     columns[f"this model, {record.pooler}"] = record.trained

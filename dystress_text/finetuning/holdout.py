@@ -119,9 +119,10 @@ def measure(rows: list[Row], encode: Embed) -> NDArray[np.float64]:
     return _found((of_query @ of_document.T).numpy())
 
 
-def bm25_recall(rows: list[Row]) -> NDArray[np.float64]:
+def bm25_recall(rows: list[Row], language: str | None = None) -> NDArray[np.float64]:
     """Return 1 for each query whose document BM25 ranks first without a tie, else 0, (n,)."""
-    return _found(np.array([*LexicalBaseline().scores(*_queries_and_documents(rows))]))
+    scores = LexicalBaseline(language).scores(*_queries_and_documents(rows))
+    return _found(np.array([*scores]))
 
 
 def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -159,7 +160,7 @@ def outcome(record: RunRecord) -> list[str]:
         BASE: record.untrained.get(BASE, {}),
         "untrained": record.untrained[record.pooler],
         "trained": record.trained,
-        "BM25": record.lexical,
+        f"BM25 over {record.lexical_words}": record.lexical,
     }
     known = [f"{label} {of[held.metric]:.1f}" for label, of in figures.items() if of]
     result = f"{name} x 100: {', '.join(known)}"

@@ -15,7 +15,6 @@ NOT_STARTED = "new"
 INTERRUPTED = "interrupted"
 FINISHED = "finished"
 
-LEXICAL_LABEL = "TF-IDF/BM25"  # what reports call the lexical baseline
 BASE = "base model alone"  # the dense model of a hybrid, among the untrained ones
 
 # the ends of the metrics that are compared with a baseline
@@ -27,6 +26,11 @@ Figures = Mapping[str, float]  # by metric
 def state_of(record: Mapping[str, Any]) -> str:
     """Return the state of a run."""
     return str(record.get("state", NOT_STARTED))
+
+
+def lexical_label(words: str) -> str:
+    """Return what reports call the lexical baseline over such words as ``English stems``."""
+    return f"TF-IDF/BM25 over {words}" if words else "TF-IDF/BM25"
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ class RunRecord:
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
     untrained: Mapping[str, Figures] = field(default_factory=dict)  # by pooler; of images by ""
     lexical: Figures = field(default_factory=dict)  # of the lexical baseline
+    lexical_words: str = ""  # what it compares, such as English stems
     trained: Figures = field(default_factory=dict)
     held_out: HeldOut | None = None
     similarities: Mapping[str, Any] = field(default_factory=dict)  # histograms of scored pairs
@@ -117,16 +122,23 @@ class RunRecord:
         return {name: self.untrained[name] for name in names if name in self.untrained}
 
     @property
+    def lexical_label(self) -> str:
+        """What reports call the lexical baseline."""
+        return lexical_label(self.lexical_words)
+
+    @property
     def not_above_baseline(self) -> list[tuple[str, str, float]]:
         """Return where the model is not above a baseline: metric, baseline and its figure.
 
         A hybrid has to be above its dense model with BM25, too.
         """
         dense = self.untrained.get(BASE, {})
+        label = self.lexical_label
         found = []
         for name, figure in self.trained.items():
             lexical = self.lexical.get(name.removesuffix("_with_bm25"))
-            floors = {"TF-IDF" if name.endswith("_spearman") else "BM25": lexical}
+            own = "TF-IDF" if name.endswith("_spearman") else "BM25"
+            floors = {label.replace("TF-IDF/BM25", own): lexical}
             floors[f"{BASE} with BM25"] = dense.get(f"{name}_with_bm25")
             if name.endswith(_COMPARED) and name != "avg_spearman":
                 for baseline, floor in floors.items():
