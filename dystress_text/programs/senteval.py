@@ -11,7 +11,7 @@
 ``python eval/senteval.py`` is the same in a checkout.
 
 STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures
-accuracy x 100; the row lexical is TF-IDF and BM25. Results are appended to results.jsonl in the
+accuracy x 100; the last row is TF-IDF and BM25 over stems. Results are appended to results.jsonl in the
 folder of a run, or to --output.
 """
 
@@ -74,12 +74,12 @@ def evaluate(
         >>> figures = evaluate("bert-mini-wiki", pooler_type="avg", suite="mini", tasks="sts")
         lexical: ...
         <BLANKLINE>
-                        MiniSTS    avg
-        bert-mini-wiki    37.98  37.98
-        lexical           36.83  36.83
+                                          MiniSTS    avg
+        bert-mini-wiki                      37.98  37.98
+        TF-IDF/BM25 over English stems      37.61  37.61
         bert-mini-wiki: not saved, --output FILE.jsonl saves the results
         >>> figures
-        {'bert-mini-wiki': {'MiniSTS': 37.98}, 'lexical': {'MiniSTS': 36.83}}
+        {'bert-mini-wiki': {'MiniSTS': 37.98}, 'lexical': {'MiniSTS': 37.61}}
     """
     from sentence_transformers import SentenceTransformer
 

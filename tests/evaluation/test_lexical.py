@@ -189,7 +189,7 @@ def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
     printed = capsys.readouterr().out
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     cosines = LexicalBaseline().cosines(PAIRS.first, PAIRS.second)
-    expected = 100 * spearmanr(cosines, PAIRS.scores).statistic
+    expected = 100 * spearmanr(cosines.round(6), PAIRS.scores).statistic
     assert record["lexical"]["mini_sts_spearman"] == pytest.approx(expected, abs=1e-4)
     name = record["settings"]["model_name_or_path"]
     alone = evaluate(name, pooler_type="cls", retrieval=[folder])[name]
