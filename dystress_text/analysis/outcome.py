@@ -9,6 +9,7 @@ from dystress_text.analysis.runs import FinishedRun
 from dystress_text.evaluation.catalogue import STS_SETS
 from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.evaluation.readers import slug_of
+from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.finetuning import holdout
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.run_record import RunRecord
@@ -18,6 +19,7 @@ _MEASURES = {  # by the end of a metric's name
     "alignment": "alignment, lower is better",
     "uniformity": "uniformity, lower is better",
     "accuracy": "accuracy x 100, higher is better",
+    "ndcg@10_with_bm25": f"{FUSION} x 100, higher is better",
     "ndcg@10": "nDCG@10 x 100, higher is better",
     "ndcg@10_graded": "nDCG@10 of graded judgements x 100, higher is better",
     "mrr@10": "MRR@10 x 100, higher is better",
@@ -29,6 +31,8 @@ _SETS = {slug_of(task.title): task.title for task in STS_SETS.values()}
 
 def metric_title(metric: str) -> str:
     """Return set and measure of a metric, such as ``cisi: nDCG@10 x 100, higher is better``."""
+    if metric == holdout.METRIC:
+        return f"{holdout.TITLES[metric][0]} x 100"
     for kind, measure in _MEASURES.items():
         name = metric.removesuffix(f"_{kind}")
         if name != metric:

@@ -14,7 +14,7 @@ from dystress_text.analysis.text_runs import TRAINING, Evaluated, TextRun, TextR
 from dystress_text.cli import text_table
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Row, average
-from dystress_text.evaluation.retrieval import METRICS
+from dystress_text.evaluation.retrieval import FUSION, METRICS, WITH_BM25
 from dystress_text.evaluation.statistics import Difference, holm, paired, spread
 
 _TITLES = {
@@ -184,7 +184,7 @@ def _means(compared: TextRuns, group: Group) -> Table:
     for model in compared.models:
         if group.key in model.figures:
             row = group.row(model).values()
-            cells = ["missing" if figure is None else f"{figure:.2f}" for figure in row]
+            cells = ["-" if figure is None else f"{figure:.2f}" for figure in row]
             lines.append([model.name, *cells])
     for name, runs in compared.configurations.items():
         seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
@@ -271,6 +271,8 @@ def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]
     notes += [f"Variant of the published data: {variant}" for variant in sorted(variants)]
     for group in groups_of(compared.evaluated):
         notes.append(_unlike(group, group.tasks, compared.evaluated))
+        if any(task.endswith(WITH_BM25) for task in group.tasks):
+            notes.append(FUSION)
     if comparisons:
         notes.append(f"Compared with {compared.baseline}; --baseline names another")
     if any(each.difference.n > 1 for each in comparisons):

@@ -106,7 +106,7 @@ def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextR
     """Read finished text runs, and models without a run.
 
     A model is known by its weights and its path, the user's data by their content.
-    The lexical baseline is one of the models if the results of the runs have its figures.
+    The lexical baseline and a hybrid's dense model are models if results have their figures.
 
     Args:
         places: runs, evaluated models, folders of both, or result files (``.jsonl``). Models inside
@@ -127,9 +127,10 @@ def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextR
     finished, unfinished = read_finished(folders, (TEXT_PROGRAM,))
     of_runs = [results_in(run.folder) for run in finished]
     names = task_names([*of_models, *chain(*of_runs)])
+    beside = [each.dense_model for each in [*of_models, *chain(*of_runs)]]
     if all(result.model != LEXICAL for result in of_models):
-        baselines = [each.baseline for each in chain(*of_runs)]
-        of_models += [each for each in baselines if each is not None]
+        beside += [each.baseline for each in chain(*of_runs)]
+    of_models += [each for each in beside if each is not None]
     runs = zip(finished, of_runs, strict=True)
     by_name = by_configuration(_with_figures(run, results, names) for run, results in runs)
     published = [name for name in PRESETS if name in by_name]

@@ -91,7 +91,7 @@ class TextSettings:
     held_out: int = option(
         500,
         "crop or --supervised, with --eval_set none: hold out a tenth of the samples, at least 25 "
-        "and at most this many, to measure whether training helped (docs/evaluate.md).",
+        "and at most this many, to measure how they are found (docs/evaluate.md).",
         interval="[0, inf)",
     )
     supervised: bool = option(

@@ -6,6 +6,8 @@ import hashlib
 import math
 import warnings
 from collections.abc import Sequence
+from copy import copy
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,12 @@ from sentence_transformers.sentence_transformer.modules import Dense
 from torch import Tensor, nn
 
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.ranking import ranked
+from dystress_text.evaluation.lexical import LexicalBaseline
+from dystress_text.evaluation.ranking import ranked, with_bm25
 from dystress_text.evaluation.sts import pair_similarities
 from dystress_text.io.paths import model_path
 from dystress_text.models.embedder import Role, encode
+from dystress_text.models.hybrid import dense_columns
 from dystress_text.models.loading import (
     PretrainedEncoder,
     check_sentence_transformer,
@@ -47,6 +51,25 @@ class TextEncoder:
     def __init__(self, model: SentenceTransformer, progress: bool = False) -> None:
         self.model = model
         self.progress = progress
+        self.columns: int | None = None  # how many numbers of a vector count; None for all
+        self.lexical: LexicalBaseline | None = None  # whose scores count beside, in search
+        self._kept = lru_cache(maxsize=2)(self._vectors)  # of both sides; copies share it
+
+    def with_bm25(self, lexical: LexicalBaseline) -> TextEncoder:
+        """Return an encoder of the same vectors that searches with BM25, too."""
+        fused = copy(self)
+        fused.lexical = lexical
+        return fused
+
+    @property
+    def dense(self) -> TextEncoder | None:
+        """The dense model of a hybrid, from the same vectors; None for any other model."""
+        columns = dense_columns(self.model)
+        if columns is None:
+            return None
+        dense = copy(self)
+        dense.columns = columns
+        return dense
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
         """Return embeddings (sentences, dim), in fp32 on the CPU, for SentEval's classifiers.
@@ -73,23 +96,33 @@ class TextEncoder:
     ) -> list[list[tuple[int, float]]]:
         """Return indices and similarities of each query's nearest documents, nearest first.
 
-        The similarity is the model's own, computed in fp64.
+        The similarity is the model's own, computed in fp64; with BM25 it is :func:`with_bm25`.
 
         Args:
             queries: texts.
             documents: texts.
             most: number of documents.
+
+        Raises:
+            DataError: no document has a word for BM25.
         """
+        lexical = self.lexical
+        bm25 = None if lexical is None else iter(lexical.scores(queries, documents))
         parts = torch.split(self._encode(documents, "document"), DOCUMENTS_AT_ONCE)
         queries_at_once = max(1, SIMILARITIES_AT_ONCE // len(documents))
         found = []
         for some in torch.split(self._encode(queries, "query"), queries_at_once):
             blocks = [self.model.similarity(some.double(), part.double()) for part in parts]
             for scores in torch.cat(blocks, 1).numpy():  # (documents,)
+                if bm25 is not None:
+                    scores = with_bm25(scores, next(bm25))
                 found.append([(i, float(scores[i])) for i in ranked(scores, most)])
         return found
 
     def _encode(self, texts: Sequence[str], role: Role = "", normalize: bool = True) -> Tensor:
+        return self._kept(tuple(texts), role, normalize)[:, : self.columns]
+
+    def _vectors(self, texts: Sequence[str], role: Role, normalize: bool) -> Tensor:
         with readable("the model", "encode with"):
             embeddings = encode(self.model, texts, role, self.progress, normalize).cpu()
         if not embeddings.isfinite().all():

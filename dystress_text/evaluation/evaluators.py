@@ -42,7 +42,7 @@ from dystress_text.evaluation.readers import (
     checksum_of,
     read_scored_pairs,
 )
-from dystress_text.evaluation.retrieval import Collection, read_collections
+from dystress_text.evaluation.retrieval import METRICS, WITH_BM25, Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
 from dystress_text.io.words import WordReader, reader_for
@@ -113,12 +113,23 @@ class Evaluator(SentenceEvaluator):
         """Reads the words for the lexical baseline."""
         return reader_for(self.language, self.texts)
 
+    @property
+    def baseline(self) -> LexicalBaseline:
+        """The lexical baseline, in the language of the texts."""
+        return LexicalBaseline(self.reader.name)
+
     def lexical_figures(self) -> dict[str, Any]:
         """Return the figures of the lexical baseline; empty if it does not apply."""
         with suppress(DataError):
             if self.has_baseline:
-                return self.figures(LexicalBaseline(self.reader.name))
+                return self.figures(self.baseline)
         return {}
+
+    def dense_figures(self, encoder: TextEncoder) -> dict[str, Any]:
+        """Return the figures of a hybrid's dense model; empty without one, and for classifiers."""
+        if encoder.dense is None or not self.has_baseline:
+            return {}
+        return self.figures(encoder.dense)
 
     def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
         """Return the finite ones of an encoder's figures, by metric."""
@@ -221,12 +232,15 @@ class TransferEvaluator(Evaluator):
 class RetrievalEvaluator(Evaluator):
     """Measure search: ``cisi_ndcg@10``, ``cisi_mrr@10`` and ``cisi_recall@100`` for ``cisi``.
 
+    ``cisi_ndcg@10_with_bm25`` is the model's with BM25.
+
     Args:
         collection: documents, queries and judgements.
     """
 
     def __init__(self, collection: Collection) -> None:
-        names = [re.sub(r"[ ()]+", "_", name.lower()).strip("_") for name in collection.metrics]
+        figures = [*collection.metrics, WITH_BM25]
+        names = [re.sub(r"[ ()]+", "_", name.lower()).strip("_") for name in figures]
         metrics = [f"{collection.slug}_{name}" for name in names]
         super().__init__("retrieval", collection.name, metrics, collection.metadata)
         self.collection = collection
@@ -236,7 +250,12 @@ class RetrievalEvaluator(Evaluator):
         return list(self.collection.documents.values())
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
-        return self.collection.scores(encoder)
+        figures = self.collection.scores(encoder)
+        if isinstance(encoder, TextEncoder):
+            with suppress(DataError):  # no document has a word
+                fused = self.collection.scores(encoder.with_bm25(self.baseline))
+                figures[WITH_BM25] = fused[METRICS[0]]
+        return figures
 
 
 class EvaluatorList:

@@ -55,13 +55,27 @@ class LexicalBaseline:
         b = vectors[[rows[text] for text in second]]
         return np.asarray(a.multiply(b).sum(axis=1)).ravel()
 
-    def scores(self, queries: Sequence[str], documents: Sequence[str]) -> NDArray[np.float32]:
-        """Return the BM25 score of each document for each query, (queries, documents).
+    def scores(
+        self, queries: Sequence[str], documents: Sequence[str]
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield the BM25 scores of all documents, (documents,), query by query.
+
+        All of them may not fit in memory.
 
         Raises:
             DataError: no document has a token.
         """
-        return np.stack(list(self._scores(queries, documents)))
+        import bm25s  # slow to import
+
+        reader = reader_for(self.language, documents)
+        index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
+        index.index(_known([reader.tokens(text) for text in documents]), show_progress=False)
+        for query in queries:
+            tokens = reader.tokens(query)
+            if tokens:
+                yield index.get_scores(tokens)
+            else:
+                yield np.zeros(len(documents), np.float32)
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
@@ -77,26 +91,10 @@ class LexicalBaseline:
             DataError: no document has a token.
         """
         hits = []
-        for scores in self._scores(queries, documents):
+        for scores in self.scores(queries, documents):
             best = ranked(scores, most)
             hits.append([(i, float(scores[i])) for i in best if scores[i] > 0])
         return hits
-
-    def _scores(
-        self, queries: Sequence[str], documents: Sequence[str]
-    ) -> Iterator[NDArray[np.float32]]:
-        """Yield each query's scores, (documents,): all of them may not fit in memory."""
-        import bm25s  # slow to import
-
-        reader = reader_for(self.language, documents)
-        index = bm25s.BM25()  # Lucene's form: k1 1.5, b 0.75
-        index.index(_known([reader.tokens(text) for text in documents]), show_progress=False)
-        for query in queries:
-            tokens = reader.tokens(query)
-            if tokens:
-                yield index.get_scores(tokens)
-            else:
-                yield np.zeros(len(documents), np.float32)
 
 
 def title(words: str) -> str:
@@ -115,9 +113,8 @@ def _known(tokens: list[list[str]]) -> list[list[str]]:
 
 
 def not_beaten(record: RunRecord) -> list[str]:
-    """Return a line for each set on which the trained model is not above the lexical baseline."""
+    """Return a line for each measure on which the trained model is not above a baseline."""
     return [
-        f"not above the lexical baseline: {name} {record.trained[name]:.1f}, "
-        f"{record.lexical_label} {record.lexical[name]:.1f}"
-        for name in record.not_above_baseline
+        f"not above {baseline}: {name} {record.trained[name]:.1f}, {baseline} {floor:.1f}"
+        for name, baseline, floor in record.not_above_baseline
     ]

@@ -16,11 +16,12 @@ from typing import Any
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.lexical import LEXICAL
-from dystress_text.evaluation.retrieval import GRADED, METRICS
+from dystress_text.evaluation.retrieval import GRADED, METRICS, WITH_BM25
 from dystress_text.io.atomic import append_json, versions
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import distinct_names
 from dystress_text.training.run_folder import RECORD
+from dystress_text.training.run_record import BASE
 
 RESULTS = "results.jsonl"
 SETTINGS = ("mode", "pooler_type", "max_seq_length", "truncate_dim", "prompts")
@@ -37,7 +38,7 @@ _FIGURES = {  # by kind, the main one first
     "sts": ("spearman",),
     "transfer": ("accuracy",),
     "pairs": ("spearman",),
-    "retrieval": (*METRICS, GRADED),
+    "retrieval": (*METRICS, GRADED, WITH_BM25),
 }
 Content = tuple[str, str, str | None]  # group, task, and checksum of the user's data
 _TYPES = {"str": str, "str | None": str | None}  # by annotation; the others are mappings
@@ -55,6 +56,8 @@ class Result:
     figures: Mapping[str, float | None]  # None for what is not finite
     # of the lexical baseline on the same data; empty where there is none
     lexical: Mapping[str, float | None] = field(default_factory=dict)
+    # of a hybrid's dense model on the same data; empty for other models
+    dense: Mapping[str, float | None] = field(default_factory=dict)
     variant: str | None = None  # what the data are, where they are not the published ones
     settings: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)  # counts, seconds and so on
@@ -69,7 +72,7 @@ class Result:
             raise ValueError(f"unknown group {self.group!r}")
         if _FIGURES[self.kind][0] not in self.figures:
             raise ValueError(f"no {_FIGURES[self.kind][0]}")
-        for figure in (*self.figures.values(), *self.lexical.values()):
+        for figure in (*self.figures.values(), *self.lexical.values(), *self.dense.values()):
             if not isinstance(figure, int | float | None):
                 raise TypeError("figures are numbers")
 
@@ -114,10 +117,18 @@ class Result:
     @property
     def baseline(self) -> Result | None:
         """The result of the lexical baseline on the same data."""
-        if not self.lexical:
+        return self._beside(LEXICAL, self.lexical)
+
+    @property
+    def dense_model(self) -> Result | None:
+        """The result of a hybrid's dense model on the same data."""
+        return self._beside(f"{self.model}: {BASE}", self.dense)
+
+    def _beside(self, model: str, figures: Mapping[str, float | None]) -> Result | None:
+        if not figures:
             return None
-        figures = self.lexical
-        return replace(self, model=LEXICAL, weights=None, figures=figures, lexical={}, settings={})
+        empty: dict[str, Any] = {"weights": None, "lexical": {}, "dense": {}, "settings": {}}
+        return replace(self, model=model, figures=figures, **empty)
 
     @property
     def columns(self) -> dict[str, float | None]:

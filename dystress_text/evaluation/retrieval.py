@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.embedder import TextEncoder
 from dystress_text.evaluation.lexical import LexicalBaseline
+from dystress_text.evaluation.ranking import WEIGHT
 from dystress_text.evaluation.readers import (
     check_distinct,
     checksum_of,
@@ -37,6 +38,8 @@ from dystress_text.io.text_lines import is_text
 
 METRICS = ("nDCG@10", "MRR@10", "recall@100")
 GRADED = "nDCG@10 (graded)"  # scores are gains, as in BEIR; METRICS count them as 0 or 1
+WITH_BM25 = f"{METRICS[0]} with BM25"  # of a model
+FUSION = f"{WITH_BM25} (z-scores of each query, weight {WEIGHT})"  # what that is
 QRELS = ("qrels.tsv", "qrels/test.tsv")  # of the test split
 DEEPEST = 100  # documents that a figure needs
 

@@ -42,7 +42,7 @@ from dystress_text.evaluation.results import (
     open_results,
     result_file,
 )
-from dystress_text.evaluation.retrieval import Collection, read_collections
+from dystress_text.evaluation.retrieval import FUSION, Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
@@ -70,16 +70,18 @@ class ModelEvaluation:
         self,
         evaluator: Evaluator,
         figures: Mapping[str, Any],
-        lexical: Mapping[str, Any],
         metadata: Mapping[str, Any],
+        lexical: Mapping[str, Any],
+        dense: Mapping[str, Any],
     ) -> None:
         """Append the result line of new figures as soon as they exist.
 
         Args:
             evaluator: what they were measured on.
             figures: of the model.
-            lexical: of the lexical baseline.
             metadata: of model and settings.
+            lexical: figures of the lexical baseline.
+            dense: figures of a hybrid's dense model.
         """
         entry = {**_rounded(figures), **evaluator.details}
         similarity = evaluator.similarity or metadata.get("similarity")
@@ -88,8 +90,11 @@ class ModelEvaluation:
         if evaluator.has_baseline:
             entry["lexical_words"] = evaluator.reader.title
         result = Result.of_entry(entry, evaluator.group, evaluator.task, metadata)
-        floor = {name: x for name, x in _rounded(lexical).items() if name in result.figures}
-        result = replace(result, lexical=floor)
+        floor, alone = (
+            {name: x for name, x in _rounded(each).items() if name in result.figures}
+            for each in (lexical, dense)
+        )
+        result = replace(result, lexical=floor, dense=alone)
         if self.file is not None:
             append(self.file, result)
         self.results.append(result)
@@ -118,7 +123,8 @@ def run(
         own_data: data in memory.
 
     Returns:
-        One evaluation for each model; the lexical baseline's is the last.
+        One evaluation for each model, after a hybrid's that of its dense model; the lexical
+        baseline's is the last.
     """
     names = [name for name in settings.model if name != LEXICAL]
     loaders = {name: partial(load_model, name, _pooler_of(settings, name)) for name in names}
@@ -141,15 +147,29 @@ def run(
             lexical = _lexical_figures(evaluators, settings.language)
         for evaluator, floor in zip(evaluators, lexical, strict=True):
             figures = evaluator.figures(encoder)
-            each.add(evaluator, figures, floor, {**metadata, "mode": settings.mode})
+            dense = evaluator.dense_figures(encoder)
+            metadata["mode"] = settings.mode
+            each.add(evaluator, figures, metadata, floor, dense)
     if lexical is None:  # the baseline alone
         lexical = _lexical_figures(evaluators, settings.language)
     evaluations.append(_baseline(settings, evaluators, lexical))
-    _print_tables(evaluations)
+    shown = _with_dense_models(evaluations)
+    _print_tables(shown)
     for each in evaluations:
         if each.model != LEXICAL or LEXICAL in settings.model:
             print(each.ending(), flush=True)
-    return evaluations
+    return shown
+
+
+def _with_dense_models(evaluations: Iterable[ModelEvaluation]) -> list[ModelEvaluation]:
+    """Return evaluations, after a hybrid's that of its dense model."""
+    shown = []
+    for each in evaluations:
+        shown.append(each)
+        dense = [found for found in (result.dense_model for result in each.results) if found]
+        if dense:
+            shown.append(ModelEvaluation(dense[0].model, None, dense))
+    return shown
 
 
 def _baseline(
@@ -162,7 +182,7 @@ def _baseline(
     baseline = ModelEvaluation(LEXICAL, output)
     for evaluator, floor in zip(evaluators, figures, strict=True):
         if floor:
-            baseline.add(evaluator, floor, {}, {"model": LEXICAL, "mode": settings.mode})
+            baseline.add(evaluator, floor, {"model": LEXICAL, "mode": settings.mode}, {}, {})
     return baseline
 
 
@@ -247,6 +267,8 @@ def _print_tables(evaluations: Sequence[ModelEvaluation]) -> None:
                 words = lexical_words(results)
                 rows[lexical_label(words) if each.model == LEXICAL else each.model] = row
         print(f"\n{_table(rows, group)}", flush=True)
+        if group == "retrieval":
+            print(FUSION, flush=True)
 
 
 def _table(rows: Mapping[str, Row], group: str) -> str:

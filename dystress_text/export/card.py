@@ -20,6 +20,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 from dystress_text.cli.command_line import one_line
 from dystress_text.data.texts import DOCUMENTATION, WIKI1M
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
+from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
 from dystress_text.finetuning import holdout
 from dystress_text.io.atomic import write_text
@@ -92,6 +93,7 @@ def write_card(
         plain=_plain,
         quote=partial(json.dumps, ensure_ascii=False),
         titles=holdout.TITLES,
+        fusion=FUSION,
         results=_results(record),
         similarities=plain_table(HEADER, random_pairs) if random_pairs else None,
         data_license=data_license,

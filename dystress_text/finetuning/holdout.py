@@ -121,12 +121,8 @@ def measure(rows: list[Row], encode: Embed) -> NDArray[np.float64]:
 
 def bm25_recall(rows: list[Row], language: str | None = None) -> NDArray[np.float64]:
     """Return 1 for each query whose document BM25 ranks first without a tie, else 0, (n,)."""
-    queries, documents = _queries_and_documents(rows)
-    found = np.zeros(len(rows))
-    for number, hits in enumerate(LexicalBaseline(language).search(queries, documents, most=2)):
-        best = [index for index, score in hits if round(score - hits[0][1], 6) == 0]
-        found[number] = best == [number]
-    return found
+    scores = LexicalBaseline(language).scores(*_queries_and_documents(rows))
+    return _found(np.array([*scores]))
 
 
 def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
@@ -167,6 +163,9 @@ def outcome(record: RunRecord) -> list[str]:
         f"BM25 over {record.lexical_words}": record.lexical,
     }
     known = [f"{label} {of[held.metric]:.1f}" for label, of in figures.items() if of]
-    before = BASE if figures[BASE] else "untrained"
-    gain = Difference(held.texts, held.gain, held.error, most=100).summary("held-out samples")
-    return [f"{name} x 100: {', '.join(known)}; trained - {before} = {gain}", meaning]
+    result = f"{name} x 100: {', '.join(known)}"
+    if held.metric == OF_PAIRS:
+        before = BASE if figures[BASE] else "untrained"
+        gain = Difference(held.texts, held.gain, held.error, most=100).summary("held-out samples")
+        result += f"; trained - {before} = {gain}"
+    return [result, meaning]

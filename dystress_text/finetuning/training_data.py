@@ -40,7 +40,7 @@ class TrainingData:
         text: the source.
         corpus: the samples to train on.
         dropped: number of samples dropped because an earlier one has the same tokens.
-        held_out: samples that measure whether training helped.
+        held_out: samples that are measured before and after training.
     """
 
     text: TrainingText

@@ -146,6 +146,17 @@ def hybrid_part(model: SentenceTransformer) -> HybridEmbedding | None:
     return first if isinstance(first, HybridEmbedding) else None
 
 
+def dense_columns(model: SentenceTransformer) -> int | None:
+    """Return how many numbers of a hybrid's vectors are its dense model's, the first ones.
+
+    None if there is no dense model, or its numbers are cut.
+    """
+    hybrid = hybrid_part(model)
+    if hybrid is None or model.truncate_dim is not None:
+        return None
+    return hybrid.dims.get("dense")
+
+
 def describe_parts(hybrid: HybridEmbedding) -> str:
     """Return the numbers of a vector by part, and the parts' weights."""
     numbers = " + ".join(f"{dim:,} {name}" for name, dim in hybrid.dims.items())

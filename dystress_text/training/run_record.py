@@ -17,6 +17,9 @@ FINISHED = "finished"
 
 BASE = "base model alone"  # the dense model of a hybrid, among the untrained ones
 
+# the ends of the metrics that are compared with a baseline
+_COMPARED = ("_spearman", "_ndcg@10", "_ndcg@10_with_bm25", "_recall@1")
+
 Figures = Mapping[str, float]  # by metric
 
 
@@ -127,14 +130,24 @@ class RunRecord:
         return lexical_label(self.lexical_words)
 
     @property
-    def not_above_baseline(self) -> list[str]:
-        """Return the metrics on which the model does not beat the lexical baseline."""
-        names = []
-        for name, figure in self.lexical.items():
-            compared = name.endswith(("_spearman", "_ndcg@10")) and name != "avg_spearman"
-            if compared and name in self.trained and self.trained[name] <= figure:
-                names.append(name)
-        return names
+    def not_above_baseline(self) -> list[tuple[str, str, float]]:
+        """Return where the model is not above a baseline: metric, baseline and its figure.
+
+        A hybrid has to be above its dense model with BM25, too.
+        """
+        dense = self.untrained.get(BASE, {})
+        label = self.lexical_label
+        found = []
+        for name, figure in self.trained.items():
+            lexical = self.lexical.get(name.removesuffix("_with_bm25"))
+            own = "TF-IDF" if name.endswith("_spearman") else "BM25"
+            floors = {label.replace("TF-IDF/BM25", own): lexical}
+            floors[f"{BASE} with BM25"] = dense.get(f"{name}_with_bm25")
+            if name.endswith(_COMPARED) and name != "avg_spearman":
+                for baseline, floor in floors.items():
+                    if floor is not None and figure <= floor:
+                        found.append((name, baseline, floor))
+        return found
 
     @property
     def step_chosen_by(self) -> str | None:

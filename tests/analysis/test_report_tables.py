@@ -1,5 +1,7 @@
 """Tables of runs against NumPy and SciPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -8,8 +10,10 @@ from sweep_runs import error_of, write_results, write_run
 from dystress_text.analysis import tables
 from dystress_text.analysis.text_runs import TRAINING, read_text_runs
 from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.evaluation.results import RESULTS, Result, append
 from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.programs.report import main
+from dystress_text.training.run_record import BASE
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
@@ -273,3 +277,24 @@ def test_unknown_baseline_and_damaged_record(tmp_path, capsys):
     assert "--baseline" in error_of(capsys, tmp_path, "--baseline", "nobody", main=main)
     (run / "run.json").write_text("{")
     assert "run.json" in error_of(capsys, tmp_path, main=main)
+
+
+@pytest.mark.parametrize("style", ["text", "markdown", "latex"])
+def test_search_with_bm25_and_a_dense_model(tmp_path, capsys, style):
+    """Means over the seeds; the dense model is a row of its own, and no seed is compared with it."""
+    for seed, figure in enumerate((30.0, 32.0)):
+        run = write_run(tmp_path, CONSTANT, seed, 70.0)
+        result = Result.of_entry(
+            {"nDCG@10": figure, "nDCG@10 with BM25": figure + 10, "sha256": "a"},
+            "retrieval",
+            "cisi",
+            {"model": str(run)},
+        )
+        append(run / RESULTS, replace(result, dense={"nDCG@10": 20.0, "nDCG@10 with BM25": 35.0}))
+    assert main([str(tmp_path), f"--format={style}"]) == 0
+    shown = capsys.readouterr().out
+    assert "with BM25 (z-scores of each query, weight 0.5)" in shown
+    table = rows(tmp_path, "Search x 100")
+    assert table[f"{CONSTANT}, 2 seeds"]["cisi nDCG@10 with BM25"].startswith("41.00 ± 1.41")
+    alone = [row for name, row in table.items() if name.endswith(BASE)]
+    assert [row["cisi nDCG@10 with BM25"] for row in alone] == ["35.00", "35.00"]

@@ -8,7 +8,7 @@ import pytest
 import sentence_transformers
 import torch
 from conftest import build_tokenizer, make_sentences
-from model_cases import build_model, model_of
+from model_cases import build_model, build_static, model_of
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Router
@@ -16,10 +16,15 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import TextEncoder, load_model
+from dystress_text.evaluation.results import read_results
 from dystress_text.io.paths import EMBEDDED
 from dystress_text.models.embedder import encode
+from dystress_text.models.hybrid import new_hybrid
 from dystress_text.models.loading import save_model
+from dystress_text.programs.report import main as report
+from dystress_text.programs.senteval import evaluate
 from dystress_text.training.accelerator import single_process_device
+from dystress_text.training.run_record import BASE
 
 
 @pytest.fixture
@@ -138,3 +143,32 @@ def test_checksums_tell_weights_apart(tiny_bert):
     models = [EMBEDDED / "bert-mini-wiki", EMBEDDED / "bert-mini-wiki", tiny_bert]
     one, same, other = (load_model(str(model), "avg")[1]["weights"] for model in models)
     assert one == same != other
+
+
+def test_a_hybrid_has_its_dense_model_beside_it(tmp_path, capsys):
+    """Each text is encoded once."""
+    dense = build_model("bert", normalize=True, prompts={"query": "the cat saw "})
+    hybrid = new_hybrid(build_static(16, small=True), dense)
+    encoded = []
+    hybrid[0].register_forward_hook(
+        lambda *parts: encoded.append(len(parts[2]["sentence_embedding"]))
+    )
+    texts = make_sentences(90)
+    rows = [(*pair, score) for score, pair in enumerate(zip(texts, texts[::-1], strict=True))]
+    queries = [f"{text} {i}" for i, text in enumerate(texts[:9])]
+    search = (queries, texts, {str(i): [str(i), str(9 * i)] for i in range(9)})
+    file = tmp_path / "results.jsonl"
+    figures = evaluate(hybrid, pairs=rows, retrieval=search, output=file)
+    assert sum(encoded) == 90 + 90 + 9 + 90
+    assert figures[f"model: {BASE}"] == pytest.approx(
+        evaluate(dense, rows, search)["model"], abs=0.02
+    )
+    assert figures["model"] != figures[f"model: {BASE}"]
+    capsys.readouterr()
+    assert report([str(file)]) == 0
+    shown = [line.split()[-1] for line in capsys.readouterr().out.split("\n") if BASE in line]
+    own, dense_alone = read_results(file)[1], figures[f"model: {BASE}"]
+    assert own.dense["nDCG@10"] == dense_alone["retrieval nDCG@10"]
+    assert shown == [
+        f"{dense_alone[name]:.2f}" for name in ("pairs", "retrieval nDCG@10 with BM25")
+    ]

@@ -94,7 +94,7 @@ def test_search_equals_a_loop_over_bm25():
     documents = [*make_sentences(40, seed=1), "", "the of and", "cat cats cat"]
     queries = ["the cats sat", "cat cat bird", "a house of fish today", "zebra", "the", ""]
     tokens = [stems(text, STOPWORDS_EN) for text in documents]
-    scores = LexicalBaseline().scores(queries, documents)
+    scores = np.array([*LexicalBaseline().scores(queries, documents)])
     assert scores.shape == (6, 43)
     for query, row, hits in zip(
         queries, scores, LexicalBaseline().search(queries, documents, 10), strict=True
@@ -115,7 +115,7 @@ def test_scores_equal_bm25s_with_its_own_tokens():
     index.index(bm25s.tokenize(documents, **settings))
     queries = bm25s.tokenize(documents, **settings)
     expected = [index.get_scores(query) for query in queries]
-    found = LexicalBaseline("english").scores(documents, documents)
+    found = np.array([*LexicalBaseline("english").scores(documents, documents)])
     assert found == pytest.approx(np.array(expected), abs=1e-6)
 
 
@@ -166,7 +166,8 @@ def test_tables_and_lines_have_the_baseline(tiny_bert, tmp_path, capsys):
     assert main([*model, *search, "--tasks", "MiniSTS", "MiniParaphrase"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.split("\n")]
     label = ["TF-IDF/BM25", "over", "English", "stems"]
-    assert [*label, *(f"{figure:.2f}" for figure in made.figures.values())] in lines
+    # the baseline is not measured together with itself
+    assert [*label, *(f"{figure:.2f}" for figure in made.figures.values()), "-"] in lines
     assert made.details["lexical_words"] == "English stems"
     found = {each.task: each.lexical for each in read_results(out)}
     assert found == {"MiniSTS": sts.figures, "MiniParaphrase": {}, "made": made.figures}
@@ -176,6 +177,9 @@ def test_sets_without_words_have_no_baseline(tiny_bert, tmp_path):
     pairs = tmp_path / "marks.csv"
     pairs.write_text("sentence1,sentence2,score\n☃,☂,1\n☂ ☂,☃,2\n☃ ☂ ☂,☃ ☃,3\n")
     assert evaluate(tiny_bert, pairs=pairs, pooler_type="avg")["lexical"] == {}
+
+
+FILES = ("report.html", "README.md")
 
 
 def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
@@ -191,7 +195,12 @@ def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
     alone = evaluate(name, pooler_type="cls", retrieval=[folder])[name]
     mrr = record["untrained"]["cls"]["made_mrr@10"]
     assert mrr == pytest.approx(alone["made MRR@10"], abs=0.01)
+    with_bm25 = record["untrained"]["cls"]["made_ndcg@10_with_bm25"]
+    assert with_bm25 == pytest.approx(alone["made nDCG@10 with BM25"], abs=0.01)
     for line in not_beaten(RunRecord.from_json(record)):
         assert line in printed
+    said = "with BM25 (z-scores of each query, weight 0.5)"
+    for shown in (printed, *((tmp_path / "out" / name).read_text() for name in FILES)):
+        assert said in shown
     cell = f"<td>{record['lexical']['sts_b_dev_spearman']:.2f}</td>"
     assert cell in (tmp_path / "out" / "report.html").read_text()

@@ -16,7 +16,7 @@ from sentence_transformers.models import Router, StaticEmbedding
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.embedder import TextEncoder
-from dystress_text.evaluation.evaluators import build_evaluators
+from dystress_text.evaluation.evaluators import RetrievalEvaluator, build_evaluators
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
 from dystress_text.evaluation.retrieval import (
@@ -134,6 +134,59 @@ def test_figures_equal_sentence_transformers(tmp_path, kind):
         assert figures[metric] == pytest.approx(100 * expected, abs=1e-4)
 
 
+def nearly_equal(sentences):
+    """Vectors whose similarities differ little, and which are not of length 1."""
+    return 40 + embed(sentences)
+
+
+def z(scores):
+    return (scores - scores.mean(1, keepdims=True)) / scores.std(1, keepdims=True)
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "manhattan"])
+def test_a_model_with_bm25_adds_z_scores(tmp_path, monkeypatch, similarity):
+    collection = read_collection(make_collection(tmp_path / "made"))
+    model = model_of(nearly_equal)
+    model.similarity_fn_name = similarity
+    texts = [*collection.queries.values()], [*collection.documents.values()]
+    vectors = [nearly_equal(some).double() for some in texts]
+    dense = model.similarity(*vectors).numpy()  # (queries, documents)
+    bm25 = np.zeros_like(dense)
+    for row, hits in enumerate(LexicalBaseline().search(*texts, len(texts[1]))):
+        for column, score in hits:
+            bm25[row, column] = score
+    ranking = np.argsort(-(z(dense) + 0.5 * z(bm25)), kind="stable")
+    names = [*collection.documents]
+    found = []
+    for query, columns in zip(collection.queries, ranking, strict=True):
+        found.append(by_loop([names[i] for i in columns], collection.relevant[query])["nDCG@10"])
+    monkeypatch.setattr("dystress_text.evaluation.embedder.SIMILARITIES_AT_ONCE", 400)
+    figures = RetrievalEvaluator(collection).figures(TextEncoder(model))
+    assert figures["nDCG@10 with BM25"] == pytest.approx(100 * np.mean(found))
+    assert figures["nDCG@10 with BM25"] != pytest.approx(figures["nDCG@10"])
+
+
+@pytest.mark.parametrize("words", ["the cat", "☃"])
+def test_a_model_with_bm25_that_finds_nothing_ranks_alone(words):
+    documents = {f"d{i}": text for i, text in enumerate(make_sentences(60))}
+    collection = Collection("made", documents, {"q": "☃ ☂"}, {"q": {"d7": 1, "d8": 1}}, 0, 0)
+    if words == "☃":
+        collection = replace(collection, documents=dict.fromkeys(documents, words))
+    figures = RetrievalEvaluator(collection).figures(TextEncoder(model_of(embed)))
+    alone = figures.pop("nDCG@10")
+    assert figures.get("nDCG@10 with BM25", alone) == alone
+    assert ("nDCG@10 with BM25" in figures) == (words != "☃")
+
+
+def test_bm25_ranks_beside_a_model_that_does_not():
+    documents = {"a": "red house", "b": "a dog ran", "c": "a cat sat"}
+    collection = Collection("made", documents, {"q": "cat"}, {"q": {"c": 1}}, 0, 0)
+    equal = model_of(lambda some: torch.ones(len(some), 3))
+    figures = RetrievalEvaluator(collection).figures(TextEncoder(equal))
+    assert figures["nDCG@10"] == 50
+    assert figures["nDCG@10 with BM25"] == 100
+
+
 COPIES = 240  # of one document, more than any figure reads
 
 
@@ -155,10 +208,12 @@ def test_equal_documents_are_ranked_in_the_order_of_the_corpus(similarity, repea
     expected = [by_loop(copies, scores) for scores in relevant.values()]
     model = build_model("bert", similarity_fn_name=similarity)
     for encoder in (TextEncoder(model), LexicalBaseline()):
-        figures = collection.scores(encoder)
+        figures = RetrievalEvaluator(collection).figures(encoder)
         for metric in ("nDCG@10", "MRR@10", "recall@100"):
             mean = np.mean([each[metric] for each in expected])
             assert figures[metric] == pytest.approx(100 * mean)
+            fused = figures.get(f"{metric} with BM25")
+            assert fused is None or fused == pytest.approx(100 * mean)
 
 
 def test_equal_documents_at_the_depth_of_a_figure():
@@ -252,6 +307,7 @@ def test_search_selects_the_best_model(tmp_path):
     settings = EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)])
     evaluators = build_evaluators(settings)
     names = ["made_up_ndcg@10", "made_up_mrr@10", "made_up_recall@100", "made_up_ndcg@10_graded"]
+    names.append("made_up_ndcg@10_with_bm25")
     assert list(evaluators(model_of(embed))) == names
     assert evaluators.best_metric(None) == names[0]
     assert evaluators.best_metric("eval_made_up_recall@100") == names[2]

@@ -1,6 +1,7 @@
 """Held-out samples: selection, metrics against loops, and what a run reports."""
 
 import json
+import re
 from unicodedata import normalize
 
 import numpy as np
@@ -180,6 +181,9 @@ def test_a_resumed_run_reports_the_same_on_console_page_and_card(
     assert f"<p>{result}" in (out / "report.html").read_text()
     card = (out / "README.md").read_text()
     assert meaning in card
+    judged = r"(?i)significant|helped|95 % CI|half.document.{0,40}(better|gain)"
+    for shown in (result, meaning, card, (out / "report.html").read_text()):
+        assert not re.search(judged, shown)
     lexical = record["lexical"][METRIC]
     untrained = record["untrained"]["avg"][METRIC]
     trained = record["trained"][METRIC]

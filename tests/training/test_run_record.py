@@ -6,7 +6,7 @@ import pytest
 
 from dystress_text.errors import UserError
 from dystress_text.training.run_folder import RECORD, read_run
-from dystress_text.training.run_record import NOT_STARTED, RunRecord
+from dystress_text.training.run_record import BASE, NOT_STARTED, RunRecord
 
 TEXT = {
     "program": "dystress_text/train.py",
@@ -25,11 +25,37 @@ TEXT = {
 def test_reads_a_record():
     record = RunRecord.from_json(TEXT)
     assert list(record.untrained_best_and_own) == ["last", "avg"]
-    assert record.not_above_baseline == ["mini_spearman"]
+    assert record.not_above_baseline == [("mini_spearman", "TF-IDF", 37.0)]
     assert record.step_chosen_by == "mini_spearman"
     assert (record.hybrid.name, record.held_out.texts) == ("m", 70)
     images = RunRecord.from_json({"program": "vision/train.py", "untrained": {"knn20": 1.0}})
     assert images.untrained == {"": {"knn20": 1.0}}
+
+
+def test_baselines_of_search_and_held_out_samples():
+    """A hybrid is also compared with its dense model and BM25; it is above that on ``b``."""
+    fused = "ndcg@10_with_bm25"
+    values = {
+        "lexical": {"pairs_recall@1": 85.0, "a_ndcg@10": 30.0, "b_ndcg@10": 50.0, "a_mrr@10": 9.0},
+        "untrained": {
+            BASE: {"a_ndcg@10": 10.0, f"a_{fused}": 41.0, f"b_{fused}": 40.0},
+            "avg": {"a_ndcg@10": 20.0},
+        },
+        "trained": {
+            "pairs_recall@1": 25.0,
+            "a_ndcg@10": 40.0,
+            f"a_{fused}": 42.0,
+            "a_mrr@10": 8.0,
+            "b_ndcg@10": 45.0,
+            f"b_{fused}": 48.0,
+        },
+    }
+    assert RunRecord.from_json(values).not_above_baseline == [
+        ("pairs_recall@1", "BM25", 85.0),
+        ("a_ndcg@10", f"{BASE} with BM25", 41.0),
+        ("b_ndcg@10", "BM25", 50.0),
+        (f"b_{fused}", "BM25", 50.0),
+    ]
 
 
 def test_run_that_has_begun_has_defaults():
