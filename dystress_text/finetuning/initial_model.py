@@ -20,10 +20,11 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from dystress_text.config.settings import LEXICAL, TextSettings
-from dystress_text.data.texts import TrainingText, training_text
+from dystress_text.data.texts import TITLE_END, TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.paths import model_path
 from dystress_text.io.words import WordReader, language_of
+from dystress_text.models.distillation import distill
 from dystress_text.models.embedder import Embedder, check_views, tokenize
 from dystress_text.models.hybrid import (
     describe_parts,
@@ -33,7 +34,7 @@ from dystress_text.models.hybrid import (
     new_hybrid,
     save_hybrid,
 )
-from dystress_text.models.hybrid_module import HybridEmbedding
+from dystress_text.models.hybrid_module import DistilledPart, HybridEmbedding
 from dystress_text.models.loading import (
     PretrainedEncoder,
     is_sentence_transformer,
@@ -113,7 +114,10 @@ class InitialModel:
 
 
 def load_initial_model(
-    settings: TextSettings, given: Collection[str] = (), texts: TrainingText | None = None
+    settings: TextSettings,
+    given: Collection[str] = (),
+    texts: TrainingText | None = None,
+    distilled: DistilledPart | None = None,
 ) -> InitialModel:
     """Load or make the model that a run starts from.
 
@@ -121,6 +125,7 @@ def load_initial_model(
         settings: the options of model and data.
         given: names of the options that the user has given.
         texts: the training text, from which ``vocabulary="text"`` learns word pieces.
+        distilled: what :func:`distill_text` returned for the same settings.
 
     Raises:
         ParameterError: the model cannot be loaded, or an option does not fit it.
@@ -130,13 +135,13 @@ def load_initial_model(
         dense = _dense_model(settings)
         tokenizer = _new_tokenizer(settings, given, texts, dense)
         model = new_static(with_document_token(tokenizer), settings.dim, normalize=True)
-        return _static(model, settings, given, dense, texts)
+        return _static(model, settings, given, dense, texts, distilled)
     for option in {"vocabulary", "dim"}.intersection(given):
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
         raise ParameterError(option, reason)
     loaded = _load(name, settings)
     if isinstance(loaded, SentenceTransformer) and is_static(loaded):
-        return _static(loaded, settings, given, _dense_model(settings), texts)
+        return _static(loaded, settings, given, _dense_model(settings), texts, distilled)
     for option in ("hybrid", "distill"):
         if getattr(settings, option) is not None:
             raise ParameterError(option, f"requires a static encoder; {name!r} is not one")
@@ -302,6 +307,7 @@ def _static(
     given: Collection[str],
     dense: SentenceTransformer | None,
     texts: TrainingText | None,
+    distilled: DistilledPart | None,
 ) -> InitialModel:
     """Set up a static model, alone or as the table of a hybrid."""
     for option in ("mlp_head", "do_mlm", "dropout"):
@@ -320,7 +326,7 @@ def _static(
     metadata: dict[str, Any] = {"head": None}
     saved = model
     if settings.is_hybrid:
-        saved = _hybrid(model, settings, dense, texts or training_text(settings))
+        saved = _hybrid(model, settings, dense, texts or training_text(settings), distilled)
         hybrid = cast(HybridEmbedding, hybrid_part(saved))
         metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, "pivot": PIVOT}
         notes.append(describe_parts(hybrid))
@@ -332,18 +338,45 @@ def _hybrid(
     settings: TextSettings,
     dense: SentenceTransformer | None,
     texts: TrainingText,
+    distilled: DistilledPart | None,
 ) -> SentenceTransformer:
     """Return a hybrid of a static model and of parts that are made from the training text."""
-    most = settings.max_train_samples
-    if most is not None:
-        most *= texts.columns
+    most = _most_sentences(settings, texts)
 
     def sentences() -> Iterator[str]:
         return texts.sentences(texts.report(), most)
 
     reader = WordReader(language_of(sentences()))
     dim = 2 * (static.get_embedding_dimension() or 0)
-    return new_hybrid(static, dense=dense, lexical=lexical_part(sentences, reader, dim))
+    lexical = lexical_part(sentences, reader, dim)
+    return new_hybrid(static, dense=dense, distilled=distilled, lexical=lexical)
+
+
+def _most_sentences(settings: TextSettings, texts: TrainingText) -> int | None:
+    most = settings.max_train_samples
+    return None if most is None else most * texts.columns
+
+
+def distill_text(
+    settings: TextSettings, texts: TrainingText, device: torch.device
+) -> DistilledPart | None:
+    """Return the part of a hybrid that is distilled on the training text; None without one.
+
+    Args:
+        settings: the options of model and data.
+        texts: the training text.
+        device: where the model that is distilled runs.
+    """
+    if settings.distill is None:
+        return None
+    most = _most_sentences(settings, texts)
+
+    def documents() -> Iterator[tuple[str, str]]:
+        for line in texts.titled_sentences(texts.report(), most):
+            title, end, _ = line.partition(TITLE_END)
+            yield title if end else "", line.replace(TITLE_END, " ")
+
+    return distill(load_dense(settings.distill, "distill").to(device), documents)
 
 
 # short, long, without words, with the names of special tokens

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Router
-from torch import Tensor
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.atomic import atomic_files
@@ -101,10 +100,9 @@ def idf(texts: int, texts_with: int) -> float:
     return math.log((rare + texts) / (rare + texts_with))
 
 
-def distilled_part(words: Sequence[str], idf: Sequence[float], rows: Tensor) -> DistilledPart:
-    """Return the part of a vector of each word, (words, dim)."""
-    reader = BagReader({word: [i] for i, word in enumerate(words)}, idf, _WORD, _UNSPACED)
-    return DistilledPart(reader, rows, WEIGHTS["distilled"])
+def word_reader(words: Sequence[str], idf: Sequence[float]) -> BagReader:
+    """Return what reads texts as bags of these words."""
+    return BagReader({word: [i] for i, word in enumerate(words)}, idf, _WORD, _UNSPACED)
 
 
 def lexical_part(texts: Callable[[], Iterable[str]], reader: WordReader, dim: int) -> LexicalPart:
