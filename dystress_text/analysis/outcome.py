@@ -11,7 +11,7 @@ from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.evaluation.readers import slug_of
 from dystress_text.finetuning import holdout
 from dystress_text.training.run_folder import TEXT_PROGRAM
-from dystress_text.training.run_record import LEXICAL_LABEL, RunRecord
+from dystress_text.training.run_record import RunRecord
 
 _MEASURES = {  # by the end of a metric's name
     "spearman": "Spearman x 100, higher is better",
@@ -89,7 +89,7 @@ def _figures(record: RunRecord) -> list[str]:
     if best is not None:
         figures[f"untrained {best}".strip()] = record.untrained[best].get(metric)
     figures["trained"] = record.trained[metric]
-    figures[LEXICAL_LABEL] = record.lexical.get(metric)
+    figures[record.lexical_label] = record.lexical.get(metric)
     known = [f"{label} {figure:.2f}" for label, figure in figures.items() if figure is not None]
     return [f"{metric_title(metric)}: {', '.join(known)}; 1 seed"]
 

@@ -16,7 +16,7 @@ from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
 from dystress_text.io.atomic import write_text
 from dystress_text.training.run_folder import REPORT
-from dystress_text.training.run_record import BASE, LEXICAL_LABEL, Figures, RunRecord
+from dystress_text.training.run_record import BASE, Figures, RunRecord
 
 Table = list[list[str]]  # cells as text, the header first
 _ENVIRONMENT = (
@@ -102,7 +102,7 @@ def results(record: RunRecord) -> Table:
         figures[labels.get(pooler, f"untrained, best pooler {pooler}")] = untrained
     figures["trained"] = record.trained
     if record.lexical:
-        figures[LEXICAL_LABEL] = record.lexical
+        figures[record.lexical_label] = record.lexical
     rows = [["", *figures]]
     for metric in record.trained:
         cells = [f"{each[metric]:.2f}" if metric in each else "-" for each in figures.values()]

@@ -19,7 +19,7 @@ from dystress_text.analysis.plots import draw_losses, style
 from dystress_text.analysis.runs import FinishedRun
 from dystress_text.losses.objectives import loss
 from dystress_text.losses.registry import LossError
-from dystress_text.training.run_record import LEXICAL_LABEL, RunRecord
+from dystress_text.training.run_record import RunRecord
 
 Picture = tuple[str, str]  # description, and the picture as a URI
 Curve = dict[int, float]  # a value by step
@@ -93,7 +93,7 @@ def _mark(axes: Axes, record: RunRecord, metric: str) -> None:
     if record.best_step is not None and record.settings.get("metric_for_best_model") == metric:
         axes.axvline(record.best_step, color="C3", linestyle=":", label="kept")
     if metric in record.lexical:
-        axes.axhline(record.lexical[metric], color="C3", linestyle="--", label=LEXICAL_LABEL)
+        axes.axhline(record.lexical[metric], color="C3", linestyle="--", label=record.lexical_label)
 
 
 def _losses(runs: Sequence[FinishedRun]) -> list[Picture]:

@@ -8,7 +8,7 @@ from dystress_text.analysis.page import leave_report, render_page
 from dystress_text.analysis.tables import compare, notes_of, sections, verdict
 from dystress_text.analysis.text_runs import TRAINING, TextRuns, read_text_runs
 from dystress_text.errors import UserError
-from dystress_text.evaluation.lexical import TITLE
+from dystress_text.evaluation.lexical import title
 from dystress_text.evaluation.random_pairs import random_pairs_rows
 from dystress_text.finetuning import holdout
 
@@ -39,6 +39,6 @@ def text_page(compared: TextRuns) -> str:
         tables.append(("Similarity of random pairs", [head, *reached]))
     comparisons = compare(compared)
     notes += notes_of(compared, comparisons)
-    if any(run.record.lexical for run in runs):
-        notes.append(f"lexical: {TITLE}")
+    for words in dict.fromkeys(run.record.lexical_words for run in runs if run.record.lexical):
+        notes.append(f"lexical: {title(words or 'words')}")
     return render_page(runs, tables, notes, verdict(compared, comparisons))

@@ -21,6 +21,7 @@ from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.results import (
     Content,
     Result,
+    lexical_words,
     newest,
     read_results,
     results_in,
@@ -28,7 +29,7 @@ from dystress_text.evaluation.results import (
 )
 from dystress_text.io.paths import distinct_names
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM
-from dystress_text.training.run_record import LEXICAL_LABEL
+from dystress_text.training.run_record import lexical_label
 
 TRAINING = "training"
 Names = Mapping[Content, str]  # of tasks
@@ -182,8 +183,8 @@ def _models(results: Iterable[Result], names: Names) -> list[Evaluated]:
         of_model.setdefault((path, result.weights), []).append(result)
     models = []
     for content, label in distinct_names({each: each for each in of_model}).items():
-        is_lexical = of_model[content][0].model == LEXICAL
-        label = LEXICAL_LABEL if is_lexical else label
+        if of_model[content][0].model == LEXICAL:
+            label = lexical_label(lexical_words(of_model[content]))
         models.append(_evaluated(label, of_model[content], names))
     return models
 

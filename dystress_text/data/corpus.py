@@ -45,7 +45,7 @@ TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
 CHUNK = 256  # sentences tokenised at a time
-MOST_SAMPLES = 10_000  # which show the lengths of all
+MOST_MEASURED = 10_000  # sentences whose mean length stands for that of all
 # shares of unknown tokens
 WARNED = 0.05
 REFUSED = 0.5
@@ -64,8 +64,6 @@ class Corpus:
         report: counts of what was read.
         identity: checksums of the text and of the tokenizer.
         columns: number of sentences in a sample.
-        titles: numbers of tokens of the titles with which the samples begin, (samples,); 0 for
-            none, or one that equals its body. None if no sample may have a title.
         chosen: indices of the samples to use; None for all.
     """
 
@@ -76,7 +74,6 @@ class Corpus:
     report: CorpusReport
     identity: str
     columns: int = 1
-    titles: NDArray[np.int64] | None = None
     chosen: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -118,18 +115,12 @@ class Corpus:
             "longest": int(lengths.max()),
         }
 
-    def some_samples(self) -> Iterator[Batch]:
-        """Yield samples of the whole text in batches, evenly spaced and at most ``MOST_SAMPLES``.
-
-        A sample is one row, with the tokens of all its sentences.
-        """
-        bounds = self.offsets[:: self.columns]
-        samples = len(bounds) - 1
-        numbers = np.linspace(0, samples, min(samples, MOST_SAMPLES), endpoint=False).astype(int)
-        for start in range(0, len(numbers), CHUNK):
-            starts = bounds[numbers[start : start + CHUNK]]
-            ends = bounds[numbers[start : start + CHUNK] + 1]
-            yield self._spans(starts, ends - starts)
+    def some_sentences(self) -> Iterator[Batch]:
+        """Yield batches of at most ``MOST_MEASURED`` evenly spaced sentences of the text."""
+        count = len(self.offsets) - 1
+        chosen = np.linspace(0, count, min(count, MOST_MEASURED), endpoint=False).astype(int)
+        for chunk in np.array_split(chosen, range(CHUNK, len(chosen), CHUNK)):
+            yield self._spans(self.offsets[chunk], self.offsets[chunk + 1] - self.offsets[chunk])
 
     def document_frequencies(self, vocabulary: int) -> Tensor:
         """Return the document frequency of each token, (vocabulary,)."""
@@ -160,9 +151,15 @@ class TokenizedCorpus(Corpus):
 
 @dataclass(eq=False, kw_only=True)
 class TokenCroppedCorpus(Corpus):
-    """Token ids cropped for each batch; for static models, which see no context."""
+    """Token ids cropped for each batch; for static models, which see no context.
+
+    Attributes:
+        crops: draws the crops.
+        titles: as :func:`title_lengths` returns them; None without titles.
+    """
 
     crops: Crops
+    titles: NDArray[np.int64] | None = None
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         numbers = self.numbers(samples)
@@ -217,10 +214,9 @@ def load_corpus(
     identity = f"{checksum}, tokenizer {reader.identity()}"
     encode: Encode = _utf8
     content = checksum
-    titles = array("q") if crops is None and text.titled else None
     if crops is None:
-        encode = partial(_encoded, reader, titles)
-        content = identity if titles is None else f"{identity}, titled"
+        encode = partial(_encoded, reader)
+        content = identity
     most = None if max_samples is None else max_samples * text.columns
     folder = Path(cache_dir or cache_root()) / "corpus"
     cached = folder / _hash(f"{FORMAT} {most} {text.columns} {content}")
@@ -236,7 +232,7 @@ def load_corpus(
                     warnings.warn(f"the corpus cache {reason}", stacklevel=2)
             if stored is None:
                 with atomic_folder(cached) as staging:
-                    _write(text, most, encode, titles, staging, text.report(checksum))
+                    _write(text, most, encode, staging, text.report(checksum))
                 stored = _open(cached, identity, text.columns)
     except OSError as error:
         raise cache_error(folder, error) from error
@@ -244,6 +240,24 @@ def load_corpus(
     if crops is None:
         return TokenizedCorpus(**vars(stored))
     return TextCroppedCorpus(**vars(stored), crops=crops, reader=reader)
+
+
+def title_lengths(
+    text: TrainingText, reader: TextReader, max_samples: int | None
+) -> NDArray[np.int64] | None:
+    """Return the number of tokens of each sample's title, (samples,); None without titles.
+
+    It is at most 1 where there is no title, or one that equals its body.
+    """
+    if not text.titled:
+        return None
+    titles = []
+    for sample in text.titled_sentences(text.report(), max_samples):
+        title, _, body = sample.partition(TITLE_END)
+        is_title = body and body.split() != title.split()
+        titles.append(title if is_title else "")
+    rows, _ = reader.read(titles)
+    return np.array([len(row) for row in rows])
 
 
 def _hash(text: str) -> str:
@@ -254,31 +268,15 @@ Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]
 
 
 def _encoded(
-    reader: TextReader,
-    titles: array[int] | None,
-    sentences: Iterable[str],
-    report: CorpusReport,
+    reader: TextReader, sentences: Iterable[str], report: CorpusReport
 ) -> Iterator[NDArray[np.integer]]:
-    """Yield the token ids of sentences, count truncated ones, and append the titles' lengths."""
+    """Yield the token ids of sentences, and count truncated ones."""
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
         rows, truncated = reader.read(chunk)
         report.truncated += truncated
-        if titles is not None:
-            titles.extend(_title_lengths(reader, chunk, rows))
         for row in rows:
             yield row.astype(np.uint32)
-
-
-def _title_lengths(
-    reader: TextReader, sentences: list[str], rows: list[NDArray[np.int64]]
-) -> Iterator[int]:
-    """Yield the number of tokens of each sentence's title; 0 if there is none but the body."""
-    parts = [sentence.partition(TITLE_END) for sentence in sentences]
-    titles, _ = reader.read([title if end else "" for title, end, _ in parts])
-    for title, (_, end, _), row in zip(titles, parts, rows, strict=True):
-        is_body = np.array_equal(title, row[len(title) :])
-        yield len(title) if end and not is_body else 0
 
 
 def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np.integer]]:
@@ -288,20 +286,14 @@ def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np
 
 
 def _write(
-    text: TrainingText,
-    most: int | None,
-    encode: Encode,
-    titles: array[int] | None,
-    folder: Path,
-    report: CorpusReport,
+    text: TrainingText, most: int | None, encode: Encode, folder: Path, report: CorpusReport
 ) -> None:
-    """Write the files of the cache and fill in the report; ``encode`` appends to ``titles``."""
+    """Write the files of the cache and fill in the report."""
     offsets = array("q", [0])
     hashes = array("q")
     dtype = ""
     some: dict[int, str] = {}
-    sentences = text.sentences if titles is None else text.titled_sentences
-    read = _sampled(sentences(report, most), text.columns, some)
+    read = _sampled(text.sentences(report, most), text.columns, some)
     bar = progress_bar(read, desc="reading", unit=" samples", total=most)
     with (folder / TOKENS).open("wb") as sink:
         for kept in encode(bar, report):
@@ -314,10 +306,7 @@ def _write(
         raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
     _, first = np.unique(by_sample, axis=0, return_index=True)
-    arrays = {"offsets": offsets, "first": np.sort(first)}
-    if titles is not None:
-        arrays["titles"] = titles
-    np.savez(folder / ARRAYS, **arrays)
+    np.savez(folder / ARRAYS, offsets=offsets, first=np.sort(first))
     distinct = list(dict.fromkeys(some.values()))
     metadata = {"dtype": dtype, "report": asdict(report), "some": distinct}
     metadata["sha256"] = {name: sha256_of(folder / name) for name in (TOKENS, ARRAYS)}
@@ -347,8 +336,7 @@ def _open(folder: Path, identity: str, columns: int) -> Corpus:
     tokens = np.memmap(folder / TOKENS, metadata["dtype"], "r")
     report = CorpusReport(**metadata["report"])
     offsets, first = arrays["offsets"], arrays["first"]
-    titles = arrays.get("titles")
-    return Corpus(tokens, offsets, first, metadata["some"], report, identity, columns, titles)
+    return Corpus(tokens, offsets, first, metadata["some"], report, identity, columns)
 
 
 def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:

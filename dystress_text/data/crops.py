@@ -19,7 +19,6 @@ from dystress_text.io.text_lines import UNSPACED
 WORD = re.compile(rf"[{UNSPACED}]|[^\s{UNSPACED}]+")
 LEAST = 4  # least words of a crop
 LEAST_TOKENS = 3  # least tokens of a crop of tokens; a body has more
-LEAST_TITLE = 2  # least tokens of a title that is a view
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,9 @@ class Crops:
         firsts = np.floor(positions * (lengths - counts + 1))
         if titles is not None:
             bodies = lengths - titles
-            split = (draws[:, 4] < 0.5) & (titles >= LEAST_TITLE) & (bodies > LEAST_TOKENS)
-            firsts[:, split] = np.stack([np.zeros_like(titles), titles])[:, split]
-            counts[:, split] = np.stack([titles, bodies])[:, split]
+            split = (draws[:, 4] < 0.5) & (titles > 1) & (bodies > LEAST_TOKENS)  # (n,)
+            firsts = np.where(split, [np.zeros_like(titles), titles], firsts)
+            counts = np.where(split, [titles, bodies], counts)
         return firsts.astype(np.int64), counts.astype(np.int64)
 
 

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from dystress_text.evaluation.readers import (
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
+from dystress_text.io.words import WordReader, reader_for
 from dystress_text.models.embedder import encode, in_evaluation_mode
 
 Encoder = TextEncoder | LexicalBaseline
@@ -70,6 +72,7 @@ class Evaluator(SentenceEvaluator):
     """
 
     has_baseline = True  # whether the lexical baseline can be measured
+    language: str | None = None  # of the lexical baseline, as in io.words.reader_for
     similarity: str | None = None  # that the figures are of; None for the model's own
 
     def __init__(
@@ -100,11 +103,21 @@ class Evaluator(SentenceEvaluator):
         """
         raise NotImplementedError
 
+    @property
+    def texts(self) -> Sequence[str]:
+        """The texts whose language is that of the lexical baseline."""
+        return []
+
+    @cached_property
+    def reader(self) -> WordReader:
+        """Reads the words for the lexical baseline."""
+        return reader_for(self.language, self.texts)
+
     def lexical_figures(self) -> dict[str, Any]:
         """Return the figures of the lexical baseline; empty if it does not apply."""
         with suppress(DataError):
             if self.has_baseline:
-                return self.figures(LexicalBaseline())
+                return self.figures(LexicalBaseline(self.reader.name))
         return {}
 
     def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
@@ -138,6 +151,10 @@ class PairsEvaluator(Evaluator):
         self.subsets = subsets or {}
         if subsets is not None:
             self.similarity = "cosine"
+
+    @property
+    def texts(self) -> Sequence[str]:
+        return self.pairs.sentences
 
     def figures_in_training(self, model: Any) -> dict[str, float]:
         vectors = encode(model, self.pairs.sentences)
@@ -214,6 +231,10 @@ class RetrievalEvaluator(Evaluator):
         super().__init__("retrieval", collection.name, metrics, collection.metadata)
         self.collection = collection
 
+    @property
+    def texts(self) -> Sequence[str]:
+        return list(self.collection.documents.values())
+
     def figures(self, encoder: Encoder) -> dict[str, Any]:
         return self.collection.scores(encoder)
 
@@ -230,7 +251,9 @@ class EvaluatorList:
     """
 
     def __init__(
-        self, evaluators: Sequence[Evaluator], own: SentenceEvaluator | None = None
+        self,
+        evaluators: Sequence[Evaluator],
+        own: SentenceEvaluator | None = None,
     ) -> None:
         self.evaluators = evaluators
         self.own = own
@@ -371,6 +394,8 @@ def build_evaluators(
         evaluators += transfer_evaluators(settings.eval_transfer, data_dir)
     collections = read_collections("eval_retrieval", settings.eval_retrieval or [])
     evaluators += [RetrievalEvaluator(collection) for collection in collections]
+    for each in evaluators:
+        each.language = settings.language
     return EvaluatorList(evaluators, own)
 
 

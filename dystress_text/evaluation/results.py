@@ -25,7 +25,14 @@ from dystress_text.training.run_folder import RECORD
 RESULTS = "results.jsonl"
 SETTINGS = ("mode", "pooler_type", "max_seq_length", "truncate_dim", "prompts")
 OWN_SETTINGS = {"pooler_type": None}  # of a model evaluated as it is loaded
-_PACKAGES = ("sentence-transformers", "tokenizers", "scipy", "scikit-learn", "bm25s")
+_PACKAGES = (
+    "sentence-transformers",
+    "tokenizers",
+    "scipy",
+    "scikit-learn",
+    "bm25s",
+    "snowballstemmer",
+)
 _FIGURES = {  # by kind, the main one first
     "sts": ("spearman",),
     "transfer": ("accuracy",),
@@ -157,6 +164,12 @@ def append(file: Path, result: Result) -> None:
     """Append a line to a result file."""
     with _locked(file):
         append_json(file, asdict(result))
+
+
+def lexical_words(results: Iterable[Result]) -> str:
+    """Return what the lexical baseline compares in the data of results; "" if unknown."""
+    words = (each.details.get("lexical_words") for each in results)
+    return ", ".join(dict.fromkeys(filter(None, words)))
 
 
 def results_in(folder: Path) -> list[Result]:

@@ -33,14 +33,21 @@ from dystress_text.evaluation.evaluators import (
     RetrievalEvaluator,
     TransferEvaluator,
 )
-from dystress_text.evaluation.lexical import LEXICAL, TITLE
+from dystress_text.evaluation.lexical import LEXICAL, title
 from dystress_text.evaluation.readers import StsPairs, check_distinct, joined, read_scored_pairs
-from dystress_text.evaluation.results import Result, append, open_results, result_file
+from dystress_text.evaluation.results import (
+    Result,
+    append,
+    lexical_words,
+    open_results,
+    result_file,
+)
 from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
+from dystress_text.training.run_record import lexical_label
 
 
 @dataclass
@@ -78,6 +85,8 @@ class ModelEvaluation:
         similarity = evaluator.similarity or metadata.get("similarity")
         if similarity is not None and evaluator.has_baseline:
             entry["similarity"] = similarity
+        if evaluator.has_baseline:
+            entry["lexical_words"] = evaluator.reader.title
         result = Result.of_entry(entry, evaluator.group, evaluator.task, metadata)
         floor = {name: x for name, x in _rounded(lexical).items() if name in result.figures}
         result = replace(result, lexical=floor)
@@ -129,12 +138,12 @@ def run(
         # before the baseline is measured, so that a wrong name fails at once
         encoder, metadata = loaders[each.model]()
         if lexical is None:
-            lexical = _lexical_figures(evaluators)
+            lexical = _lexical_figures(evaluators, settings.language)
         for evaluator, floor in zip(evaluators, lexical, strict=True):
             figures = evaluator.figures(encoder)
             each.add(evaluator, figures, floor, {**metadata, "mode": settings.mode})
     if lexical is None:  # the baseline alone
-        lexical = _lexical_figures(evaluators)
+        lexical = _lexical_figures(evaluators, settings.language)
     evaluations.append(_baseline(settings, evaluators, lexical))
     _print_tables(evaluations)
     for each in evaluations:
@@ -157,8 +166,11 @@ def _baseline(
     return baseline
 
 
-def _lexical_figures(evaluators: Iterable[Evaluator]) -> list[dict[str, Any]]:
-    print(f"{LEXICAL}: {TITLE}")
+def _lexical_figures(evaluators: Sequence[Evaluator], language: str | None) -> list[dict[str, Any]]:
+    for each in evaluators:
+        each.language = language
+    words = [each.reader.title for each in evaluators if each.has_baseline]
+    print(f"{LEXICAL}: {title(', '.join(dict.fromkeys(words)))}")
     return [evaluator.lexical_figures() for evaluator in evaluators]
 
 
@@ -227,12 +239,13 @@ def _print_tables(evaluations: Sequence[ModelEvaluation]) -> None:
     for group in groups:
         rows = {}
         for each in evaluations:
+            results = [result for result in each.results if result.group == group]
             row: Row = {}
-            for result in each.results:
-                if result.group == group:
-                    row |= result.columns
+            for result in results:
+                row |= result.columns
             if row:
-                rows[each.model] = row
+                words = lexical_words(results)
+                rows[lexical_label(words) if each.model == LEXICAL else each.model] = row
         print(f"\n{_table(rows, group)}", flush=True)
 
 

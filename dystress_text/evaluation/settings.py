@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_names, check_options, option
 from dystress_text.errors import ParameterError
@@ -17,8 +17,19 @@ from dystress_text.evaluation.catalogue import (
 )
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.io.paths import model_name
+from dystress_text.io.words import LANGUAGES, NO_LANGUAGE
 
 _OLD_NAME = "words"  # the lexical baseline in 0.2
+
+
+def _language_option() -> Any:
+    return option(
+        None,
+        "language whose stems and stop words the lexical baseline counts, such as german; none for "
+        "words and their first letters; default: the one whose stop words a set uses most",
+        choices=(NO_LANGUAGE, *LANGUAGES),
+        metavar="NAME",
+    )
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,7 @@ class EvaluationSettings:
         "queries.jsonl, qrels.tsv or qrels/test.tsv), or the file of another split "
         "(FOLDER/qrels/dev.tsv).",
     )
+    language: str | None = _language_option()
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -101,6 +113,7 @@ class SentEvalSettings:
     mode: str = option(
         "test", "test: the published figures; fast: fewer folds", choices=("test", "fast")
     )
+    language: str | None = _language_option()
     data_dir: str | None = option(
         None, "folder of prepared data; default: that of dystress prepare"
     )

@@ -25,10 +25,11 @@ from dystress_text.finetuning import holdout
 from dystress_text.io.atomic import write_text
 from dystress_text.io.hub import HUB_REPOSITORY, hub_reachable
 from dystress_text.losses.temperature import DYSTRESS
-from dystress_text.models.hybrid import hybrid_part
+from dystress_text.models.hybrid import describe_parts, hybrid_part
+from dystress_text.models.hybrid_module import DOCUMENT
 from dystress_text.models.poolers import AVERAGED, averages_layers, pooler_of
 from dystress_text.models.static import STATIC
-from dystress_text.training.run_record import BASE, LEXICAL_LABEL, BaseModel, RunRecord
+from dystress_text.training.run_record import BASE, BaseModel, RunRecord
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
@@ -57,9 +58,11 @@ def write_card(
     hybrid = hybrid_part(model)
     base = record.base_model
     reader = model
+    prompts = model.prompts
     if hybrid is not None:
         base = record.hybrid or BaseModel()
         reader = hybrid.model
+        prompts = {role: (text or "").removeprefix(DOCUMENT) for role, text in prompts.items()}
     pooler = pooler_of(model)
     transformer = model.transformers_model
     data, data_license = _data(record)
@@ -69,7 +72,7 @@ def write_card(
         _metadata(record, base, layout, credits),
         template_str=_FORM.read_text(encoding="utf-8"),
         dim=model.get_embedding_dimension(),
-        dense_dim=None if hybrid is None else reader.get_embedding_dimension(),
+        parts=None if hybrid is None else describe_parts(hybrid),
         hybrid=hybrid,
         config=None if transformer is None else transformer.config,
         has_head=any(isinstance(module, Dense) for module in model),
@@ -82,7 +85,7 @@ def write_card(
         averages_layers=pooler is None or averages_layers(pooler),
         layers=AVERAGED.get(str(pooler)),
         similarity=model.similarity_fn_name,
-        prompts=model.prompts,
+        prompts=prompts,
         record=record,
         recipe=record.settings,
         data=data,
@@ -184,7 +187,7 @@ def _results(record: RunRecord) -> str | None:
         return None
     columns: dict[str, Mapping[str, float | None]] = {}
     if record.lexical:
-        columns[LEXICAL_LABEL] = record.lexical
+        columns[record.lexical_label] = record.lexical
     for name, figures in record.untrained_best_and_own.items():
         columns[name if name == BASE else f"untrained, {name}"] = figures
     columns[f"this model, {record.pooler}"] = record.trained

@@ -119,11 +119,11 @@ def measure(rows: list[Row], encode: Embed) -> NDArray[np.float64]:
     return _found((of_query @ of_document.T).numpy())
 
 
-def bm25_recall(rows: list[Row]) -> NDArray[np.float64]:
+def bm25_recall(rows: list[Row], language: str | None = None) -> NDArray[np.float64]:
     """Return 1 for each query whose document BM25 ranks first without a tie, else 0, (n,)."""
     queries, documents = _queries_and_documents(rows)
     found = np.zeros(len(rows))
-    for number, hits in enumerate(LexicalBaseline().search(queries, documents, most=2)):
+    for number, hits in enumerate(LexicalBaseline(language).search(queries, documents, most=2)):
         best = [index for index, score in hits if round(score - hits[0][1], 6) == 0]
         found[number] = best == [number]
     return found
@@ -164,7 +164,7 @@ def outcome(record: RunRecord) -> list[str]:
         BASE: record.untrained.get(BASE, {}),
         "untrained": record.untrained[record.pooler],
         "trained": record.trained,
-        "BM25": record.lexical,
+        f"BM25 over {record.lexical_words}": record.lexical,
     }
     known = [f"{label} {of[held.metric]:.1f}" for label, of in figures.items() if of]
     before = BASE if figures[BASE] else "untrained"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from dystress_text.config.settings import LEXICAL, TextSettings
 from dystress_text.data.texts import TITLE_END, TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.paths import model_path
-from dystress_text.io.words import WordReader, language_of
+from dystress_text.io.words import WordReader, reader_for
 from dystress_text.models.distillation import distill
 from dystress_text.models.embedder import Embedder, check_views, tokenize
 from dystress_text.models.hybrid import (
@@ -61,12 +62,11 @@ from dystress_text.models.static import (
     document_id,
     embedded_tokenizer,
     fast_tokenizer,
-    freeze_fixed_rows,
+    freeze_unknown,
     is_static,
     learn_tokenizer,
     new_static,
     table_of,
-    with_document_token,
 )
 
 # origin of a head's weights
@@ -117,6 +117,7 @@ def load_initial_model(
     settings: TextSettings,
     given: Collection[str] = (),
     texts: TrainingText | None = None,
+    language: str | None = None,
     distilled: DistilledPart | None = None,
 ) -> InitialModel:
     """Load or make the model that a run starts from.
@@ -124,8 +125,10 @@ def load_initial_model(
     Args:
         settings: the options of model and data.
         given: names of the options that the user has given.
-        texts: the training text, from which ``vocabulary="text"`` learns word pieces.
-        distilled: what :func:`distill_text` returned for the same settings.
+        texts: the training text, from which ``vocabulary="text"`` learns word pieces, and whose
+            words the lexical part of a hybrid counts.
+        language: of that part, as in :func:`dystress_text.io.words.reader_for`.
+        distilled: what :func:`distill_text` returned.
 
     Raises:
         ParameterError: the model cannot be loaded, or an option does not fit it.
@@ -134,14 +137,15 @@ def load_initial_model(
     if name == STATIC:
         dense = _dense_model(settings)
         tokenizer = _new_tokenizer(settings, given, texts, dense)
-        model = new_static(with_document_token(tokenizer), settings.dim, normalize=True)
-        return _static(model, settings, given, dense, texts, distilled)
+        model = new_static(tokenizer, settings.dim, normalize=True)
+        return _static(model, settings, given, dense, texts, language, distilled)
     for option in {"vocabulary", "dim"}.intersection(given):
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
         raise ParameterError(option, reason)
     loaded = _load(name, settings)
     if isinstance(loaded, SentenceTransformer) and is_static(loaded):
-        return _static(loaded, settings, given, _dense_model(settings), texts, distilled)
+        dense = _dense_model(settings)
+        return _static(loaded, settings, given, dense, texts, language, distilled)
     for option in ("hybrid", "distill"):
         if getattr(settings, option) is not None:
             raise ParameterError(option, f"requires a static encoder; {name!r} is not one")
@@ -307,6 +311,7 @@ def _static(
     given: Collection[str],
     dense: SentenceTransformer | None,
     texts: TrainingText | None,
+    language: str | None,
     distilled: DistilledPart | None,
 ) -> InitialModel:
     """Set up a static model, alone or as the table of a hybrid."""
@@ -318,7 +323,7 @@ def _static(
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
         raise ParameterError("pooler_type", "a static encoder takes the mean, avg")
-    freeze_fixed_rows(model)
+    freeze_unknown(model)
     dim = model.get_embedding_dimension()
     notes = [f"static: {len(table_of(model)):,} word pieces, {dim} numbers each"]
     if document_id(model) is None:
@@ -326,10 +331,16 @@ def _static(
     metadata: dict[str, Any] = {"head": None}
     saved = model
     if settings.is_hybrid:
-        saved = _hybrid(model, settings, dense, texts or training_text(settings), distilled)
+        text = texts or training_text(settings)
+        saved, reader = _hybrid(model, settings, dense, text, language, distilled)
         hybrid = cast(HybridEmbedding, hybrid_part(saved))
-        metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, "pivot": PIVOT}
-        notes.append(describe_parts(hybrid))
+        metadata["hybrid"] = {
+            "dims": hybrid.dims,
+            "weights": hybrid.weights,
+            "pivot": PIVOT,
+            "language": reader.name,
+        }
+        notes += [describe_parts(hybrid), f"lexical part: {reader.title}"]
     return InitialModel(Embedder(model), saved, saved, "avg", notes, metadata)
 
 
@@ -338,18 +349,23 @@ def _hybrid(
     settings: TextSettings,
     dense: SentenceTransformer | None,
     texts: TrainingText,
+    language: str | None,
     distilled: DistilledPart | None,
-) -> SentenceTransformer:
-    """Return a hybrid of a static model and of parts that are made from the training text."""
+) -> tuple[SentenceTransformer, WordReader]:
+    """Return a hybrid of a static model and of parts that are made from the training text.
+
+    Return what reads the words of its lexical part, too.
+    """
     most = _most_sentences(settings, texts)
 
     def sentences() -> Iterator[str]:
         return texts.sentences(texts.report(), most)
 
-    reader = WordReader(language_of(sentences()))
+    step = 1 + sum(1 for _ in sentences()) // TEXTS_READ
+    reader = reader_for(language, list(islice(sentences(), 0, None, step)))
     dim = 2 * (static.get_embedding_dimension() or 0)
     lexical = lexical_part(sentences, reader, dim)
-    return new_hybrid(static, dense=dense, distilled=distilled, lexical=lexical)
+    return new_hybrid(static, dense=dense, distilled=distilled, lexical=lexical), reader
 
 
 def _most_sentences(settings: TextSettings, texts: TrainingText) -> int | None:

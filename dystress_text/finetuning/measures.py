@@ -23,6 +23,7 @@ from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.finetuning.training_data import TrainingData
 from dystress_text.io.prepared_data import variant_of
+from dystress_text.io.words import reader_for
 from dystress_text.models.embedder import encode
 from dystress_text.models.hybrid import hybrid_part
 from dystress_text.models.poolers import (
@@ -98,9 +99,15 @@ class RunMeasures:
             if hybrid is None:  # best pooler first
                 ranked = sorted(untrained, key=lambda name: -untrained[name].get(metric, -math.inf))
                 untrained = {name: untrained[name] for name in ranked}
+        readers = [each.reader for each in self.evaluation.direct.evaluators]
         if held_out:
-            lexical[holdout.metric_of(held_out)] = 100 * float(holdout.bm25_recall(held_out).mean())
+            texts = [text for row in held_out for text in row]
+            reader = reader_for(record["settings"]["language"], texts)
+            found = holdout.bm25_recall(held_out, reader.name)
+            lexical[holdout.metric_of(held_out)] = 100 * float(found.mean())
+            readers.append(reader)
         record["lexical"] = lexical
+        record["lexical_words"] = ", ".join(dict.fromkeys(reader.title for reader in readers))
         record["untrained"] = {name: figures for name, figures in untrained.items() if figures}
 
     def _by_pooler(
@@ -153,7 +160,7 @@ def description(
     if options.cropped:
         unit = "tokens" if measures.initial.is_static else "words"
         share = f"{options.crop_min} to {options.crop_max} of its {unit}"
-        titled = "" if data.corpus.titles is None else "title and body, and as often "
+        titled = "title and body, and as often " if data.text.titled else ""
         lines.append(f"views: {titled}two crops of a sample, each {share}")
     lines += [collection.summary() for collection in measures.evaluation.collections]
     lines.append(f"loss: {measures.record['loss']}")

@@ -116,4 +116,4 @@ class SimcseTask:
     def _update(self) -> None:
         """Set a table's document row, which is computed from the other rows."""
         if self.initial.is_static:
-            set_document_row(self.initial.embedder.model, self.corpus.some_samples())
+            set_document_row(self.initial.embedder.model, self.corpus.some_sentences())

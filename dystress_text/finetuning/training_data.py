@@ -15,6 +15,7 @@ from dystress_text.data.corpus import (
     Corpus,
     TokenCroppedCorpus,
     load_corpus,
+    title_lengths,
 )
 from dystress_text.data.crops import Crops
 from dystress_text.data.texts import TrainingText
@@ -60,20 +61,22 @@ def prepare_data(
     crops = None
     if options.cropped:
         crops = Crops(seed, options.crop_min, options.crop_max, options.max_seq_length)
+    reader = TextReader(initial.embedder.model, options.max_seq_length)
     with accelerator.local_main_process_first():  # other processes read its cache
         read = load_corpus(
             text,
-            TextReader(initial.embedder.model, options.max_seq_length),
+            reader,
             options.max_train_samples,
             crops=None if initial.is_static else crops,
         )
     if crops is not None and initial.is_static:
-        read = TokenCroppedCorpus(**vars(read), crops=crops)
+        titles = title_lengths(text, reader, options.max_train_samples)
+        read = TokenCroppedCorpus(**vars(read), crops=crops, titles=titles)
     if options.model_name_or_path == STATIC:
         model = initial.embedder.model
         frequencies = read.document_frequencies(len(table_of(model)))  # (vocabulary,)
         initialize_by_idf(model, frequencies, len(read.offsets) - 1, seed)
-        set_document_row(model, read.some_samples())
+        set_document_row(model, read.some_sentences())
     corpus = read.distinct() if options.drop_duplicates else read
     dropped = len(read) - len(corpus)
     held_out: list[holdout.Row] = []

@@ -10,41 +10,27 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 
 import snowballstemmer
 
-from dystress_text.errors import ParameterError
+from dystress_text.cli.options import check_names
 from dystress_text.io.text_lines import UNSPACED
 
 # languages with a Snowball stemmer; porter and dutch_porter are earlier stemmers of two of them
 LANGUAGES = tuple(
     name for name in sorted(snowballstemmer.algorithms()) if not name.endswith("porter")
 )
+NO_LANGUAGE = "none"  # its name as an option
 PREFIX = 5  # letters that stand for the stem where there is no stemmer
 # vowel signs and accents, which \w lacks: combining, Hebrew, Arabic, Devanagari to Sinhala
 MARKS = "\u0300-\u036f\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
 _WORD = re.compile(rf"[\w{MARKS}]{{2,}}")
 _UNSPACED = re.compile(rf"[{UNSPACED}]+")
 _NO_WORD = re.compile(rf"[_{UNSPACED}]+")
-# bm25s has lists of these
-_STOP_WORDS = (
-    "danish",
-    "dutch",
-    "english",
-    "french",
-    "german",
-    "italian",
-    "norwegian",
-    "portuguese",
-    "russian",
-    "spanish",
-    "swedish",
-    "turkish",
-)
 _SAMPLE = 1000  # texts of which the language is detected
 _SAMPLE_LETTERS = 1000  # of each
 _LEAST_SHARE = 0.1  # of stop words among the words of a text whose language is clear
@@ -57,40 +43,53 @@ class WordReader:
     Args:
         language: one of ``LANGUAGES``; or None: no stop words, and a word's first five letters
             stand for its stem.
+        keep_stop_words: for similarity, where "not" counts.
 
     Raises:
         ParameterError: the language is not one of ``LANGUAGES``.
     """
 
     language: str | None
+    keep_stop_words: bool = False
 
     def __post_init__(self) -> None:
-        if self.language not in (None, *LANGUAGES):
-            known = ", ".join(LANGUAGES)
-            raise ParameterError("language", f"no stemmer for {self.language!r}; known: {known}")
+        if self.language is not None:
+            check_names("language", [self.language], LANGUAGES)
+
+    @property
+    def name(self) -> str:
+        """The language as an option."""
+        return self.language or NO_LANGUAGE
+
+    @property
+    def title(self) -> str:
+        """What the tokens are, such as ``English stems``."""
+        if self.language is None:
+            return "words and first letters"
+        stems = f"{self.language.capitalize()} stems"
+        return stems if self.stop_words else f"{stems}, stop words kept"
 
     @cached_property
     def stop_words(self) -> frozenset[str]:
-        """The stop words of the language; none if there is no list."""
-        return _stop_words(self.language)
+        """The stop words that are left out; none if the language has no list."""
+        return frozenset() if self.keep_stop_words else _stop_words(self.language)
 
     def words(self, text: str) -> list[str]:
         """Return the runs of two or more letters and digits in lower case, without stop words.
 
         Scripts without spaces are left out.
         """
-        return [word for word in _words(text) if word not in self.stop_words]
+        spaced = _NO_WORD.sub(" ", unicodedata.normalize("NFC", text).lower())
+        return [word for word in _WORD.findall(spaced) if word not in self.stop_words]
 
     def stem(self, word: str) -> str:
         """Return the stem of a word in lower case; without a language its first five letters.
 
-        A number has no stem but itself.
+        A number is its own stem.
         """
         if word.isdigit():
             return word
-        if self.language is None:
-            return word[:PREFIX]
-        return _stem(self.language, word)
+        return _stem(self.language, word) if self.language else word[:PREFIX]
 
     def tokens(self, text: str) -> list[str]:
         """Return the stems of words, then the bigrams of characters in scripts without spaces.
@@ -106,6 +105,18 @@ class WordReader:
         return tokens + bigrams(text)
 
 
+def reader_for(language: str | None, texts: Sequence[str]) -> WordReader:
+    """Return the reader of a language, or of the texts' own.
+
+    Args:
+        language: one of ``LANGUAGES``, or ``none``; None for that of the texts.
+        texts: evenly spaced ones are read.
+    """
+    if language is None:
+        return WordReader(language_of(texts[:: 1 + len(texts) // _SAMPLE]))
+    return WordReader(None if language == NO_LANGUAGE else language)
+
+
 def bigrams(text: str) -> list[str]:
     """Return the bigrams of a text in scripts without spaces; a lone character as it is."""
     found = []
@@ -119,37 +130,23 @@ def language_of(texts: Iterable[str]) -> str | None:
 
     None if less than a tenth of the words are stop words of one language.
     """
+    reader = WordReader(None)
     counts: Counter[str] = Counter()
     for text in islice(texts, _SAMPLE):
-        counts.update(_words(text[:_SAMPLE_LETTERS]))
-    used: Counter[str] = Counter()
-    for language in _STOP_WORDS:
-        used[language] = sum(counts[word] for word in _stop_words(language))
-    language, most = used.most_common(1)[0]
-    return language if most > _LEAST_SHARE * counts.total() else None
-
-
-def _words(text: str) -> list[str]:
-    composed = unicodedata.normalize("NFC", text).lower()
-    return _WORD.findall(_NO_WORD.sub(" ", composed))
+        counts.update(reader.words(text[:_SAMPLE_LETTERS]))
+    used = {name: sum(counts[word] for word in _stop_words(name)) for name in LANGUAGES}
+    most = max(LANGUAGES, key=used.__getitem__)
+    return most if used[most] > _LEAST_SHARE * counts.total() else None
 
 
 @cache
 def _stop_words(language: str | None) -> frozenset[str]:
     from bm25s import stopwords  # slow to import
 
-    if language not in _STOP_WORDS:
-        return frozenset()
-    name = "EN" if language == "english" else language.upper()
-    return frozenset(getattr(stopwords, f"STOPWORDS_{name}"))
+    name = "EN" if language == "english" else str(language).upper()
+    return frozenset(getattr(stopwords, f"STOPWORDS_{name}", ()))
 
 
-@cache
-def _stemmer(language: str) -> snowballstemmer.stemmer:
-    return snowballstemmer.stemmer(language)
-
-
-@cache
+@lru_cache(200_000)
 def _stem(language: str, word: str) -> str:
-    stem: str = _stemmer(language).stemWord(word)
-    return stem
+    return str(snowballstemmer.stemmer(language).stemWord(word))

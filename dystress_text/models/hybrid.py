@@ -37,6 +37,7 @@ from dystress_text.models.loading import (
     MODULES,
     is_sentence_transformer,
     load_sentence_transformer,
+    prompts_of,
     quiet,
     save_model,
 )
@@ -61,20 +62,20 @@ def new_hybrid(
     """Return a hybrid model of parts, which shares the static model's vectors."""
     set_unknown(static, 0.0)  # a text of unknown tokens has only the other parts
     parts: dict[str, Part] = {}
-    prompts = {"query": "", "document": DOCUMENT}
+    prompts: dict[str, str] = {"query": "", "document": DOCUMENT}
     default = None
     if dense is not None:
         parts["dense"] = DensePart(dense, WEIGHTS["dense"])
         default = dense.default_prompt_name
         for name, prompt in dense.prompts.items():
             prompts.setdefault(name, prompt or "")
-        prompts["query"] += prompt_of(dense, "query") or ""
-        prompts["document"] += prompt_of(dense, "document") or ""
+        prompts["query"] = prompt_of(dense, "query") or ""
+        prompts["document"] = DOCUMENT + (prompt_of(dense, "document") or "")
     if distilled is not None:
         parts["distilled"] = distilled
     if lexical is not None:
         parts["lexical"] = lexical
-    table = SentenceTransformer(modules=[static[0]], device="cpu", prompts=static.prompts)
+    table = SentenceTransformer(modules=[static[0]], device="cpu", **prompts_of(static))
     weight = WEIGHTS["table"] if distilled is None else BESIDE_DISTILLED
     parts["table"] = TablePart(table, weight)
     return SentenceTransformer(

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 DOCUMENT = "\u2063[DOC]\u2063 "  # starts the prompt of documents; no part reads it as text
 SETTINGS = "hybrid.json"
-LETTERS = 5  # of a word; an unknown word counts as the most frequent one that starts like it
+LETTERS = 5  # the beginning of a word
 PLACES = 4  # numbers of a lexical vector that a token changes
 
 _WORDS = "words.json"
@@ -42,6 +42,8 @@ LoadModel = Callable[[str], SentenceTransformer]
 class BagReader:
     """Reads texts as bags of tokens, weighted by (1 + ln tf) idf.
 
+    A word that is not known counts as the most frequent token of those that begin like it.
+
     Args:
         words: the numbers of each word's tokens; a stop word has none.
         idf: of each token.
@@ -53,25 +55,25 @@ class BagReader:
         self, words: Mapping[str, Sequence[int]], idf: Sequence[float], word: str, unspaced: str
     ) -> None:
         self.settings = {"words": words, "idf": idf, "word": word, "unspaced": unspaced}
-        self._words = words
+        self._words: Mapping[str, Sequence[int]] = words
         self._idf = idf
         self._patterns = (word, unspaced)
-        self._by_letters: dict[str, int] = {}  # the most frequent token
+        self._by_letters: dict[str, list[int]] = {}  # the most frequent token
         for known, tokens in words.items():
             for token in tokens:
-                best = self._by_letters.setdefault(known[:LETTERS], token)
-                if idf[token] < idf[best]:
-                    self._by_letters[known[:LETTERS]] = token
+                best = self._by_letters.setdefault(known[:LETTERS], [token])
+                if idf[token] <= idf[best[0]]:
+                    best[0] = token
 
     def bag(self, text: str) -> dict[int, float]:
         """Return the weight of each token of a text."""
         counts: Counter[int] = Counter()
         for word in words_of(text, *self._patterns):
-            letters = word[:LETTERS]
-            if word in self._words:
-                counts.update(self._words[word])
-            elif letters in self._by_letters:
-                counts[self._by_letters[letters]] += 1
+            tokens = self._words.get(word)
+            if tokens is None:
+                tokens = self._by_letters.get(word[:LETTERS], [])
+            for token in tokens:
+                counts[token] += 1
         return {token: (1 + math.log(tf)) * self._idf[token] for token, tf in counts.items()}
 
     def features(self, texts: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ rows are 0 in their first number, so ``encode`` without the prompt is a plain co
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -58,24 +57,22 @@ _RARE = 0.01  # share of the texts; a token in fewer weighs little more, since o
 
 
 def new_static(tokenizer: Tokenizer, dim: int, normalize: bool) -> SentenceTransformer:
-    """Return a static model whose vectors are not yet initialised.
+    """Return a static model with a document row, whose vectors are not yet initialised.
 
     Args:
-        tokenizer: of the tokens; its special tokens are left out. With the token
-            :data:`DOCUMENT` the table has a document row.
+        tokenizer: of the tokens; its special tokens are left out.
         dim: numbers of a vector.
         normalize: whether embeddings have length 1.
     """
     tokenizer = without_special_tokens(tokenizer)
     tokenizer.no_truncation()  # which a call may have left
+    tokenizer.add_special_tokens([AddedToken(DOCUMENT, normalized=False)])
     rows = 1 + max(tokenizer.get_vocab().values())
     embedding = StaticEmbedding(tokenizer, embedding_weights=torch.zeros(rows, dim))
     modules: list[nn.Module] = [embedding]
     if normalize:
         modules.append(Normalize())
-    prompts = None
-    if tokenizer.token_to_id(DOCUMENT) is not None:
-        prompts = {"query": "", "document": f"{DOCUMENT} "}
+    prompts = {"query": "", "document": f"{DOCUMENT} "}
     model = SentenceTransformer(
         modules=modules, device="cpu", prompts=prompts, similarity_fn_name="cosine"
     )
@@ -155,34 +152,20 @@ def initialize_by_idf(
     unknown = unknown_id(model)
     if unknown is not None:
         rows[unknown] = table[unknown]
-    document = document_id(model)
-    if document is not None:
-        rows[document] = table[document]
-        rows[:, 0] = table[:, 0]
     table.copy_(rows)
 
 
-def with_document_token(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy of a tokenizer with the token of the document row."""
-    copied = Tokenizer.from_str(tokenizer.to_str())
-    copied.add_special_tokens([AddedToken(DOCUMENT, normalized=False)])
-    return copied
-
-
 def document_id(model: SentenceTransformer) -> int | None:
-    """Return the index of a static model's document row; None without one."""
+    """Return the index of a static model's document row, sqrt(p) m and zeros; None without one."""
     return tokenizer_of(model).token_to_id(DOCUMENT)
-
-
-def document_length(model: SentenceTransformer) -> float | None:
-    """Return the length of a static model's document row, sqrt(p) m; None without one."""
-    document = document_id(model)
-    return None if document is None else float(table_of(model)[document, 0])
 
 
 @torch.no_grad()
 def set_document_row(model: SentenceTransformer, batches: Iterable[Mapping[str, Any]]) -> None:
-    """Set a static model's document row, if it has one, by the lengths of its sums of rows.
+    """Set a static model's document row, if it has one, from the other rows.
+
+    Their first number becomes 0. Training keeps it so: where all vectors are 0, so is the gradient
+    of their cosines.
 
     Args:
         model: a static one.
@@ -193,17 +176,14 @@ def set_document_row(model: SentenceTransformer, batches: Iterable[Mapping[str, 
     if document is None:
         return
     table = table_of(model)
-    table[document] = 0  # before a text that has the token is summed
-    squares = 0.0
-    samples = 0
+    table[:, 0] = 0
+    table[document] = 0
+    squares = []
     for batch in batches:
-        lengths = batch["lengths"].to(table.device)
-        starts = lengths.cumsum(0) - lengths
-        ids = batch["token_ids"].to(table.device)
-        sums = F.embedding_bag(ids, table, starts, mode="sum")  # (samples, dim)
-        squares += float(sums.square().sum())
-        samples += len(lengths)
-    table[document, 0] = math.sqrt(PIVOT * squares / samples)
+        ids, lengths = (batch[name].to(table.device) for name in ("token_ids", "lengths"))
+        sums = mean_of_rows(table, ids, lengths) * lengths.unsqueeze(1)  # (samples, dim)
+        squares.append(sums.square().sum(1))
+    table[document, 0] = (PIVOT * torch.cat(squares).mean()).sqrt()
 
 
 def unknown_token(tokenizer: Tokenizer) -> str | None:
@@ -226,33 +206,26 @@ def unknown_id(model: SentenceTransformer) -> int | None:
 def set_unknown(model: SentenceTransformer, value: float = UNKNOWN) -> None:
     """Set the entries of the unknown token's vector, unless it was trained.
 
-    The first one is that of the document row, if there is one, and stays 0.
+    The first one stays 0 in a table with a document row.
     """
     unknown = unknown_id(model)
     if unknown is not None and table_of(model)[unknown].abs().max() <= UNKNOWN:
-        first = 0 if document_id(model) is None else 1
+        first = int(document_id(model) is not None)
         table_of(model)[unknown, first:] = value
 
 
-def freeze_fixed_rows(model: SentenceTransformer) -> None:
-    """Exclude from training the unknown token's vector, unless it was trained before.
-
-    Exclude the document row and the first number of all rows too, if there is such a row.
-    """
+def freeze_unknown(model: SentenceTransformer) -> None:
+    """Exclude the unknown token's vector from training, unless it was trained before."""
     unknown = unknown_id(model)
-    document = document_id(model)
     table = table_of(model)
-    if unknown is not None and table[unknown].abs().max() > UNKNOWN:
-        unknown = None
-    fixed = [row for row in (unknown, document) if row is not None]
+    if unknown is None or table[unknown].abs().max() > UNKNOWN:
+        return
 
-    def without_fixed(gradient: Tensor) -> Tensor:
-        gradient[fixed] = 0  # in place: a copy of (vocabulary, dim) would cost each step
-        if document is not None:
-            gradient[:, 0] = 0
+    def without_unknown(gradient: Tensor) -> Tensor:
+        gradient[unknown] = 0  # in place: a copy of (vocabulary, dim) would cost each step
         return gradient
 
-    table.register_hook(without_fixed)  # type: ignore[no-untyped-call]
+    table.register_hook(without_unknown)  # type: ignore[no-untyped-call]
 
 
 def embedded_tokenizer() -> Tokenizer:

@@ -146,7 +146,9 @@ def fine_tune(
                 distilled = on_main_process(
                     accelerator, partial(distill_text, settings.text, text, accelerator.device)
                 )
-                initial = load_initial_model(settings.text, settings.given, text, distilled)
+                initial = load_initial_model(
+                    settings.text, settings.given, text, settings.evaluation.language, distilled
+                )
                 initial.to(accelerator.device)
                 metric = _choose_metric(evaluation, settings.training, initial, accelerator)
                 data = prepare_data(text, initial, settings, accelerator)

@@ -15,7 +15,6 @@ NOT_STARTED = "new"
 INTERRUPTED = "interrupted"
 FINISHED = "finished"
 
-LEXICAL_LABEL = "TF-IDF/BM25"  # what reports call the lexical baseline
 BASE = "base model alone"  # the dense model of a hybrid, among the untrained ones
 
 Figures = Mapping[str, float]  # by metric
@@ -24,6 +23,11 @@ Figures = Mapping[str, float]  # by metric
 def state_of(record: Mapping[str, Any]) -> str:
     """Return the state of a run."""
     return str(record.get("state", NOT_STARTED))
+
+
+def lexical_label(words: str) -> str:
+    """Return what reports call the lexical baseline over such words as ``English stems``."""
+    return f"TF-IDF/BM25 over {words}" if words else "TF-IDF/BM25"
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,13 @@ class BaseModel:
 
 
 @dataclass(frozen=True)
-class DenseModel(BaseModel):
-    """The dense model of a hybrid."""
+class Hybrid(BaseModel):
+    """The dense or distilled model of a hybrid, and its parts by name."""
 
-    dim: int = 0
-    weight: float = 0.0  # of the lexical part
+    dims: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    pivot: float | None = None  # p of the document coordinates
+    language: str | None = None  # of the lexical part
 
 
 @dataclass(frozen=True)
@@ -62,13 +68,14 @@ class RunRecord:
     settings: Mapping[str, Any] = field(default_factory=dict)
     loss: str = ""
     base_model: BaseModel = BaseModel()
-    hybrid: DenseModel | None = None  # the dense model of a hybrid
+    hybrid: Hybrid | None = None
     head: Mapping[str, Any] | None = None
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
     data: Mapping[str, Any] = field(default_factory=dict)  # of images
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
     untrained: Mapping[str, Figures] = field(default_factory=dict)  # by pooler; of images by ""
     lexical: Figures = field(default_factory=dict)  # of the lexical baseline
+    lexical_words: str = ""  # what it compares, such as English stems
     trained: Figures = field(default_factory=dict)
     held_out: HeldOut | None = None
     similarities: Mapping[str, Any] = field(default_factory=dict)  # histograms of scored pairs
@@ -114,6 +121,11 @@ class RunRecord:
         return {name: self.untrained[name] for name in names if name in self.untrained}
 
     @property
+    def lexical_label(self) -> str:
+        """What reports call the lexical baseline."""
+        return lexical_label(self.lexical_words)
+
+    @property
     def not_above_baseline(self) -> list[str]:
         """Return the metrics on which the model does not beat the lexical baseline."""
         names = []
@@ -134,4 +146,4 @@ class RunRecord:
         return metric
 
 
-_NESTED = {"base_model": BaseModel, "hybrid": DenseModel, "held_out": HeldOut}
+_NESTED = {"base_model": BaseModel, "hybrid": Hybrid, "held_out": HeldOut}

@@ -1,78 +1,78 @@
-"""The lexical baseline: TF-IDF against scikit-learn and a loop, BM25 against a loop in fp64."""
+"""The lexical baseline: TF-IDF against scikit-learn and a loop, BM25 against bm25s and a loop."""
 
 import json
+import re
 from collections import Counter
 from math import log
 
+import bm25s
 import numpy as np
 import pytest
+import snowballstemmer
 from bm25s.stopwords import STOPWORDS_EN
 from conftest import make_sentences
 from scipy.stats import spearmanr
 from search_cases import make_collection
 from sklearn.feature_extraction.text import TfidfVectorizer
-from tokenizers import Tokenizer
 
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
-from dystress_text.evaluation.lexical import LexicalBaseline, bm25_tokens, not_beaten, tf_idf_tokens
+from dystress_text.evaluation.lexical import LexicalBaseline, not_beaten
 from dystress_text.evaluation.results import read_results
-from dystress_text.io.paths import EMBEDDED
 from dystress_text.programs.senteval import evaluate, main
 from dystress_text.programs.train import main as train
 from dystress_text.training.run_record import RunRecord
 
 PAIRS = eval_pairs("mini_sts")
-TOKENIZER = Tokenizer.from_file(str(EMBEDDED / "bert-mini-wiki" / "tokenizer.json"))
-VOCABULARY = TOKENIZER.get_vocab()
+_stemmer = snowballstemmer.stemmer("english")
+
+
+def stems(text, stop_words=()):
+    words = re.findall(r"[^\W_]{2,}", text.lower())
+    return [_stemmer.stemWord(word) for word in words if word not in stop_words]
 
 
 class Loop:
-    """The cosine of two texts by the formula, over word pieces."""
+    """The cosine of two texts by the formula, over stems."""
 
     def __init__(self, texts):
-        self.counts = {}
-        for text in texts:
-            pieces = TOKENIZER.encode(text, add_special_tokens=False).tokens
-            self.counts[text] = Counter(piece for piece in pieces if piece != "[UNK]")
-        self.df = Counter(piece for of_text in self.counts.values() for piece in of_text)
+        self.counts = {text: Counter(stems(text)) for text in texts}
+        self.df = Counter(stem for of_text in self.counts.values() for stem in of_text)
 
     def vector(self, text):
         weights = {}
-        for piece, tf in self.counts[text].items():
-            idf = log((1 + len(self.counts)) / (1 + self.df[piece])) + 1
-            weights[piece] = (1 + log(tf)) * idf
+        for stem, tf in self.counts[text].items():
+            idf = log((1 + len(self.counts)) / (1 + self.df[stem])) + 1
+            weights[stem] = (1 + log(tf)) * idf
         return weights
 
     def cosine(self, first, second):
         a = self.vector(first)
         b = self.vector(second)
-        dot = sum(weight * b.get(piece, 0.0) for piece, weight in a.items())
+        dot = sum(weight * b.get(stem, 0.0) for stem, weight in a.items())
         squares = sum(w**2 for w in a.values()) * sum(w**2 for w in b.values())
         return dot / (squares**0.5 or 1.0)
 
 
 def test_cosines_equal_the_formula():
-    first = (*PAIRS.first, "no ☃ no", "☃", "")
-    second = (*PAIRS.second, "no no", "☃", "")
+    first = (*PAIRS.first, "no ☃ no", "the houses", "☃", "")
+    second = (*PAIRS.second, "no no", "the housing", "☃", "")
     found = LexicalBaseline().cosines(first, second)
     loop = Loop({*first, *second})
     expected = [loop.cosine(*pair) for pair in zip(first, second, strict=True)]
     assert found == pytest.approx(expected, abs=1e-9)
-    assert list(found[-3:].round(9)) == [1, 0, 0]  # unknown marks do not count
+    assert list(found[-4:].round(9)) == [1, 1, 0, 0]  # marks do not count
     with pytest.raises(DataError):
         LexicalBaseline().cosines(["☃", ""], ["☃", "☃"])
 
 
 def test_cosines_equal_scikit_learn():
-    """The texts have whole words of the vocabulary alone."""
-    texts = []
-    for text in make_sentences(60):
-        texts.append(" ".join(word for word in text.split() if word in VOCABULARY))
-    vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+")
+    texts = make_sentences(60)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, tokenizer=stems, token_pattern=None)
     vectors = vectorizer.fit_transform(texts).toarray()
     expected = (vectors[:30] * vectors[30:]).sum(1)
-    assert LexicalBaseline().cosines(texts[:30], texts[30:]) == pytest.approx(expected, abs=1e-9)
+    found = LexicalBaseline("english").cosines(texts[:30], texts[30:])
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 def bm25_scores(query, documents):
@@ -91,18 +91,45 @@ def bm25_scores(query, documents):
 
 
 def test_search_equals_a_loop_over_bm25():
-    documents = [*make_sentences(40, seed=1), "", "the of and", "cat cat cat"]
-    queries = ["the cat sat", "cat cat bird", "a house of fish today", "zebra", "the", ""]
-    tokens = []
-    for text in documents:
-        tokens.append([word for word in text.split() if word not in {*STOPWORDS_EN, "a"}])
-    for query, hits in zip(queries, LexicalBaseline().search(queries, documents, 10), strict=True):
-        scores = bm25_scores(query.split(), tokens)
-        best = sorted(scores[scores > 0], reverse=True)[:10]
+    documents = [*make_sentences(40, seed=1), "", "the of and", "cat cats cat"]
+    queries = ["the cats sat", "cat cat bird", "a house of fish today", "zebra", "the", ""]
+    tokens = [stems(text, STOPWORDS_EN) for text in documents]
+    scores = LexicalBaseline().scores(queries, documents)
+    assert scores.shape == (6, 43)
+    for query, row, hits in zip(
+        queries, scores, LexicalBaseline().search(queries, documents, 10), strict=True
+    ):
+        expected = bm25_scores(stems(query, STOPWORDS_EN), tokens)
+        assert row == pytest.approx(expected, rel=1e-5)
+        best = sorted(expected[expected > 0], reverse=True)[:10]
         assert [score for _, score in hits] == pytest.approx(best, rel=1e-5)
-        assert [scores[index] for index, _ in hits] == pytest.approx(best, rel=1e-5)
+        assert [expected[index] for index, _ in hits] == pytest.approx(best, rel=1e-5)
     with pytest.raises(DataError):
         LexicalBaseline().search(["the cat", ""], ["", "the"], 5)
+
+
+def test_scores_equal_bm25s_with_its_own_tokens():
+    documents = make_sentences(40, seed=2)
+    settings = {"stopwords": "en", "stemmer": _stemmer.stemWords, "return_ids": False}
+    index = bm25s.BM25()
+    index.index(bm25s.tokenize(documents, **settings))
+    queries = bm25s.tokenize(documents, **settings)
+    expected = [index.get_scores(query) for query in queries]
+    found = LexicalBaseline("english").scores(documents, documents)
+    assert found == pytest.approx(np.array(expected), abs=1e-6)
+
+
+GERMAN = ["Die Häuser sind groß und alt", "Der Hund ist nicht in dem Garten"]
+
+
+def test_the_language_is_that_of_the_documents():
+    """A plural finds its singular by the language's stemmer, whatever the queries' language."""
+    queries = ["das Haus", "Hunde"]
+    found = LexicalBaseline().search(queries, GERMAN, 1)
+    assert [[index for index, _ in hits] for hits in found] == [[0], [1]]
+    assert LexicalBaseline("english").search(["das Haus"], GERMAN, 1) == [[]]
+    assert LexicalBaseline().search(["die"], GERMAN, 1) == [[]]  # a stop word
+    assert LexicalBaseline("none").search(["die"], GERMAN, 1)[0][0][0] == 0
 
 
 JAPANESE = [
@@ -121,11 +148,6 @@ def test_bigrams_of_characters_equal_scikit_learn():
     assert LexicalBaseline().cosines(JAPANESE, second) == pytest.approx(expected, abs=1e-9)
     found = LexicalBaseline().search([text[3:8] for text in JAPANESE], JAPANESE, 1)
     assert [hits[0][0] for hits in found] == [0, 1, 2, 3]
-    # one character, a word with pieces, and one that they cannot spell
-    assert tf_idf_tokens(["猫 Cat ሰላም"]) == [["猫", "cat", "ሰላም"]]
-    assert bm25_tokens(["Über die 天気が U.S."]) == [["über", "die", "天気", "気が"]]
-    # one character, and vowel signs of Thai, which are no letters
-    assert bm25_tokens(["猫", "กิน"]) == [["猫"], ["กิ", "ิน"]]
 
 
 def test_tables_and_lines_have_the_baseline(tiny_bert, tmp_path, capsys):
@@ -143,7 +165,9 @@ def test_tables_and_lines_have_the_baseline(tiny_bert, tmp_path, capsys):
     model = [f"--model={tiny_bert}", "--pooler_type=avg", f"--output={out}", "--mode=fast"]
     assert main([*model, *search, "--tasks", "MiniSTS", "MiniParaphrase"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.split("\n")]
-    assert ["lexical", *(f"{figure:.2f}" for figure in made.figures.values())] in lines
+    label = ["TF-IDF/BM25", "over", "English", "stems"]
+    assert [*label, *(f"{figure:.2f}" for figure in made.figures.values())] in lines
+    assert made.details["lexical_words"] == "English stems"
     found = {each.task: each.lexical for each in read_results(out)}
     assert found == {"MiniSTS": sts.figures, "MiniParaphrase": {}, "made": made.figures}
 

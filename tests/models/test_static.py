@@ -101,13 +101,13 @@ def test_unknown_token_of_unigram_is_not_trained():
     model = new_static(tokenizer, 4, normalize=False)
     assert unknown_id(model) == 1
     assert pretrained_tokenizer(tokenizer).unk_token == "[UNK]"
-    initialize_by_idf(model, torch.ones(3), 2, seed=0)
+    initialize_by_idf(model, torch.ones(4), 2, seed=0)
     freeze_unknown(model)
     model[0](model.preprocess(["cat 猫 dog"]))["sentence_embedding"].sum().backward()
     gradient = table_of(model).grad
     assert gradient[[0, 2]].ne(0).all()
     assert not gradient[1].any()
-    assert table_of(model)[1].tolist() == pytest.approx([UNKNOWN] * 4)
+    assert table_of(model)[1].tolist() == pytest.approx([0, *[UNKNOWN] * 3])
 
 
 @pytest.mark.parametrize("normalize", [False, True])
