@@ -1,10 +1,15 @@
 """Distillation into vectors of words: against ridge regression of scikit-learn in fp64."""
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 from conftest import make_sentences
 from model_cases import build_model, build_static
 from scipy import sparse
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Transformer
 from sklearn.linear_model import Ridge
 from torch.nn.functional import normalize
 
@@ -12,6 +17,8 @@ from dystress_text.errors import ParameterError
 from dystress_text.models import distillation
 from dystress_text.models.distillation import RIDGE, SHARED, distill, fit_rows
 from dystress_text.models.hybrid import text_words
+from dystress_text.models.loading import load_sentence_transformer
+from dystress_text.programs.train import main as train
 
 TITLED = [
     ("One cat", "The cat saw a bird in the tree. It was a red bird."),
@@ -124,3 +131,25 @@ def test_texts_without_different_words_are_refused(texts):
 def test_a_few_texts_are_enough():
     part = distill(build_static(16), untitled(["a cat", "a dog"]))
     assert np.isfinite(part_of(part, ["cat", "dog", "bird"])).all()
+
+
+def test_a_search_with_the_saved_model_needs_no_transformer(tmp_path, capsys):
+    build_model("bert", normalize=True).save(str(tmp_path / "teacher"))
+    bodies = make_sentences(40)
+    rows = [{"title": f"Text {i}", "text": body} for i, body in enumerate(bodies)]
+    data = tmp_path / "texts.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ["--preset=own-text", f"--train_file={data}", "--dim=16", "--max_steps=3"]
+    command += [f"--distill={tmp_path / 'teacher'}", f"--output_dir={tmp_path / 'out'}"]
+    assert train([*command, "--train_batch_size=8"]) == 0
+    vectors = load_sentence_transformer(str(tmp_path / "out")).encode_document(bodies)
+    shutil.rmtree(tmp_path / "teacher")
+    plain = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+    assert not [module for module in plain.modules() if isinstance(module, Transformer)]
+    np.testing.assert_allclose(plain.encode_document(bodies), vectors, rtol=0, atol=1e-6)
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["hybrid"]["dims"] == {"distilled": 16, "lexical": 32, "table": 16}
+    assert "teacher" in (tmp_path / "out" / "README.md").read_text()
+    capsys.readouterr()
+    assert train([*command, f"--hybrid={tmp_path / 'teacher'}"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
