@@ -24,7 +24,7 @@ from dystress_text.config.settings import LEXICAL, TextSettings
 from dystress_text.data.texts import TITLE_END, TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.paths import model_path
-from dystress_text.io.words import WordReader, reader_for
+from dystress_text.io.words import reader_for
 from dystress_text.models.distillation import distill
 from dystress_text.models.embedder import Embedder, check_views, tokenize
 from dystress_text.models.hybrid import (
@@ -35,7 +35,7 @@ from dystress_text.models.hybrid import (
     new_hybrid,
     save_hybrid,
 )
-from dystress_text.models.hybrid_module import DistilledPart, HybridEmbedding
+from dystress_text.models.hybrid_module import DistilledPart, HybridEmbedding, LexicalPart
 from dystress_text.models.loading import (
     PretrainedEncoder,
     is_sentence_transformer,
@@ -332,15 +332,12 @@ def _static(
     saved = model
     if settings.is_hybrid:
         text = texts or training_text(settings)
-        saved, reader = _hybrid(model, settings, dense, text, language, distilled)
+        saved = _hybrid(model, settings, dense, text, language, distilled)
         hybrid = cast(HybridEmbedding, hybrid_part(saved))
-        metadata["hybrid"] = {
-            "dims": hybrid.dims,
-            "weights": hybrid.weights,
-            "pivot": PIVOT,
-            "language": reader.name,
-        }
-        notes += [describe_parts(hybrid), f"lexical part: {reader.title}"]
+        words = cast(LexicalPart, hybrid.parts["lexical"]).settings["title"]
+        own = {"pivot": PIVOT, "words": words}
+        metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, **own}
+        notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {words}"]
     return InitialModel(Embedder(model), saved, saved, "avg", notes, metadata)
 
 
@@ -351,11 +348,8 @@ def _hybrid(
     texts: TrainingText,
     language: str | None,
     distilled: DistilledPart | None,
-) -> tuple[SentenceTransformer, WordReader]:
-    """Return a hybrid of a static model and of parts that are made from the training text.
-
-    Return what reads the words of its lexical part, too.
-    """
+) -> SentenceTransformer:
+    """Return a hybrid of a static model and of parts that are made from the training text."""
     most = _most_sentences(settings, texts)
 
     def sentences() -> Iterator[str]:
@@ -365,7 +359,7 @@ def _hybrid(
     reader = reader_for(language, list(islice(sentences(), 0, None, step)))
     dim = 2 * (static.get_embedding_dimension() or 0)
     lexical = lexical_part(sentences, reader, dim)
-    return new_hybrid(static, dense=dense, distilled=distilled, lexical=lexical), reader
+    return new_hybrid(static, dense=dense, distilled=distilled, lexical=lexical)
 
 
 def _most_sentences(settings: TextSettings, texts: TrainingText) -> int | None:

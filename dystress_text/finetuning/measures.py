@@ -76,8 +76,8 @@ class RunMeasures:
         untrained: dict[str, dict[str, float]] = {}
         models = {self._pooler: own}
         hybrid = hybrid_part(own)
-        if hybrid is not None and hybrid.dense is not None:
-            models = {BASE: hybrid.dense, **models}
+        if hybrid is not None and "dense" in hybrid.parts:
+            models = {BASE: hybrid.model, **models}
         elif shown is not None:
             untrained |= self._by_pooler(own, shown)
         record["eval_sha256"] = {

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.models.embedder import Role, encode
-from dystress_text.models.hybrid import WEIGHTS, idf, text_words, word_reader
+from dystress_text.models.hybrid import idf, text_words, word_reader
 from dystress_text.models.hybrid_module import DistilledPart, unit
 
 Floats = NDArray[np.float32]
@@ -77,7 +77,7 @@ def distill(
             vectors = np.concatenate([vectors, _embed(teacher, short, "query", bar)])
         prior = _embed(teacher, words, "query", bar)
     rows = torch.from_numpy(fit_rows(bags, vectors, prior))
-    return DistilledPart(reader, rows, WEIGHTS["distilled"])
+    return DistilledPart(reader, rows)
 
 
 def _sample(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Router
+from torch import nn
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.atomic import atomic_files
@@ -25,12 +26,9 @@ from dystress_text.models.embedder import prompt_of
 from dystress_text.models.hybrid_module import (
     DOCUMENT,
     BagReader,
-    DensePart,
     DistilledPart,
     HybridEmbedding,
     LexicalPart,
-    Part,
-    TablePart,
     words_of,
 )
 from dystress_text.models.loading import (
@@ -61,11 +59,11 @@ def new_hybrid(
 ) -> SentenceTransformer:
     """Return a hybrid model of parts, which shares the static model's vectors."""
     set_unknown(static, 0.0)  # a text of unknown tokens has only the other parts
-    parts: dict[str, Part] = {}
+    parts: dict[str, nn.Module] = {}
     prompts: dict[str, str] = {"query": "", "document": DOCUMENT}
     default = None
     if dense is not None:
-        parts["dense"] = DensePart(dense, WEIGHTS["dense"])
+        parts["dense"] = dense
         default = dense.default_prompt_name
         for name, prompt in dense.prompts.items():
             prompts.setdefault(name, prompt or "")
@@ -75,11 +73,12 @@ def new_hybrid(
         parts["distilled"] = distilled
     if lexical is not None:
         parts["lexical"] = lexical
-    table = SentenceTransformer(modules=[static[0]], device="cpu", **prompts_of(static))
-    weight = WEIGHTS["table"] if distilled is None else BESIDE_DISTILLED
-    parts["table"] = TablePart(table, weight)
+    parts["table"] = SentenceTransformer(modules=[static[0]], device="cpu", **prompts_of(static))
+    weights = {name: WEIGHTS[name] for name in parts}
+    if distilled is not None:
+        weights["table"] = BESIDE_DISTILLED
     return SentenceTransformer(
-        modules=[HybridEmbedding(parts)],
+        modules=[HybridEmbedding(parts, weights)],
         device="cpu",
         prompts=prompts,
         default_prompt_name=default,
@@ -138,7 +137,7 @@ def lexical_part(texts: Callable[[], Iterable[str]], reader: WordReader, dim: in
     for text in islice(texts(), 0, None, max(1, number // TEXTS_MEASURED)):
         squares.append(sum(weight**2 for weight in bags.bag(text).values()))
     document = math.sqrt(PIVOT * sum(squares) / max(1, len(squares)))
-    return LexicalPart(bags, list(numbers), dim, document, WEIGHTS["lexical"])
+    return LexicalPart(bags, list(numbers), dim, document, reader.title)
 
 
 def hybrid_part(model: SentenceTransformer) -> HybridEmbedding | None:
@@ -152,7 +151,7 @@ def describe_parts(hybrid: HybridEmbedding) -> str:
     numbers = " + ".join(f"{dim:,} {name}" for name, dim in hybrid.dims.items())
     weights = ", ".join(f"{name} {weight:g}" for name, weight in hybrid.weights.items())
     total = hybrid.get_embedding_dimension()
-    return f"vector: {numbers} = {total:,} numbers; weights: {weights}"
+    return f"{numbers} = {total:,} numbers; weights: {weights}"
 
 
 def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:

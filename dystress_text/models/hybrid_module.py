@@ -102,103 +102,39 @@ def words_of(text: str, word: str, unspaced: str) -> Iterator[str]:
             yield run[i : i + 2]
 
 
-class DensePart(nn.Module):
-    """A SentenceTransformer.
-
-    Args:
-        model: the dense model.
-        weight: of the part.
-    """
-
-    def __init__(self, model: SentenceTransformer, weight: float) -> None:
-        super().__init__()
-        self.model = model
-        self.weight = weight
-
-    @property
-    def dim(self) -> int:
-        """Numbers of the part."""
-        return int(self.model.get_embedding_dimension() or 0)
-
-    def preprocess(
-        self, texts: Sequence[str], prompt: str, document: bool, **options: Any
-    ) -> dict[str, Any]:
-        """Return the features of texts after the model's prompt."""
-        return dict(self.model.preprocess(list(texts), prompt=prompt or None, **options))
-
-    def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Add ``sentence_embedding``, (n, dim)."""
-        return cast(dict[str, Any], self.model(features, **options))
-
-    def save(self, folder: Path) -> None:
-        """Write the part into a folder."""
-        self.model.save(str(folder), create_model_card=False)
-
-    @classmethod
-    def load(cls, folder: Path, weight: float, load_model: LoadModel) -> DensePart:
-        """Load what :meth:`save` wrote."""
-        return cls(load_model(str(folder)), weight)
-
-
-class TablePart(DensePart):
-    """A static model, which reads whole texts; its own prompt marks documents."""
-
-    def preprocess(
-        self, texts: Sequence[str], prompt: str, document: bool, **options: Any
-    ) -> dict[str, Any]:
-        """Return the features of texts."""
-        own = (self.model.prompts.get("document") or "") if document else ""
-        return super().preprocess(texts, own, document)
-
-
 class DistilledPart(nn.Module):
     """The sum of vectors of words, weighted by (1 + ln tf) idf.
 
     Args:
         reader: of the words.
         rows: a vector of each word, (words, dim).
-        weight: of the part.
     """
 
-    def __init__(self, reader: BagReader, rows: Tensor, weight: float) -> None:
+    def __init__(self, reader: BagReader, rows: Tensor) -> None:
         super().__init__()
+        self.settings = {"reader": reader.settings}
         self.reader = reader
-        self.rows = nn.Embedding(len(rows), rows.shape[1], _weight=rows)
-        self.weight = weight
+        self.rows = nn.Parameter(rows)
 
-    @property
-    def dim(self) -> int:
-        """Numbers of the part."""
-        return self.rows.embedding_dim
+    def get_embedding_dimension(self) -> int:
+        """Return the numbers of the part."""
+        return self.rows.shape[1]
 
-    def preprocess(
-        self, texts: Sequence[str], prompt: str, document: bool, **options: Any
-    ) -> dict[str, Any]:
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None) -> dict[str, Any]:
         """Return the features of texts."""
-        return self.reader.features(texts)
+        return self.reader.features(inputs)
 
-    def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
         """Return ``sentence_embedding``, (n, dim); 0 without a known word."""
-        rows = self.rows.weight
         sums = F.embedding_bag(
             features["tokens"],
-            rows,
+            self.rows,
             features["offsets"],
             mode="sum",
-            per_sample_weights=features["weights"].to(rows.dtype),
+            per_sample_weights=features["weights"].to(self.rows.dtype),
             include_last_offset=True,
         )
         return {"sentence_embedding": sums}
-
-    def save(self, folder: Path) -> None:
-        """Write the part into a folder."""
-        write_words(folder, self.reader.settings)
-        save_file({"rows": self.rows.weight.detach().contiguous()}, folder / _ROWS)
-
-    @classmethod
-    def load(cls, folder: Path, weight: float, load_model: LoadModel) -> DistilledPart:
-        """Load what :meth:`save` wrote."""
-        return cls(BagReader(**read_words(folder)), load_file(folder / _ROWS)["rows"], weight)
 
 
 class LexicalPart(nn.Module):
@@ -211,108 +147,75 @@ class LexicalPart(nn.Module):
         tokens: their names, which are hashed.
         dim: numbers of a vector, at least 2.
         document: the last number of a document.
-        weight: of the part.
+        title: what the tokens are, such as ``English stems``.
     """
 
-    places: Tensor  # (tokens, 4)
-    signs: Tensor  # (tokens, 4), 1 or -1
+    hashes: Tensor  # (tokens, 4)
 
     def __init__(
-        self,
-        reader: BagReader,
-        tokens: Sequence[str],
-        dim: int,
-        document: float,
-        weight: float,
+        self, reader: BagReader, tokens: Sequence[str], dim: int, document: float, title: str
     ) -> None:
         super().__init__()
+        own = {"tokens": tokens, "dim": dim, "document": document, "title": title}
+        self.settings: dict[str, Any] = {"reader": reader.settings, **own}
         self.reader = reader
-        self.dim = dim
-        self.weight = weight
-        self._document = document
-        self._tokens = tokens
-        size = 4 * PLACES
-        hashes = [blake2b(token.encode(), digest_size=size).digest() for token in tokens]
-        numbers = torch.frombuffer(
-            bytearray(b"".join(hashes)) or bytearray(size), dtype=torch.int32
-        )
-        numbers = numbers.view(-1, PLACES)
-        self.register_buffer("places", (numbers >> 1).remainder(dim - 1).long(), persistent=False)
-        self.register_buffer("signs", (2 * (numbers & 1) - 1).to(torch.int8), persistent=False)
+        hashes = bytearray(4 * PLACES)  # one more than tokens, as a tensor needs a byte
+        for token in tokens:
+            hashes += blake2b(token.encode(), digest_size=4 * PLACES).digest()
+        numbers = torch.frombuffer(hashes, dtype=torch.int32).view(-1, PLACES)[1:]
+        self.register_buffer("hashes", numbers, persistent=False)
 
-    def preprocess(
-        self, texts: Sequence[str], prompt: str, document: bool, **options: Any
-    ) -> dict[str, Any]:
-        """Return the features of texts."""
-        return {**self.reader.features(texts), "document": self._document if document else 0.0}
+    def get_embedding_dimension(self) -> int:
+        """Return the numbers of the part."""
+        return int(self.settings["dim"])
 
-    def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None) -> dict[str, Any]:
+        """Return the features of texts, which are documents with any prompt."""
+        document = self.settings["document"] if prompt else 0.0
+        return {**self.reader.features(inputs), "document": document}
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
         """Return ``sentence_embedding``, (n, dim)."""
-        tokens = features["tokens"]
+        weights = features["weights"].unsqueeze(1)  # (tokens, 1)
         lengths = features["offsets"].diff()  # (n,)
-        texts = torch.arange(len(lengths), device=tokens.device).repeat_interleave(lengths)
-        weights = features["weights"].unsqueeze(1) / math.sqrt(PLACES)  # (tokens, 1)
-        sums = weights.new_zeros(len(lengths), self.dim)
-        places = (texts.unsqueeze(1).expand(-1, PLACES), self.places[tokens])  # (tokens, 4) each
-        sums.index_put_(places, weights * self.signs[tokens], accumulate=True)
+        texts = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+        hashes = self.hashes[features["tokens"]]  # (tokens, 4)
+        dim = self.get_embedding_dimension()
+        sums = weights.new_zeros(len(lengths), dim)
+        places = (texts.unsqueeze(1), (hashes >> 1).remainder(dim - 1).long())
+        signs = 2 * (hashes & 1) - 1
+        sums.index_put_(places, weights * signs / math.sqrt(PLACES), accumulate=True)
         sums[:, -1] = features["document"]
         return {"sentence_embedding": sums}
-
-    def save(self, folder: Path) -> None:
-        """Write the part into a folder."""
-        own = {"tokens": self._tokens, "dim": self.dim, "document": self._document}
-        write_words(folder, {"reader": self.reader.settings, **own})
-
-    @classmethod
-    def load(cls, folder: Path, weight: float, load_model: LoadModel) -> LexicalPart:
-        """Load what :meth:`save` wrote."""
-        settings = read_words(folder)
-        reader = BagReader(**settings.pop("reader"))
-        return cls(reader, weight=weight, **settings)
-
-
-Part = DensePart | DistilledPart | LexicalPart
-PARTS: dict[str, Any] = {
-    "dense": DensePart,
-    "distilled": DistilledPart,
-    "lexical": LexicalPart,
-    "table": TablePart,
-}
 
 
 class HybridEmbedding(nn.Module):
     """The only module of a SentenceTransformer; the parts are inside.
 
     Args:
-        parts: by their names in ``PARTS``, in the order of their numbers; ``table`` is one of them.
+        parts: in the order of their numbers: ``dense`` (a SentenceTransformer) or ``distilled``,
+            ``lexical``, and ``table`` (a static model, which reads whole texts, and whose own
+            prompt marks documents).
+        weights: of the parts.
     """
 
     save_in_root = True
 
-    def __init__(self, parts: Mapping[str, Part]) -> None:
+    def __init__(self, parts: Mapping[str, nn.Module], weights: Mapping[str, float]) -> None:
         super().__init__()
         self.parts = nn.ModuleDict(parts)
+        self.weights = dict(weights)
         self._main = "dense" if "dense" in parts else "table"
 
     @property
     def model(self) -> SentenceTransformer:
         """The dense model, else the table."""
-        return cast(DensePart, self.parts[self._main]).model
-
-    @property
-    def dense(self) -> SentenceTransformer | None:
-        """The dense model."""
-        return self.model if self._main == "dense" else None
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weight of each part."""
-        return {name: cast(Part, part).weight for name, part in self.parts.items()}
+        return cast(SentenceTransformer, self.parts[self._main])
 
     @property
     def dims(self) -> dict[str, int]:
         """The numbers of each part."""
-        return {name: cast(Part, part).dim for name, part in self.parts.items()}
+        return {name: cast(Any, p).get_embedding_dimension() for name, p in self.parts.items()}
 
     def preprocess(
         self,
@@ -326,35 +229,36 @@ class HybridEmbedding(nn.Module):
         Those of the dense model, else of the table, have their usual names.
         """
         prompt = prompt or ""
-        document = task == "document" or prompt.startswith(DOCUMENT)
-        prompt = prompt.removeprefix(DOCUMENT)
+        mark = DOCUMENT if task == "document" or prompt.startswith(DOCUMENT) else None
         features: dict[str, Any] = {}
         for name, part in self.parts.items():
+            own = mark
+            if name == "dense":
+                own = prompt.removeprefix(DOCUMENT) or None
+            elif name == "table" and mark:
+                own = cast(SentenceTransformer, part).prompts.get("document") or None
+            given = options if name == "dense" else {}
             prefix = "" if name == self._main else f"{name}:"
-            own = cast(Part, part).preprocess(inputs, prompt, document, **options)
-            features |= {prefix + key: value for key, value in own.items()}
+            read = cast(Any, part).preprocess(list(inputs), prompt=own, **given)
+            features |= {prefix + key: value for key, value in read.items()}
         return features
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:
         """Add ``sentence_embedding``, (n, dim), of length 1."""
         vectors = []
+        main: dict[str, Any] = self.model(features, **options)
+        dtype = main["sentence_embedding"].dtype
         for name, part in self.parts.items():
-            if name == self._main:
-                features = part(features, **options)
-                embeddings = features["sentence_embedding"]
-                dtype = embeddings.dtype
-            else:
-                own = {
-                    key.removeprefix(f"{name}:"): value
-                    for key, value in features.items()
-                    if key.startswith(f"{name}:")
-                }
-                embeddings = part(own)["sentence_embedding"]
-            vectors.append(math.sqrt(self.weights[name]) * unit(embeddings))
+            found = main
+            if name != self._main:
+                start = f"{name}:"
+                own = [key for key in features if key.startswith(start)]
+                found = part({key.removeprefix(start): features[key] for key in own})
+            vectors.append(math.sqrt(self.weights[name]) * unit(found["sentence_embedding"]))
         joined = torch.cat(vectors, 1)
         empty = (joined == 0).all(1, keepdim=True)  # no part knows a word
-        features["sentence_embedding"] = unit(joined.masked_fill(empty, 1.0)).to(dtype)
-        return features
+        main["sentence_embedding"] = unit(joined.masked_fill(empty, 1.0)).to(dtype)
+        return main
 
     def get_embedding_dimension(self) -> int:
         """Return the dimension of all parts together."""
@@ -378,9 +282,14 @@ class HybridEmbedding(nn.Module):
         """Write the parts into a folder, each into a folder of its own."""
         for name, part in self.parts.items():
             folder = Path(path, name)
+            if isinstance(part, SentenceTransformer):
+                part.save(str(folder), create_model_card=False)
+                continue
             folder.mkdir(exist_ok=True)
-            cast(Part, part).save(folder)
-        text = json.dumps({"parts": self.weights}, indent=2)
+            text = json.dumps(part.settings, ensure_ascii=False)
+            (folder / _WORDS).write_text(text + "\n", encoding="utf-8")
+            save_file(part.state_dict(), folder / _ROWS)
+        text = json.dumps({"weights": self.weights})
         Path(path, SETTINGS).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
@@ -401,22 +310,20 @@ class HybridEmbedding(nn.Module):
     @classmethod
     def from_folder(cls, folder: Path, load_model: LoadModel) -> HybridEmbedding:
         """Load the parts from a folder, their models by ``load_model``."""
-        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        parts = {}
-        for name, weight in settings["parts"].items():
-            parts[name] = PARTS[name].load(folder / name, weight, load_model)
-        return cls(parts)
-
-
-def read_words(folder: Path) -> dict[str, Any]:
-    """Return what :func:`write_words` wrote into a folder."""
-    return cast(dict[str, Any], json.loads((folder / _WORDS).read_text(encoding="utf-8")))
-
-
-def write_words(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write words and numbers as JSON into a folder."""
-    text = json.dumps(settings, ensure_ascii=False)
-    (folder / _WORDS).write_text(text + "\n", encoding="utf-8")
+        weights = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["weights"]
+        parts: dict[str, nn.Module] = {}
+        for name in weights:
+            file = folder / name / _WORDS
+            if not file.is_file():
+                parts[name] = load_model(str(folder / name))
+                continue
+            settings = json.loads(file.read_text(encoding="utf-8"))
+            reader = BagReader(**settings.pop("reader"))
+            if name == "lexical":
+                parts[name] = LexicalPart(reader, **settings)
+            else:
+                parts[name] = DistilledPart(reader, **load_file(folder / name / _ROWS))
+        return cls(parts, weights)
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from transformers.utils import logging
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import write_json, write_text
 from dystress_text.io.hub import hub_reachable, model_file
-from dystress_text.models.hybrid_module import SETTINGS, DensePart, HybridEmbedding, TablePart
+from dystress_text.models.hybrid_module import SETTINGS, HybridEmbedding
 
 MODULES = "modules.json"
 CONFIG = "config_sentence_transformers.json"
@@ -234,10 +234,8 @@ def _old_hybrid(
             embedding_weights=load_file(folder / table)["table"],
         )
         static = SentenceTransformer(modules=[embedding], device="cpu")
-        dense = load_model(str(folder / "model"))
-        return HybridEmbedding(
-            {"dense": DensePart(dense, 1), "table": TablePart(static, weight**2)}
-        )
+        parts = {"dense": load_model(str(folder / "model")), "table": static}
+        return HybridEmbedding(parts, {"dense": 1.0, "table": weight**2})
     return None
 
 

@@ -46,7 +46,7 @@ class Hybrid(BaseModel):
     dims: Mapping[str, int] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     pivot: float | None = None  # p of the document coordinates
-    language: str | None = None  # of the lexical part
+    words: str | None = None  # of the lexical part, such as English stems
 
 
 @dataclass(frozen=True)

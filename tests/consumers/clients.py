@@ -56,7 +56,9 @@ def save(folder: Path) -> None:
         "sqrt": pooled("mean_sqrt_len_tokens"),
         "wide": pooled("mean", Dense(16, 24)),
     }
-    hybrid = new_hybrid(build_model("bert", "avg", normalize=True), build_static(16, small=True))
+    hybrid = new_hybrid(
+        build_static(16, small=True), dense=build_model("bert", "avg", normalize=True)
+    )
     save_hybrid(hybrid, folder / "native" / "hybrid")
     texts = [*make_sentences(300), *filter(None, PROBES)]
     embeddings = {"hybrid": hybrid.encode(texts).tolist()}

@@ -11,6 +11,7 @@ import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from hub_server import hub_server, with_hub
+from model_cases import build_model
 from scipy import stats
 from sentence_transformers import SentenceTransformer
 from sklearn.metrics.pairwise import cosine_similarity
@@ -165,3 +166,32 @@ def test_a_collapse_is_said_and_does_not_replace_a_saved_model(
 def test_a_run_without_a_collapse_names_none(flags, capsys):
     assert main([*flags, "--pooler_type=avg"]) == 0
     assert "Collapsed" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["dense", "lexical"])
+def test_a_run_names_the_parts_of_a_hybrid(kind, text_file, tmp_path, capsys):
+    named = kind
+    dims = {"lexical": 16, "table": 8}
+    if kind == "dense":
+        build_model("bert", normalize=True).save(str(tmp_path / "dense"))
+        named = tmp_path / "dense"
+        dims = {"dense": 16, **dims}
+    options = ["--preset=own-text", f"--train_file={text_file}", "--dim=8", "--max_steps=2"]
+    more = [f"--hybrid={named}", "--train_batch_size=8", "--held_out=0", "--language=english"]
+    assert main([*options, *more, f"--output_dir={tmp_path / 'out'}"]) == 0
+    total = sum(dims.values())
+    numbers = " + ".join(f"{dim} {name}" for name, dim in dims.items())
+    shown = capsys.readouterr().out
+    assert f"{numbers} = {total} numbers" in shown
+    assert "English stems" in shown
+    hybrid = read_record(tmp_path / "out")["hybrid"]
+    assert hybrid["dims"] == dims
+    assert hybrid["weights"] == {name: {"table": 0.5}.get(name, 1) for name in dims}
+    assert hybrid["pivot"] == 0.25
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert numbers in card
+    assert "p = 0.25" in card
+    model = SentenceTransformer(str(tmp_path / "out"), trust_remote_code=True, device="cpu")
+    sentence = text_file.read_text().splitlines()[0]
+    assert model.encode_document(sentence).shape == (total,)
+    assert np.abs(model.encode_document(sentence) - model.encode(sentence)).max() > 1e-2

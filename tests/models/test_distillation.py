@@ -56,7 +56,7 @@ def ridge(bags, vectors, prior):
 
 
 def part_of(part, texts):
-    features = part.preprocess(texts, "", document=False)
+    features = part.preprocess(texts)
     return normalize(part(features)["sentence_embedding"]).detach().numpy()
 
 

@@ -30,7 +30,6 @@ from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.words import WordReader
 from dystress_text.models import hybrid as hybrid_models
 from dystress_text.models.hybrid import (
-    WEIGHTS,
     lexical_part,
     load_dense,
     new_hybrid,
@@ -74,8 +73,11 @@ def hybrid(dense):
 
 @pytest.fixture
 def without_dense():
-    distilled = DistilledPart(word_reader(WORDS, IDF), ROWS, WEIGHTS["distilled"])
-    return new_hybrid(table_with_document_row(), distilled=distilled, lexical=lexical())
+    parts = {
+        "distilled": DistilledPart(word_reader(WORDS, IDF), ROWS.clone()),
+        "lexical": lexical(),
+    }
+    return new_hybrid(table_with_document_row(), **parts)
 
 
 def table_with_document_row():
@@ -151,7 +153,7 @@ def distilled_vectors(texts):
 
 def table_vectors(model, texts, document):
     """Return the table's part, row by row."""
-    part = model[0].parts["table"].model
+    part = model[0].parts["table"]
     table = part[0].embedding.weight.detach().double().numpy()
     tokenizer = part[0].tokenizer
     vectors = []
@@ -277,7 +279,7 @@ def test_only_the_prompt_marks_a_document(hybrid):
 def test_words_without_spaces_digits_and_the_unknown():
     corpus = ["\u6f22\u5b57\u3092", "\u6f22\u5b57", "42 houses", "", "caf\u00e9s", "rivers"]
     part = lexical(corpus, 64)
-    tokens = part._tokens
+    tokens = part.settings["tokens"]
     for text, expected in [
         ("\u6f22\u5b57!", ["\u6f22\u5b57"]),
         ("the 42", ["42"]),
@@ -290,15 +292,15 @@ def test_words_without_spaces_digits_and_the_unknown():
 
 def test_no_language_counts_words_and_first_letters():
     part = lexical(["housing", "houses", "river"], 64, None)
-    known = {part._tokens[token] for token in part.reader.bag("houses")}
-    unknown = {part._tokens[token] for token in part.reader.bag("household")}
+    known = {part.settings["tokens"][token] for token in part.reader.bag("houses")}
+    unknown = {part.settings["tokens"][token] for token in part.reader.bag("household")}
     assert known == {"houses", *unknown}
 
 
 def test_the_most_frequent_tokens_are_kept(monkeypatch):
     monkeypatch.setattr(hybrid_models, "MOST_TOKENS", 2)
     part = lexical(["cats dogs", "cats dogs trees", "cats birdsong", "birdsongs cats dogs"])
-    assert part._tokens == ["cat", "dog"]
+    assert part.settings["tokens"] == ["cat", "dog"]
     assert part.reader.bag("birdsong trees") == {}
 
 
@@ -318,7 +320,7 @@ def test_unknown_text_has_finite_gradients_and_no_nan(dense):
     with torch.no_grad():
         table_of(static)[unknown_id(static)] = 0
     hybrid = new_hybrid(static, dense=dense, lexical=lexical()).eval()
-    assert hybrid[0].parts["table"].model[0].embedding.weight is table_of(static)
+    assert hybrid[0].parts["table"][0].embedding.weight is table_of(static)
     texts = ["\N{DUCK}", "the cat"]
     vectors = hybrid(hybrid.preprocess(texts))["sentence_embedding"]
     close(vectors[0, :16].detach(), dense.encode(texts)[0])
@@ -342,7 +344,7 @@ def test_texts_without_a_known_word_train_without_a_dense_model(without_dense):
 
 
 def test_sentence_transformers_trains_it(without_dense, tmp_path):
-    rows = without_dense[0].parts["distilled"].rows.weight
+    rows = without_dense[0].parts["distilled"].rows
     before = rows.detach().clone()
     data = Dataset.from_dict({"anchor": ["cat", "tree"] * 4, "positive": ["houses", "cats"] * 4})
     options = {"max_steps": 2, "report_to": [], "use_cpu": True, "save_strategy": "no"}

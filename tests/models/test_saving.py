@@ -104,7 +104,7 @@ def test_files_name_classes_as_sentence_transformers_5_and_transformers_4(kind, 
         "head": build_model("bert", "cls", head=True, normalize=True),
         "static": build_static(normalize=True),
     }
-    models["hybrid"] = new_hybrid(models["head"], build_static(small=True))
+    models["hybrid"] = new_hybrid(build_static(small=True), dense=models["head"])
     if kind == "hybrid":
         save_hybrid(models[kind], tmp_path)
     else:

@@ -21,6 +21,8 @@ from dystress_text.errors import UserError
             "--model_name_or_path",
         ),
         ("train --preset own-text --train_file a.txt --hybrid bert-mini-wiki", "--hybrid"),
+        ("train --preset own-text --train_file a.txt --hybrid lexical --distill m", "--distill"),
+        ("train --preset own-text --train_file a.txt --distill nope", "--distill"),
         ("train --preset quickstart --train_batch_size 99 --train_file a.txt", "--train_batch"),
         ("senteval --suite mini --model nope", "nope"),
         ("export nope --to hf", "nope"),
