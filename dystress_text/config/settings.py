@@ -120,6 +120,9 @@ class TextSettings:
         "Truncate training sentences to this many tokens; evaluation uses the encoder's limit.",
         interval="[3, inf)",
     )
+    no_samples: bool = option(
+        False, "Leave samples of the text out of the run's page and run.json (docs/security.md)."
+    )
     data_dir: str | None = option(
         None, "Folder of prepared data; default that of dystress prepare."
     )

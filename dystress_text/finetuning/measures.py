@@ -16,6 +16,7 @@ from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import reading_lines
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import EvaluatorList, sts_metrics
+from dystress_text.evaluation.nearest_texts import nearest_texts
 from dystress_text.evaluation.random_pairs import random_pairs
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
@@ -88,6 +89,7 @@ class RunMeasures:
                 figures[holdout.metric_of(held_out)] = 100 * float(found.mean())
                 if self._before is None:
                     self._before = found
+            self._add_samples(BASE if name == BASE else "untrained", model)
         if shown is not None:
             metric = shown.metric("spearman")
             before = similarity_histograms(shown, encode(own, shown.sentences))
@@ -120,8 +122,17 @@ class RunMeasures:
         embeddings = embeddings_by_pooler(model, shown.sentences, poolers)
         return {name: sts_metrics(shown, vectors) for name, vectors in embeddings.items()}
 
+    def _add_samples(self, label: str, model: SentenceTransformer) -> None:
+        """Record samples of a plain text with those nearest to them by a model."""
+        options = self.record["settings"]
+        if options["supervised"] or options["no_samples"]:
+            return
+        texts = self.data.corpus.some
+        samples = self.record.setdefault("samples", {})
+        samples[label] = nearest_texts(texts, encode(model, texts), options["seed"])
+
     def after_training(self, model: SentenceTransformer) -> None:
-        """Measure the saved model: held-out samples, similarities, random pairs."""
+        """Measure the saved model: held-out samples, similarities, random pairs, nearest texts."""
         record = self.record
         shown = self.shown_set
         held_out = self.data.held_out
@@ -135,6 +146,7 @@ class RunMeasures:
             record["similarities"]["after"] = similarity_histograms(shown, embeddings)
         some = encode(model, self.data.corpus.some)
         record["random_pairs"] = random_pairs(some.cpu().numpy())
+        self._add_samples("trained", model)
 
 
 def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:

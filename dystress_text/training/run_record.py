@@ -6,7 +6,7 @@ A field that the run has not reached, or that its program does not write, has it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -84,6 +84,8 @@ class RunRecord:
     held_out: HeldOut | None = None
     similarities: Mapping[str, Any] = field(default_factory=dict)  # histograms of scored pairs
     random_pairs: Mapping[str, Any] | None = None
+    # some texts, each with its nearest three, by model: BASE, untrained, trained
+    samples: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     learned_temperature: Mapping[str, float] = field(default_factory=dict)
     steps: int | None = None
     best_step: int | None = None
