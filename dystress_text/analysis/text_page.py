@@ -10,7 +10,6 @@ from dystress_text.analysis.text_runs import TRAINING, TextRuns, read_text_runs
 from dystress_text.errors import UserError
 from dystress_text.evaluation.lexical import title
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs_rows
-from dystress_text.finetuning import holdout
 from dystress_text.training.run_record import RunRecord
 
 _NEAREST = (
@@ -40,8 +39,6 @@ def text_page(compared: TextRuns) -> str:
         tables = sections(compared, except_group=TRAINING)  # the page has its own table of that
         if record.document_row:
             notes.append("search: encode documents with encode_document, queries with encode_query")
-        if record.held_out is not None:
-            notes.append(": ".join(holdout.TITLES[record.held_out.metric]))
         reached = list(map(list, random_pairs_rows(record.random_pairs)))
         head = ["share of the pairs", "similarity reached"]
         tables.append(("Similarity of random pairs", [head, *reached]))

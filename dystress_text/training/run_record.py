@@ -54,12 +54,11 @@ class Hybrid(BaseModel):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Retrieval among samples that are held out of training, before and after it."""
+    """Retrieval among rows that are held out of training, before and after it."""
 
-    texts: int  # or rows
+    texts: int  # rows
     gain: float  # x 100
-    error: float | None  # standard error of the gain; None for one text
-    metric: str = "half_document_recall@1"
+    error: float | None  # standard error of the gain; None for one row
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The samples of a text on the page of its run."""
+"""What a run on plain text trains on, and the samples that its page shows."""
 
 import json
 from html import escape
@@ -19,6 +19,14 @@ def command(tmp_path):
     (tmp_path / "mine.txt").write_text("\n".join(TEXTS) + "\n")
     options = ["--preset=own-text", f"--train_file={tmp_path / 'mine.txt'}", "--dim=16"]
     return [*options, "--train_batch_size=8", f"--output_dir={tmp_path / 'out'}"]
+
+
+def test_all_texts_are_trained_on(command, tmp_path, capsys):
+    assert main([*command, "--num_train_epochs=1", "--max_steps=-1"]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["steps"] == 10
+    assert "held_out" not in record
+    assert "held out" not in capsys.readouterr().out
 
 
 def test_the_page_shows_the_nearest_texts_of_each_model(command, tmp_path):
