@@ -31,8 +31,6 @@ _SETS = {slug_of(task.title): task.title for task in STS_SETS.values()}
 
 def metric_title(metric: str) -> str:
     """Return set and measure of a metric, such as ``cisi: nDCG@10 x 100, higher is better``."""
-    if metric == holdout.METRIC:
-        return f"{holdout.TITLES[metric][0]} x 100"
     for kind, measure in _MEASURES.items():
         name = metric.removesuffix(f"_{kind}")
         if name != metric:
@@ -55,15 +53,14 @@ def _trained(record: RunRecord) -> str:
             data = f"{images:,} images of {data}"
         return f"{settings.get('architecture', 'image encoder')} on {data}"
     texts = record.corpus["sentences"]
-    if record.held_out is not None and record.held_out.metric == holdout.METRIC:
-        texts -= record.held_out.texts
     files = ", ".join(Path(file).name for file in record.train_files) or "Wiki1M"
     return f"{Path(settings['model_name_or_path']).name} on {texts:,} texts of {files}"
 
 
 def outcome(record: RunRecord) -> list[str]:
-    """Return a collapse, the main figure, where the lexical baseline wins, and the kept step."""
-    return [*collapse(record), *_figures(record), *not_beaten(record), _kept(record)]
+    """Return a collapse, the main figures, where the lexical baseline wins, and the kept step."""
+    figures = [_figures(record), *holdout.outcome(record)]
+    return [*collapse(record), *figures, *not_beaten(record), _kept(record)]
 
 
 def collapse(record: RunRecord) -> list[str]:
@@ -79,15 +76,13 @@ def collapse(record: RunRecord) -> list[str]:
     ]
 
 
-def _figures(record: RunRecord) -> list[str]:
+def _figures(record: RunRecord) -> str:
     """Return a line on the metric that selected the checkpoint, or on the first one."""
     if not record.trained:
-        return ["No metric was measured"]
+        return "No metric was measured"
     metric = str(record.settings.get("metric_for_best_model"))
     if metric not in record.trained:
         metric = next(iter(record.trained))
-    if record.held_out is not None and metric == record.held_out.metric:
-        return holdout.outcome(record)
     figures = {}
     best = next(iter(record.untrained_best_and_own), None)
     if best is not None:
@@ -95,7 +90,7 @@ def _figures(record: RunRecord) -> list[str]:
     figures["trained"] = record.trained[metric]
     figures[record.lexical_label] = record.lexical.get(metric)
     known = [f"{label} {figure:.2f}" for label, figure in figures.items() if figure is not None]
-    return [f"{metric_title(metric)}: {', '.join(known)}; 1 seed"]
+    return f"{metric_title(metric)}: {', '.join(known)}; 1 seed"
 
 
 def _kept(record: RunRecord) -> str:

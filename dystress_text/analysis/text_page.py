@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dystress_text.analysis.page import leave_report, render_page
+from dystress_text.analysis.page import Table, leave_report, render_page
 from dystress_text.analysis.tables import compare, notes_of, sections, verdict
 from dystress_text.analysis.text_runs import TRAINING, TextRuns, read_text_runs
 from dystress_text.errors import UserError
 from dystress_text.evaluation.lexical import title
-from dystress_text.evaluation.random_pairs import random_pairs_rows
-from dystress_text.finetuning import holdout
+from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs_rows
+from dystress_text.training.run_record import RunRecord
+
+_NEAREST = (
+    f"nearest texts: by cosine, among all distinct texts, or {MOST_SENTENCES:,} drawn from more; "
+    "long ones are cut, and --no_samples leaves them out"
+)
 
 
 def leave_text_report(folder: Path) -> str:
@@ -34,13 +39,23 @@ def text_page(compared: TextRuns) -> str:
         tables = sections(compared, except_group=TRAINING)  # the page has its own table of that
         if record.document_row:
             notes.append("search: encode documents with encode_document, queries with encode_query")
-        if record.held_out is not None:
-            notes.append(": ".join(holdout.TITLES[record.held_out.metric]))
         reached = list(map(list, random_pairs_rows(record.random_pairs)))
         head = ["share of the pairs", "similarity reached"]
         tables.append(("Similarity of random pairs", [head, *reached]))
+        tables.append(("Texts and the nearest three of each", _samples(record)))
+        if record.samples:
+            notes.append(_NEAREST)
     comparisons = compare(compared)
     notes += notes_of(compared, comparisons)
     for words in dict.fromkeys(run.record.lexical_words for run in runs if run.record.lexical):
         notes.append(f"lexical: {title(words or 'words')}")
     return render_page(runs, tables, notes, verdict(compared, comparisons))
+
+
+def _samples(record: RunRecord) -> Table:
+    """Return a row for each sample: the text, and those nearest to it by each model."""
+    rows = [["text", *record.samples]]
+    for of_text in zip(*record.samples.values(), strict=True):
+        nearest = ["\n\n".join(others) for _, *others in of_text]
+        rows.append([of_text[0][0], *nearest])
+    return rows

@@ -90,8 +90,8 @@ class TextSettings:
     )
     held_out: int = option(
         500,
-        "crop or --supervised, with --eval_set none: hold out a tenth of the samples, at least 25 "
-        "and at most this many, to measure how they are found (docs/evaluate.md).",
+        "supervised, with --eval_set none: hold out a tenth of the rows, at least 25 and at most "
+        "this many, to measure how anchors find their positives (docs/evaluate.md).",
         interval="[0, inf)",
     )
     supervised: bool = option(
@@ -120,6 +120,9 @@ class TextSettings:
         "Truncate training sentences to this many tokens; evaluation uses the encoder's limit.",
         interval="[3, inf)",
     )
+    no_samples: bool = option(
+        False, "Leave samples of the text out of the run's page and run.json (docs/security.md)."
+    )
     data_dir: str | None = option(
         None, "Folder of prepared data; default that of dystress prepare."
     )
@@ -132,6 +135,8 @@ class TextSettings:
         for name in ("crop_min", "crop_max"):
             if self.views != "crop" and getattr(self, name) != getattr(TextSettings, name):
                 raise ParameterError(name, "has no effect without --views crop")
+        if not self.supervised and self.held_out not in (0, TextSettings.held_out):
+            raise ParameterError("held_out", "has no effect without --supervised")
         if self.hybrid is not None and self.distill is not None:
             raise ParameterError("distill", "takes the place of --hybrid; give one of the two")
         if self.crop_min > self.crop_max:

@@ -22,7 +22,6 @@ from dystress_text.data.texts import DOCUMENTATION, WIKI1M
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
-from dystress_text.finetuning import holdout
 from dystress_text.io.atomic import write_text
 from dystress_text.io.hub import HUB_REPOSITORY, model_file
 from dystress_text.losses.temperature import DYSTRESS
@@ -92,7 +91,6 @@ def write_card(
         data=data,
         plain=_plain,
         quote=partial(json.dumps, ensure_ascii=False),
-        titles=holdout.TITLES,
         fusion=FUSION,
         results=_results(record),
         similarities=plain_table(HEADER, random_pairs) if random_pairs else None,

@@ -16,6 +16,7 @@ from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import reading_lines
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import EvaluatorList, sts_metrics
+from dystress_text.evaluation.nearest_texts import nearest_texts
 from dystress_text.evaluation.random_pairs import random_pairs
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
@@ -42,7 +43,7 @@ class RunMeasures:
 
     Attributes:
         initial: the model.
-        data: the training samples and the held-out ones.
+        data: the training samples and the held-out rows.
         evaluation: the evaluators; the first set of scored pairs is shown in table and page.
         record: the content of ``run.json``, which the methods extend.
     """
@@ -51,7 +52,7 @@ class RunMeasures:
     data: TrainingData
     evaluation: EvaluatorList
     record: dict[str, Any]
-    # whether each held-out sample was found before training, (n,)
+    # whether each held-out anchor found its positive before training, (n,)
     _before: NDArray[np.float64] | None = field(default=None, init=False)
 
     @property
@@ -85,9 +86,10 @@ class RunMeasures:
             figures |= self.evaluation.direct(model)
             if held_out:
                 found = holdout.measure(held_out, partial(encode, model))
-                figures[holdout.metric_of(held_out)] = 100 * float(found.mean())
+                figures[holdout.METRIC] = 100 * float(found.mean())
                 if self._before is None:
                     self._before = found
+            self._add_samples(BASE if name == BASE else "untrained", model)
         if shown is not None:
             metric = shown.metric("spearman")
             before = similarity_histograms(shown, encode(own, shown.sentences))
@@ -101,7 +103,7 @@ class RunMeasures:
             texts = [text for row in held_out for text in row]
             reader = reader_for(record["settings"]["language"], texts)
             found = holdout.bm25_recall(held_out, reader.name)
-            lexical[holdout.metric_of(held_out)] = 100 * float(found.mean())
+            lexical[holdout.METRIC] = 100 * float(found.mean())
             readers.append(reader)
         record["lexical"] = lexical
         record["lexical_words"] = ", ".join(dict.fromkeys(reader.title for reader in readers))
@@ -120,21 +122,30 @@ class RunMeasures:
         embeddings = embeddings_by_pooler(model, shown.sentences, poolers)
         return {name: sts_metrics(shown, vectors) for name, vectors in embeddings.items()}
 
+    def _add_samples(self, label: str, model: SentenceTransformer) -> None:
+        """Record samples of a plain text with those nearest to them by a model."""
+        options = self.record["settings"]
+        if options["supervised"] or options["no_samples"]:
+            return
+        texts = self.data.corpus.some
+        samples = self.record.setdefault("samples", {})
+        samples[label] = nearest_texts(texts, encode(model, texts), options["seed"])
+
     def after_training(self, model: SentenceTransformer) -> None:
-        """Measure the saved model: held-out samples, similarities, random pairs."""
+        """Measure the saved model: held-out rows, similarities, random pairs, nearest texts."""
         record = self.record
         shown = self.shown_set
         held_out = self.data.held_out
         if self._before is not None:
             after = holdout.measure(held_out, partial(encode, model))
-            metric = holdout.metric_of(held_out)
-            record["trained"] = {**record["trained"], metric: 100 * float(after.mean())}
+            record["trained"] = {**record["trained"], holdout.METRIC: 100 * float(after.mean())}
             record["held_out"] = holdout.compared(held_out, self._before, after)
         if shown is not None:
             embeddings = encode(model, shown.sentences)
             record["similarities"]["after"] = similarity_histograms(shown, embeddings)
         some = encode(model, self.data.corpus.some)
         record["random_pairs"] = random_pairs(some.cpu().numpy())
+        self._add_samples("trained", model)
 
 
 def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:

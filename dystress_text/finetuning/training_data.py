@@ -1,4 +1,4 @@
-"""Prepare the samples of a run: tokenise, drop duplicates, hold some out."""
+"""Prepare the samples of a run: tokenise, drop duplicates, hold rows out."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ FULL_RATE_STEPS = 250
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Training samples and held-out samples of a run.
+    """Training samples and held-out rows of a run.
 
     Attributes:
         text: the source.
         corpus: the samples to train on.
         dropped: number of samples dropped because an earlier one has the same tokens.
-        held_out: samples that are measured before and after training.
+        held_out: rows that are measured before and after training.
     """
 
     text: TrainingText
@@ -80,8 +80,8 @@ def prepare_data(
     corpus = read.distinct() if options.drop_duplicates else read
     dropped = len(read) - len(corpus)
     held_out: list[holdout.Row] = []
-    may_hold_out = options.supervised or options.cropped
-    if may_hold_out and options.held_out and not set(settings.evaluation.eval_set) - {"none"}:
+    has_set = bool(set(settings.evaluation.eval_set) - {"none"})
+    if options.supervised and options.held_out and not has_set:
         rows = partial(_rows, text, options.max_train_samples)
         held_out, numbers = holdout.hold_out(rows, options.held_out)
         kept = np.setdiff1d(corpus.numbers(np.arange(len(corpus))), numbers)

@@ -6,7 +6,7 @@ A field that the run has not reached, or that its program does not write, has it
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -54,12 +54,11 @@ class Hybrid(BaseModel):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Retrieval among samples that are held out of training, before and after it."""
+    """Retrieval among rows that are held out of training, before and after it."""
 
-    texts: int  # or rows
+    texts: int  # rows
     gain: float  # x 100
-    error: float | None  # standard error of the gain; None for one text
-    metric: str = "half_document_recall@1"
+    error: float | None  # standard error of the gain; None for one row
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,8 @@ class RunRecord:
     held_out: HeldOut | None = None
     similarities: Mapping[str, Any] = field(default_factory=dict)  # histograms of scored pairs
     random_pairs: Mapping[str, Any] | None = None
+    # some texts, each with its nearest three, by model: BASE, untrained, trained
+    samples: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     learned_temperature: Mapping[str, float] = field(default_factory=dict)
     steps: int | None = None
     best_step: int | None = None

@@ -21,6 +21,7 @@ FREE_OPTIONS = (
     "logging_steps",
     "report_to",
     "log_similarity",
+    "no_samples",
     "train_file",
     "eval_file",
     "dataset",

@@ -9,7 +9,7 @@ from sweep_runs import record_of
 
 from dystress_text.analysis.outcome import metric_title, outcome
 from dystress_text.config.arguments import parse
-from dystress_text.finetuning.holdout import METRIC, OF_PAIRS, compared
+from dystress_text.finetuning.holdout import METRIC, compared
 from dystress_text.training.run_record import RunRecord
 
 
@@ -25,7 +25,7 @@ def numbers(line):
 
 
 @pytest.mark.parametrize("gained", [True, False])
-def test_gain_on_held_out_texts(gained):
+def test_gain_on_held_out_rows(gained):
     shares = [0.1, 0.5, 0.4] if gained else [0.3, 0.4, 0.3]
     gains = 100 * np.random.default_rng(int(not gained)).choice([-1.0, 0.0, 1.0], 80, p=shares)
     found = record(
@@ -36,9 +36,10 @@ def test_gain_on_held_out_texts(gained):
     )
     wanted = stats.ttest_1samp(gains, 0)
     low, high = wanted.confidence_interval(0.95)
-    line, *_, kept = outcome(found)
-    figures = [20.0, 20 + gains.mean(), 61.0]
-    expected = [*figures, gains.mean(), 95, low, high, 80, wanted.pvalue]
+    figures, line, *_, kept = outcome(found)
+    expected = [20.0, 20 + gains.mean(), 61.04, 1]
+    assert numbers(figures.partition("untrained")[2]) == pytest.approx(expected, abs=0.01)
+    expected = [gains.mean(), 95, low, high, 80, wanted.pvalue]
     assert numbers(line.partition("untrained")[2]) == pytest.approx(expected, abs=0.06)
     assert ("not significant" in line) == (low < 0) == (not gained)
     assert numbers(kept) == [20]
@@ -49,11 +50,11 @@ def test_gain_of_a_share_is_at_most_100(gain):
     rows = [("a", "b")] * 30
     before = np.full(30, float(gain < 0))
     found = record(
-        untrained={"cls": {OF_PAIRS: 100 * before[0]}},
-        trained={OF_PAIRS: 100 - 100 * before[0]},
+        untrained={"cls": {METRIC: 100 * before[0]}},
+        trained={METRIC: 100 - 100 * before[0]},
         held_out=compared(rows, before, 1 - before),
     )
-    line, *_ = outcome(found)
+    line = outcome(found)[1]
     mean, _, low, high, *_ = numbers(line.partition("trained - ")[2])
     assert mean == gain
     assert -100 <= low < high <= 100

@@ -24,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 TEXT = [
     "--model_name_or_path=bert-mini-wiki",
-    "--eval_set=mini_sts",  # without a set crops would hold texts out
+    "--eval_set=mini_sts",
     "--train_batch_size=32",
     "--max_seq_length=32",
     "--mixed_precision=no",

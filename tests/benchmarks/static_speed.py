@@ -34,7 +34,6 @@ def ours(file: Path, place: str) -> float:
         train_file=file,
         max_steps=STEPS,
         dim=DIM,
-        held_out=0,
         output_dir=place,
         overwrite_output_dir=True,
     )

@@ -105,7 +105,6 @@ def train(tmp_path, text_file):
             "train_batch_size": 8,
             "learning_rate": 1e-2,
             "mixed_precision": "no",
-            "held_out": 0,
             "log_similarity": False,
         }
         return dt.train(evaluator=evaluator, **defaults | options)

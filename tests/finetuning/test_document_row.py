@@ -24,7 +24,7 @@ from dystress_text.models.static import embedded_tokenizer, new_static, table_of
 
 PIVOT = 0.25
 WORDS = sorted(word for word in embedded_tokenizer().get_vocab() if word.isalpha())[500:900]
-SMALL = {"dim": 16, "max_steps": 6, "train_batch_size": 16, "held_out": 0, "weight_decay": 0.01}
+SMALL = {"dim": 16, "max_steps": 6, "train_batch_size": 16, "weight_decay": 0.01}
 
 
 def make_rows(count=60):

@@ -73,7 +73,7 @@ def test_encoders_of_many_families_train(family, options, flags, tmp_path):
     before = build_transformer(family)
     before.save_pretrained(folder)
     build_tokenizer().save_pretrained(folder)
-    more = ["--eval_set=none", "--held_out=0", f"--model_name_or_path={folder}"]
+    more = ["--eval_set=none", f"--model_name_or_path={folder}"]
     assert main([*flags, *more, "--max_steps=2", *options]) == 0
     trained = SentenceTransformer(str(tmp_path / "out"), device="cpu")[0].model.state_dict()
     weights = {name: each for name, each in before.state_dict().items() if "pooler" not in name}
@@ -173,7 +173,7 @@ def test_the_collapse_of_a_hybrids_trained_part_is_said(text_file, tmp_path, mon
 
     monkeypatch.setattr(SimcseTask, "evaluate", collapsing)
     options = [f"--train_file={text_file}", "--preset=own-text", "--max_steps=1", "--dim=8"]
-    options += [f"--hybrid={tmp_path / 'dense'}", "--train_batch_size=8", "--held_out=0"]
+    options += [f"--hybrid={tmp_path / 'dense'}", "--train_batch_size=8"]
     assert main([*options, f"--output_dir={tmp_path / 'out'}"]) == 0
     assert "Collapsed" in capsys.readouterr().out
 
@@ -192,7 +192,7 @@ def test_a_run_names_the_parts_of_a_hybrid(kind, text_file, tmp_path, capsys):
         named = tmp_path / "dense"
         dims = {"dense": 16, **dims}
     options = ["--preset=own-text", f"--train_file={text_file}", "--dim=8", "--max_steps=2"]
-    more = [f"--hybrid={named}", "--train_batch_size=8", "--held_out=0", "--language=english"]
+    more = [f"--hybrid={named}", "--train_batch_size=8", "--language=english"]
     assert main([*options, *more, f"--output_dir={tmp_path / 'out'}"]) == 0
     total = sum(dims.values())
     numbers = " + ".join(f"{dim} {name}" for name, dim in dims.items())

@@ -90,7 +90,6 @@ def prepared(base, folder, *more):
             "--eval_set=none",
             "--train_batch_size=8",
             "--max_steps=1",
-            "--held_out=0",
             *more,
         ]
     )
