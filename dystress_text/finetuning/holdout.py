@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from dystress_text.data.crops import WORD, too_short
 from dystress_text.evaluation.lexical import LexicalBaseline
-from dystress_text.evaluation.statistics import Difference
 from dystress_text.evaluation.sts import Embed
 from dystress_text.training.run_record import BASE, RunRecord
 
@@ -166,6 +165,9 @@ def outcome(record: RunRecord) -> list[str]:
     result = f"{name} x 100: {', '.join(known)}"
     if held.metric == OF_PAIRS:
         before = BASE if figures[BASE] else "untrained"
-        gain = Difference(held.texts, held.gain, held.error, most=100).summary("held-out samples")
-        result += f"; trained - {before} = {gain}"
+        result += f"; trained - {before}: {held.gain:+.1f}"
+        if held.error is not None:
+            half = 1.96 * held.error
+            low, high = max(held.gain - half, -100), min(held.gain + half, 100)
+            result += f" ({low:.1f} to {high:.1f}; {held.texts} held-out samples, paired)"
     return [result, meaning]

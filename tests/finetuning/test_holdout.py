@@ -222,4 +222,4 @@ def test_a_hybrid_is_compared_with_its_dense_model():
         trained={OF_PAIRS: 53.0},
         lexical={OF_PAIRS: 55.0},
     )
-    assert f"trained - {BASE} = +3.00" in outcome(record)[0]
+    assert f"trained - {BASE}: +3.0" in outcome(record)[0]
