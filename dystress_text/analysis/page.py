@@ -59,7 +59,7 @@ def render_page(
         runs: to show.
         tables: by title.
         notes: on the tables.
-        verdict: on several runs, the first lines; a single run begins with its outcome.
+        verdict: the first lines; those of a single run follow its outcome.
 
     Raises:
         UserError: the extra ``plots`` is not installed, or a log is damaged.
@@ -72,7 +72,7 @@ def render_page(
     options = [run.settings for run in runs]
     if len(runs) == 1:
         tables = [("Before and after training", results(runs[0].record)), *tables]
-        verdict = outcome(runs[0].record)
+        verdict = [*outcome(runs[0].record), *verdict]
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     form = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     page: str = form.render(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from dystress_text.analysis.page import Table
@@ -15,7 +14,13 @@ from dystress_text.cli import text_table
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Row, average
 from dystress_text.evaluation.retrieval import FUSION, METRICS, WITH_BM25
-from dystress_text.evaluation.statistics import Difference, holm, paired, spread
+from dystress_text.evaluation.statistics import (
+    Estimate,
+    average_of,
+    differences,
+    over_seeds,
+    spread,
+)
 
 _TITLES = {
     TRAINING: "Development set, by the model that was kept",
@@ -29,10 +34,10 @@ _STYLES = {  # the heading of a table, and the prefix of a note
 }
 _NO_COMPARISON = "No comparison on a test set: dystress senteval --model FOLDER measures test sets"
 _STATISTICS = (
-    "±: standard deviation over seeds. p: paired t test, and the interval is as wide, both "
-    "corrected for all comparisons of this report (Holm). Significant: 3 seeds or more and "
-    "p < 0.05."
+    "±: standard deviation over seeds. Intervals: 95 %, over queries or pairs, and over seeds if "
+    "there are several. Each stands alone: of 20 that should contain 0, one does not."
 )
+Seed = int | None  # None: a model without a run
 
 
 @dataclass(frozen=True)
@@ -76,17 +81,29 @@ class Group:
                 found[run.seed] = figure
         return found
 
+    def estimates(self, models: Mapping[Seed, Evaluated], column: str) -> dict[Seed, Estimate]:
+        """Return the finite figures in a main column with what intervals need, by seed."""
+        tasks = self.tasks if column == self.mean else [column]
+        found = {}
+        for seed, model in models.items():
+            results = model.results.get(self.key, {})
+            known = [results[task].estimate for task in tasks if task in results]
+            finite = [each for each in known if each is not None]
+            if len(finite) == len(tasks):
+                found[seed] = average_of(finite)
+        return found
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """A configuration compared with a baseline in one column.
+    """A configuration or model compared with another one in one column.
 
     Attributes:
         group: the table.
         column: of the table.
-        name: of the configuration.
-        baseline: the name of another configuration.
-        difference: of the two, paired by seed.
+        name: of the configuration or model.
+        baseline: of the other one.
+        difference: of the two, paired by query or pair, and by seed.
         obstacle: why they cannot be compared; "" if they can.
     """
 
@@ -94,15 +111,15 @@ class Comparison:
     column: str
     name: str
     baseline: str
-    difference: Difference
+    difference: Estimate
     obstacle: str = ""
 
     def summary(self) -> str:
-        """Return the difference with its interval and the flag, or the obstacle."""
+        """Return the difference with its interval, or the obstacle."""
         names = f"{self.name} - {self.baseline}"
         if self.obstacle:
             return f"{names} not compared: {self.obstacle}"
-        return f"{names} = {self.difference.summary()}"
+        return f"{names}: {self.difference}"
 
     @property
     def where(self) -> str:
@@ -132,33 +149,45 @@ def _group(key: str, tasks: list[str]) -> Group:
 
 
 def compare(compared: TextRuns) -> list[Comparison]:
-    """Compare each configuration with the baseline.
+    """Compare configurations with the baseline, with models without a run, and models alone.
 
-    Holm's correction of p counts the comparisons without an obstacle. Development sets of
-    training are excluded because they chose the checkpoint.
+    Development sets of training are excluded because they chose the checkpoint.
     """
-    baseline = compared.baseline
-    groups = groups_of([run.evaluated for run in compared.runs])
-    columns = [(each, column) for each in groups for column in each.headlines]
+    references = [model.name for model in compared.models if model.is_reference]
+    names = [model.name for model in compared.models if not model.is_reference]
+    if compared.configurations:
+        references = names + references
+        names = list(compared.configurations)
     found = []
-    for (group, column), name in product(columns, compared.configurations):
-        ours, theirs = compared.configurations[name], compared.configurations[baseline]
-        difference = paired(group.by_seed(ours, column), group.by_seed(theirs, column))
-        if difference is None or name == baseline or group.key == TRAINING:
-            continue
-        obstacle = _obstacle(group, column, [*ours, *theirs])
-        found.append(Comparison(group, column, name, baseline, difference, obstacle))
-    corrected = iter(holm([each.difference for each in found if not each.obstacle]))
-    return [each if each.obstacle else replace(each, difference=next(corrected)) for each in found]
+    for group, column in _main_columns(compared):
+        for name, other in differences(names, compared.baseline, references):
+            models = [compared.by_seed(each) for each in (name, other)]
+            ours, theirs = (group.estimates(each, column) for each in models)
+            if None not in ours and None not in theirs:  # paired by seed
+                ours = {seed: each for seed, each in ours.items() if seed in theirs}
+                theirs = {seed: theirs[seed] for seed in ours}
+            if ours and theirs:
+                difference = over_seeds([*ours.values()]) - over_seeds([*theirs.values()])
+                obstacle = _obstacle(compared, group, column, (name, other))
+                found.append(Comparison(group, column, name, other, difference, obstacle))
+    return found
 
 
-def _obstacle(group: Group, column: str, runs: Sequence[TextRun]) -> str:
-    """Return why runs cannot be compared; "" if they can."""
+def _main_columns(compared: TextRuns) -> list[tuple[Group, str]]:
+    """Return the columns that are compared: not of development sets, which chose the checkpoint."""
+    groups = [group for group in groups_of(compared.evaluated) if group.key != TRAINING]
+    return [(group, column) for group in groups for column in group.headlines]
+
+
+def _obstacle(compared: TextRuns, group: Group, column: str, names: Sequence[str]) -> str:
+    """Return why two of the names cannot be compared; "" if they can."""
     tasks = group.tasks if column == group.mean else [column]
+    runs = [run for name in names for run in compared.configurations.get(name, [])]
     selected = [task for task in tasks if any(run.selected_on(task) for run in runs)]
     if selected:
         return f"{', '.join(selected)} selected the checkpoint"
-    return _unlike(group, tasks, [run.evaluated for run in runs])
+    models = [model for name in names for model in compared.by_seed(name).values()]
+    return _unlike(group, tasks, models)
 
 
 def _unlike(group: Group, tasks: Sequence[str], models: Sequence[Evaluated]) -> str:
@@ -196,7 +225,7 @@ def _cell(group: Group, runs: Sequence[TextRun], column: str) -> str:
     figures = list(group.by_seed(runs, column).values())
     if not figures:
         return "missing"
-    cell = str(spread(figures))
+    cell = spread(figures)
     return cell if len(figures) == len(runs) else f"{cell} ({len(figures)} of {len(runs)})"
 
 
@@ -217,23 +246,24 @@ def render(compared: TextRuns, style: str) -> str:
 
 
 def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
-    """Return the best configuration of each column, then all differences.
-
-    Returns:
-        The lines; none for a single configuration.
-    """
-    if len(compared.configurations) < 2:
-        return []
+    """Return the best configuration of each column, all differences, and intervals of figures."""
     of_columns: dict[str, list[Comparison]] = {}
     for each in comparisons:
         of_columns.setdefault(each.where, []).append(each)
     lines = []
-    if all(each.obstacle for each in comparisons):
+    several = len(compared.configurations) > 1
+    if several and all(each.obstacle for each in comparisons):
         lines.append(_NO_COMPARISON)
     for found in of_columns.values():
         lines += _answer(compared, found)
+    for group, column in _main_columns(compared):
+        for name in [*compared.configurations, *(model.name for model in compared.models)]:
+            estimates = group.estimates(compared.by_seed(name), column)
+            alone = over_seeds([*estimates.values()]) if estimates else None
+            if alone is not None and alone.interval is not None:
+                lines.append(f"{column} ({group.title}): {name} {alone}")
     first = [runs[0].settings for runs in compared.configurations.values()]
-    others = [name for name in differing(first) if name != "loss"]
+    others = [name for name in differing(first) if name != "loss"] if several else []
     if others:
         lines.append(f"Other settings that differ: {', '.join(others)}")
     return lines
@@ -242,13 +272,18 @@ def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
 def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
     """Return the best configuration with its smallest lead, then the other differences."""
     group, column, where = found[0].group, found[0].column, found[0].where
-    tested = [each for each in found if not each.obstacle]
+    lines = [f"{where}: {each.summary()}" for each in found]
+    tested = [
+        each
+        for each in found
+        if not each.obstacle and {each.name, each.baseline} <= set(compared.configurations)
+    ]
     if not tested:
-        return [f"{where}: {each.summary()}" for each in found]
+        return lines
     means = {}
     for name in dict.fromkeys(name for each in tested for name in (each.name, each.baseline)):
         figures = group.by_seed(compared.configurations[name], column)
-        means[name] = spread(list(figures.values())).mean
+        means[name] = sum(figures.values()) / len(figures)
     best = max(means, key=lambda name: means[name])
     of_best = [each for each in tested if best in (each.name, each.baseline)]
     nearest = min(of_best, key=lambda each: abs(each.difference.mean))
@@ -258,7 +293,8 @@ def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
         figure = group.row(model).get(column)
         if figure is not None:
             answer += f" {model.name} scores {figure:.2f}."
-    return [answer, *(f"{where}: {each.summary()}" for each in found if each is not nearest)]
+    del lines[found.index(nearest)]
+    return [answer, *lines]
 
 
 def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
@@ -275,7 +311,7 @@ def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]
             notes.append(FUSION)
     if comparisons:
         notes.append(f"Compared with {compared.baseline}; --baseline names another")
-    if any(each.difference.n > 1 for each in comparisons):
+    if any(each.difference.interval is not None for each in comparisons):
         notes.append(_STATISTICS)
     if compared.unfinished:
         notes.append(f"Excluded, not finished: {', '.join(compared.unfinished)}")

@@ -53,6 +53,8 @@ class Evaluated:
         ways: how each figure was measured (data and mode), by group and column.
         sets: the name of each column's data in the metrics of training.
         variants: of the published data.
+        results: that intervals come from, by group and main column.
+        is_reference: the lexical baseline, or the dense model of a hybrid.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Evaluated:
     ways: dict[str, dict[str, str]] = field(default_factory=dict)
     sets: dict[str, str] = field(default_factory=dict)
     variants: list[str] = field(default_factory=list)
+    results: dict[str, dict[str, Result]] = field(default_factory=dict)
+    is_reference: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class TextRuns:
         configurations: finished runs; the presets come first, in the paper's order.
         models: evaluated ones without a run.
         unfinished: names of runs.
-        baseline: the configuration that the others are compared with.
+        baseline: the configuration or model that the others are compared with.
     """
 
     configurations: Mapping[str, Sequence[TextRun]]
@@ -95,6 +99,12 @@ class TextRuns:
     @property
     def runs(self) -> list[TextRun]:
         return [run for runs in self.configurations.values() for run in runs]
+
+    def by_seed(self, name: str) -> dict[int | None, Evaluated]:
+        """Return what a name stands for: runs by seed, or a model under None."""
+        if name in self.configurations:
+            return {run.seed: run.evaluated for run in self.configurations[name]}
+        return {None: next(model for model in self.models if model.name == name)}
 
     @property
     def evaluated(self) -> list[Evaluated]:
@@ -111,7 +121,7 @@ def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextR
     Args:
         places: runs, evaluated models, folders of both, or result files (``.jsonl``). Models inside
             the folder of a run belong to it.
-        baseline: a configuration by its name, folder or loss; None for the first one.
+        baseline: a configuration by its name, folder or loss, or a model; None for the first.
 
     Raises:
         UserError: a place holds no run and no model, a file is damaged, runs of one configuration
@@ -129,18 +139,20 @@ def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextR
     names = task_names([*of_models, *chain(*of_runs)])
     beside = [each.dense_model for each in [*of_models, *chain(*of_runs)]]
     if all(result.model != LEXICAL for result in of_models):
-        beside += [each.baseline for each in chain(*of_runs)]
+        beside += [each.baseline for each in [*of_models, *chain(*of_runs)]]
     of_models += [each for each in beside if each is not None]
     runs = zip(finished, of_runs, strict=True)
     by_name = by_configuration(_with_figures(run, results, names) for run, results in runs)
     published = [name for name in PRESETS if name in by_name]
     ordered = [*published, *sorted(by_name.keys() - PRESETS.keys())]
     losses = {name: by_name[name][0].record.loss for name in ordered}
+    models = _models(of_models, names)
+    known = losses | {model.name: model.name for model in models}
     return TextRuns(
         {name: by_name[name] for name in ordered},
-        _models(of_models, names),
+        models,
         unfinished,
-        baseline_named(baseline, losses),
+        baseline_named(baseline, known),
     )
 
 
@@ -190,7 +202,9 @@ def _models(results: Iterable[Result], names: Names) -> list[Evaluated]:
     for content, label in distinct_names({each: each for each in of_model}).items():
         if of_model[content][0].model == LEXICAL:
             label = lexical_label(lexical_words(of_model[content]))
-        models.append(_evaluated(label, of_model[content], names))
+        model = _evaluated(label, of_model[content], names)
+        model.is_reference = of_model[content][0].is_reference
+        models.append(model)
     return models
 
 
@@ -214,6 +228,7 @@ def _evaluated(label: str, results: Sequence[Result], names: Names) -> Evaluated
             way += f", mode {result.settings.get('mode')}"
         columns = replace(result, task=names.get(result.content, result.task)).columns
         model.figures.setdefault(result.group, {}).update(columns)
+        model.results.setdefault(result.group, {})[next(iter(columns))] = result
         model.ways.setdefault(result.group, {}).update(dict.fromkeys(columns, way))
         title = _TITLES.get(result.task, result.task)
         model.sets.update(dict.fromkeys(columns, slug_of(title)))

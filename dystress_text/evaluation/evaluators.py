@@ -44,6 +44,7 @@ from dystress_text.evaluation.readers import (
 )
 from dystress_text.evaluation.retrieval import METRICS, WITH_BM25, Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.evaluation.statistics import EACH
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
 from dystress_text.io.words import WordReader, reader_for
 from dystress_text.models.embedder import encode, in_evaluation_mode
@@ -74,6 +75,7 @@ class Evaluator(SentenceEvaluator):
     has_baseline = True  # whether the lexical baseline can be measured
     language: str | None = None  # of the lexical baseline, as in io.words.reader_for
     similarity: str | None = None  # that the figures are of; None for the model's own
+    scores: Sequence[float] = ()  # of pairs
 
     def __init__(
         self, group: str, task: str, metrics: Sequence[str], details: Mapping[str, Any]
@@ -97,6 +99,8 @@ class Evaluator(SentenceEvaluator):
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
         """Return the figures of an encoder for result lines, the main one first.
+
+        What an interval of that one needs is under ``EACH``.
 
         Raises:
             DataError: no text has a token for the lexical baseline.
@@ -133,7 +137,8 @@ class Evaluator(SentenceEvaluator):
 
     def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
         """Return the finite ones of an encoder's figures, by metric."""
-        return _finite(dict(zip(self.metrics, figures.values(), strict=False)))
+        numbers = [figure for name, figure in figures.items() if name != EACH]
+        return _finite(dict(zip(self.metrics, numbers, strict=False)))
 
 
 class PairsEvaluator(Evaluator):
@@ -159,6 +164,7 @@ class PairsEvaluator(Evaluator):
             details["source"] = pairs.source
         super().__init__(group, pairs.name, [pairs.metric("spearman")], details)
         self.pairs = pairs
+        self.scores = pairs.scores.tolist()
         self.subsets = subsets or {}
         if subsets is not None:
             self.similarity = "cosine"
@@ -180,6 +186,7 @@ class PairsEvaluator(Evaluator):
         figures: dict[str, Any] = {"spearman": spearman(values, self.pairs.scores)}
         if len(self.subsets) > 1:
             figures |= subset_figures(values, self.subsets)
+        figures[EACH] = values.tolist()
         return figures
 
 
@@ -250,11 +257,15 @@ class RetrievalEvaluator(Evaluator):
         return list(self.collection.documents.values())
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
-        figures = self.collection.scores(encoder)
+        by_query = self.collection.by_query(encoder)
+        figures: dict[str, Any] = {}
+        for metric, values in by_query.items():
+            figures[metric] = 100 * float(np.mean(values))
         if isinstance(encoder, TextEncoder):
             with suppress(DataError):  # no document has a word
                 fused = self.collection.scores(encoder.with_bm25(self.baseline))
                 figures[WITH_BM25] = fused[METRICS[0]]
+        figures[EACH] = by_query[METRICS[0]]
         return figures
 
 

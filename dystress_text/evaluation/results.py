@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.lexical import LEXICAL
 from dystress_text.evaluation.retrieval import GRADED, METRICS, WITH_BM25
+from dystress_text.evaluation.statistics import Estimate, estimate, without_units
 from dystress_text.io.atomic import append_json, versions
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import distinct_names
@@ -59,6 +63,9 @@ class Result:
     # of a hybrid's dense model on the same data; empty for other models
     dense: Mapping[str, float | None] = field(default_factory=dict)
     variant: str | None = None  # what the data are, where they are not the published ones
+    # of the model, the lexical baseline and the dense model: each query's nDCG@10, or each pair's
+    # similarity; and the pairs' scores
+    each: Mapping[str, Sequence[float]] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)  # counts, seconds and so on
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -75,6 +82,8 @@ class Result:
         for figure in (*self.figures.values(), *self.lexical.values(), *self.dense.values()):
             if not isinstance(figure, int | float | None):
                 raise TypeError("figures are numbers")
+        if len({len(np.asarray(values, np.float64)) for values in self.each.values()}) > 1:
+            raise ValueError("each: of different lengths")
 
     @classmethod
     def of_entry(
@@ -115,20 +124,37 @@ class Result:
         return self.group, self.task, None if "/" in self.group else self.data
 
     @property
+    def is_reference(self) -> bool:
+        """Whether this is the lexical baseline, or the dense model of a hybrid."""
+        return self.model == LEXICAL or self.model.endswith(f": {BASE}")
+
+    @property
     def baseline(self) -> Result | None:
         """The result of the lexical baseline on the same data."""
-        return self._beside(LEXICAL, self.lexical)
+        return self._beside(LEXICAL, self.lexical, "lexical")
 
     @property
     def dense_model(self) -> Result | None:
         """The result of a hybrid's dense model on the same data."""
-        return self._beside(f"{self.model}: {BASE}", self.dense)
+        return self._beside(f"{self.model}: {BASE}", self.dense, "dense")
 
-    def _beside(self, model: str, figures: Mapping[str, float | None]) -> Result | None:
+    def _beside(self, model: str, figures: Mapping[str, float | None], key: str) -> Result | None:
         if not figures:
             return None
+        names = {key: "model", "scores": "scores"}
+        each = {names[name]: values for name, values in self.each.items() if name in names}
         empty: dict[str, Any] = {"weights": None, "lexical": {}, "dense": {}, "settings": {}}
-        return replace(self, model=model, figures=figures, **empty)
+        return replace(self, model=model, figures=figures, each=each, **empty)
+
+    @cached_property
+    def estimate(self) -> Estimate | None:
+        """The main figure with its resamples; None if it is not finite."""
+        main = self.figures[_FIGURES[self.kind][0]]
+        if main is None:
+            return None
+        if not self.each.get("model"):  # of an older version, or an accuracy
+            return without_units([main])
+        return estimate(self.each["model"], self.each.get("scores"), self.data or "")
 
     @property
     def columns(self) -> dict[str, float | None]:

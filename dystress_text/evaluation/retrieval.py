@@ -109,6 +109,11 @@ class Collection:
 
     def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
         """Return the :attr:`metrics` x 100, means over the queries."""
+        by_query = self.by_query(encoder)
+        return {metric: 100 * float(np.mean(by_query[metric])) for metric in self.metrics}
+
+    def by_query(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, list[float]]:
+        """Return each query's figures from 0 to 1, by metric, in the order of the queries."""
         names = list(self.documents)
         # one more than a figure needs, since a query's own document does not count
         found = encoder.search(
@@ -120,10 +125,7 @@ class Collection:
             if query in self.self_queries and query in ranking:
                 ranking.remove(query)
             figures.append(_figures(ranking, self.relevant[query]))
-        means = {}
-        for metric in self.metrics:
-            means[metric] = 100 * float(np.mean([each[metric] for each in figures]))
-        return means
+        return {metric: [each[metric] for each in figures] for metric in self.metrics}
 
 
 def _figures(ranking: Sequence[str], relevant: Mapping[str, float]) -> dict[str, float]:

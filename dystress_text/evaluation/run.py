@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from dystress_text.cli.text_table import lay_out
@@ -44,6 +45,7 @@ from dystress_text.evaluation.results import (
 )
 from dystress_text.evaluation.retrieval import FUSION, Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
+from dystress_text.evaluation.statistics import EACH, Estimate, average_of, interval_lines
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
@@ -83,6 +85,11 @@ class ModelEvaluation:
             lexical: figures of the lexical baseline.
             dense: figures of a hybrid's dense model.
         """
+        each = {} if evaluator.scores == () else {"scores": evaluator.scores}
+        for name, measured in (("model", figures), ("lexical", lexical), ("dense", dense)):
+            values = measured.get(EACH, ())
+            if values and np.isfinite(values).all():
+                each[name] = [float(f"{value:.6g}") for value in values]
         entry = {**_rounded(figures), **evaluator.details}
         similarity = evaluator.similarity or metadata.get("similarity")
         if similarity is not None and evaluator.has_baseline:
@@ -91,10 +98,10 @@ class ModelEvaluation:
             entry["lexical_words"] = evaluator.reader.title
         result = Result.of_entry(entry, evaluator.group, evaluator.task, metadata)
         floor, alone = (
-            {name: x for name, x in _rounded(each).items() if name in result.figures}
-            for each in (lexical, dense)
+            {name: x for name, x in _rounded(beside).items() if name in result.figures}
+            for beside in (lexical, dense)
         )
-        result = replace(result, lexical=floor, dense=alone)
+        result = replace(result, lexical=floor, dense=alone, each=each)
         if self.file is not None:
             append(self.file, result)
         self.results.append(result)
@@ -112,14 +119,14 @@ class ModelEvaluation:
 
 def run(
     settings: SentEvalSettings,
-    model: SentenceTransformer | None = None,
+    models: Sequence[SentenceTransformer] = (),
     own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:
     """Evaluate models and print the tables.
 
     Args:
         settings: names of models to load, and what they are measured on.
-        model: a model in memory, called ``model``.
+        models: models in memory, called ``model``, or ``model 1`` and so on.
         own_data: data in memory.
 
     Returns:
@@ -131,9 +138,10 @@ def run(
     evaluations = [
         ModelEvaluation(name, settings.output or result_file(Path(name))) for name in names
     ]
-    if model is not None:
-        loaders["model"] = partial(prepare, model, "model")
-        evaluations.append(ModelEvaluation("model", settings.output))
+    for number, model in enumerate(models, 1):
+        name = f"model {number}" if len(models) > 1 else "model"
+        loaders[name] = partial(prepare, model, name)
+        evaluations.append(ModelEvaluation(name, settings.output))
     evaluators = [*_suite(settings), *_own_data(settings, own_data)]
     for file in {settings.output, *(each.file for each in evaluations)}:
         if file is not None:
@@ -254,35 +262,63 @@ def evaluator_of(task: Task, folder: Path, group: str = "", mode: str = "test") 
 
 
 def _print_tables(evaluations: Sequence[ModelEvaluation]) -> None:
-    """Print a table for each group of results: the models and the lexical baseline."""
+    """Print a table for each group of results, then the intervals of its main figures."""
     groups = dict.fromkeys(result.group for each in evaluations for result in each.results)
     for group in groups:
-        rows = {}
+        results = {}
         for each in evaluations:
-            results = [result for result in each.results if result.group == group]
-            row: Row = {}
-            for result in results:
-                row |= result.columns
-            if row:
-                words = lexical_words(results)
-                rows[lexical_label(words) if each.model == LEXICAL else each.model] = row
+            of_group = [result for result in each.results if result.group == group]
+            if of_group:
+                lexical = each.model == LEXICAL
+                label = lexical_label(lexical_words(of_group)) if lexical else each.model
+                results[label] = of_group
+        rows: dict[str, Row] = {}
+        for label, several in results.items():
+            rows[label] = {}
+            for result in several:
+                rows[label] |= result.columns
         print(f"\n{_table(rows, group)}", flush=True)
         if group == "retrieval":
             print(FUSION, flush=True)
+        for line in _intervals(results, _average_of(rows, group)):
+            print(line, flush=True)
+
+
+def _intervals(results: Mapping[str, Sequence[Result]], average_title: str) -> list[str]:
+    """Return lines with the intervals of the main figures, by the label of a row."""
+    references = [label for label, several in results.items() if several[0].is_reference]
+    estimates: dict[str, dict[str, list[Estimate]]] = {}  # by column and label
+    for label, several in results.items():
+        for result in several:
+            column = average_title or next(iter(result.columns))
+            if result.estimate is not None:
+                estimates.setdefault(column, {}).setdefault(label, []).append(result.estimate)
+    lines = []
+    for column, of_rows in estimates.items():
+        averages = {label: average_of(several) for label, several in of_rows.items()}
+        found = interval_lines(averages, references)
+        if found:
+            lines += [f"95 % intervals, {column}:", *found]
+    return lines
+
+
+def _average_of(rows: Mapping[str, Row], group: str) -> str:
+    """Return the heading of the average of a suite's tasks; "" for the user's own data."""
+    suite, _, kind = group.partition("/")
+    if suite not in SUITES:
+        return ""
+    tasks = {task for row in rows.values() for task in row}
+    return "avg" if len(tasks) == len(SUITES[suite][kind]) else f"avg of {len(tasks)}"
 
 
 def _table(rows: Mapping[str, Row], group: str) -> str:
     """Return a table with a row for each model, and the averages of a suite's tasks."""
-    suite, _, kind = group.partition("/")
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    header = ["", *columns]
-    if suite in SUITES:
-        whole = len(columns) == len(SUITES[suite][kind])
-        header.append("avg" if whole else f"avg of {len(columns)}")
-    lines = [header]
+    average_title = _average_of(rows, group)
+    lines = [["", *columns, *filter(None, [average_title])]]
     for label, row in rows.items():
         line = [label, *(_cell(row.get(column)) for column in columns)]
-        if suite in SUITES:
+        if average_title:
             line.append(_cell(average({column: row.get(column) for column in columns})))
         lines.append(line)
     return lay_out(lines)
@@ -298,6 +334,6 @@ def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
     for name, figure in figures.items():
         if isinstance(figure, Mapping):
             rounded[name] = _rounded(figure)
-        else:
+        elif name != EACH:
             rounded[name] = round(figure, 2) if math.isfinite(figure) else None
     return rounded

@@ -1,114 +1,223 @@
-"""Statistics over seeds or texts: spread, paired t tests and intervals, Holm's correction."""
+"""Statistics over queries, pairs and seeds: spread, intervals and paired differences."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 ALPHA = 0.05
+RESAMPLES = 10_000
+FEW = 30  # units
 # standard deviation of a difference of two figures that are rounded to two decimals
 _ROUNDING = 0.01 / 6**0.5
+_CELLS = 2_000_000  # of an array, which bounds memory
+
+EACH = "each"  # among figures: each query's nDCG@10, or each pair's similarity
+
+Figures = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Spread:
-    """A figure over seeds: mean and sample deviation (n - 1), None for one seed."""
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A figure x 100, or a difference of two, with what its 95 % interval needs.
 
-    mean: float
-    deviation: float | None
+    Units, which are queries or pairs, are resampled with replacement. Estimates of the same units
+    have the same resamples, so their difference is paired. Several seeds add the t distribution of
+    their mean: two or three cannot be resampled.
 
-    def __str__(self) -> str:
-        if self.deviation is None:
-            return f"{self.mean:.2f}"
-        return f"{self.mean:.2f} ± {self.deviation:.2f}"
+    Attributes:
+        figures: of each seed, (seeds,).
+        resampled: the figures of each resample of the units, (resamples, seeds); (1, seeds) if only
+            seeds vary.
+        units: their number; 0 if only seeds vary.
+        kind: ``queries`` or ``pairs``.
+        data: identifies the units, "" without.
+        paired: whether it is a difference.
+    """
 
+    figures: Figures
+    resampled: Figures
+    units: int = 0
+    kind: str = ""
+    data: str = ""
+    paired: bool = False
 
-@dataclass(frozen=True)
-class Difference:
-    """The mean of n paired differences, of seeds or of texts."""
+    def __sub__(self, other: Estimate) -> Estimate:
+        """Return the difference, paired by unit and seed; one seed is compared with each.
 
-    n: int
-    mean: float
-    error: float | None = None  # the standard error of the mean; None for one pair
-    corrected: float | None = None  # p after Holm, not cut at 1
-    most: float = math.inf  # greatest possible difference, where intervals end
-
-    def __str__(self) -> str:
-        interval = self.interval()
-        if interval is None:
-            return f"{self.mean:+.2f}"
-        return f"{self.mean:+.2f} ({_shown(interval)})"
+        On other units, or without any, only seeds vary.
+        """
+        figures = self.figures - other.figures
+        if self.data != other.data:
+            return replace(without_units(figures), paired=True)
+        resampled = self.resampled - other.resampled
+        return replace(self, figures=figures, resampled=resampled, paired=True)
 
     @property
-    def p(self) -> float | None:
-        """The p of the two-sided paired t test, for this comparison alone."""
-        from scipy import stats  # slow to import
+    def mean(self) -> float:
+        return float(self.figures.mean())
 
-        if self.error is None:
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval by percentiles; None if nothing varies."""
+        means = self.resampled.mean(1)
+        seeds = len(self.figures)
+        if seeds > 1:
+            from scipy import stats  # slow to import
+
+            error = max(float(self.figures.std(ddof=1)), _ROUNDING) / seeds**0.5
+            quantiles = stats.t.ppf((np.arange(RESAMPLES) + 0.5) / RESAMPLES, seeds - 1)
+            means = means + error * np.random.default_rng(0).permutation(quantiles)
+        if len(means) == 1:
             return None
-        tiny = float(np.finfo(float).tiny)  # all differences may be equal
-        return max(2 * float(stats.t.sf(abs(self.mean) / max(self.error, tiny), self.n - 1)), tiny)
+        low, high = np.nanquantile(means, [ALPHA / 2, 1 - ALPHA / 2])
+        return float(low), float(high)
 
-    @property
-    def significant(self) -> bool:
-        """Whether there are three pairs or more, and p, corrected if it was, is below 0.05."""
-        p = self.p if self.corrected is None else self.corrected
-        return self.n > 2 and p is not None and p < ALPHA
-
-    def interval(self, corrected: bool = False) -> tuple[float, float] | None:
-        """Return the mean's 95 % interval, or that at Holm's level; None for one pair."""
-        from scipy import stats
-
-        if self.error is None or self.p is None:
-            return None
-        alpha = ALPHA * self.p / self.corrected if corrected and self.corrected else ALPHA
-        half = self.error * float(stats.t.isf(alpha / 2, self.n - 1))
-        return max(self.mean - half, -self.most), min(self.mean + half, self.most)
-
-    def summary(self, unit: str = "seeds") -> str:
-        """Return mean, interval (Holm's where p was corrected), n, p, and the flag."""
-        interval = self.interval(corrected=True)
-        p = self.corrected or self.p
-        if interval is None or p is None:
-            return f"{self.mean:+.2f} (1 {unit.removesuffix('s')}, no interval)"
-        flag = "significant" if self.significant else "not significant"
-        shown = f"95 % CI {_shown(interval)}; {self.n} {unit}; p = {min(1, p):.3f}"
-        return f"{self.mean:+.2f} ({shown}): {flag}"
+    def __str__(self) -> str:
+        """Return such as ``+2.1 (0.4 to 3.9; 52 queries, paired)``."""
+        number = f"{self.mean:+.1f}" if self.paired else f"{self.mean:.1f}"
+        if self.interval is None:
+            return f"{number} (no interval)"
+        varied = []
+        if self.units:
+            few = self.units < FEW
+            varied.append(f"{self.units:,} {self.kind}" + (", which are few" if few else ""))
+        if len(self.figures) > 1:
+            varied.append(f"{len(self.figures)} seeds")
+        if self.paired:
+            varied.append("paired")
+        low, high = self.interval
+        return f"{number} ({low:.1f} to {high:.1f}; {', '.join(varied)})"
 
 
-def _shown(interval: tuple[float, float]) -> str:
-    low, high = interval
-    return f"{low:+.2f} to {high:+.2f}"
+def estimate(values: Any, scores: Any = None, data: str = "") -> Estimate:
+    """Return a figure with its resamples.
+
+    Args:
+        values: (units,): each query's figure from 0 to 1, or each pair's similarity.
+        scores: of the pairs, (units,): the figure is Spearman's correlation x 100. None: it is the
+            mean x 100 over queries.
+        data: identifies the units, and seeds the resampling.
+    """
+    units = len(values)
+    kind, figure_of = "queries", partial(_mean, np.asarray(values, np.float64))
+    if scores is not None:
+        kind, figure_of = "pairs", partial(_spearman, _ties(values), _ties(scores))
+    observed = figure_of(np.ones((1, units), np.int64))
+    resampled = [figure_of(counts) for counts in _resamples(units, data)]
+    return Estimate(observed, np.concatenate(resampled)[:, None], units, kind, data)
 
 
-def spread(figures: Sequence[float]) -> Spread:
-    """Return mean and standard deviation of a figure over seeds."""
-    deviation = float(np.std(figures, ddof=1)) if len(figures) > 1 else None
-    return Spread(float(np.mean(figures)), deviation)
+def without_units(figures: Any) -> Estimate:
+    """Return the figures of seeds, (seeds,), whose queries or pairs are not known."""
+    return Estimate(np.array(figures), np.array([figures]))
 
 
-def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
-    """Compare figures by seed on the seeds that both have; None where there is none."""
-    seeds = sorted(set(ours) & set(baseline))
-    if not seeds:
-        return None
-    differences = np.array([ours[seed] - baseline[seed] for seed in seeds])
-    mean = float(differences.mean())
-    if len(seeds) == 1:
-        return Difference(1, mean)
-    deviation = max(float(differences.std(ddof=1)), _ROUNDING)
-    return Difference(len(seeds), mean, deviation / len(seeds) ** 0.5)
+def over_seeds(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the estimates of several seeds as one."""
+    figures = np.concatenate([each.figures for each in estimates])
+    if len({each.data for each in estimates}) > 1:
+        return without_units(figures)
+    resampled = np.concatenate([each.resampled for each in estimates], axis=1)
+    return replace(estimates[0], figures=figures, resampled=resampled)
 
 
-def holm(differences: Sequence[Difference]) -> list[Difference]:
-    """Return the differences with p corrected for the number of those tested (Holm, 1979)."""
-    corrected = list(differences)
-    tested = sorted((d.p, row) for row, d in enumerate(differences) if d.p is not None)
-    worst = 0.0
-    for rank, (p, row) in enumerate(tested):
-        worst = max(worst, p * (len(tested) - rank))
-        corrected[row] = replace(corrected[row], corrected=worst)
-    return corrected
+def average_of(estimates: Sequence[Estimate]) -> Estimate:
+    """Return the mean of figures on several sets, whose units are independent."""
+    figures = np.mean([each.figures for each in estimates], axis=0)
+    if not all(each.units for each in estimates):
+        return without_units(figures)
+    resampled = np.mean([each.resampled for each in estimates], axis=0)
+    units = sum(each.units for each in estimates)
+    data = " ".join(each.data for each in estimates)
+    return Estimate(figures, resampled, units, estimates[0].kind, data)
+
+
+def differences(
+    names: Sequence[str], first: str, references: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Return which figures are subtracted: each model less the first, and less each reference."""
+    subtracted = dict.fromkeys([first, *references])
+    return [(name, other) for other in subtracted for name in names if name != other]
+
+
+def interval_lines(estimates: Mapping[str, Estimate], references: Sequence[str]) -> list[str]:
+    """Return a line for each interval: of the figures, then of their :func:`differences`.
+
+    Args:
+        estimates: of the models and the references, by name.
+        references: such as the lexical baseline.
+    """
+    lines = []
+    for name, each in estimates.items():
+        if each.interval is not None:
+            lines.append(f"{name}: {each}")
+    names = [name for name in estimates if name not in references]
+    known = [name for name in references if name in estimates]
+    for name, other in differences(names, next(iter(names), ""), known):
+        difference = estimates[name] - estimates[other]
+        if difference.interval is not None:
+            lines.append(f"{name} - {other}: {difference}")
+    return lines
+
+
+def _resamples(units: int, data: str) -> Iterator[Counts]:
+    """Yield how often each unit is drawn, (a block of the resamples, units)."""
+    random = np.random.default_rng(list(data.encode()))
+    block = max(1, _CELLS // units)
+    for start in range(0, RESAMPLES, block):
+        count = min(block, RESAMPLES - start)
+        drawn = random.integers(units, size=(count, units))
+        cells = drawn + units * np.arange(count)[:, None]
+        yield np.bincount(cells.ravel(), minlength=count * units).reshape(count, units)
+
+
+def _mean(values: Figures, counts: Counts) -> Figures:
+    """Return the mean x 100 of each resample, (resamples,)."""
+    means: Figures = 100 * counts @ values / len(values)
+    return means
+
+
+def _ties(values: Any) -> Counts:
+    """Return the place of each value among the distinct ones, from 0, (units,)."""
+    return np.unique(np.asarray(values), return_inverse=True)[1]
+
+
+def _spearman(similarities: Counts, scores: Counts, counts: Counts) -> Figures:
+    """Return Spearman's correlation x 100 of each resample, (resamples,); NaN on a constant side.
+
+    Args:
+        similarities: :func:`_ties` of the pairs' similarities.
+        scores: the same of their scores.
+        counts: how often each pair is drawn, (resamples, pairs).
+    """
+    ours, theirs = _centred_ranks(counts, similarities), _centred_ranks(counts, scores)
+    variances = (counts * ours**2).sum(1) * (counts * theirs**2).sum(1)
+    with np.errstate(invalid="ignore"):
+        figures: Figures = 100 * (counts * ours * theirs).sum(1) / np.sqrt(variances)
+    return figures
+
+
+def _centred_ranks(counts: Counts, ties: Counts) -> Figures:
+    """Return each unit's rank in each resample less the mean rank, (resamples, units).
+
+    Equal values have the mean of their ranks.
+    """
+    ends = np.bincount(ties).cumsum() - 1
+    ordered = counts[:, np.argsort(ties, kind="stable")]
+    through = ordered.cumsum(1)[:, ends]  # drawn up to the end of each group of ties
+    centre = (counts.shape[1] + np.diff(through, axis=1, prepend=0)) / 2
+    ranks: Figures = (through - centre)[:, ties]
+    return ranks
+
+
+def spread(figures: Sequence[float]) -> str:
+    """Return mean and, of several seeds, sample deviation (n - 1)."""
+    mean = f"{np.mean(figures):.2f}"
+    return f"{mean} ± {np.std(figures, ddof=1):.2f}" if len(figures) > 1 else mean

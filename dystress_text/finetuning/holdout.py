@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from dystress_text.evaluation.lexical import LexicalBaseline
-from dystress_text.evaluation.statistics import Difference
 from dystress_text.evaluation.sts import Embed
 from dystress_text.training.run_record import BASE, RunRecord
 
@@ -122,5 +121,9 @@ def outcome(record: RunRecord) -> list[str]:
     if held is None or METRIC not in record.trained:  # earlier, texts were held out, too
         return []
     before = BASE if BASE in record.untrained else "untrained"
-    gain = Difference(held.texts, held.gain, held.error, most=100).summary("held-out samples")
-    return [f"recall@1 of held-out pairs x 100: trained - {before} = {gain}", MEANING]
+    gain = f"{held.gain:+.1f}"
+    if held.error is not None:
+        half = 1.96 * held.error
+        low, high = max(held.gain - half, -100), min(held.gain + half, 100)
+        gain += f" ({low:.1f} to {high:.1f}; {held.texts} held-out samples, paired)"
+    return [f"recall@1 of held-out pairs x 100: trained - {before}: {gain}", MEANING]

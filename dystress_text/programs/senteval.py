@@ -11,8 +11,9 @@
 ``python eval/senteval.py`` is the same in a checkout.
 
 STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures
-accuracy x 100; the last row is TF-IDF and BM25 over stems. Results are appended to results.jsonl
-in the folder of a run, or to --output.
+accuracy x 100; the last row is TF-IDF and BM25 over stems. The 95 % intervals are over pairs or
+queries; the differences, to the first model and to TF-IDF or BM25, are paired. Results are appended
+to results.jsonl in the folder of a run, or to --output.
 """
 
 from __future__ import annotations
@@ -44,18 +45,21 @@ def make_parser() -> SettingsParser:
 
 @any_character_printable()
 def evaluate(
-    model: str | Path | Sequence[str | Path] | SentenceTransformer,
+    model: str | Path | SentenceTransformer | Sequence[str | Path | SentenceTransformer],
     pairs: Any = None,
     retrieval: Any = None,
     **options: Any,
 ) -> dict[str, dict[str, float | None]]:
     """Evaluate models as ``dystress senteval`` does, and return the figures of each by its name.
 
+    Differences between models are printed with paired 95 % intervals.
+
     Results of a model in memory are written only if ``output`` names a file.
 
     Args:
         model: folders or hub names of models, ``lexical`` for the lexical baseline; or a
-            ``SentenceTransformer``, which is called ``model``.
+            ``SentenceTransformer``, which is called ``model``; or several of both, of which those
+            in memory come last and are called ``model 1``, ``model 2``.
         pairs: files of scored pairs; or pairs in memory, (text, text, score) each; or a table of
             pandas or ``datasets`` with the columns ``sentence1``, ``sentence2`` and ``score``.
         retrieval: folders of collections; or a tuple of queries, documents and judgements. Queries
@@ -77,6 +81,10 @@ def evaluate(
                                           MiniSTS    avg
         bert-mini-wiki                      37.98  37.98
         TF-IDF/BM25 over English stems      37.61  37.61
+        95 % intervals, avg:
+        bert-mini-wiki: 38.0 (29.4 to 46.1; 526 pairs)
+        TF-IDF/BM25 over English stems: 37.6 (28.6 to 46.3; 526 pairs)
+        bert-mini-wiki - TF-IDF/BM25 over English stems: +0.4 (-4.5 to 5.3; 526 pairs, paired)
         bert-mini-wiki: not saved, --output FILE.jsonl saves the results
         >>> figures
         {'bert-mini-wiki': {'MiniSTS': 37.98}, 'lexical': {'MiniSTS': 37.61}}
@@ -86,8 +94,9 @@ def evaluate(
     from dystress_text.evaluation.readers import pairs_from
     from dystress_text.evaluation.retrieval import collection_from
 
-    loaded = model if isinstance(model, SentenceTransformer) else None
-    if loaded is not None and "pooler_type" in options:
+    several = model if isinstance(model, list | tuple) else [model]
+    loaded = [each for each in several if isinstance(each, SentenceTransformer)]
+    if loaded and "pooler_type" in options:
         raise ParameterError("pooler_type", "a SentenceTransformer has its own pooling")
     own_data: list[StsPairs | Collection] = []
     if not _are_names(pairs):
@@ -98,8 +107,8 @@ def evaluate(
         retrieval = None
     if own_data:
         options = {"tasks": [], **options}
-    models = [] if loaded is not None else model
-    given = {"model": models, "pairs": pairs, "retrieval": retrieval, **options}
+    names = [each for each in several if not isinstance(each, SentenceTransformer)]
+    given = {"model": names, "pairs": pairs, "retrieval": retrieval, **options}
     check_names("evaluate", given, [entry.name for entry in fields(SentEvalSettings)])
     evaluations = _evaluate(SentEvalSettings(**given), loaded, own_data)
     return {each.model: each.figures for each in evaluations}
@@ -113,7 +122,7 @@ def _are_names(data: Any) -> bool:
 
 def _evaluate(
     settings: SentEvalSettings,
-    model: SentenceTransformer | None = None,
+    models: Sequence[SentenceTransformer] = (),
     own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:
     """Evaluate models, and update their pages and cards."""
@@ -125,7 +134,7 @@ def _evaluate(
     from dystress_text.training.run_folder import REPORT
 
     with quiet():
-        evaluations = run(settings, model, own_data)
+        evaluations = run(settings, models, own_data)
     if settings.output is not None:
         return evaluations
     for folder in [each.file.parent for each in evaluations if each.file is not None]:

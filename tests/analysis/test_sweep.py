@@ -142,7 +142,7 @@ def test_each_run_once(stage, capsys):
         printed = capsys.readouterr().out
         assert "4 done, 0 failed" in printed
         answer = "Of the trained models paper scores highest on avg (STS, Spearman x 100): 72.00; "
-        assert f"\n{answer}{CONSTANT} - paper = -2.00 (95 % CI " in printed
+        assert f"\n{answer}{CONSTANT} - paper: -2.0 (" in printed
         assert "untrained scores 70.00. TF-IDF/BM25 scores 69.00." in printed
     logs = "".join(log.read_text() for log in (stage.folder / "logs").iterdir())
     assert set(re.findall(r"at once (\d)", logs)) == {"1"}

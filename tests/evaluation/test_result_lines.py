@@ -87,7 +87,11 @@ def test_lines_of_another_form_are_refused(tmp_path, wrong):
         read_results(tmp_path / RESULTS)
 
 
-@pytest.mark.parametrize("damaged", ["{", "[]", "[" * 100_000, line(figures={}), line(figures=7)])
+UNEQUAL = line(each={"model": [0.5], "scores": [1, 2]})
+DAMAGED = ["{", "[]", "[" * 100_000, line(figures={}), line(figures=7), UNEQUAL]
+
+
+@pytest.mark.parametrize("damaged", DAMAGED)
 def test_damaged_lines_are_refused_with_their_number(tmp_path, damaged):
     file = tmp_path / RESULTS
     append(file, LINE)

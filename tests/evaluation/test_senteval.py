@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from scipy import stats
 from search_cases import make_collection
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.evaluation import InformationRetrievalEvaluator
 
 import dystress_text as dt
 from dystress_text.errors import ParameterError
@@ -23,6 +24,7 @@ from dystress_text.evaluation.catalogue import StsTask
 from dystress_text.evaluation.evaluators import TransferEvaluator
 from dystress_text.evaluation.readers import COLUMNS, StsPairs
 from dystress_text.evaluation.results import read_results, results_in
+from dystress_text.evaluation.retrieval import read_collection
 from dystress_text.export.card import write_card
 from dystress_text.models.loading import save_model
 from dystress_text.programs.senteval import main
@@ -147,6 +149,40 @@ def test_figures_of_own_data(tiny_bert, tmp_path, file):
     assert dt.evaluate(model, **options) == {"model": mine, "lexical": figures["lexical"]}
     assert model.training
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_each_query_and_pair_and_paired_differences(tmp_path, file, capsys):
+    """Each query's nDCG@10 is that of sentence-transformers, each similarity the cosine."""
+    collection = read_collection(make_collection(tmp_path / "mine", 60, 20))
+    texts = list(collection.documents.values())[:41]
+    scores = np.random.default_rng(0).random(40)
+    pairs = write_pairs(tmp_path / "pairs.csv", zip(texts, texts[1:], scores, strict=False))
+    models = []
+    for pooler in ("avg", "cls"):
+        save_model(build_model("bert", pooler), tmp_path / pooler)
+        models.append(SentenceTransformer(str(tmp_path / pooler), device="cpu"))
+    figures = dt.evaluate(models, pairs=pairs, retrieval=tmp_path / "mine", output=file)
+    assert list(figures) == ["model 1", "model 2", "lexical"]
+    printed = capsys.readouterr().out
+    scored, search, *_ = read_results(file)
+    vectors = models[0].encode(texts, normalize_embeddings=True)
+    cosines = (vectors[:-1] * vectors[1:]).sum(1)
+    assert scored.each["model"] == pytest.approx(cosines, abs=1e-5)
+    assert scored.each["scores"] == pytest.approx(scores)
+    assert len(scored.each["lexical"]) == 40
+    for (query, text), ndcg in zip(collection.queries.items(), search.each["model"], strict=True):
+        relevant = {query: set(collection.relevant[query])}
+        evaluator = InformationRetrievalEvaluator(
+            {query: text}, dict(collection.documents), relevant, name="one"
+        )
+        assert ndcg == pytest.approx(evaluator(models[0])["one_cosine_ndcg@10"], abs=1e-5)
+    for kind, count in (("pairs", 40), ("queries", 19)):
+        few = ", which are few" if count < 30 else ""
+        (line,) = re.findall(rf"model 2 - model 1: .*; {count} {kind}{few}, paired\)", printed)
+        assert re.search(rf"model 2 - TF-IDF.*; {count} {kind}{few}, paired", printed)
+        assert re.search(rf"model 1: .*; {count} {kind}{few}\)", printed)
+    expected = figures["model 2"]["mine nDCG@10"] - figures["model 1"]["mine nDCG@10"]
+    assert float(line.split()[5]) == pytest.approx(expected, abs=0.07)
 
 
 def test_lexical_baseline_of_data_in_memory():

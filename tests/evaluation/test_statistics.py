@@ -1,57 +1,127 @@
-"""Statistics over seeds, against closed forms and SciPy's t test."""
+"""Intervals against a bootstrap by hand and SciPy's, and their coverage by simulation."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from dystress_text.evaluation.statistics import Difference, holm, paired, spread
+from dystress_text.evaluation.statistics import (
+    average_of,
+    estimate,
+    interval_lines,
+    over_seeds,
+    spread,
+    without_units,
+)
 
 
 def test_spread():
-    assert str(spread([1.0, 2.0, 6.0])) == "3.00 ± 2.65"  # the root of 7 = (4 + 1 + 9) / 2
-    assert str(spread([1.234])) == "1.23"
+    assert spread([1.0, 2.0, 6.0]) == "3.00 ± 2.65"  # the root of 7 = (4 + 1 + 9) / 2
+    assert spread([1.234]) == "1.23"
 
 
-@pytest.mark.parametrize("differences", [[0.5, -0.7, 0.1, 0.2], [-1.0, -2.5]])
-def test_p_and_interval_equal_scipy(differences):
-    baseline = {seed: 50.0 + seed for seed in range(len(differences))}
-    ours = {seed: baseline[seed] + d for seed, d in enumerate(differences)}
-    found = paired(ours, baseline)
-    expected = stats.ttest_rel([*ours.values()], [*baseline.values()])
-    assert found.n == len(differences)
-    assert found.mean == pytest.approx(np.mean(differences))
-    assert found.p == pytest.approx(expected.pvalue)
-    assert found.interval() == pytest.approx(tuple(expected.confidence_interval(0.95)))
+def two_models(kind, seed=0, units=60):
+    """Figures or similarities of two equally good models, and scores for pairs, with ties."""
+    random = np.random.default_rng(seed)
+    hidden = random.normal(size=units)
+    models = hidden + random.normal(size=(2, units))
+    if kind == "pairs":
+        return models.round(1), (2 * hidden).round().clip(-3, 3)
+    ranks = np.ceil(np.exp(1.5 - models))  # of the one relevant document
+    return np.where(ranks > 10, 0, 1 / np.log2(1 + ranks)), None
 
 
-def test_seeds_are_paired():
-    assert paired({0: 1.0}, {1: 1.0}) is None
-    one = paired({3: 2.0}, {3: 1.5})
-    assert one.mean == 0.5
-    assert one.p is None
-    assert not one.significant
-    both = paired({0: 1.0, 1: 2.0, 2: 99.0}, {0: 1.0, 1: 2.0, 3: -99.0})
-    assert both.n == 2
-    assert both.p == 1.0
+def figure(values, scores):
+    if scores is None:
+        return 100 * np.mean(values)
+    return 100 * stats.spearmanr(values, scores).statistic
 
 
-def test_neighbours_after_rounding_are_not_significant():
-    zeros = dict.fromkeys(range(3), 0.0)
-    assert not paired(dict.fromkeys(range(3), 0.01), zeros).significant
-    assert paired(dict.fromkeys(range(3), 1.0), zeros).significant
+@pytest.mark.parametrize("kind", ["queries", "pairs"])
+def test_intervals_equal_a_bootstrap_by_hand(kind):
+    """Of a model, and of the paired difference; the limits differ by the random draws."""
+    (a, b), scores = two_models(kind)
+    ours, theirs = (estimate(values, scores, "data") for values in (a, b))
+    assert ours.mean == pytest.approx(figure(a, scores))
+    random = np.random.default_rng(1)
+    alone = []
+    differences = []
+    for _ in range(3000):
+        drawn = random.integers(len(a), size=len(a))
+        of_scores = None if scores is None else scores[drawn]
+        alone.append(figure(a[drawn], of_scores))
+        differences.append(alone[-1] - figure(b[drawn], of_scores))
+    for found, resampled in ((ours, alone), (ours - theirs, differences)):
+        tolerance = 0.15 * np.std(resampled)
+        assert found.interval == pytest.approx(
+            np.quantile(resampled, [0.025, 0.975]), abs=tolerance
+        )
+    assert (theirs - ours).mean == pytest.approx(figure(b, scores) - figure(a, scores))
 
 
-def test_holm_equals_its_definition():
-    draw = np.random.default_rng(0)
-    for _ in range(20):
-        found = [Difference(4, mean, 1.0) for mean in draw.normal(2, 3, 6)]
-        corrected = holm([*found, Difference(1, 9.0)])[:-1]
-        p = [2 * stats.t.sf(abs(d.mean), 3) for d in found]
-        worst = 0.0
-        for rank, row in enumerate(np.argsort(p)):
-            worst = max(worst, (6 - rank) * p[row])
-            assert corrected[row].corrected == pytest.approx(worst)
-        for each in corrected:
-            low, high = each.interval(corrected=True)
-            excludes_zero = low > 0 or high < 0
-            assert each.significant == excludes_zero
+def test_intervals_equal_scipy():
+    values = two_models("queries")[0][0]
+    expected = stats.bootstrap([values], np.mean, method="percentile", rng=0).confidence_interval
+    assert estimate(values).interval == pytest.approx(100 * np.array(expected), abs=0.5)
+
+
+def test_seeds_alone_have_the_interval_of_the_t_distribution():
+    ours, theirs = without_units([70.5, 72.0, 73.0]), without_units([70.0, 71.0, 72.5])
+    expected = stats.ttest_rel(ours.figures, theirs.figures).confidence_interval(0.95)
+    assert (ours - theirs).interval == pytest.approx(tuple(expected), abs=0.01)
+    assert without_units([70.0]).interval is None
+    low, high = (without_units([1.0, 1.0]) - without_units([1.0, 1.01])).interval
+    assert low < 0 < high  # neighbours after rounding
+
+
+def test_seeds_and_queries_vary_together():
+    """The variance is that of the queries and that of the mean over seeds."""
+    random = np.random.default_rng(2)
+    of_seeds = random.normal(0, 0.05, 8)
+    queries = random.normal(0.5, 0.1, 200)
+    values = queries + of_seeds[:, None]
+    both = over_seeds([estimate(each) for each in values])
+    low, high = both.interval
+    quantile = stats.t.isf(0.025, 7)
+    half = (
+        100 * (quantile**2 * of_seeds.var(ddof=1) / 8 + 1.96**2 * queries.var(ddof=1) / 200) ** 0.5
+    )
+    assert (high - low) / 2 == pytest.approx(half, rel=0.05)
+    paired = both - estimate(queries)  # one model without seeds
+    low, high = paired.interval
+    assert (high - low) / 2 == pytest.approx(
+        100 * quantile * of_seeds.std(ddof=1) / 8**0.5, rel=0.05
+    )
+
+
+def test_sets_are_independent():
+    """The mean of two sets varies less than each, also if their units are in the same order."""
+    values = np.sort(np.random.default_rng(3).random(100))
+    one, other = estimate(values, data="a"), estimate(values, data="b")
+    both = average_of([one, other])
+    assert both.units == 200
+    assert np.ptp(both.interval) == pytest.approx(np.ptp(one.interval) / 2**0.5, rel=0.05)
+    assert (one - other).interval is None  # other units: not paired
+
+
+def test_lines_compare_with_the_first_and_with_references():
+    values = np.random.default_rng(4).random((3, 29))
+    estimates = dict(zip(("a", "b", "bm25"), map(estimate, values), strict=True))
+    lines = interval_lines(estimates, ["bm25"])
+    named = [line.partition(":")[0] for line in lines]
+    assert named == ["a", "b", "bm25", "b - a", "a - bm25", "b - bm25"]
+    assert "29 queries" in lines[0]
+    assert "few" in lines[0]
+    assert "paired" in lines[3]
+    assert "paired" not in lines[0]
+
+
+@pytest.mark.slow(30)
+@pytest.mark.parametrize("kind", ["queries", "pairs"])
+def test_equal_models_are_called_different_in_one_of_twenty_draws(kind):
+    different = 0
+    for seed in range(400):
+        models, scores = two_models(kind, seed, units=30)
+        ours, theirs = (estimate(values, scores) for values in models)
+        low, high = (ours - theirs).interval
+        different += low > 0 or high < 0
+    assert 0.02 <= different / 400 <= 0.08

@@ -194,7 +194,7 @@ def test_a_hybrid_is_compared_with_its_dense_model():
         trained={METRIC: 53.0},
         lexical={METRIC: 55.0},
     )
-    assert f"trained - {BASE} = +3.00" in outcome(record)[0]
+    assert f"trained - {BASE}: +3.0" in outcome(record)[0]
 
 
 def test_a_record_of_held_out_texts_still_reads():
