@@ -251,7 +251,7 @@ class RetrievalEvaluator(Evaluator):
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
         figures = self.collection.scores(encoder)
-        if isinstance(encoder, TextEncoder):
+        if isinstance(encoder, TextEncoder) and not self.collection.judged:
             with suppress(DataError):  # no document has a word
                 fused = self.collection.scores(encoder.with_bm25(self.baseline))
                 figures[WITH_BM25] = fused[METRICS[0]]
