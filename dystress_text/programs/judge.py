@@ -10,19 +10,15 @@ judged``. Only what was shown is judged, so use the folder for these models alon
 
 from __future__ import annotations
 
-import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dystress_text.cli.command_line import OneLineParser, one_line, program
 from dystress_text.errors import ParameterError
 
-if TYPE_CHECKING:
-    from dystress_text.evaluation.judging import Judging
-
 WIDTH = 79
+DOCUMENT_LINES = 14  # with the rest they fill a terminal of 24
 
 
 def make_parser() -> OneLineParser:
@@ -50,6 +46,8 @@ def main(argv: list[str]) -> None:
     if options.answers is None and not sys.stdin.isatty():
         raise ParameterError("answers", "required where the input is not a terminal")
     # imported here because torch would slow down --help
+    import click
+
     from dystress_text.evaluation.judging import ANSWERS, RELEVANT, open_judging
     from dystress_text.evaluation.results import RESULTS
     from dystress_text.io.lock import LOCK, locked
@@ -60,14 +58,26 @@ def main(argv: list[str]) -> None:
     folder = options.output.resolve()
     with locked(folder.with_name(f".{folder.name}{LOCK}")):
         judging = open_judging(folder, options.model, queries, documents)
-        if options.answers is None:
-            _ask(judging, folder, queries, documents)
-        else:
-            keys = "".join(options.answers.read_text().split())
+        if options.answers is not None:
+            keys = "".join(options.answers.read_text(errors="replace").split())
             if len(keys) != judging.left or not set(keys) <= set(ANSWERS):
                 reason = f"{judging.left} documents are left; expected r, n or s for each"
                 raise ParameterError("answers", reason)
             judging.save(folder, judging.answers + keys)
+        key = None
+        while judging.left and key not in ("q", ""):
+            query, document = judging.shown[len(judging.answers)]
+            print("\n" + WIDTH * "-")
+            print(f"query {query + 1} of {len(queries)}; {judging.left} documents are left")
+            for text, lines in ((queries[query], 4), (documents[document], DOCUMENT_LINES)):
+                print(textwrap.fill(one_line(text), WIDTH, max_lines=lines), end="\n\n")
+            print("r relevant, n not, s skip, u undo, q quit: ", end="", flush=True)
+            key = click.getchar()
+            print(ANSWERS.get(key, ""))
+            if key in ANSWERS:
+                judging.save(folder, judging.answers + key)
+            elif key == "u":
+                judging.save(folder, judging.answers[:-1])
     if judging.left:
         print(f"{judging.left} documents are left; the same command goes on")
     elif RELEVANT not in judging.answers:
@@ -91,28 +101,3 @@ def _read(parameter: str, files: list[str], columns: list[str] | None = None) ->
     if not texts:
         raise ParameterError(parameter, "has no text")
     return texts
-
-
-def _ask(judging: Judging, folder: Path, queries: list[str], documents: list[str]) -> None:
-    """Ask for a key for each document that is left."""
-    import click
-
-    from dystress_text.evaluation.judging import ANSWERS
-
-    while judging.left:
-        query, document = judging.shown[len(judging.answers)]
-        lines = shutil.get_terminal_size().lines - 9
-        print(
-            f"\n{'-' * WIDTH}\nquery {query + 1} of {len(queries)}; {judging.left} documents left"
-        )
-        for text, most in ((queries[query], 4), (documents[document], max(4, lines))):
-            print(textwrap.fill(one_line(text), WIDTH, max_lines=most), end="\n\n")
-        print("r relevant, n not, s skip, u undo, q quit: ", end="", flush=True)
-        key = click.getchar()
-        print(ANSWERS.get(key, ""))
-        if key in ANSWERS:
-            judging.save(folder, judging.answers + key)
-        elif key == "u":
-            judging.save(folder, judging.answers[:-1])
-        elif key in ("q", ""):
-            return

@@ -133,6 +133,7 @@ def test_what_cannot_be_judged_is_refused(call, named, capsys):
     assert record() == before
 
 
+@pytest.mark.slow(20)
 def test_keys_in_a_terminal_are_saved_at_once():
     """Interrupted after three of the documents, it goes on with the rest."""
     terminal, inside = pty.openpty()
