@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.embedder import load_model
+from dystress_text.evaluation.embedder import TextEncoder, load_model
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.readers import checksum_of
 from dystress_text.evaluation.retrieval import JUDGE, QRELS
@@ -91,9 +91,10 @@ def open_judging(
         searchers[checksum] = encoder
     new = Judging(sorted(searchers), checksum_of((queries, documents)), [])
     if not folder.exists():
-        dense = [encoder.dense for encoder in searchers.values() if encoder.dense is not None]
+        pooled: list[TextEncoder | LexicalBaseline] = [LexicalBaseline(), *searchers.values()]
+        pooled += [encoder.dense for encoder in searchers.values() if encoder.dense is not None]
         pools: list[set[int]] = [set() for _ in queries]
-        for searcher in (LexicalBaseline(), *searchers.values(), *dense):
+        for searcher in pooled:
             for pool, hits in zip(pools, searcher.search(queries, documents, DEPTH), strict=True):
                 pool.update(index for index, _ in hits)
         draw = np.random.default_rng(0)
