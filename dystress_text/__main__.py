@@ -21,6 +21,7 @@ from dystress_text.errors import UserError, meant
 COMMANDS = {  # modules of ``programs`` with ``main``, loaded when called, and what they do
     "train": "fine-tune an encoder, unsupervised or on pairs",
     "senteval": "evaluate a model on the STS and transfer tasks",
+    "judge": "compare models by your own judgements of what they find",
     "prepare": "get data sets ready",
     "audit": "which constant temperature a loss amounts to, from a run's log",
     "export": "copies for transformers, ONNX Runtime, the hub",

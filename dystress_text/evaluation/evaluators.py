@@ -261,7 +261,7 @@ class RetrievalEvaluator(Evaluator):
         figures: dict[str, Any] = {}
         for metric, values in by_query.items():
             figures[metric] = 100 * float(np.mean(values))
-        if isinstance(encoder, TextEncoder):
+        if isinstance(encoder, TextEncoder) and not self.collection.judged:
             with suppress(DataError):  # no document has a word
                 fused = self.collection.scores(encoder.with_bm25(self.baseline))
                 figures[WITH_BM25] = fused[METRICS[0]]

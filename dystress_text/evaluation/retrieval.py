@@ -7,8 +7,9 @@ A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``que
 header, or TREC's query, iteration, document, score); the path of a file such as
 ``FOLDER/qrels/dev.tsv`` selects its judgements. A document is its title and its text, a query its
 text; a score above 0 makes a document relevant. As in BEIR, judgements of missing queries
-or documents are ignored, and a query that is also a document does not find itself. Source of the
-layout: Thakur et al., "BEIR", NeurIPS 2021.
+or documents are ignored, and a query that is also a document does not find itself. In a folder of
+``dystress judge`` rankings leave out unjudged documents. Source of the layout: Thakur et al.,
+"BEIR", NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ WITH_BM25 = f"{METRICS[0]} with BM25"  # of a model
 FUSION = f"{WITH_BM25} (z-scores of each query, weight {WEIGHT})"  # what that is
 QRELS = ("qrels.tsv", "qrels/test.tsv")  # of the test split
 DEEPEST = 100  # documents that a figure needs
+JUDGE = "judge.json"  # in a folder whose judgements are of what some models find first
 
 Judgement = tuple[str, str, float]  # query, document, score
 
@@ -57,6 +59,8 @@ class Collection:
     unjudged: int  # queries without a relevant document, which are left out
     ignored: int  # judgements of a query or a document that does not exist
     source: str = ""  # the folder, or the file of judgements
+    # query and document, where rankings leave out all other documents
+    judged: frozenset[tuple[str, str]] = frozenset()
 
     @cached_property
     def self_queries(self) -> frozenset[str]:
@@ -75,11 +79,12 @@ class Collection:
 
     def summary(self) -> str:
         """Return one line: sizes, and what is left out."""
+        alone = "; documents that were not shown are left out" if self.judged else ""
         return (
             f"{self.name}: {len(self.documents):,} documents, {len(self.queries):,} queries; left "
             f"out: {self.unjudged:,} queries without a relevant document, {self.ignored:,} "
             "judgements of missing queries or documents, the own document of "
-            f"{len(self.self_queries):,} queries"
+            f"{len(self.self_queries):,} queries{alone}"
         )
 
     @property
@@ -91,7 +96,9 @@ class Collection:
     def metadata(self) -> dict[str, int | str]:
         """Sizes, what is left out, and a checksum of the content, for records."""
         relevant = [(query, sorted(scores.items())) for query, scores in self.relevant.items()]
-        content = (dict(self.documents), dict(self.queries), relevant)
+        content: tuple[Any, ...] = (dict(self.documents), dict(self.queries), relevant)
+        if self.judged:
+            content = (*content, sorted(self.judged))
         return {
             "documents": len(self.documents),
             "queries": len(self.queries),
@@ -124,6 +131,8 @@ class Collection:
             ranking = [names[index] for index, _ in hits]
             if query in self.self_queries and query in ranking:
                 ranking.remove(query)
+            if self.judged:
+                ranking = [name for name in ranking if (query, name) in self.judged]
             figures.append(_figures(ranking, self.relevant[query]))
         return {metric: [each[metric] for each in figures] for metric in self.metrics}
 
@@ -182,8 +191,11 @@ def read_collection(path: Path) -> Collection:
     name = folder.resolve().name
     if qrels.stem not in ("qrels", "test"):
         name = f"{name} {qrels.stem}"
-    collection = _collection(name, queries, documents, _read_judgements(qrels))
-    return replace(collection, source=str(path))
+    judgements = list(_read_judgements(qrels))
+    shown = judgements if (folder / JUDGE).is_file() else []
+    judged = frozenset((query, document) for query, document, _ in shown)
+    collection = _collection(name, queries, documents, judgements)
+    return replace(collection, source=str(path), judged=judged)
 
 
 def collection_from(data: Any) -> Collection:

@@ -129,6 +129,26 @@ def test_a_hybrid_beats_its_dense_model(cisi):
 
 
 @pytest.mark.slow(30)
+def test_models_judged_on_own_queries():
+    """The model that finds the one relevant document of each query first is the better one."""
+    load(ENCODER).save("A")
+    static = dystress_text.train("own-text", train_file="mine.txt", max_steps=2, output_dir="B")
+    queries = Path("sentences.txt").read_text().splitlines()[:10]
+    Path("queries.txt").write_text("\n".join(queries))
+    (command,) = commands("evaluate.md", "dystress judge")
+    Path("keys.txt").touch()
+    assert dystress.main([command.program, *command.arguments, "--answers=keys.txt"]) == 2
+    documents = [row["text"] for row in read_lines(Path("judged/corpus.jsonl"))]
+    first = static.model.similarity(static.model.encode(queries), static.model.encode(documents))
+    best = first.argmax(1).tolist()
+    shown = json.loads(Path("judged/judge.json").read_text())["shown"]
+    Path("keys.txt").write_text("".join("nr"[best[q] == d] for q, d in shown))
+    run(command, "--answers=keys.txt")
+    figures = dystress_text.evaluate(["A", "B"], retrieval="judged")
+    assert figures["B"]["judged nDCG@10"] == pytest.approx(100, abs=0.1)
+
+
+@pytest.mark.slow(30)
 def test_triplets_to_onnx():
     training, export = commands("supervised.md", "--to onnx")
     run(training, *SHORT, "--max_steps=4")

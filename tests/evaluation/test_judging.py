@@ -1,0 +1,160 @@
+"""Judgements: what is shown, how it is answered, and the collection that results."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import make_sentences
+from model_cases import build_model
+from processes import wait_for
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import semantic_search
+
+from dystress_text import __main__ as dystress
+from dystress_text.evaluation.results import read_results
+from dystress_text.models.loading import save_model
+
+TEXTS = [*make_sentences(60), "a cat sat " * 800]
+QUERIES = ["a cat sat", "zebra", "two birds flew over the river"]  # BM25 finds no zebra
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, family in (("A", "bert"), ("B", "roberta")):
+        save_model(build_model(family), tmp_path / name)
+    Path("mine.txt").write_text("\n".join([*TEXTS, TEXTS[0]]))
+    Path("queries.txt").write_text("\n".join([*QUERIES, QUERIES[0]]))
+
+
+def arguments(*models, text="mine.txt", output="judged"):
+    files = [f"--train_file={text}", "--queries=queries.txt", f"--output={output}"]
+    return ["judge", "--model", *models, *files]
+
+
+def judge(keys, *models, **options):
+    Path("keys.txt").write_text(keys)
+    return dystress.main([*arguments(*models, **options), "--answers=keys.txt"])
+
+
+def record():
+    return json.loads(Path("judged/judge.json").read_text())
+
+
+def keys_of(relevant):
+    return "".join("r" if relevant(*pair) else "n" for pair in record()["shown"])
+
+
+def loaded(name):
+    return SentenceTransformer(name, device="cpu")
+
+
+def test_the_first_five_of_each_model_are_shown_once_and_shuffled():
+    assert judge("", "A", "B") == 2  # too few keys: the folder is there, and no answer
+    shown = record()["shown"]
+    assert len({*map(tuple, shown)}) == len(shown)
+    assert [query for query, _ in shown] == sorted(query for query, _ in shown)
+    assert shown != sorted(shown)
+    pool = {tuple(pair) for pair in shown}
+    for name in "AB":
+        model = loaded(name)
+        hits = semantic_search(model.encode(QUERIES), model.encode(TEXTS), top_k=5)
+        for query, found in enumerate(hits):
+            assert pool >= {(query, hit["corpus_id"]) for hit in found}
+    assert len(pool) <= 3 * 5 * len(QUERIES)
+
+
+def test_figures_are_of_the_shown_documents_alone():
+    judge("", "A", "B")
+    assert judge(keys_of(lambda query, document: document % 3 == query), "A", "B") == 0
+    pool = [tuple(pair) for pair in record()["shown"]]
+    expected = []
+    model = loaded("A")
+    vectors = model.encode(TEXTS)
+    for query, text in enumerate(QUERIES):
+        shown = [document for found, document in pool if found == query]
+        gains = np.array([document % 3 == query for document in shown])
+        if gains.any():
+            similarity = model.similarity(model.encode(text), vectors[shown])[0]
+            order = np.argsort(-similarity.numpy())
+            discounts = 1 / np.log2(2 + np.arange(10))
+            top = gains[order][:10]
+            ideal = np.sort(gains)[::-1][:10]
+            expected.append(top @ discounts[: len(top)] / (ideal @ discounts[: len(ideal)]))
+    first = read_results(Path("judged/results.jsonl"))[0]
+    assert first.figures["nDCG@10"] == pytest.approx(100 * np.mean(expected), abs=0.01)
+    assert (
+        dystress.main(["senteval", "--model", "A", "--retrieval=judged", "--output=again.jsonl"])
+        == 0
+    )
+    assert read_results(Path("again.jsonl"))[0].figures == first.figures
+
+
+def test_skipped_documents_are_not_judged():
+    judge("", "A")
+    shown = record()["shown"]
+    judge("r" + "s" * (len(shown) - 1), "A")
+    (row,) = Path("judged/qrels.tsv").read_text().splitlines()[1:]
+    query, document = shown[0]
+    assert row == f"q{query}\tc{document}\t1"
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: judge("", "A", "A"), "--model"),
+        (lambda: judge("", "A", "copy"), "--model"),
+        (lambda: judge("", "B"), "--output"),
+        (lambda: judge("", "A", text="other.txt"), "--output"),
+        (lambda: judge("", "A", output="copy"), "--output"),
+        (lambda: judge("rn", "A"), "--answers"),
+        (lambda: judge("x" * 15, "A"), "--answers"),
+        (lambda: judge("", "A", text="empty.txt"), "--train_file"),
+        (lambda: dystress.main(arguments("A")), "--answers"),  # not a terminal
+    ],
+)
+def test_what_cannot_be_judged_is_refused(call, named, capsys):
+    save_model(loaded("A"), Path("copy"))
+    Path("other.txt").write_text("\n".join(TEXTS[1:]))
+    Path("empty.txt").write_text("\n")
+    judge("", "A")
+    before = record()
+    capsys.readouterr()
+    assert call() == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert len(lines) == 1
+    assert named in lines[0]
+    assert record() == before
+
+
+@pytest.mark.slow(20)
+def test_keys_in_a_terminal_are_saved_at_once():
+    """Interrupted after three of the documents, it goes on with the rest."""
+    terminal, inside = pty.openpty()
+    termios.tcsetwinsize(inside, (24, 80))
+    command = [sys.executable, "-m", "dystress_text", *arguments("A")]
+    process = subprocess.Popen(command, stdin=inside, stdout=inside, stderr=subprocess.DEVNULL)
+
+    def asks():
+        return not termios.tcgetattr(terminal)[3] & termios.ICANON
+
+    for key, answers in (("n", "n"), ("u", ""), ("r", "r"), ("s", "rs"), ("n", "rsn")):
+        wait_for(asks)
+        os.write(terminal, key.encode())
+        wait_for(lambda answers=answers: record()["answers"] == answers)
+    wait_for(asks)
+    os.write(terminal, b"\x03")
+    assert process.wait(60) == 130
+    os.set_blocking(terminal, False)
+    screen = os.read(terminal, 65536).decode()
+    assert max(map(len, screen.splitlines())) < 80
+    assert "[...]" in screen  # a long document is cut
+    left = len(record()["shown"]) - 3
+    assert judge("n" * left, "A") == 0
+    assert record()["answers"] == "rsn" + left * "n"
