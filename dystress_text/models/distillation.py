@@ -12,7 +12,6 @@ similar for the model are corrected alike; it is the same as a linear map of T0,
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -27,7 +26,7 @@ from tqdm import tqdm
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.models.embedder import Role, encode
-from dystress_text.models.hybrid import idf, text_words, word_reader
+from dystress_text.models.hybrid import count_tokens, text_words
 from dystress_text.models.hybrid_module import DistilledPart, unit
 
 Floats = NDArray[np.float32]
@@ -55,17 +54,10 @@ def distill(
     Raises:
         ParameterError: the texts have no words, or each has the same ones.
     """
-    number = 0
-    frequencies: Counter[str] = Counter()
-    for _, document in texts():
-        number += 1
-        frequencies.update(dict.fromkeys(text_words(document)).keys())
-    common = dict(frequencies.most_common(MOST_WORDS))
-    words = list(common)
-    weights = [idf(number, texts_with) for texts_with in common.values()]
-    if not any(weights):
+    wholes = (document for _, document in texts())
+    reader, words, number = count_tokens(wholes, lambda word: [word], MOST_WORDS)
+    if not any(reader.settings["idf"]):
         raise ParameterError("distill", "needs texts of different words as --train_file")
-    reader = word_reader(words, weights)
     documents, short = _sample(texts, number)
     features = reader.features([*documents, *short])
     entries = (features["weights"], features["tokens"], features["offsets"])

@@ -34,9 +34,8 @@ from dystress_text.models.hybrid import (
     load_dense,
     new_hybrid,
     save_hybrid,
-    word_reader,
 )
-from dystress_text.models.hybrid_module import DOCUMENT, DistilledPart, HybridEmbedding
+from dystress_text.models.hybrid_module import DOCUMENT, BagReader, DistilledPart, HybridEmbedding
 from dystress_text.models.loading import load_sentence_transformer
 from dystress_text.models.static import (
     embedded_tokenizer,
@@ -51,7 +50,6 @@ from dystress_text.programs.export import main as export
 LONG = " ".join(["cats dogs"] * 60)  # longer than the 40 positions of the dense model
 TEXTS = [*make_sentences(9), "[SEP] a cat [CLS] ran", LONG, "trees", "42 42 women", ""]
 CORPUS = [*make_sentences(60), "42 birds", "", LONG, "Trees, rivers and 42 houses", "treeless"]
-WORDS = ["cat", "tree", "houses"]
 IDF = [1.5, 2.0, 2.5]
 ROWS = torch.randn(3, 5, generator=torch.Generator().manual_seed(1))
 
@@ -73,8 +71,11 @@ def hybrid(dense):
 
 @pytest.fixture
 def without_dense():
+    reader = BagReader(
+        {"cat": [0], "tree": [1], "houses": [2]}, IDF, "[a-z0-9]+", "[\u4e00-\u9fff]+"
+    )
     parts = {
-        "distilled": DistilledPart(word_reader(WORDS, IDF), ROWS.clone()),
+        "distilled": DistilledPart(reader, ROWS.clone()),
         "lexical": lexical(),
     }
     return new_hybrid(table_with_document_row(), **parts)
