@@ -122,14 +122,12 @@ class Corpus:
 
     def document_frequencies(self, vocabulary: int) -> Tensor:
         """Return the document frequency of each token, (vocabulary,)."""
-        counts = np.zeros(vocabulary, np.int64)
-        for start in range(0, len(self.offsets) - 1, 10_000):
-            ends = self.offsets[start : start + 10_001]
-            sentence = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-            tokens = self.content[ends[0] : ends[-1]]
-            pairs = np.unique(sentence * vocabulary + tokens)  # (sentence, token) as one number
-            counts += np.bincount(pairs % vocabulary, minlength=vocabulary)
-        return torch.from_numpy(counts)
+        counts = torch.zeros(vocabulary, dtype=torch.long)
+        for batch in self.sentences():
+            sentence = torch.arange(len(batch["lengths"])).repeat_interleave(batch["lengths"])
+            pairs = torch.unique(sentence * vocabulary + batch["token_ids"])  # as one number
+            counts += torch.bincount(pairs % vocabulary, minlength=vocabulary)
+        return counts
 
 
 @dataclass(eq=False)

@@ -30,11 +30,9 @@ from dystress_text.models.distillation import distill
 from dystress_text.models.embedder import Embedder, check_views, in_evaluation_mode, tokenize
 from dystress_text.models.hybrid import (
     describe_parts,
-    hybrid_part,
     lexical_part,
     load_dense,
     new_hybrid,
-    save_hybrid,
 )
 from dystress_text.models.hybrid_module import DistilledPart, HybridEmbedding
 from dystress_text.models.loading import (
@@ -44,6 +42,7 @@ from dystress_text.models.loading import (
     load_sentence_transformer,
     prompts_of,
     readable,
+    save_model,
     transformer_of,
 )
 from dystress_text.models.masked_lm import load_lm_head
@@ -108,10 +107,10 @@ class InitialModel:
 
     def save(self, folder: Path) -> None:
         """Save the model in sentence-transformers' format."""
-        if hybrid_part(self.model) is not None:
-            save_hybrid(self.model, folder)
-        else:
+        if self.model is self.embedder.model:
             self.embedder.save(folder)
+        else:
+            save_model(self.model, folder)
 
 
 def load_initial_model(

@@ -1,4 +1,4 @@
-"""Build and save hybrid models: the vectors of several parts in one.
+"""Build hybrid models: the vectors of several parts in one.
 
 The table is a static model, which is trained; the lexical part counts the same text's words; the
 dense model is as it was.
@@ -7,20 +7,16 @@ dense model is as it was.
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
-from pathlib import Path
 
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Router
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.io.atomic import atomic_files
 from dystress_text.io.words import RUN, WORD, WordReader
-from dystress_text.models import hybrid_module
 from dystress_text.models.embedder import prompt_of
 from dystress_text.models.hybrid_module import (
     DOCUMENT,
@@ -31,12 +27,9 @@ from dystress_text.models.hybrid_module import (
     words_of,
 )
 from dystress_text.models.loading import (
-    MODULES,
     is_sentence_transformer,
     load_sentence_transformer,
     prompts_of,
-    quiet,
-    save_model,
 )
 from dystress_text.models.static import PIVOT, idf, set_unknown
 
@@ -133,7 +126,7 @@ def lexical_part(texts: Callable[[], Iterable[str]], reader: WordReader, dim: in
     for text in islice(texts(), 0, None, max(1, number // TEXTS_MEASURED)):
         squares.append(sum(weight**2 for weight in bags.bag(text).values()))
     document = math.sqrt(PIVOT * sum(squares) / max(1, len(squares)))
-    return LexicalPart(bags, tokens, dim, document, reader.title)
+    return LexicalPart(bags, tokens, dim, document)
 
 
 def hybrid_part(model: SentenceTransformer) -> HybridEmbedding | None:
@@ -159,17 +152,6 @@ def describe_parts(hybrid: HybridEmbedding) -> str:
     weights = ", ".join(f"{name} {weight:g}" for name, weight in hybrid.weights.items())
     total = hybrid.get_embedding_dimension()
     return f"{numbers} = {total:,} numbers; weights: {weights}"
-
-
-def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
-    """Save a hybrid model with the file of its module, so that it loads without this package."""
-    file = Path(hybrid_module.__file__)
-    with quiet(), atomic_files(folder) as complete:
-        save_model(model, complete)
-        shutil.copyfile(file, complete / file.name)
-        modules = complete / MODULES  # names the class as this package's
-        types = modules.read_text(encoding="utf-8")
-        modules.write_text(types.replace(hybrid_module.__name__, file.stem), encoding="utf-8")
 
 
 def check_dense(name_or_path: str, option: str) -> None:

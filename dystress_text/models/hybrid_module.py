@@ -143,16 +143,13 @@ class LexicalPart(nn.Module):
         tokens: their names, which are hashed.
         dim: numbers of a vector, at least 2.
         document: the last number of a document.
-        title: what the tokens are, such as ``English stems``.
     """
 
     hashes: Tensor  # (tokens, 4)
 
-    def __init__(
-        self, reader: BagReader, tokens: Sequence[str], dim: int, document: float, title: str
-    ) -> None:
+    def __init__(self, reader: BagReader, tokens: Sequence[str], dim: int, document: float) -> None:
         super().__init__()
-        own = {"tokens": tokens, "dim": dim, "document": document, "title": title}
+        own = {"tokens": tokens, "dim": dim, "document": document}
         self.settings: dict[str, Any] = {"reader": reader.settings, **own}
         self.reader = reader
         hashes = bytearray(4 * PLACES)  # one more than tokens, as a tensor needs a byte
