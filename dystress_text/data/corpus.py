@@ -214,7 +214,8 @@ def load_corpus(
         encode = partial(_encoded, reader)
         content = identity
     folder = Path(cache_dir or cache_root()) / "corpus"
-    cached = folder / _hash(f"{FORMAT} {max_samples} {text.columns} {content}")
+    key = f"{FORMAT} {max_samples} {text.columns} {content}"
+    cached = folder / hashlib.sha256(key.encode()).hexdigest()[:32]
     try:
         # another run may be reading the same text now
         with locked(folder / f".{cached.name}{LOCK}", wait=True):
@@ -252,10 +253,6 @@ def title_lengths(
         titles.append(title if is_title else "")
     rows, _ = reader.read(titles)
     return np.array([len(row) for row in rows])
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]

@@ -23,7 +23,7 @@ from torch import nn
 
 from dystress_text.config.settings import LEXICAL, TextSettings
 from dystress_text.data.texts import TrainingText, training_text
-from dystress_text.errors import ParameterError, UserError, reason_of
+from dystress_text.errors import ParameterError, UserError, naming, reason_of
 from dystress_text.io.paths import model_path
 from dystress_text.io.words import reader_for
 from dystress_text.models.distillation import distill
@@ -153,14 +153,10 @@ def load_initial_model(
 
 
 def _load(name: str, settings: TextSettings) -> PretrainedEncoder | SentenceTransformer:
-    try:
+    with naming("model_name_or_path"):
         if is_sentence_transformer(name):
             return load_sentence_transformer(name, dropout=settings.dropout)
         return load_encoder(name, settings.dropout)
-    except ParameterError:
-        raise
-    except UserError as error:
-        raise ParameterError("model_name_or_path", str(error)) from error
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Router
 
-from dystress_text.errors import ParameterError, UserError
+from dystress_text.errors import ParameterError, naming
 from dystress_text.io.words import RUN, WORD, WordReader
 from dystress_text.models.embedder import prompt_of
 from dystress_text.models.hybrid_module import (
@@ -59,7 +59,7 @@ def new_hybrid(
         default = dense.default_prompt_name
         prompts["query"] = prompt_of(dense, "query") or ""
         prompts["document"] += prompt_of(dense, "document") or ""
-        prompts = dense.prompts | prompts
+        prompts = {name: prompt or "" for name, prompt in dense.prompts.items()} | prompts
     return SentenceTransformer(
         modules=[HybridEmbedding(parts, weights)],
         device="cpu",
@@ -74,7 +74,7 @@ def text_words(text: str) -> list[str]:
 
     In scripts without spaces the bigrams of characters are the words.
     """
-    return list(words_of(text, WORD, RUN))
+    return words_of(text, WORD, RUN)
 
 
 def count_tokens(
@@ -156,10 +156,8 @@ def describe_parts(hybrid: HybridEmbedding) -> str:
 
 def check_dense(name_or_path: str, option: str) -> None:
     """Check that the dense model which an option names can be found, without loading it."""
-    try:
+    with naming(option):
         found = is_sentence_transformer(name_or_path)
-    except UserError as error:
-        raise ParameterError(option, str(error)) from error
     if not found:
         reason = "is not the folder or name of a sentence-transformers model"
         raise ParameterError(option, f"{name_or_path!r} {reason}")
@@ -167,10 +165,8 @@ def check_dense(name_or_path: str, option: str) -> None:
 
 def load_dense(name_or_path: str, option: str = "hybrid") -> SentenceTransformer:
     """Load the dense model that an option names."""
-    try:
+    with naming(option):
         model = load_sentence_transformer(name_or_path)
-    except UserError as error:
-        raise ParameterError(option, str(error)) from error
     if isinstance(model[0], HybridEmbedding | Router):
         kind = type(model[0]).__name__
         reason = f"has several encoders ({kind}); a model of one encoder is needed"

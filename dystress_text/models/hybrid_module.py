@@ -14,7 +14,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -89,13 +89,13 @@ class BagReader:
         }
 
 
-def words_of(text: str, word: str, unspaced: str) -> Iterator[str]:
-    """Yield the words of a text; arguments as of :class:`BagReader`."""
+def words_of(text: str, word: str, unspaced: str) -> list[str]:
+    """Return the words of a text; arguments as of :class:`BagReader`."""
     text = unicodedata.normalize("NFC", text).lower()
-    yield from re.findall(word, text)
+    words = re.findall(word, text)
     for run in re.findall(unspaced, text):
-        for i in range(max(1, len(run) - 1)):
-            yield run[i : i + 2]
+        words += [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+    return words
 
 
 class DistilledPart(nn.Module):
@@ -227,7 +227,7 @@ class HybridEmbedding(nn.Module):
         prompts = {"dense": prompt.removeprefix(DOCUMENT)}
         if task == "document" or prompt.startswith(DOCUMENT):
             table = cast(SentenceTransformer, self.parts["table"])
-            prompts |= {"lexical": DOCUMENT, "table": table.prompts.get("document", "")}
+            prompts |= {"lexical": DOCUMENT, "table": table.prompts.get("document") or ""}
         features: dict[str, Any] = {}
         for name, part in self.parts.items():
             own = prompts.get(name) or None
