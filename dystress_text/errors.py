@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 # options of 0.2 and of other programs, and their names here
@@ -34,6 +35,17 @@ class ParameterError(UserError, ValueError):
     def __init__(self, parameter: str, message: str) -> None:
         super().__init__(f"{parameter}: {message}")
         self.parameter = parameter
+
+
+@contextmanager
+def naming(parameter: str) -> Iterator[None]:
+    """Let an error inside the context name a parameter, unless it names one."""
+    try:
+        yield
+    except ParameterError:
+        raise
+    except UserError as error:
+        raise ParameterError(parameter, str(error)) from error
 
 
 class TrainingError(UserError):

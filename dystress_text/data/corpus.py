@@ -29,7 +29,7 @@ from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.data.crops import Crops, too_short
-from dystress_text.data.texts import TITLE_END, TrainingText
+from dystress_text.data.texts import TrainingText
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
 from dystress_text.io.atomic import atomic_folder, sha256_of, write_json
@@ -122,14 +122,12 @@ class Corpus:
 
     def document_frequencies(self, vocabulary: int) -> Tensor:
         """Return the document frequency of each token, (vocabulary,)."""
-        counts = np.zeros(vocabulary, np.int64)
-        for start in range(0, len(self.offsets) - 1, 10_000):
-            ends = self.offsets[start : start + 10_001]
-            sentence = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
-            tokens = self.content[ends[0] : ends[-1]]
-            pairs = np.unique(sentence * vocabulary + tokens)  # (sentence, token) as one number
-            counts += np.bincount(pairs % vocabulary, minlength=vocabulary)
-        return torch.from_numpy(counts)
+        counts = torch.zeros(vocabulary, dtype=torch.long)
+        for batch in self.sentences():
+            sentence = torch.arange(len(batch["lengths"])).repeat_interleave(batch["lengths"])
+            pairs = torch.unique(sentence * vocabulary + batch["token_ids"])  # as one number
+            counts += torch.bincount(pairs % vocabulary, minlength=vocabulary)
+        return counts
 
 
 @dataclass(eq=False)
@@ -215,9 +213,9 @@ def load_corpus(
     if crops is None:
         encode = partial(_encoded, reader)
         content = identity
-    most = None if max_samples is None else max_samples * text.columns
     folder = Path(cache_dir or cache_root()) / "corpus"
-    cached = folder / _hash(f"{FORMAT} {most} {text.columns} {content}")
+    key = f"{FORMAT} {max_samples} {text.columns} {content}"
+    cached = folder / hashlib.sha256(key.encode()).hexdigest()[:32]
     try:
         # another run may be reading the same text now
         with locked(folder / f".{cached.name}{LOCK}", wait=True):
@@ -230,7 +228,7 @@ def load_corpus(
                     warnings.warn(f"the corpus cache {reason}", stacklevel=2)
             if stored is None:
                 with atomic_folder(cached) as staging:
-                    _write(text, most, encode, staging, text.report(checksum))
+                    _write(text, max_samples, encode, staging, text.report(checksum))
                 stored = _open(cached, identity, text.columns)
     except OSError as error:
         raise cache_error(folder, error) from error
@@ -250,16 +248,11 @@ def title_lengths(
     if not text.titled:
         return None
     titles = []
-    for sample in text.titled_sentences(text.report(), max_samples):
-        title, _, body = sample.partition(TITLE_END)
-        is_title = body and body.split() != title.split()
+    for title, sentence in text.titled_sentences(samples=max_samples):
+        is_title = sentence.removeprefix(title).split() != title.split()
         titles.append(title if is_title else "")
     rows, _ = reader.read(titles)
     return np.array([len(row) for row in rows])
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]
@@ -284,15 +277,16 @@ def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np
 
 
 def _write(
-    text: TrainingText, most: int | None, encode: Encode, folder: Path, report: CorpusReport
+    text: TrainingText, samples: int | None, encode: Encode, folder: Path, report: CorpusReport
 ) -> None:
     """Write the files of the cache and fill in the report."""
     offsets = array("q", [0])
     hashes = array("q")
     dtype = ""
     some: dict[int, str] = {}
-    read = _sampled(text.sentences(report, most), text.columns, some)
-    bar = progress_bar(read, desc="reading", unit=" samples", total=most)
+    most = samples and samples * text.columns
+    read = _sampled(text.sentences(report, samples), text.columns, some)
+    bar = progress_bar(read, desc="reading", unit=" sentences", total=most)
     with (folder / TOKENS).open("wb") as sink:
         for kept in encode(bar, report):
             sink.write(kept.data)

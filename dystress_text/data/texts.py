@@ -81,14 +81,24 @@ class TrainingText:
         """Return an empty report."""
         return CorpusReport(checksum, self.unit, self.columns)
 
-    def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
-        """Yield at most ``most`` sentences and count them in ``report``."""
-        for sentence in self.titled_sentences(report, most):
-            yield sentence.replace(TITLE_END, " ") if self.titled else sentence
+    def sentences(
+        self, report: CorpusReport | None = None, samples: int | None = None
+    ) -> Iterator[str]:
+        """Yield the sentences of at most ``samples`` samples, and count them in ``report``."""
+        for _, sentence in self.titled_sentences(report, samples):
+            yield sentence
 
-    def titled_sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
-        """Yield the same with :data:`TITLE_END` after each title, if the text is titled."""
-        return read_sentences(self.lines(), report, most)
+    def titled_sentences(
+        self, report: CorpusReport | None = None, samples: int | None = None
+    ) -> Iterator[tuple[str, str]]:
+        """Yield the same, each after the title with which it begins, or after ""."""
+        most = None if samples is None else samples * self.columns
+        for line in read_sentences(self.lines(), report or self.report(), most):
+            title, end, body = line.partition(TITLE_END)
+            if self.titled and end:
+                yield title, f"{title} {body}"
+            else:
+                yield "", line
 
 
 def plain_text(path: Path) -> TrainingText:
@@ -158,8 +168,8 @@ def reading_lines(text: TrainingText, counts: CorpusReport) -> list[str]:
         counts: the report of the whole text.
     """
     lines = [f"{counts.summary()} ({text.name})"]
-    most = min(SHOWN * text.columns, counts.sentences)
-    for i, sentence in enumerate(text.sentences(text.report(), most)):
+    most = min(SHOWN, counts.sentences // text.columns)
+    for i, sentence in enumerate(text.sentences(samples=most)):
         row, column = divmod(i, text.columns)
         position = f"sample {row + 1}"
         if text.column_names:

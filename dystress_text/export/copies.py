@@ -29,7 +29,6 @@ from dystress_text.export.graph import graph_vectors, write_graph
 from dystress_text.export.results import add_results
 from dystress_text.io.atomic import atomic_folder, write_json, write_text
 from dystress_text.models.embedder import encode, prompt_of, tokenize
-from dystress_text.models.hybrid import hybrid_part, save_hybrid
 from dystress_text.models.loading import (
     MODULES,
     load_encoder,
@@ -105,7 +104,7 @@ def _write_checked(
     # (probes, dim), before a layout changes the model
     expected = trained.encode(list(probes), convert_to_tensor=True)
     if to == "native":
-        _write_native(trained, folder)
+        save_model(trained, folder)
     elif to == "hf":
         _write_hf(trained, folder)
     else:
@@ -132,13 +131,6 @@ def _write_card_of_copy(
     record = read_run(model) if (model / RECORD).is_file() else RunRecord()
     write_card(folder, record, trained, to, at)
     add_results(card, results_in(model))
-
-
-def _write_native(model: SentenceTransformer, folder: Path) -> None:
-    if hybrid_part(model) is not None:
-        save_hybrid(model, folder)
-    else:
-        save_model(model, folder)
 
 
 def _write_hf(model: SentenceTransformer, folder: Path) -> None:

@@ -7,8 +7,9 @@ model.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -21,21 +22,19 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from dystress_text.config.settings import LEXICAL, TextSettings
-from dystress_text.data.texts import TITLE_END, TrainingText, training_text
-from dystress_text.errors import ParameterError, UserError, reason_of
+from dystress_text.data.texts import TrainingText, training_text
+from dystress_text.errors import ParameterError, UserError, naming, reason_of
 from dystress_text.io.paths import model_path
 from dystress_text.io.words import reader_for
 from dystress_text.models.distillation import distill
 from dystress_text.models.embedder import Embedder, check_views, in_evaluation_mode, tokenize
 from dystress_text.models.hybrid import (
     describe_parts,
-    hybrid_part,
     lexical_part,
     load_dense,
     new_hybrid,
-    save_hybrid,
 )
-from dystress_text.models.hybrid_module import DistilledPart, HybridEmbedding, LexicalPart
+from dystress_text.models.hybrid_module import DistilledPart, HybridEmbedding
 from dystress_text.models.loading import (
     PretrainedEncoder,
     is_sentence_transformer,
@@ -43,6 +42,7 @@ from dystress_text.models.loading import (
     load_sentence_transformer,
     prompts_of,
     readable,
+    save_model,
     transformer_of,
 )
 from dystress_text.models.masked_lm import load_lm_head
@@ -107,10 +107,10 @@ class InitialModel:
 
     def save(self, folder: Path) -> None:
         """Save the model in sentence-transformers' format."""
-        if hybrid_part(self.model) is not None:
-            save_hybrid(self.model, folder)
-        else:
+        if self.model is self.embedder.model:
             self.embedder.save(folder)
+        else:
+            save_model(self.model, folder)
 
 
 def load_initial_model(
@@ -135,17 +135,13 @@ def load_initial_model(
     """
     name = model_path(settings.model_name_or_path)
     if name == STATIC:
-        dense = _dense_model(settings)
-        tokenizer = _new_tokenizer(settings, given, texts, dense)
-        model = new_static(tokenizer, settings.dim, normalize=True)
-        return _static(model, settings, given, dense, texts, language, distilled)
+        return _static(None, settings, given, texts, language, distilled)
     for option in {"vocabulary", "dim"}.intersection(given):
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
         raise ParameterError(option, reason)
     loaded = _load(name, settings)
     if isinstance(loaded, SentenceTransformer) and is_static(loaded):
-        dense = _dense_model(settings)
-        return _static(loaded, settings, given, dense, texts, language, distilled)
+        return _static(loaded, settings, given, texts, language, distilled)
     for option in ("hybrid", "distill"):
         if getattr(settings, option) is not None:
             raise ParameterError(option, f"requires a static encoder; {name!r} is not one")
@@ -157,14 +153,10 @@ def load_initial_model(
 
 
 def _load(name: str, settings: TextSettings) -> PretrainedEncoder | SentenceTransformer:
-    try:
+    with naming("model_name_or_path"):
         if is_sentence_transformer(name):
             return load_sentence_transformer(name, dropout=settings.dropout)
         return load_encoder(name, settings.dropout)
-    except ParameterError:
-        raise
-    except UserError as error:
-        raise ParameterError("model_name_or_path", str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -287,10 +279,6 @@ def new_head(transformer: Any, dim: int | None = None) -> Dense:
     return head
 
 
-def _dense_model(settings: TextSettings) -> SentenceTransformer | None:
-    return None if settings.hybrid in (None, LEXICAL) else load_dense(settings.hybrid)
-
-
 def _new_tokenizer(
     settings: TextSettings,
     given: Collection[str],
@@ -299,22 +287,21 @@ def _new_tokenizer(
 ) -> Tokenizer:
     """Return the tokenizer of a new table of word vectors."""
     if settings.vocabulary == "text" and texts is not None:
-        return learn_tokenizer(texts.sentences(texts.report(), TEXTS_READ))
+        return learn_tokenizer(texts.sentences())
     if dense is not None and "vocabulary" not in given:
         return fast_tokenizer(dense)
     return embedded_tokenizer()
 
 
 def _static(
-    model: SentenceTransformer,
+    model: SentenceTransformer | None,
     settings: TextSettings,
     given: Collection[str],
-    dense: SentenceTransformer | None,
     texts: TrainingText | None,
     language: str | None,
     distilled: DistilledPart | None,
 ) -> InitialModel:
-    """Set up a static model, alone or as the table of a hybrid."""
+    """Set up a static model, or a new one, alone or as the table of a hybrid."""
     for option in ("mlp_head", "do_mlm", "dropout"):
         if getattr(settings, option):
             raise ParameterError(option, "a static encoder has none; leave the option out")
@@ -323,50 +310,31 @@ def _static(
         raise ParameterError("views", reason)
     if "pooler_type" in given and settings.pooler_type != "avg":
         raise ParameterError("pooler_type", "a static encoder takes the mean, avg")
+    dense = None
+    if settings.hybrid not in (None, LEXICAL):
+        dense = load_dense(settings.hybrid)
+    if model is None:
+        tokenizer = _new_tokenizer(settings, given, texts, dense)
+        model = new_static(tokenizer, settings.dim, normalize=True)
     freeze_unknown(model)
-    dim = model.get_embedding_dimension()
+    rows, dim = table_of(model).shape
     has_row = document_id(model) is not None
-    pieces = len(table_of(model)) - has_row
-    notes = [f"static: {pieces:,} word pieces, {dim} numbers each"]
+    notes = [f"static: {rows - has_row:,} word pieces, {dim} numbers each"]
     if not has_row:
         notes.append("no document row: its documents are embedded like queries")
     metadata: dict[str, Any] = {"head": None, "document_row": has_row}
     saved = model
     if settings.is_hybrid:
-        text = texts or training_text(settings)
-        saved = _hybrid(model, settings, dense, text, language, distilled)
-        hybrid = cast(HybridEmbedding, hybrid_part(saved))
-        words = cast(LexicalPart, hybrid.parts["lexical"]).settings["title"]
-        own = {"pivot": PIVOT, "words": words}
+        source = texts or training_text(settings)
+        sentences = partial(source.sentences, samples=settings.max_train_samples)
+        reader = reader_for(language, list(islice(sentences(), TEXTS_READ)))
+        lexical = lexical_part(sentences, reader, 2 * dim)
+        saved = new_hybrid(model, dense=dense, distilled=distilled, lexical=lexical)
+        hybrid = cast(HybridEmbedding, saved[0])
+        own = {"pivot": PIVOT, "words": reader.title}
         metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, **own}
-        notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {words}"]
+        notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {reader.title}"]
     return InitialModel(Embedder(model), saved, saved, "avg", notes, metadata)
-
-
-def _hybrid(
-    static: SentenceTransformer,
-    settings: TextSettings,
-    dense: SentenceTransformer | None,
-    texts: TrainingText,
-    language: str | None,
-    distilled: DistilledPart | None,
-) -> SentenceTransformer:
-    """Return a hybrid of a static model and of parts that are made from the training text."""
-    most = _most_sentences(settings, texts)
-
-    def sentences() -> Iterator[str]:
-        return texts.sentences(texts.report(), most)
-
-    step = 1 + sum(1 for _ in sentences()) // TEXTS_READ
-    reader = reader_for(language, list(islice(sentences(), 0, None, step)))
-    dim = 2 * (static.get_embedding_dimension() or 0)
-    lexical = lexical_part(sentences, reader, dim)
-    return new_hybrid(static, dense=dense, distilled=distilled, lexical=lexical)
-
-
-def _most_sentences(settings: TextSettings, texts: TrainingText) -> int | None:
-    most = settings.max_train_samples
-    return None if most is None else most * texts.columns
 
 
 def distill_text(
@@ -381,13 +349,7 @@ def distill_text(
     """
     if settings.distill is None:
         return None
-    most = _most_sentences(settings, texts)
-
-    def documents() -> Iterator[tuple[str, str]]:
-        for line in texts.titled_sentences(texts.report(), most):
-            title, end, _ = line.partition(TITLE_END)
-            yield title if end else "", line.replace(TITLE_END, " ")
-
+    documents = partial(texts.titled_sentences, samples=settings.max_train_samples)
     return distill(load_dense(settings.distill, "distill").to(device), documents)
 
 

@@ -97,9 +97,7 @@ def prepare_data(
 
 def _rows(text: TrainingText, most: int | None) -> Iterator[tuple[str, ...]]:
     """Yield the samples of a text as rows of sentences."""
-    if most is not None:
-        most *= text.columns
-    sentences = text.sentences(text.report(), most)
+    sentences = text.sentences(samples=most)
     return zip(*[sentences] * text.columns, strict=True)
 
 

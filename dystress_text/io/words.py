@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import islice
 
 import snowballstemmer
 
@@ -27,10 +26,10 @@ LANGUAGES = tuple(
 NO_LANGUAGE = "none"  # its name as an option
 PREFIX = 5  # letters that stand for the stem where there is no stemmer
 # vowel signs and accents, which \w lacks: combining, Hebrew, Arabic, Devanagari to Sinhala
-MARKS = "\u0300-\u036f\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
-_WORD = re.compile(rf"[\w{MARKS}]{{2,}}")
-_UNSPACED = re.compile(rf"[{UNSPACED}]+")
-_NO_WORD = re.compile(rf"[_{UNSPACED}]+")
+_MARKS = "\u0300-\u036f\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u0900-\u0963\u0966-\u0dff"
+# for a regular expression: a word in lower case, and a run in scripts without spaces
+WORD = rf"(?:[^\W_{UNSPACED}]|[{_MARKS}])+"
+RUN = rf"[{UNSPACED}]+"
 _SAMPLE = 1000  # texts of which the language is detected
 _SAMPLE_LETTERS = 1000  # of each
 _LEAST_SHARE = 0.1  # of stop words among the words of a text whose language is clear
@@ -79,8 +78,8 @@ class WordReader:
 
         Scripts without spaces are left out.
         """
-        spaced = _NO_WORD.sub(" ", unicodedata.normalize("NFC", text).lower())
-        return [word for word in _WORD.findall(spaced) if word not in self.stop_words]
+        found = re.findall(WORD, unicodedata.normalize("NFC", text).lower())
+        return [word for word in found if len(word) > 1 and word not in self.stop_words]
 
     def stem(self, word: str) -> str:
         """Return the stem of a word in lower case; without a language its first five letters.
@@ -94,6 +93,8 @@ class WordReader:
     def tokens(self, text: str) -> list[str]:
         """Return the stems of words, then the bigrams of characters in scripts without spaces.
 
+        A lone character stays as it is.
+
         Without a language, each word, and its first letters if they are less than the word.
         """
         tokens = []
@@ -102,7 +103,9 @@ class WordReader:
             if self.language is None and stem != word:
                 tokens.append(word)
             tokens.append(stem)
-        return tokens + bigrams(text)
+        for run in re.findall(RUN, text):
+            tokens += [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+        return tokens
 
 
 def reader_for(language: str | None, texts: Sequence[str]) -> WordReader:
@@ -117,23 +120,15 @@ def reader_for(language: str | None, texts: Sequence[str]) -> WordReader:
     return WordReader(None if language == NO_LANGUAGE else language)
 
 
-def bigrams(text: str) -> list[str]:
-    """Return the bigrams of a text in scripts without spaces; a lone character as it is."""
-    found = []
-    for run in _UNSPACED.findall(text):
-        found += [run[i : i + 2] for i in range(max(1, len(run) - 1))]
-    return found
-
-
 def language_of(texts: Iterable[str]) -> str | None:
-    """Return the language whose stop words the first thousand texts use most.
+    """Return the language whose stop words texts use most.
 
     None if less than a tenth of the words are stop words of one language. One word counts as at
     most a fiftieth of a long text: Finnish has "on" as often as French.
     """
     reader = WordReader(None)
     counts: Counter[str] = Counter()
-    for text in islice(texts, _SAMPLE):
+    for text in texts:
         counts.update(reader.words(text[:_SAMPLE_LETTERS]))
     highest = max(10, counts.total() // 50)
     used = {}

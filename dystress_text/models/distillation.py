@@ -12,8 +12,7 @@ similar for the model are corrected alike; it is the same as a linear map of T0,
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from tqdm import tqdm
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.models.embedder import Role, encode
-from dystress_text.models.hybrid import idf, text_words, word_reader
+from dystress_text.models.hybrid import count_tokens, text_words
 from dystress_text.models.hybrid_module import DistilledPart, unit
 
 Floats = NDArray[np.float32]
@@ -55,74 +54,59 @@ def distill(
     Raises:
         ParameterError: the texts have no words, or each has the same ones.
     """
-    number = 0
-    frequencies: Counter[str] = Counter()
-    for _, document in texts():
-        number += 1
-        frequencies.update(dict.fromkeys(text_words(document)).keys())
-    common = dict(frequencies.most_common(MOST_WORDS))
-    words = list(common)
-    weights = [idf(number, texts_with) for texts_with in common.values()]
-    if not any(weights):
+    wholes = (document for _, document in texts())
+    reader, words, number = count_tokens(wholes, lambda word: [word], MOST_WORDS)
+    if not any(reader.settings["idf"]):
         raise ParameterError("distill", "needs texts of different words as --train_file")
-    reader = word_reader(words, weights)
-    documents, short = _sample(texts, number)
-    features = reader.features([*documents, *short])
+    sample = _sample(texts, number)
+    features = reader.features(list(sample))
     entries = (features["weights"], features["tokens"], features["offsets"])
-    bags = normalize(sparse.csr_matrix(entries, (len(documents) + len(short), len(words))))
-    total = sum(map(len, [*documents, *short, *words]))
+    bags = normalize(sparse.csr_matrix(entries, (len(sample), len(words))))
+    total = sum(map(len, [*sample, *words]))
     with progress_bar(total=total, desc="distilling", unit=" characters", unit_scale=True) as bar:
-        vectors = _embed(teacher, documents, "document", bar)
-        if short:
-            vectors = np.concatenate([vectors, _embed(teacher, short, "query", bar)])
-        prior = _embed(teacher, words, "query", bar)
+        vectors = _embed(teacher, sample, bar)
+        prior = _embed(teacher, dict.fromkeys(words, "query"), bar)
     rows = torch.from_numpy(fit_rows(bags, vectors, prior))
     return DistilledPart(reader, rows)
 
 
-def _sample(
-    texts: Callable[[], Iterable[tuple[str, str]]], number: int
-) -> tuple[list[str], list[str]]:
-    """Return documents, and titles and sentences of these; at most ``MOST_TEXTS`` together."""
+def _sample(texts: Callable[[], Iterable[tuple[str, str]]], number: int) -> dict[str, Role]:
+    """Return at most ``MOST_TEXTS`` documents, titles and sentences, and the role of each."""
     random = np.random.default_rng(0)
     chosen = set(random.permutation(number)[:MOST_TEXTS].tolist())
-    documents: dict[str, None] = {}
-    titles: dict[str, None] = {}
-    sentences: dict[str, None] = {}
+    documents: dict[str, Role] = {}
+    titles: dict[str, Role] = {}
+    sentences: dict[str, Role] = {}
     for i, (title, document) in enumerate(texts()):
         if i in chosen:
-            documents[document] = None
+            documents[document] = "document"
             if len(text_words(title)) > 1:
-                titles[title] = None
-            body = document.removeprefix(title)
-            sentences |= dict.fromkeys(_sentences(body))
-    some = dict.fromkeys(_chosen(list(sentences), MOST_SENTENCES, random))
-    short = [text for text in titles | some if text not in documents]
-    kept = set(_chosen([*documents, *short], MOST_TEXTS, random))
-    return [text for text in documents if text in kept], [text for text in short if text in kept]
+                titles[title] = "query"
+            for sentence in _SENTENCE_END.split(document.removeprefix(title).strip()):
+                if len(text_words(sentence)) >= LEAST_WORDS:
+                    sentences[sentence] = "query"
+    some = _chosen(sentences, MOST_SENTENCES, random)
+    roles = documents | titles | some | documents  # a document is not a query too
+    kept = _chosen(roles, MOST_TEXTS, random)
+    return {text: role for text, role in roles.items() if text in kept}
 
 
-def _chosen(texts: Sequence[str], most: int, random: np.random.Generator) -> list[str]:
-    return [texts[i] for i in random.permutation(len(texts))[:most]]
+def _chosen(roles: Mapping[str, Role], most: int, random: np.random.Generator) -> dict[str, Role]:
+    texts = list(roles)
+    return {texts[i]: roles[texts[i]] for i in random.permutation(len(texts))[:most]}
 
 
-def _sentences(text: str) -> Iterator[str]:
-    for sentence in _SENTENCE_END.split(text.strip()):
-        if len(text_words(sentence)) >= LEAST_WORDS:
-            yield sentence
-
-
-def _embed(
-    teacher: SentenceTransformer, texts: Sequence[str], role: Role, bar: tqdm[None]
-) -> Floats:
+def _embed(teacher: SentenceTransformer, roles: Mapping[str, Role], bar: tqdm[None]) -> Floats:
     """Return unit vectors of texts, (texts, dim)."""
-    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-    pieces = []
-    for start in range(0, len(order), _AT_ONCE):
-        some = [texts[i] for i in order[start : start + _AT_ONCE]]
-        pieces.append(unit(encode(teacher, some, role)).cpu().numpy())
-        bar.update(sum(map(len, some)))
-    return np.concatenate(pieces)[np.argsort(order)]
+    vectors: dict[str, Floats] = {}
+    for role in sorted(set(roles.values())):
+        texts = [text for text in roles if roles[text] == role]
+        texts.sort(key=len, reverse=True)
+        for start in range(0, len(texts), _AT_ONCE):
+            some = texts[start : start + _AT_ONCE]
+            vectors.update(zip(some, unit(encode(teacher, some, role)).cpu().numpy(), strict=True))
+            bar.update(sum(map(len, some)))
+    return np.stack([vectors[text] for text in roles])
 
 
 def fit_rows(bags: sparse.csr_matrix, vectors: Floats, prior: Floats) -> Floats:

@@ -28,8 +28,7 @@ from torch import Tensor, nn
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
-from dystress_text.io.atomic import atomic_files
-from dystress_text.models.loading import quiet, save_model, transformer_of
+from dystress_text.models.loading import save_model, transformer_of
 from dystress_text.models.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.models.static import is_static, mean_of_rows, set_unknown
 
@@ -117,14 +116,10 @@ class Embedder(nn.Module):
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
     def save(self, folder: str | Path) -> None:
-        """Save the model as sentence-transformers does.
-
-        An earlier model in the folder is replaced once all new files are complete.
-        """
+        """Save the model as :func:`dystress_text.models.loading.save_model` does."""
         if is_static(self.model):
             set_unknown(self.model)  # weight decay makes it smaller
-        with quiet(), atomic_files(folder) as complete:
-            save_model(self.model, complete)
+        save_model(self.model, folder)
 
 
 def _check_weights(first: Any) -> None:

@@ -1,4 +1,4 @@
-"""Build and save hybrid models: the vectors of several parts in one.
+"""Build hybrid models: the vectors of several parts in one.
 
 The table is a static model, which is trained; the lexical part counts the same text's words; the
 dense model is as it was.
@@ -7,21 +7,16 @@ dense model is as it was.
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
-from pathlib import Path
 
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Router
-from torch import nn
 
-from dystress_text.errors import ParameterError, UserError
-from dystress_text.io.atomic import atomic_files
-from dystress_text.io.text_lines import UNSPACED
-from dystress_text.io.words import MARKS, WordReader
-from dystress_text.models import hybrid_module
+from dystress_text.errors import ParameterError, naming
+from dystress_text.io.words import RUN, WORD, WordReader
 from dystress_text.models.embedder import prompt_of
 from dystress_text.models.hybrid_module import (
     DOCUMENT,
@@ -32,23 +27,16 @@ from dystress_text.models.hybrid_module import (
     words_of,
 )
 from dystress_text.models.loading import (
-    MODULES,
     is_sentence_transformer,
     load_sentence_transformer,
     prompts_of,
-    quiet,
-    save_model,
 )
-from dystress_text.models.static import PIVOT, set_unknown
+from dystress_text.models.static import PIVOT, idf, set_unknown
 
 WEIGHTS = {"dense": 1.0, "distilled": 1.0, "lexical": 1.0, "table": 0.5}
 BESIDE_DISTILLED = 0.75  # the table's weight
 MOST_TOKENS = 200_000  # of the lexical part
 TEXTS_MEASURED = 10_000  # whose mean length decides the document coordinate
-_RARE = 0.01  # share of the texts, as in a new table
-# for a regular expression: a word in lower case, and a run in scripts without spaces
-_WORD = rf"(?:[^\W_{UNSPACED}]|[{MARKS}])+"
-_UNSPACED = rf"[{UNSPACED}]+"
 
 
 def new_hybrid(
@@ -59,24 +47,19 @@ def new_hybrid(
 ) -> SentenceTransformer:
     """Return a hybrid model of parts, which shares the static model's vectors."""
     set_unknown(static, 0.0)  # a text of unknown tokens has only the other parts
-    parts: dict[str, nn.Module] = {}
-    prompts: dict[str, str] = {"query": "", "document": DOCUMENT}
-    default = None
-    if dense is not None:
-        parts["dense"] = dense
-        default = dense.default_prompt_name
-        for name, prompt in dense.prompts.items():
-            prompts.setdefault(name, prompt or "")
-        prompts["query"] = prompt_of(dense, "query") or ""
-        prompts["document"] = DOCUMENT + (prompt_of(dense, "document") or "")
-    if distilled is not None:
-        parts["distilled"] = distilled
-    if lexical is not None:
-        parts["lexical"] = lexical
-    parts["table"] = SentenceTransformer(modules=[static[0]], device="cpu", **prompts_of(static))
+    table = SentenceTransformer(modules=[static[0]], device="cpu", **prompts_of(static))
+    given = {"dense": dense, "distilled": distilled, "lexical": lexical, "table": table}
+    parts = {name: part for name, part in given.items() if part is not None}
     weights = {name: WEIGHTS[name] for name in parts}
     if distilled is not None:
         weights["table"] = BESIDE_DISTILLED
+    prompts = {"query": "", "document": DOCUMENT}
+    default = None
+    if dense is not None:
+        default = dense.default_prompt_name
+        prompts["query"] = prompt_of(dense, "query") or ""
+        prompts["document"] += prompt_of(dense, "document") or ""
+        prompts = {name: prompt or "" for name, prompt in dense.prompts.items()} | prompts
     return SentenceTransformer(
         modules=[HybridEmbedding(parts, weights)],
         device="cpu",
@@ -91,18 +74,43 @@ def text_words(text: str) -> list[str]:
 
     In scripts without spaces the bigrams of characters are the words.
     """
-    return list(words_of(text, _WORD, _UNSPACED))
+    return words_of(text, WORD, RUN)
 
 
-def idf(texts: int, texts_with: int) -> float:
-    """Return the inverse document frequency of a token, which rare ones hardly exceed."""
-    rare = _RARE * texts
-    return math.log((rare + texts) / (rare + texts_with))
+def count_tokens(
+    texts: Iterable[str],
+    tokens_of: Callable[[str], list[str]],
+    most: int,
+    stop_words: Iterable[str] = (),
+) -> tuple[BagReader, list[str], int]:
+    """Return a reader of bags of tokens, the tokens' names, and the number of texts.
 
-
-def word_reader(words: Sequence[str], idf: Sequence[float]) -> BagReader:
-    """Return what reads texts as bags of these words."""
-    return BagReader({word: [i] for i, word in enumerate(words)}, idf, _WORD, _UNSPACED)
+    Args:
+        texts: whose words the reader knows.
+        tokens_of: returns the tokens of a word.
+        most: tokens that are kept, by document frequency.
+        stop_words: words without tokens.
+    """
+    words: dict[str, list[str]] = {word: [] for word in sorted(stop_words)}
+    frequencies: Counter[str] = Counter()
+    number = 0
+    for text in texts:
+        number += 1
+        found: dict[str, None] = {}  # in order, unlike a set
+        for word in text_words(text):
+            if word not in words:
+                words[word] = tokens_of(word)
+            found |= dict.fromkeys(words[word])
+        frequencies.update(found.keys())
+    kept = dict(frequencies.most_common(most))
+    numbers = {token: i for i, token in enumerate(kept)}
+    known = {}
+    for word, tokens in words.items():
+        of_word = [numbers[token] for token in tokens if token in numbers]
+        if of_word or not tokens:
+            known[word] = of_word
+    weights = idf(number, torch.tensor(list(kept.values())))
+    return BagReader(known, weights.tolist(), WORD, RUN), list(kept), number
 
 
 def lexical_part(texts: Callable[[], Iterable[str]], reader: WordReader, dim: int) -> LexicalPart:
@@ -113,31 +121,12 @@ def lexical_part(texts: Callable[[], Iterable[str]], reader: WordReader, dim: in
         reader: gives the tokens of a word.
         dim: numbers of a vector, that of a document included.
     """
-    tokens_of: dict[str, list[str]] = {word: [] for word in sorted(reader.stop_words)}
-    frequencies: Counter[str] = Counter()
-    number = 0
-    for text in texts():
-        number += 1
-        found: dict[str, None] = {}  # in order, unlike a set
-        for word in text_words(text):
-            if word not in tokens_of:
-                tokens_of[word] = reader.tokens(word)
-            found |= dict.fromkeys(tokens_of[word])
-        frequencies.update(found.keys())
-    kept = frequencies.most_common(MOST_TOKENS)
-    numbers = {token: i for i, (token, _) in enumerate(kept)}
-    words = {}
-    for word, tokens in tokens_of.items():
-        known = [numbers[token] for token in tokens if token in numbers]
-        if known or not tokens:
-            words[word] = known
-    weights = [idf(number, texts_with) for _, texts_with in kept]
-    bags = BagReader(words, weights, _WORD, _UNSPACED)
+    bags, tokens, number = count_tokens(texts(), reader.tokens, MOST_TOKENS, reader.stop_words)
     squares = []
     for text in islice(texts(), 0, None, max(1, number // TEXTS_MEASURED)):
         squares.append(sum(weight**2 for weight in bags.bag(text).values()))
     document = math.sqrt(PIVOT * sum(squares) / max(1, len(squares)))
-    return LexicalPart(bags, list(numbers), dim, document, reader.title)
+    return LexicalPart(bags, tokens, dim, document)
 
 
 def hybrid_part(model: SentenceTransformer) -> HybridEmbedding | None:
@@ -165,23 +154,10 @@ def describe_parts(hybrid: HybridEmbedding) -> str:
     return f"{numbers} = {total:,} numbers; weights: {weights}"
 
 
-def save_hybrid(model: SentenceTransformer, folder: str | Path) -> None:
-    """Save a hybrid model with the file of its module, so that it loads without this package."""
-    file = Path(hybrid_module.__file__)
-    with quiet(), atomic_files(folder) as complete:
-        save_model(model, complete)
-        shutil.copyfile(file, complete / file.name)
-        modules = complete / MODULES  # names the class as this package's
-        types = modules.read_text(encoding="utf-8")
-        modules.write_text(types.replace(hybrid_module.__name__, file.stem), encoding="utf-8")
-
-
 def check_dense(name_or_path: str, option: str) -> None:
     """Check that the dense model which an option names can be found, without loading it."""
-    try:
+    with naming(option):
         found = is_sentence_transformer(name_or_path)
-    except UserError as error:
-        raise ParameterError(option, str(error)) from error
     if not found:
         reason = "is not the folder or name of a sentence-transformers model"
         raise ParameterError(option, f"{name_or_path!r} {reason}")
@@ -189,10 +165,8 @@ def check_dense(name_or_path: str, option: str) -> None:
 
 def load_dense(name_or_path: str, option: str = "hybrid") -> SentenceTransformer:
     """Load the dense model that an option names."""
-    try:
+    with naming(option):
         model = load_sentence_transformer(name_or_path)
-    except UserError as error:
-        raise ParameterError(option, str(error)) from error
     if isinstance(model[0], HybridEmbedding | Router):
         kind = type(model[0]).__name__
         reason = f"has several encoders ({kind}); a model of one encoder is needed"

@@ -14,7 +14,7 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
@@ -31,8 +31,7 @@ SETTINGS = "hybrid.json"
 LETTERS = 5  # the beginning of a word
 PLACES = 4  # numbers of a lexical vector that a token changes
 
-_WORDS = "words.json"
-_ROWS = "rows.safetensors"
+_ROWS = "distilled.safetensors"
 _SOURCE = ("token", "cache_folder", "revision", "local_files_only")
 _OF_DENSE = ("model_kwargs", "processor_kwargs", "config_kwargs", "backend")
 
@@ -58,12 +57,9 @@ class BagReader:
         self._words: Mapping[str, Sequence[int]] = words
         self._idf = idf
         self._patterns = (word, unspaced)
-        self._by_letters: dict[str, list[int]] = {}  # the most frequent token
-        for known, tokens in words.items():
-            for token in tokens:
-                best = self._by_letters.setdefault(known[:LETTERS], [token])
-                if idf[token] <= idf[best[0]]:
-                    best[0] = token
+        known = [(token, word) for word, tokens in words.items() for token in tokens]
+        known.sort(key=lambda pair: -idf[pair[0]])
+        self._by_letters = {word[:LETTERS]: [token] for token, word in known}  # the most frequent
 
     def bag(self, text: str) -> dict[int, float]:
         """Return the weight of each token of a text."""
@@ -93,13 +89,13 @@ class BagReader:
         }
 
 
-def words_of(text: str, word: str, unspaced: str) -> Iterator[str]:
-    """Yield the words of a text; arguments as of :class:`BagReader`."""
+def words_of(text: str, word: str, unspaced: str) -> list[str]:
+    """Return the words of a text; arguments as of :class:`BagReader`."""
     text = unicodedata.normalize("NFC", text).lower()
-    yield from re.findall(word, text)
+    words = re.findall(word, text)
     for run in re.findall(unspaced, text):
-        for i in range(max(1, len(run) - 1)):
-            yield run[i : i + 2]
+        words += [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+    return words
 
 
 class DistilledPart(nn.Module):
@@ -120,7 +116,7 @@ class DistilledPart(nn.Module):
         """Return the numbers of the part."""
         return self.rows.shape[1]
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None) -> dict[str, Any]:
+    def preprocess(self, inputs: Sequence[str], **_: Any) -> dict[str, Any]:
         """Return the features of texts."""
         return self.reader.features(inputs)
 
@@ -147,16 +143,13 @@ class LexicalPart(nn.Module):
         tokens: their names, which are hashed.
         dim: numbers of a vector, at least 2.
         document: the last number of a document.
-        title: what the tokens are, such as ``English stems``.
     """
 
     hashes: Tensor  # (tokens, 4)
 
-    def __init__(
-        self, reader: BagReader, tokens: Sequence[str], dim: int, document: float, title: str
-    ) -> None:
+    def __init__(self, reader: BagReader, tokens: Sequence[str], dim: int, document: float) -> None:
         super().__init__()
-        own = {"tokens": tokens, "dim": dim, "document": document, "title": title}
+        own = {"tokens": tokens, "dim": dim, "document": document}
         self.settings: dict[str, Any] = {"reader": reader.settings, **own}
         self.reader = reader
         hashes = bytearray(4 * PLACES)  # one more than tokens, as a tensor needs a byte
@@ -169,7 +162,9 @@ class LexicalPart(nn.Module):
         """Return the numbers of the part."""
         return int(self.settings["dim"])
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None) -> dict[str, Any]:
+    def preprocess(
+        self, inputs: Sequence[str], prompt: str | None = None, **_: Any
+    ) -> dict[str, Any]:
         """Return the features of texts, which are documents with any prompt."""
         document = self.settings["document"] if prompt else 0.0
         return {**self.reader.features(inputs), "document": document}
@@ -229,17 +224,15 @@ class HybridEmbedding(nn.Module):
         Those of the dense model, else of the table, have their usual names.
         """
         prompt = prompt or ""
-        mark = DOCUMENT if task == "document" or prompt.startswith(DOCUMENT) else None
+        prompts = {"dense": prompt.removeprefix(DOCUMENT)}
+        if task == "document" or prompt.startswith(DOCUMENT):
+            table = cast(SentenceTransformer, self.parts["table"])
+            prompts |= {"lexical": DOCUMENT, "table": table.prompts.get("document") or ""}
         features: dict[str, Any] = {}
         for name, part in self.parts.items():
-            own = mark
-            if name == "dense":
-                own = prompt.removeprefix(DOCUMENT) or None
-            elif name == "table" and mark:
-                own = cast(SentenceTransformer, part).prompts.get("document") or None
-            given = options if name == "dense" else {}
+            own = prompts.get(name) or None
+            read = cast(Any, part).preprocess(list(inputs), prompt=own, **options)
             prefix = "" if name == self._main else f"{name}:"
-            read = cast(Any, part).preprocess(list(inputs), prompt=own, **given)
             features |= {prefix + key: value for key, value in read.items()}
         return features
 
@@ -279,17 +272,16 @@ class HybridEmbedding(nn.Module):
         self.model.max_seq_length = value
 
     def save(self, path: str, **_: Any) -> None:
-        """Write the parts into a folder, each into a folder of its own."""
+        """Write the parts into a folder, each model into a folder of its own."""
+        settings: dict[str, Any] = {"weights": self.weights}
         for name, part in self.parts.items():
-            folder = Path(path, name)
             if isinstance(part, SentenceTransformer):
-                part.save(str(folder), create_model_card=False)
-                continue
-            folder.mkdir(exist_ok=True)
-            text = json.dumps(part.settings, ensure_ascii=False)
-            (folder / _WORDS).write_text(text + "\n", encoding="utf-8")
-            save_file(part.state_dict(), folder / _ROWS)
-        text = json.dumps({"weights": self.weights})
+                part.save(str(Path(path, name)), create_model_card=False)
+            else:
+                settings[name] = part.settings
+            if isinstance(part, DistilledPart):
+                save_file(part.state_dict(), Path(path, _ROWS))
+        text = json.dumps(settings, ensure_ascii=False)
         Path(path, SETTINGS).write_text(text + "\n", encoding="utf-8")
 
     @classmethod
@@ -310,20 +302,17 @@ class HybridEmbedding(nn.Module):
     @classmethod
     def from_folder(cls, folder: Path, load_model: LoadModel) -> HybridEmbedding:
         """Load the parts from a folder, their models by ``load_model``."""
-        weights = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))["weights"]
+        settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         parts: dict[str, nn.Module] = {}
-        for name in weights:
-            file = folder / name / _WORDS
-            if not file.is_file():
-                parts[name] = load_model(str(folder / name))
-                continue
-            settings = json.loads(file.read_text(encoding="utf-8"))
-            reader = BagReader(**settings.pop("reader"))
+        for name in settings["weights"]:
+            own = settings.get(name, {})
             if name == "lexical":
-                parts[name] = LexicalPart(reader, **settings)
+                parts[name] = LexicalPart(BagReader(**own.pop("reader")), **own)
+            elif name == "distilled":
+                parts[name] = DistilledPart(BagReader(**own["reader"]), **load_file(folder / _ROWS))
             else:
-                parts[name] = DistilledPart(reader, **load_file(folder / name / _ROWS))
-        return cls(parts, weights)
+                parts[name] = load_model(str(folder / name))
+        return cls(parts, settings["weights"])
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,8 +30,9 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedToken
 from transformers.utils import logging
 
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.io.atomic import write_json, write_text
+from dystress_text.io.atomic import atomic_files, write_json, write_text
 from dystress_text.io.hub import hub_reachable, model_file
+from dystress_text.models import hybrid_module
 from dystress_text.models.hybrid_module import SETTINGS, HybridEmbedding
 
 MODULES = "modules.json"
@@ -42,11 +44,12 @@ _OLD_HYBRIDS = (
 )
 
 OWN_TYPE = "SentenceTransformer"
-# which later releases read too
+# which later releases read too, or a model without this package
 _OLD_NAMES = {
     r'"sentence_transformers\.(?:base|sentence_transformer)\.modules\.(?:\w+\.)?(\w+)"': (
         r'"sentence_transformers.models.\1"'
     ),
+    r'"dystress_text\.models\.(hybrid_module\.\w+)"': r'"\1"',
     '"TokenizersBackend"': '"PreTrainedTokenizerFast"',
     r'"extra_special_tokens": \[': '"additional_special_tokens": [',
 }
@@ -277,16 +280,23 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def save_model(model: SentenceTransformer, folder: Path) -> None:
-    """Save a model into a new folder; sentence-transformers from 5.4 on loads it."""
+def save_model(model: SentenceTransformer, folder: str | Path) -> None:
+    """Save a model; sentence-transformers from 5.4 on loads it.
+
+    A hybrid gets the file of its module, so that it loads without this package. An earlier model in
+    the folder is replaced once all new files are complete.
+    """
     if isinstance(model[0], Transformer):  # a static model's truncation is its own
         reset_tokenizer(model.tokenizer)
-    model.save(str(folder), create_model_card=False)
-    use_old_names(folder)
-    if isinstance(model[0], StaticEmbedding) and isinstance(model[-1], Normalize):
-        file = folder / CONFIG
-        settings = json.loads(file.read_text(encoding="utf-8"))
-        write_json(file, settings | {"normalize": True})  # which model2vec reads
+    with quiet(), atomic_files(folder) as complete:
+        model.save(str(complete), create_model_card=False)
+        use_old_names(complete)
+        if isinstance(model[0], HybridEmbedding):
+            shutil.copy(hybrid_module.__file__, complete)
+        if isinstance(model[0], StaticEmbedding) and isinstance(model[-1], Normalize):
+            file = complete / CONFIG
+            settings = json.loads(file.read_text(encoding="utf-8"))
+            write_json(file, settings | {"normalize": True})  # which model2vec reads
 
 
 def use_old_names(folder: Path) -> None:

@@ -130,13 +130,24 @@ class _MeanOfRows(torch.autograd.Function):
         return F.embedding_bag(by_token, of_text, starts, mode="sum"), None, None
 
 
+def idf(texts: int, texts_with: Tensor) -> Tensor:
+    """Return inverse document frequencies of tokens in fp64, (tokens,).
+
+    They are log((c + texts) / (c + texts with the token)), with c a hundredth of the texts.
+
+    Args:
+        texts: the number of all texts.
+        texts_with: the number of texts that contain each token, (tokens,).
+    """
+    rare = _RARE * texts
+    return torch.log((rare + texts) / (rare + texts_with.double()))
+
+
 @torch.no_grad()
 def initialize_by_idf(
     model: SentenceTransformer, texts_with: Tensor, texts: int, seed: int
 ) -> None:
     """Initialise a static model's vectors as N(0, 0.1) x idf / mean idf.
-
-    The idf is log((c + texts) / (c + texts with the token)), with c a hundredth of the texts.
 
     Args:
         model: a static one.
@@ -144,11 +155,10 @@ def initialize_by_idf(
         texts: the number of all texts.
         seed: of the random numbers.
     """
-    rare = _RARE * texts
-    idf = torch.log((rare + texts) / (rare + texts_with.double())).float()  # (vocabulary,)
+    weights = idf(texts, texts_with).float()  # (vocabulary,)
     table = table_of(model)  # (vocabulary, dim)
     rows = torch.randn(table.shape, generator=torch.Generator().manual_seed(seed))
-    rows *= (_SPREAD * idf / idf.mean()).unsqueeze(1)
+    rows *= (_SPREAD * weights / weights.mean()).unsqueeze(1)
     unknown = unknown_id(model)
     if unknown is not None:
         rows[unknown] = table[unknown]

@@ -35,7 +35,7 @@ def save(folder: Path) -> None:
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
 
     from dystress_text.export.copies import PROBES, export
-    from dystress_text.models.hybrid import new_hybrid, save_hybrid
+    from dystress_text.models.hybrid import new_hybrid
     from dystress_text.models.loading import save_model
     from dystress_text.models.static import embedded_tokenizer, initialize_by_idf, new_static
 
@@ -59,7 +59,7 @@ def save(folder: Path) -> None:
     hybrid = new_hybrid(
         build_static(16, small=True), dense=build_model("bert", "avg", normalize=True)
     )
-    save_hybrid(hybrid, folder / "native" / "hybrid")
+    save_model(hybrid, folder / "native" / "hybrid")
     texts = [*make_sentences(300), *filter(None, PROBES)]
     embeddings = {"hybrid": hybrid.encode(texts).tolist()}
     for kind, model in models.items():

@@ -33,11 +33,9 @@ from dystress_text.models.hybrid import (
     lexical_part,
     load_dense,
     new_hybrid,
-    save_hybrid,
-    word_reader,
 )
-from dystress_text.models.hybrid_module import DOCUMENT, DistilledPart, HybridEmbedding
-from dystress_text.models.loading import load_sentence_transformer
+from dystress_text.models.hybrid_module import DOCUMENT, BagReader, DistilledPart, HybridEmbedding
+from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.models.static import (
     embedded_tokenizer,
     new_static,
@@ -51,7 +49,6 @@ from dystress_text.programs.export import main as export
 LONG = " ".join(["cats dogs"] * 60)  # longer than the 40 positions of the dense model
 TEXTS = [*make_sentences(9), "[SEP] a cat [CLS] ran", LONG, "trees", "42 42 women", ""]
 CORPUS = [*make_sentences(60), "42 birds", "", LONG, "Trees, rivers and 42 houses", "treeless"]
-WORDS = ["cat", "tree", "houses"]
 IDF = [1.5, 2.0, 2.5]
 ROWS = torch.randn(3, 5, generator=torch.Generator().manual_seed(1))
 
@@ -73,8 +70,11 @@ def hybrid(dense):
 
 @pytest.fixture
 def without_dense():
+    reader = BagReader(
+        {"cat": [0], "tree": [1], "houses": [2]}, IDF, "[a-z0-9]+", "[\u4e00-\u9fff]+"
+    )
     parts = {
-        "distilled": DistilledPart(word_reader(WORDS, IDF), ROWS.clone()),
+        "distilled": DistilledPart(reader, ROWS.clone()),
         "lexical": lexical(),
     }
     return new_hybrid(table_with_document_row(), **parts)
@@ -179,7 +179,7 @@ def close(found, expected, atol=1e-6):
 
 
 def test_on_the_hub_it_says_how_to_load_it(hybrid, tmp_path):
-    save_hybrid(hybrid, tmp_path / "hybrid")
+    save_model(hybrid, tmp_path / "hybrid")
     modules = (tmp_path / "hybrid" / "modules.json").read_bytes()
     with hub_server() as (address, files, _), with_hub(address, tmp_path / "hf"):
         files["models/someone/hybrid"] = {"modules.json": modules}
@@ -189,7 +189,7 @@ def test_on_the_hub_it_says_how_to_load_it(hybrid, tmp_path):
 
 def test_saved_model_joins_its_parts_without_this_package(dense, hybrid, tmp_path):
     folder = tmp_path / "hybrid"
-    save_hybrid(hybrid, folder)
+    save_model(hybrid, folder)
     plain = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
     assert not isinstance(plain[0], HybridEmbedding)  # but the class of the folder's own file
     names = {
@@ -212,7 +212,7 @@ def test_saved_model_joins_its_parts_without_this_package(dense, hybrid, tmp_pat
 
 
 def test_model_without_a_dense_model_equals_its_formula(without_dense, tmp_path):
-    save_hybrid(without_dense, tmp_path / "hybrid")
+    save_model(without_dense, tmp_path / "hybrid")
     plain = SentenceTransformer(str(tmp_path / "hybrid"), trust_remote_code=True, device="cpu")
     texts = [text for text in TEXTS if text]
     for name in ("encode", "encode_query", "encode_document"):
@@ -230,7 +230,7 @@ def test_model_without_a_dense_model_equals_its_formula(without_dense, tmp_path)
 
 
 def test_the_folders_code_imports_four_packages(hybrid, tmp_path):
-    save_hybrid(hybrid, tmp_path / "hybrid")
+    save_model(hybrid, tmp_path / "hybrid")
     code = ast.parse((tmp_path / "hybrid" / "hybrid_module.py").read_text(encoding="utf-8"))
     roots = set()
     for node in ast.walk(code):
@@ -263,7 +263,7 @@ def test_hybrids_of_earlier_releases_load(dense, settings, name, tmp_path):
         (loaded.encode_document, dense.encode(TEXTS)),
     ]:
         close(encode(TEXTS), joined((1, own), (0.49, table)))
-    save_hybrid(loaded, tmp_path / "again")
+    save_model(loaded, tmp_path / "again")
     plain = SentenceTransformer(str(tmp_path / "again"), trust_remote_code=True, device="cpu")
     close(plain.encode_query(TEXTS), loaded.encode_query(TEXTS))
 
@@ -367,14 +367,14 @@ def test_prompt_is_for_the_dense_part_only(hybrid):
 
 def test_static_model_can_be_the_dense_part(tmp_path):
     dense = build_static(8, seed=1)
-    save_hybrid(new_hybrid(build_static(16, small=True), dense=dense), tmp_path)
+    save_model(new_hybrid(build_static(16, small=True), dense=dense), tmp_path)
     own = normalize(torch.as_tensor(dense.encode(["the cat"])), dim=1)
     found = torch.as_tensor(load_sentence_transformer(str(tmp_path)).encode(["the cat"]))
     torch.testing.assert_close(normalize(found[:, :8], dim=1), own, rtol=0, atol=1e-6)
 
 
 def test_invalid_dense_model_is_rejected(hybrid, tmp_path):
-    save_hybrid(hybrid, tmp_path / "hybrid")
+    save_model(hybrid, tmp_path / "hybrid")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "modules.json").write_text("[{")
     routes = [[build_static(8)[0]], [build_static(8, seed=1)[0]]]

@@ -13,7 +13,7 @@ from dystress_text.config.settings import TextSettings
 from dystress_text.errors import UserError
 from dystress_text.finetuning.initial_model import check_saving, load_initial_model
 from dystress_text.models.embedder import Embedder, encode
-from dystress_text.models.hybrid import new_hybrid, save_hybrid
+from dystress_text.models.hybrid import new_hybrid
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.programs.export import main as export
 
@@ -105,10 +105,7 @@ def test_files_name_classes_as_sentence_transformers_5_and_transformers_4(kind, 
         "static": build_static(normalize=True),
     }
     models["hybrid"] = new_hybrid(build_static(small=True), dense=models["head"])
-    if kind == "hybrid":
-        save_hybrid(models[kind], tmp_path)
-    else:
-        save_model(models[kind], tmp_path)
+    save_model(models[kind], tmp_path)
     types = set()
     for file in tmp_path.rglob("modules.json"):
         types |= {module["type"] for module in json.loads(file.read_text())}
