@@ -81,8 +81,11 @@ def meant(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {plain[near[0]]}?)" if near else ""
 
 
-class Interrupted(Exception):
-    """A run that a signal stopped after saving a checkpoint."""
+class Interrupted(KeyboardInterrupt):
+    """A run that a signal stopped after saving a checkpoint.
+
+    ``except Exception`` in a loop over runs does not catch it.
+    """
 
     def __init__(self, signal: int, message: str) -> None:
         super().__init__(message)

@@ -144,6 +144,23 @@ def test_the_process_is_as_before(ends, given, stopped, options, tmp_path, monke
     assert [name for name in before if before[name] != after[name]] == []
 
 
+def test_ctrl_c_ends_a_loop_over_losses(options, tmp_path, monkeypatch):
+    begun = []
+
+    def stop(*_):
+        begun.append(1)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "_step", stop)
+    with pytest.raises(KeyboardInterrupt):
+        for tau in (0.05, 0.1):
+            try:
+                dystress_text.train(**options, temp=tau, output_dir=tmp_path / f"{tau}")
+            except Exception as error:
+                print(error)
+    assert len(begun) == 1
+
+
 def test_output_in_ascii(options, tmp_path, monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
