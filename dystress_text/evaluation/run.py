@@ -6,7 +6,6 @@ The lexical baseline is measured on all data that it applies to. It is the last 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
+from dystress_text.cli.progress import OUTPUT, PROGRESS
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
@@ -101,7 +101,7 @@ class ModelEvaluation:
         shown = [f"{column} {_cell(figure)}" for column, figure in result.columns.items()]
         if "similarity" in entry:
             shown.append(f"by {similarity}")
-        print(f"{self.model}: {', '.join(shown)}", file=sys.stderr, flush=True)
+        PROGRESS.info(f"{self.model}: {', '.join(shown)}")
 
     def ending(self) -> str:
         """Return one line that says where the results are."""
@@ -157,7 +157,7 @@ def run(
     _print_tables(shown)
     for each in evaluations:
         if each.model != LEXICAL or LEXICAL in settings.model:
-            print(each.ending(), flush=True)
+            OUTPUT.info(each.ending())
     return shown
 
 
@@ -190,7 +190,7 @@ def _lexical_figures(evaluators: Sequence[Evaluator], language: str | None) -> l
     for each in evaluators:
         each.language = language
     words = [each.reader.title for each in evaluators if each.has_baseline]
-    print(f"{LEXICAL}: {title(', '.join(dict.fromkeys(words)))}")
+    OUTPUT.info(f"{LEXICAL}: {title(', '.join(dict.fromkeys(words)))}")
     return [evaluator.lexical_figures() for evaluator in evaluators]
 
 
@@ -215,7 +215,7 @@ def _own_data(
     evaluators: list[Evaluator] = []
     for data in [*pairs, *read_collections("retrieval", settings.retrieval or []), *in_memory]:
         if isinstance(data, Collection):
-            print(data.summary(), file=sys.stderr, flush=True)
+            PROGRESS.info(data.summary())
             evaluators.append(RetrievalEvaluator(data))
         else:
             evaluators.append(PairsEvaluator(data))
@@ -228,7 +228,7 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
     tasks = choose(settings.suite, settings.tasks or [])
     variant = variant_of(folder)
     if variant is not None and tasks:
-        print(f"not SentEval's published data but a variant: {variant}")
+        OUTPUT.info(f"not SentEval's published data but a variant: {variant}")
     evaluators = []
     for kind, several in tasks.items():
         for task in several:
@@ -266,9 +266,9 @@ def _print_tables(evaluations: Sequence[ModelEvaluation]) -> None:
             if row:
                 words = lexical_words(results)
                 rows[lexical_label(words) if each.model == LEXICAL else each.model] = row
-        print(f"\n{_table(rows, group)}", flush=True)
+        OUTPUT.info(f"\n{_table(rows, group)}")
         if group == "retrieval":
-            print(FUSION, flush=True)
+            OUTPUT.info(FUSION)
 
 
 def _table(rows: Mapping[str, Row], group: str) -> str:

@@ -18,6 +18,7 @@ from sentence_transformers.base.evaluation import SentenceEvaluator
 from dystress_text.analysis.outcome import collapse, outcome
 from dystress_text.analysis.page import results
 from dystress_text.analysis.text_page import leave_text_report
+from dystress_text.cli.progress import OUTPUT
 from dystress_text.cli.text_table import lay_out
 from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import TrainingText, training_text
@@ -25,7 +26,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
 from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
-from dystress_text.export.copies import check_push, export, push
+from dystress_text.export.copies import check_push, export
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.content import content_of, read_content
 from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
@@ -185,7 +186,7 @@ def _choose_metric(
     def choose() -> str | None:
         evaluation.try_own(initial.model)
         if evaluation.ignored:
-            print(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}", flush=True)
+            OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")
         return evaluation.best_metric(training.metric_for_best_model)
 
     return on_main_process(accelerator, choose)
@@ -239,7 +240,7 @@ def _new_record(
 def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
     """Print the description, measure the untrained model, and write the record."""
     lines = description(settings, trainer.settings, measures, trainer.total_steps)
-    print(*lines, f"on {describe(trainer.accelerator)}", sep="\n", flush=True)
+    OUTPUT.info("\n".join([*lines, f"on {describe(trainer.accelerator)}"]))
     measures.before_training()
     begin_record(trainer, trainer.settings, trainer.folder, measures.record)
 
@@ -265,14 +266,14 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
         f"training, {measures.evaluation.seconds:,.0f} s of evaluation, peak memory "
         f"{record['peak_memory_gb']:.2f} GB"
     )
-    print(speed)
+    OUTPUT.info(speed)
     if finished.trained:
-        print(f"\n{lay_out(results(finished))}")
+        OUTPUT.info(f"\n{lay_out(results(finished))}")
     for line in [*holdout.outcome(finished), *not_beaten(finished), *collapse(finished)]:
-        print(line)
+        OUTPUT.info(line)
     write_card(output, finished, model)
     page = leave_text_report(output)
-    print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
+    OUTPUT.info(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}")
     _upload(settings.text.push_to_hub, output)
     return record
 
@@ -281,5 +282,4 @@ def _upload(repository: str | None, output: Path) -> None:
     """Upload a finished run's model to the hub, if a repository is named."""
     if repository is not None:
         with TemporaryDirectory() as folder:
-            copied, _ = export(output, "native", Path(folder) / "copy", repository)
-            print(push(copied, repository, output), flush=True)
+            export(output, "native", Path(folder) / "copy", repository)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import any_character_printable, program
 from dystress_text.cli.options import SettingsParser, check_names
+from dystress_text.cli.progress import OUTPUT
 from dystress_text.config.arguments import SIMCSE
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import SentEvalSettings
@@ -130,10 +131,10 @@ def _evaluate(
         return evaluations
     for folder in [each.file.parent for each in evaluations if each.file is not None]:
         if (folder / REPORT).is_file():  # the page of a run shows results
-            print(leave_text_report(folder))
+            OUTPUT.info(leave_text_report(folder))
         line = renew_results(folder) if settings.mode == "test" else None
         if line is not None:
-            print(line)
+            OUTPUT.info(line)
     return evaluations
 
 

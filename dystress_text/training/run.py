@@ -10,6 +10,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from dystress_text import __version__
+from dystress_text.cli.progress import OUTPUT
 from dystress_text.errors import TrainingError
 from dystress_text.training.accelerator import (
     describe,
@@ -58,7 +59,7 @@ def open_run(
         if finished is None:
             accelerator.project_configuration.set_directories(str(folder / TRACKER_FOLDER))
         elif accelerator.is_main_process:
-            print(
+            OUTPUT.info(
                 f"the run in {output} has finished; nothing was changed "
                 "(--overwrite_output_dir replaces it)"
             )
@@ -90,9 +91,8 @@ def begin_record(
     prepare_folder(folder, settings, record)
     if settings.resumes:
         step = trainer.state.step
-        print(
-            f"going on after step {step:,}" if step else "no checkpoint yet: starting at step 1",
-            flush=True,
+        OUTPUT.info(
+            f"going on after step {step:,}" if step else "no checkpoint yet: starting at step 1"
         )
 
 

@@ -1,5 +1,6 @@
 """``dystress_text.train`` is the command line as a function, and leaves nothing behind."""
 
+import contextlib
 import importlib
 import io
 import logging
@@ -152,12 +153,14 @@ def test_ctrl_c_ends_a_loop_over_losses(options, tmp_path, monkeypatch):
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(Trainer, "_step", stop)
-    with pytest.raises(KeyboardInterrupt):
+
+    def loop():
         for tau in (0.05, 0.1):
-            try:
+            with contextlib.suppress(Exception):
                 dystress_text.train(**options, temp=tau, output_dir=tmp_path / f"{tau}")
-            except Exception as error:
-                print(error)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
     assert len(begun) == 1
 
 
@@ -183,3 +186,15 @@ def test_an_import_of_the_module_for_launchers_leaves_the_function():
     with pytest.raises(ImportError, match="the function"):
         importlib.import_module("dystress_text.train")
     assert dystress_text.train is train_function
+
+
+def test_the_package_logger_silences_functions(options, tmp_path, capsys):
+    logger = logging.getLogger("dystress_text")
+    said = []
+    for level in (logging.WARNING, logging.INFO):
+        logger.setLevel(level)
+        run = dystress_text.train(**options, output_dir=tmp_path / f"{level}")
+        dystress_text.evaluate(run.model, suite="mini", tasks="sts")
+        said.append("".join(capsys.readouterr()))
+    assert said[0] == ""
+    assert "MiniSTS" in said[1]
