@@ -64,11 +64,10 @@ def check_options(settings: Any) -> None:
 
 
 def check_names(option: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Reject unknown names, and suggest the nearest known one."""
-    for name in names:
-        if name not in known:
-            reason = f"no {name!r}{meant(name, known)}; known are {', '.join(known)}"
-            raise ParameterError(option, reason)
+    """Reject unknown names, all at once, and misspelled ones with the known name."""
+    unknown = [f"{name!r}{meant(name, known)}" for name in names if name not in known]
+    if unknown:
+        raise ParameterError(option, f"no {', '.join(unknown)}; known are {', '.join(known)}")
 
 
 def converted(entry: Field[Any], group: type, value: Any) -> Any:

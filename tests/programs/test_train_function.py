@@ -164,6 +164,12 @@ def test_ctrl_c_ends_a_loop_over_losses(options, tmp_path, monkeypatch):
     assert len(begun) == 1
 
 
+def test_all_unknown_options_are_named(tmp_path):
+    with pytest.raises(ParameterError, match=r"do_train, .*outputdir.*output_dir") as told:
+        dystress_text.train(do_train=True, outputdir=tmp_path)
+    assert "mlp" not in str(told.value)
+
+
 def test_output_in_ascii(options, tmp_path, monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
