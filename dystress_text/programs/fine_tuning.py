@@ -49,8 +49,14 @@ from dystress_text.training.accelerator import (
     on_main_process,
 )
 from dystress_text.training.global_state import full_fp32, restored_global_state
-from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
-from dystress_text.training.run_folder import TEXT_PROGRAM, write_record
+from dystress_text.training.run import (
+    before_first_step,
+    begin_record,
+    end_record,
+    finish_run,
+    open_run,
+)
+from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
@@ -259,7 +265,7 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     if settings.text.is_hybrid:
         record["hybrid"] |= describe_base(settings.text.dense_model or STATIC)
         trust = " with trust_remote_code"
-    write_record(output, record)  # first, as card and page can be made again
+    finish_run(trainer.settings, record)  # first, as card and page can be made again
     finished = RunRecord.from_json(record)
     speed = (
         f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of "

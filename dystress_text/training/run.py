@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from dystress_text.training.accelerator import (
     on_main_process,
     peak_memory,
 )
-from dystress_text.training.run_folder import TRACKER_FOLDER
+from dystress_text.training.run_folder import TRACKER_FOLDER, checkpoint_folders, write_record
 from dystress_text.training.run_record import FINISHED
 from dystress_text.training.run_state import (
     choose_folder,
@@ -119,3 +120,12 @@ def end_record(
         finish_replacement(output)
         trainer.folder = output
     record["state"] = FINISHED
+
+
+def finish_run(settings: TrainingSettings, record: Mapping[str, Any]) -> None:
+    """Write the record of a finished run; then remove the checkpoints, which it no longer needs."""
+    output = Path(settings.output_dir)
+    write_record(output, record)
+    if not settings.keep_checkpoints:
+        for folder in checkpoint_folders(output):
+            shutil.rmtree(folder)

@@ -157,7 +157,7 @@ def test_errors_of_lists_do_not_show_the_data(texts):
 
 def test_a_list_trains_like_a_file_and_is_resumed(tmp_path, tiny_bert):
     options = {"model_name_or_path": tiny_bert, "eval_set": "none", "train_batch_size": 8}
-    options |= {"max_steps": 4, "save_steps": 2}
+    options |= {"max_steps": 4, "save_steps": 2, "keep_checkpoints": True}
     file = tmp_path / "mine.txt"
     file.write_text("".join(f"{line}\n" for line in LINES))
     of_file = dystress_text.train(**options, train_file=file, output_dir=tmp_path / "file")

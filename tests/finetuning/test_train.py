@@ -123,7 +123,7 @@ def test_resume_refuses_another_text_or_tokenizer(flags, tmp_path, tiny_bert, te
     text = tmp_path / "text.txt"
     text.write_text(text_file.read_text())
     files = [f"--model_name_or_path={model}", f"--train_file={text}"]
-    command = [*flags, *files, "--save_steps=4", "--eval_set=none"]
+    command = [*flags, *files, "--save_steps=4", "--keep_checkpoints", "--eval_set=none"]
     assert main(command) == 0
     interrupt(tmp_path / "out")
     command.append("--resume_from_checkpoint")
