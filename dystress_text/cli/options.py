@@ -12,7 +12,9 @@ class Settings:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from functools import partial
 from os import PathLike
@@ -22,7 +24,14 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from dystress_text.cli.command_line import OneLineParser
-from dystress_text.errors import ParameterError, lies_in, meant, plain
+from dystress_text.errors import (
+    Interrupted,
+    ParameterError,
+    UserError,
+    lies_in,
+    meant,
+    plain,
+)
 
 
 def option(
@@ -113,6 +122,22 @@ def default_of(entry: Field[Any]) -> Any:
     if entry.default_factory is not MISSING:
         return entry.default_factory()
     return entry.default
+
+
+@contextmanager
+def options_in_python(*groups: Any) -> Iterator[None]:
+    """Write ``--option`` in errors as a keyword, and one that needs no value as ``option=True``."""
+
+    def keyword(found: re.Match[str]) -> str:
+        return f"{found[1]}=True" if found[1] in flags else found[1]
+
+    entries = [(entry, _kind(entry, group)[0]) for group in groups for entry in fields(group)]
+    flags = {entry.name for entry, kind in entries if kind is bool or "const" in entry.metadata}
+    try:
+        yield
+    except (UserError, Interrupted) as error:
+        error.args = (re.sub(r"--(\w+)", keyword, str(error)),)
+        raise
 
 
 class SettingsParser(OneLineParser):

@@ -158,14 +158,14 @@ def outcome(record: RunRecord) -> list[str]:
     name, meaning = TITLES[held.metric]
     figures = {
         BASE: record.untrained.get(BASE, {}),
-        "untrained": record.untrained[record.pooler],
+        record.start: record.untrained[record.pooler],
         "trained": record.trained,
         f"BM25 over {record.lexical_words}": record.lexical,
     }
     known = [f"{label} {of[held.metric]:.1f}" for label, of in figures.items() if of]
     result = f"{name} x 100: {', '.join(known)}"
     if held.metric == OF_PAIRS:
-        before = BASE if figures[BASE] else "untrained"
+        before = BASE if figures[BASE] else record.start
         gain = Difference(held.texts, held.gain, held.error, most=100).summary("held-out samples")
         result += f"; trained - {before} = {gain}"
     return [result, meaning]

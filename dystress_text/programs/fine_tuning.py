@@ -37,7 +37,7 @@ from dystress_text.io.atomic import MODEL_STAGING, versions
 from dystress_text.io.paths import model_path
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.hybrid import check_dense
-from dystress_text.models.loading import load_sentence_transformer, quiet
+from dystress_text.models.loading import is_sentence_transformer, load_sentence_transformer, quiet
 from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.models.static import STATIC
 from dystress_text.training.accelerator import (
@@ -229,6 +229,10 @@ def _new_record(
         "train_batch_size": training.train_batch_size,
         "learning_rate": training.learning_rate,
     }
+    base = settings.text.model_name_or_path
+    start = {}
+    if base != STATIC and is_sentence_transformer(model_path(base)):
+        start["start"] = Path(base).name
     evaluation = task.evaluation
     collections = [] if evaluation is None else evaluation.collections
     return {
@@ -240,6 +244,7 @@ def _new_record(
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants_of_data(settings, data),
         **task.initial.metadata,
+        **start,
     }
 
 

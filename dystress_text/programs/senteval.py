@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import any_character_printable, program
-from dystress_text.cli.options import SettingsParser, check_names
+from dystress_text.cli.options import SettingsParser, check_names, options_in_python
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.config.arguments import SIMCSE
 from dystress_text.errors import ParameterError
@@ -44,6 +44,7 @@ def make_parser() -> SettingsParser:
 
 
 @any_character_printable()
+@options_in_python(SentEvalSettings)
 def evaluate(
     model: str | Path | Sequence[str | Path] | SentenceTransformer,
     pairs: Any = None,

@@ -1,6 +1,7 @@
 """``dystress_text.train`` is the command line as a function, and leaves nothing behind."""
 
 import contextlib
+import gc
 import importlib
 import io
 import logging
@@ -8,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -168,6 +170,44 @@ def test_all_unknown_options_are_named(tmp_path):
     with pytest.raises(ParameterError, match=r"do_train, .*outputdir.*output_dir") as told:
         dystress_text.train(do_train=True, outputdir=tmp_path)
     assert "mlp" not in str(told.value)
+
+
+def test_a_temporary_folder_goes_with_the_run(options, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run = dystress_text.train(**options, output_dir=None)
+    assert run.folder.parent == tmp_path
+    assert run.model.encode(make_sentences(3)).shape == (3, 16)
+    del run
+    gc.collect()
+    with pytest.raises(ParameterError):
+        dystress_text.train(**options | {"pooler_type": "none"}, output_dir=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_name_options_as_keywords(options, tmp_path):
+    dystress_text.train(**options, output_dir=tmp_path)
+    with pytest.raises(ParameterError, match=r"overwrite_output_dir=True or resume_") as told:
+        dystress_text.train(**options, output_dir=tmp_path)
+    assert "--" not in str(told.value)
+    with pytest.raises(ParameterError, match=r"^data_dir") as told:
+        dystress_text.evaluate(tmp_path, data_dir=tmp_path)
+    assert "--" not in str(told.value)
+
+
+def test_a_run_that_goes_on_from_a_trained_model(options, tmp_path, capsys):
+    old = tmp_path / "old"
+    dystress_text.train(**options, output_dir=old)
+    with pytest.raises(ParameterError, match=r"model_name_or_path .*old.* output_dir NEW"):
+        dystress_text.train(
+            **options | {"max_steps": 4}, output_dir=old, resume_from_checkpoint=True
+        )
+    options |= {"model_name_or_path": old}
+    run = dystress_text.train(**options, output_dir=tmp_path / "new")
+    told = [capsys.readouterr().out.split("going on")[-1], repr(run)]
+    told += [(run.folder / name).read_text() for name in ("README.md", "report.html")]
+    assert "untrained" in (old / "README.md").read_text()
+    assert [text for text in told[1:] if "untrained" in text] == []
+    assert all("old" in text for text in told)
 
 
 def test_output_in_ascii(options, tmp_path, monkeypatch):
