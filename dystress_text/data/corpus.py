@@ -218,6 +218,7 @@ def load_corpus(
         content = identity
     most = None if max_samples is None else max_samples * text.columns
     read = partial(_read, text, most, encode, identity, text.report(checksum))
+    stored: Corpus | None = None
     if text.in_memory:
         stream = BytesIO()
         stored = read(stream)
@@ -228,7 +229,6 @@ def load_corpus(
         try:
             # another run may be reading the same text now
             with locked(folder / f".{cached.name}{LOCK}", wait=True):
-                stored = None
                 if cached.is_dir():
                     try:
                         stored = _open(cached, identity, text.columns)

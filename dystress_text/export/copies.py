@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
