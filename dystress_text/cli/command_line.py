@@ -15,7 +15,6 @@ from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from dystress_text.errors import (
-    Interrupted,
     ParameterError,
     UserError,
     is_out_of_memory,
@@ -137,12 +136,9 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
             raise  # not about a file of the user
         message = f"error: {one_line(str(error))}"
         code = 2
-    except Interrupted as stop:
-        message = str(stop)
-        code = 128 + stop.signal
-    except KeyboardInterrupt:
-        message = interrupted
-        code = 128 + signal.SIGINT
+    except KeyboardInterrupt as stop:
+        message = str(stop) or interrupted
+        code = 128 + getattr(stop, "signal", signal.SIGINT)
     finally:
         warnings.formatwarning = formatwarning
     print(f"{prog}: {message}", file=sys.stderr, flush=True)

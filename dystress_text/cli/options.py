@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from functools import partial
+from itertools import chain
 from os import PathLike
 from os.path import expanduser
 from pathlib import Path
@@ -126,17 +127,16 @@ def default_of(entry: Field[Any]) -> Any:
 
 @contextmanager
 def options_in_python(*groups: Any) -> Iterator[None]:
-    """Write ``--option`` in errors as a keyword, and one that needs no value as ``option=True``."""
-
-    def keyword(found: re.Match[str]) -> str:
-        return f"{found[1]}=True" if found[1] in flags else found[1]
-
-    entries = [(entry, _kind(entry, group)[0]) for group in groups for entry in fields(group)]
-    flags = {entry.name for entry, kind in entries if kind is bool or "const" in entry.metadata}
+    """Write ``--option`` in errors as a keyword, and one that is yes or no as ``option=True``."""
     try:
         yield
     except (UserError, Interrupted) as error:
-        error.args = (re.sub(r"--(\w+)", keyword, str(error)),)
+        message = str(error)
+        for entry in chain(*map(fields, groups)):
+            is_flag = "bool" in entry.type or "const" in entry.metadata
+            keyword = f"{entry.name}=True" if is_flag else entry.name
+            message = re.sub(rf"--{entry.name}\b", keyword, message)
+        error.args = (message,)
         raise
 
 

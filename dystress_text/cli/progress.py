@@ -25,10 +25,9 @@ class _Printer(logging.Handler):
         print(self.format(record), file=stream, flush=True)
 
 
-if not OUTPUT.handlers:  # unless the user has configured it
-    OUTPUT.addHandler(_Printer())
-    OUTPUT.propagate = False  # else a configured root logger repeats all messages
-    OUTPUT.setLevel(OUTPUT.level or logging.INFO)
+OUTPUT.addHandler(_Printer())
+OUTPUT.propagate = False  # else a configured root logger repeats all messages
+OUTPUT.setLevel(OUTPUT.level or logging.INFO)
 
 
 def progress_bar(

@@ -230,9 +230,9 @@ def _new_record(
         "learning_rate": training.learning_rate,
     }
     base = settings.text.model_name_or_path
-    start = {}
+    start = "untrained"
     if base != STATIC and is_sentence_transformer(model_path(base)):
-        start["start"] = Path(base).name
+        start = Path(base).name
     evaluation = task.evaluation
     collections = [] if evaluation is None else evaluation.collections
     return {
@@ -244,7 +244,7 @@ def _new_record(
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants_of_data(settings, data),
         **task.initial.metadata,
-        **start,
+        "start": start,
     }
 
 
