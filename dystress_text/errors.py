@@ -84,17 +84,23 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def meant(word: str, known: Iterable[str]) -> str:
-    """Return the known name that is nearest to ``word``, as part of a message; "" without one."""
+    """Return the known name of which ``word`` is a misspelling, as part of a message, else "".
+
+    Names that are less alike mean other things: ``do_train`` is not ``mlp_only_train``.
+    """
     plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
     other = OTHER_NAMES.get(word.lstrip("-").replace("-", "_").lower(), "").replace("_", "")
     if other in plain:
         return f" (here it is {plain[other]})"
-    near = difflib.get_close_matches(re.sub(r"[\W_]", "", word).lower(), plain, 1)
+    near = difflib.get_close_matches(re.sub(r"[\W_]", "", word).lower(), plain, 1, 0.8)
     return f" (did you mean {plain[near[0]]}?)" if near else ""
 
 
-class Interrupted(Exception):
-    """A run that a signal stopped after saving a checkpoint."""
+class Interrupted(KeyboardInterrupt):
+    """A run that a signal stopped after saving a checkpoint.
+
+    ``except Exception`` in a loop over runs does not catch it.
+    """
 
     def __init__(self, signal: int, message: str) -> None:
         super().__init__(message)

@@ -86,7 +86,7 @@ def _figures(record: RunRecord) -> str:
     figures = {}
     best = next(iter(record.untrained_best_and_own), None)
     if best is not None:
-        figures[f"untrained {best}".strip()] = record.untrained[best].get(metric)
+        figures[f"{record.start} {best}".strip()] = record.untrained[best].get(metric)
     figures["trained"] = record.trained[metric]
     figures[record.lexical_label] = record.lexical.get(metric)
     known = [f"{label} {figure:.2f}" for label, figure in figures.items() if figure is not None]

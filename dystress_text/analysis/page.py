@@ -97,9 +97,9 @@ def results(record: RunRecord) -> Table:
     Before training there are the best pooler and that of the run.
     """
     figures: dict[str, Figures] = {}
-    labels = {record.pooler: "untrained", BASE: BASE}
+    labels = {record.pooler: record.start, BASE: BASE}
     for pooler, untrained in record.untrained_best_and_own.items():
-        figures[labels.get(pooler, f"untrained, best pooler {pooler}")] = untrained
+        figures[labels.get(pooler, f"{record.start}, best pooler {pooler}")] = untrained
     figures["trained"] = record.trained
     if record.lexical:
         figures[record.lexical_label] = record.lexical

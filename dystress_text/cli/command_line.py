@@ -15,7 +15,6 @@ from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from dystress_text.errors import (
-    Interrupted,
     ParameterError,
     UserError,
     is_out_of_memory,
@@ -32,7 +31,7 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser with one-line errors, whose help shows the description unchanged.
 
     Options cannot be abbreviated; dashes in their names count as underscores. ``elsewhere`` is
-    added to the error about an unknown option.
+    added to the error about unknown options.
     """
 
     def __init__(
@@ -51,11 +50,12 @@ class OneLineParser(argparse.ArgumentParser):
         raise UserError(f"{message} (see --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but reject an unknown option and suggest the nearest one."""
+        """Parse as argparse does, but reject all unknown options at once."""
         known = self._option_string_actions
         shown = [name for name, action in known.items() if action.help is not argparse.SUPPRESS]
         argv = list(sys.argv[1:] if args is None else args)
         end = argv.index("--") if "--" in argv else len(argv)
+        unknown = []
         for i, argument in enumerate(argv[:end]):
             name, equals, value = argument.partition("=")
             option = f"--{name[2:].replace('-', '_')}"
@@ -64,8 +64,9 @@ class OneLineParser(argparse.ArgumentParser):
             if option in known:
                 argv[i] = f"{option}{equals}{value}"
             elif " " not in argument:  # with a space it is a value
-                hint = meant(name, shown) or " (see --help)"
-                raise UserError(f"unknown option {name}{hint}{self._elsewhere}")
+                unknown.append(name + meant(name, shown))
+        if unknown:
+            raise UserError(f"unknown option {', '.join(unknown)} (see --help){self._elsewhere}")
         parsed, rest = super().parse_known_args(argv, namespace)
         if hasattr(parsed, "local_rank"):
             del parsed.local_rank
@@ -135,12 +136,9 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
             raise  # not about a file of the user
         message = f"error: {one_line(str(error))}"
         code = 2
-    except Interrupted as stop:
-        message = str(stop)
-        code = 128 + stop.signal
-    except KeyboardInterrupt:
-        message = interrupted
-        code = 128 + signal.SIGINT
+    except KeyboardInterrupt as stop:
+        message = str(stop) or interrupted
+        code = 128 + getattr(stop, "signal", signal.SIGINT)
     finally:
         warnings.formatwarning = formatwarning
     print(f"{prog}: {message}", file=sys.stderr, flush=True)

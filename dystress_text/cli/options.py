@@ -12,9 +12,12 @@ class Settings:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from functools import partial
+from itertools import chain
 from os import PathLike
 from os.path import expanduser
 from pathlib import Path
@@ -22,7 +25,14 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from dystress_text.cli.command_line import OneLineParser
-from dystress_text.errors import ParameterError, lies_in, meant, plain
+from dystress_text.errors import (
+    Interrupted,
+    ParameterError,
+    UserError,
+    lies_in,
+    meant,
+    plain,
+)
 
 
 def option(
@@ -64,11 +74,10 @@ def check_options(settings: Any) -> None:
 
 
 def check_names(option: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Reject unknown names, and suggest the nearest known one."""
-    for name in names:
-        if name not in known:
-            reason = f"no {name!r}{meant(name, known)}; known are {', '.join(known)}"
-            raise ParameterError(option, reason)
+    """Reject unknown names, all at once, and misspelled ones with the known name."""
+    unknown = [f"{name!r}{meant(name, known)}" for name in names if name not in known]
+    if unknown:
+        raise ParameterError(option, f"no {', '.join(unknown)}; known are {', '.join(known)}")
 
 
 def converted(entry: Field[Any], group: type, value: Any) -> Any:
@@ -114,6 +123,21 @@ def default_of(entry: Field[Any]) -> Any:
     if entry.default_factory is not MISSING:
         return entry.default_factory()
     return entry.default
+
+
+@contextmanager
+def options_in_python(*groups: Any) -> Iterator[None]:
+    """Write ``--option`` in errors as a keyword, and one that is yes or no as ``option=True``."""
+    try:
+        yield
+    except (UserError, Interrupted) as error:
+        message = str(error)
+        for entry in chain(*map(fields, groups)):
+            is_flag = "bool" in entry.type or "const" in entry.metadata
+            keyword = f"{entry.name}=True" if is_flag else entry.name
+            message = re.sub(rf"--{entry.name}\b", keyword, message)
+        error.args = (message,)
+        raise
 
 
 class SettingsParser(OneLineParser):

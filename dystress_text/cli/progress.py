@@ -1,12 +1,33 @@
-"""Progress bars."""
+"""What the library says: messages by logging, and progress bars.
+
+``logging.getLogger("dystress_text").setLevel("WARNING")`` silences both; ``dystress_text.progress``
+has the bars and the lines of single results, which go to standard error.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 from tqdm import tqdm
+
+OUTPUT = logging.getLogger("dystress_text")
+PROGRESS = OUTPUT.getChild("progress")
+
+
+class _Printer(logging.Handler):
+    """Print messages to the stream that is the standard one at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stream = sys.stderr if record.name == PROGRESS.name else sys.stdout
+        print(self.format(record), file=stream, flush=True)
+
+
+OUTPUT.addHandler(_Printer())
+OUTPUT.propagate = False  # else a configured root logger repeats all messages
+OUTPUT.setLevel(OUTPUT.level or logging.INFO)
 
 
 def progress_bar(
@@ -19,7 +40,7 @@ def progress_bar(
     interval = 0.1 if sys.stderr.isatty() else 10.0
     return tqdm(
         iterable,
-        disable=not show,
+        disable=not (show and PROGRESS.isEnabledFor(logging.INFO)),
         delay=1,
         mininterval=interval,
         maxinterval=interval,

@@ -17,9 +17,10 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ from dystress_text.models.reading import TextReader
 from dystress_text.models.static import unknown_token
 from dystress_text.training.batches import Batch
 
-FORMAT = 16  # version of the cache; raise it when the files or the reading of a text change
+FORMAT = 17  # version of the cache; raise it when the files or the reading of a text change
 TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
@@ -194,7 +195,7 @@ def load_corpus(
     cache_dir: str | Path | None = None,
     crops: Crops | None = None,
 ) -> Corpus:
-    """Read and tokenise a training text, or load it from the cache.
+    """Read and tokenise a training text, or load it from the cache; one in memory stays there.
 
     Args:
         text: the source.
@@ -213,25 +214,33 @@ def load_corpus(
     if crops is None:
         encode = partial(_encoded, reader)
         content = identity
-    folder = Path(cache_dir or cache_root()) / "corpus"
-    key = f"{FORMAT} {max_samples} {text.columns} {content}"
-    cached = folder / hashlib.sha256(key.encode()).hexdigest()[:32]
-    try:
-        # another run may be reading the same text now
-        with locked(folder / f".{cached.name}{LOCK}", wait=True):
-            stored = None
-            if cached.is_dir():
-                try:
+    read = partial(_read, text, max_samples, encode, identity, text.report(checksum))
+    stored: Corpus | None = None
+    if text.in_memory:
+        stream = BytesIO()
+        stored = read(stream)
+        stored.content = np.frombuffer(stream.getbuffer(), stored.content.dtype)
+    else:
+        folder = Path(cache_dir or cache_root()) / "corpus"
+        key = f"{FORMAT} {max_samples} {text.columns} {content}"
+        cached = folder / hashlib.sha256(key.encode()).hexdigest()[:32]
+        try:
+            # another run may be reading the same text now
+            with locked(folder / f".{cached.name}{LOCK}", wait=True):
+                if cached.is_dir():
+                    try:
+                        stored = _open(cached, identity, text.columns)
+                    except Exception as error:  # zip, NumPy and JSON have many kinds
+                        reason = (
+                            f"{str(cached)!r} is damaged ({reason_of(error)}) and is made again"
+                        )
+                        warnings.warn(f"the corpus cache {reason}", stacklevel=2)
+                if stored is None:
+                    with atomic_folder(cached) as staging:
+                        _write(read, staging)
                     stored = _open(cached, identity, text.columns)
-                except Exception as error:  # zip, NumPy and JSON have many kinds
-                    reason = f"{str(cached)!r} is damaged ({reason_of(error)}) and is made again"
-                    warnings.warn(f"the corpus cache {reason}", stacklevel=2)
-            if stored is None:
-                with atomic_folder(cached) as staging:
-                    _write(text, max_samples, encode, staging, text.report(checksum))
-                stored = _open(cached, identity, text.columns)
-    except OSError as error:
-        raise cache_error(folder, error) from error
+        except OSError as error:
+            raise cache_error(folder, error) from error
     _check_vocabulary(reader.tokenizer, stored.some, text.name)
     if crops is None:
         return TokenizedCorpus(**vars(stored))
@@ -276,33 +285,46 @@ def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[NDArray[np
         yield np.frombuffer(sentence.encode(), np.uint8)
 
 
-def _write(
-    text: TrainingText, samples: int | None, encode: Encode, folder: Path, report: CorpusReport
-) -> None:
-    """Write the files of the cache and fill in the report."""
+def _write(read: Callable[[BinaryIO], Corpus], folder: Path) -> None:
+    """Write the files of the cache."""
+    with (folder / TOKENS).open("wb") as sink:
+        corpus = read(sink)
+    np.savez(folder / ARRAYS, offsets=corpus.offsets, first=corpus.first)
+    dtype = corpus.content.dtype.name
+    metadata = {"dtype": dtype, "report": asdict(corpus.report), "some": corpus.some}
+    metadata["sha256"] = {name: sha256_of(folder / name) for name in (TOKENS, ARRAYS)}
+    write_json(folder / METADATA, metadata)
+
+
+def _read(
+    text: TrainingText,
+    samples: int | None,
+    encode: Encode,
+    identity: str,
+    report: CorpusReport,
+    sink: BinaryIO,
+) -> Corpus:
+    """Write the content to ``sink``, and return all else, with an empty content of its type."""
     offsets = array("q", [0])
     hashes = array("q")
-    dtype = ""
+    content: NDArray[np.integer] = np.empty(0, np.uint8)
     some: dict[int, str] = {}
     most = samples and samples * text.columns
     read = _sampled(text.sentences(report, samples), text.columns, some)
     bar = progress_bar(read, desc="reading", unit=" sentences", total=most)
-    with (folder / TOKENS).open("wb") as sink:
-        for kept in encode(bar, report):
-            sink.write(kept.data)
-            offsets.append(offsets[-1] + len(kept))
-            hashes.append(hash(kept.tobytes()))
-            dtype = kept.dtype.name
+    for kept in encode(bar, report):
+        sink.write(kept.data)
+        offsets.append(offsets[-1] + len(kept))
+        hashes.append(hash(kept.tobytes()))
+        content = kept[:0]
     if report.sentences <= report.over_long + report.invalid_utf8 + report.nul:
         expected = "expected UTF-8 with a sentence on each line or in each cell"
         raise ParameterError(text.parameter, f"{text.name!r} gives {report.summary()}; {expected}")
     by_sample = np.frombuffer(hashes, np.int64).reshape(-1, text.columns)
     _, first = np.unique(by_sample, axis=0, return_index=True)
-    np.savez(folder / ARRAYS, offsets=offsets, first=np.sort(first))
     distinct = list(dict.fromkeys(some.values()))
-    metadata = {"dtype": dtype, "report": asdict(report), "some": distinct}
-    metadata["sha256"] = {name: sha256_of(folder / name) for name in (TOKENS, ARRAYS)}
-    write_json(folder / METADATA, metadata)
+    starts = np.frombuffer(offsets, np.int64)
+    return Corpus(content, starts, np.sort(first), distinct, report, identity, text.columns)
 
 
 def _sampled(sentences: Iterable[str], columns: int, some: dict[int, str]) -> Iterator[str]:

@@ -56,6 +56,7 @@ class TrainingText:
         lines: yields the sentences as lines of UTF-8, sample after sample.
         parameter: the parameter that errors name.
         titled: whether :data:`TITLE_END` ends the titles with which lines begin.
+        in_memory: whether they are the caller's objects, of which nothing is written to a disk.
     """
 
     name: str
@@ -64,6 +65,7 @@ class TrainingText:
     lines: Callable[[], Iterator[bytes]]
     parameter: str = "train_file"
     titled: bool = False
+    in_memory: bool = False
 
     @property
     def columns(self) -> int:
@@ -228,7 +230,7 @@ def with_texts(settings: RunSettings, texts: object) -> tuple[RunSettings, Train
     table = python_table(texts)
     in_rows = not hasattr(texts, "column_names") and len(table.columns) > 1
     text = replace(settings.text, supervised=settings.text.supervised or in_rows)
-    read = table_text(table, text, "texts")
+    read = replace(table_text(table, text, "texts"), in_memory=True)
     name = f"{read.name}, sha256 {read.checksum()[:16]}"
     return replace(settings, text=replace(text, train_file=[name])), read
 

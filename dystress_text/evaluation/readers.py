@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.io.text_lines import is_text
+from dystress_text.io.text_lines import is_text, not_utf8
 
 POSITIVE_SCORE = 4.0  # alignment is measured on the pairs scored above it, as in SimCSE
 BINARY = ("0", "1")
@@ -118,7 +118,7 @@ def read_lines(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+        raise DataError(not_utf8(path)) from error
     lines = content.removesuffix("\n").split("\n")
     return [(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
 

@@ -6,7 +6,6 @@ The lexical baseline is measured on all data that it applies to. It is the last 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from dystress_text.cli.progress import OUTPUT, PROGRESS
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
@@ -108,7 +108,7 @@ class ModelEvaluation:
         shown = [f"{column} {_cell(figure)}" for column, figure in result.columns.items()]
         if "similarity" in entry:
             shown.append(f"by {similarity}")
-        print(f"{self.model}: {', '.join(shown)}", file=sys.stderr, flush=True)
+        PROGRESS.info(f"{self.model}: {', '.join(shown)}")
 
     def ending(self) -> str:
         """Return one line that says where the results are."""
@@ -165,7 +165,7 @@ def run(
     _print_tables(shown)
     for each in evaluations:
         if each.model != LEXICAL or LEXICAL in settings.model:
-            print(each.ending(), flush=True)
+            OUTPUT.info(each.ending())
     return shown
 
 
@@ -198,7 +198,7 @@ def _lexical_figures(evaluators: Sequence[Evaluator], language: str | None) -> l
     for each in evaluators:
         each.language = language
     words = [each.reader.title for each in evaluators if each.has_baseline]
-    print(f"{LEXICAL}: {title(', '.join(dict.fromkeys(words)))}")
+    OUTPUT.info(f"{LEXICAL}: {title(', '.join(dict.fromkeys(words)))}")
     return [evaluator.lexical_figures() for evaluator in evaluators]
 
 
@@ -223,7 +223,7 @@ def _own_data(
     evaluators: list[Evaluator] = []
     for data in [*pairs, *read_collections("retrieval", settings.retrieval or []), *in_memory]:
         if isinstance(data, Collection):
-            print(data.summary(), file=sys.stderr, flush=True)
+            PROGRESS.info(data.summary())
             evaluators.append(RetrievalEvaluator(data))
         else:
             evaluators.append(PairsEvaluator(data))
@@ -236,7 +236,7 @@ def _suite(settings: SentEvalSettings) -> list[Evaluator]:
     tasks = choose(settings.suite, settings.tasks or [])
     variant = variant_of(folder)
     if variant is not None and tasks:
-        print(f"not SentEval's published data but a variant: {variant}")
+        OUTPUT.info(f"not SentEval's published data but a variant: {variant}")
     evaluators = []
     for kind, several in tasks.items():
         for task in several:
@@ -277,11 +277,11 @@ def _print_tables(evaluations: Sequence[ModelEvaluation]) -> None:
             rows[label] = {}
             for result in several:
                 rows[label] |= result.columns
-        print(f"\n{_table(rows, group)}", flush=True)
+        OUTPUT.info(f"\n{_table(rows, group)}")
         if group == "retrieval":
-            print(FUSION, flush=True)
+            OUTPUT.info(FUSION)
         for line in _intervals(results, _average_of(rows, group)):
-            print(line, flush=True)
+            OUTPUT.info(line)
 
 
 def _intervals(results: Mapping[str, Sequence[Result]], average_title: str) -> list[str]:

@@ -186,7 +186,7 @@ def _results(record: RunRecord) -> str | None:
     if record.lexical:
         columns[record.lexical_label] = record.lexical
     for name, figures in record.untrained_best_and_own.items():
-        columns[name if name == BASE else f"untrained, {name}"] = figures
+        columns[name if name == BASE else f"{record.start}, {name}"] = figures
     columns[f"this model, {record.pooler}"] = record.trained
     rows = []
     for metric in record.trained:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import (
     Dense,
@@ -21,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
+from dystress_text.cli.progress import OUTPUT
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.evaluation.embedder import OWN_POOLER, with_pooler
 from dystress_text.evaluation.results import results_in
@@ -59,14 +61,18 @@ PROBES = (
 )
 
 
-def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> tuple[Path, float]:
+def export(
+    model: Path, to: str, output: Path | None = None, repository: str | None = None
+) -> tuple[Path, float]:
     """Copy a model folder to a layout; the copy is complete and checked, or not made at all.
+
+    After a failed upload the copy is removed too, so that the same call can be repeated.
 
     Args:
         model: folder of a trained model.
         to: the layout, of :data:`LAYOUTS`.
         output: an empty or new folder; by default a sibling of the model.
-        at: the copy's name on its card.
+        repository: of the hub, to which the copy is uploaded, and its name on the card.
 
     Returns:
         The copy's folder, and the largest difference between an entry of its embeddings and the
@@ -87,7 +93,9 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(output) as folder:
-            difference = _write_checked(model, trained, folder, to, at)
+            difference = _write_checked(model, trained, folder, to, repository or HERE)
+            if repository is not None:
+                _push(folder, repository, model)
     except OSError as error:
         reason = f"cannot write to {str(output)!r}: {error.strerror or error}"
         raise ParameterError("output", reason) from error
@@ -208,18 +216,27 @@ def _read_back(
 
 
 def check_push(repository: str) -> None:
-    """Check that a folder can be uploaded, before it is made; create a missing repository."""
+    """Check name and token, before a model is made that is to be uploaded; create nothing."""
     with _hub_errors("Nothing was done"):
-        HfApi().create_repo(repository, exist_ok=True)
+        validate_repo_id(repository)
+        user = HfApi().whoami()
+        owners = [user["name"], *(each["name"] for each in user.get("orgs", ()))]
+        owner = repository.rpartition("/")[0] or user["name"]
+        if owner not in owners:
+            raise ValueError(f"the token is of {', '.join(owners)}, not of {owner}")
+        if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
+            raise ValueError("the token may only read")
 
 
-def push(folder: Path, repository: str, left: Path) -> str:
-    """Upload a folder and return its address; an error names the local folder ``left``."""
-    with _hub_errors(f"The model is in {str(left)!r}"):
-        HfApi().upload_folder(
+def _push(folder: Path, repository: str, model: Path) -> None:
+    """Create a repository that is missing, and upload the copy of a model."""
+    with _hub_errors(f"The model is in {str(model)!r}; dystress export uploads it too"):
+        api = HfApi()
+        api.create_repo(repository, exist_ok=True)
+        api.upload_folder(
             repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text"
         )
-    return f"{HfApi().endpoint}/{repository}"
+        OUTPUT.info(f"uploaded to {api.endpoint}/{repository}")
 
 
 @contextmanager

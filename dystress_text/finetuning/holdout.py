@@ -120,7 +120,7 @@ def outcome(record: RunRecord) -> list[str]:
     held = record.held_out
     if held is None or METRIC not in record.trained:  # earlier, texts were held out, too
         return []
-    before = BASE if BASE in record.untrained else "untrained"
+    before = BASE if BASE in record.untrained else record.start
     gain = f"{held.gain:+.1f}"
     if held.error is not None:
         half = 1.96 * held.error

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from pyarrow import ArrowException
 
 from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.io.hub import hub_reachable
-from dystress_text.io.text_lines import UNPACK_ERRORS, ending_of, open_text
+from dystress_text.io.text_lines import UNPACK_ERRORS, ending_of, not_utf8, open_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 MAX_CELL = 1 << 26  # characters; an unpaired quotation mark puts the rest of the file in one cell
 BATCH = 1000  # rows
 DIALECTS: dict[str, dict[str, Any]] = {
-    ".csv": {"strict": True},
+    ".csv": {"strict": True, "delimiter": ","},
     ".tsv": {"strict": True, "delimiter": "\t", "quoting": csv.QUOTE_NONE},
 }
 
@@ -172,22 +173,29 @@ def _from_hub(name: str, split: str) -> Dataset:
 def _readable(source: str) -> Iterator[None]:
     try:
         yield
-    except UnicodeDecodeError as error:
-        found = f"{error.object[error.start]:#04x}"
-        raise DataError(f"cannot read {source!r}: expected UTF-8, got a byte {found}") from error
     except _UNREADABLE as error:
         raise DataError(f"cannot read {source!r}: {reason_of(error)}") from error
 
 
 def _lines(path: Path) -> Iterator[str]:
     with io.TextIOWrapper(open_text(path), encoding="utf-8-sig", newline="") as text:
-        yield from text
+        try:
+            yield from text
+        except UnicodeDecodeError as error:
+            raise DataError(not_utf8(path)) from error
 
 
 def _delimited(path: Path, _: Columns) -> Iterator[Record]:
     """Yield the non-blank rows of a .csv or .tsv file; all cells are strings."""
     csv.field_size_limit(MAX_CELL)  # of the whole process
-    reader = csv.DictReader(_lines(path), **DIALECTS[ending_of(path)])
+    dialect = DIALECTS[ending_of(path)]
+    lines = _lines(path)
+    header = next(lines, "")
+    own = dialect["delimiter"]
+    found = next((each for each in ";\t|," if each in header), own)
+    if own not in header and found != own:
+        raise ValueError(f"is the separator {found!r}? Expected {own!r}, which line 1 lacks")
+    reader = csv.DictReader(chain([header], lines), **dialect)
     try:
         _check_names(reader.fieldnames or ())
         for row in reader:

@@ -28,6 +28,7 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff"
 )
+ICONV = "iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW converts it (or -f UTF-16, if it is that)"
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
@@ -46,6 +47,7 @@ class CorpusReport:
     empty: int = 0  # skipped
     over_long: int = 0  # skipped, more than MAX_LINE_BYTES
     invalid_utf8: int = 0  # skipped
+    first_invalid: int = 0  # number of the first such line
     nul: int = 0  # skipped, with a NUL byte
     duplicates: int = 0  # kept, equal to an earlier one
     truncated: int = 0  # kept, but cut to the training length
@@ -56,8 +58,8 @@ class CorpusReport:
         counts = {
             "empty (left out)": self.empty,
             f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
-            "not UTF-8 (left out)": self.invalid_utf8,
-            "with a NUL byte (left out)": self.nul,
+            f"not UTF-8 (left out; first line {self.first_invalid}: {ICONV})": self.invalid_utf8,
+            f"with a NUL byte (left out; {ICONV})": self.nul,
             "duplicates": self.duplicates,
             "cut at the training length (kept)": self.truncated,
             "shorter than two crops (used whole)": self.short,
@@ -92,6 +94,7 @@ def read_sentences(
             sentence = line.removesuffix(b"\r").decode()
         except UnicodeDecodeError:
             report.invalid_utf8 += 1
+            report.first_invalid = report.first_invalid or report.lines
             continue
         if is_blank(sentence):
             report.empty += 1
@@ -104,6 +107,14 @@ def read_sentences(
     whole = len(hashes) // report.columns * report.columns
     samples = np.frombuffer(hashes, dtype=np.int64)[:whole].reshape(-1, report.columns)
     report.duplicates = len(samples) - len(np.unique(samples, axis=0))
+
+
+def not_utf8(path: Path) -> str:
+    """Return which line of a file is the first that is not UTF-8, and how to convert the file."""
+    with open_text(path) as file:
+        valid = (line.decode(errors="ignore").encode() == line for line in file)
+        number = 1 + next(index for index, is_valid in enumerate(valid) if not is_valid)
+    return f"line {number} of {str(path)!r} is not UTF-8; {ICONV}"
 
 
 def is_text(value: object) -> bool:

@@ -37,16 +37,12 @@ def main(argv: list[str]) -> None:
     """Run the program."""
     options = make_parser().parse_args(argv)
     # here, so that help and errors come at once
-    from dystress_text.export.card import HERE
-    from dystress_text.export.copies import PROBES, check_push, export, push
+    from dystress_text.export.copies import PROBES, check_push, export
     from dystress_text.models.loading import quiet
 
-    repository = options.push_to_hub
-    if repository is not None:
-        check_push(repository)
+    if options.push_to_hub is not None:
+        check_push(options.push_to_hub)
     with quiet():
-        folder, difference = export(options.model, options.to, options.output, repository or HERE)
+        folder, difference = export(options.model, options.to, options.output, options.push_to_hub)
     probes = f"{len(PROBES)} probes"
     print(f"{folder}: vectors within {difference:.1g} of the model's, {probes}", flush=True)
-    if repository is not None:
-        print(push(folder, repository, folder), flush=True)

@@ -18,6 +18,7 @@ from sentence_transformers.base.evaluation import SentenceEvaluator
 from dystress_text.analysis.outcome import collapse, outcome
 from dystress_text.analysis.page import results
 from dystress_text.analysis.text_page import leave_text_report
+from dystress_text.cli.progress import OUTPUT
 from dystress_text.cli.text_table import lay_out
 from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import TrainingText, training_text
@@ -25,7 +26,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
 from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
-from dystress_text.export.copies import check_push, export, push
+from dystress_text.export.copies import check_push, export
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.content import content_of, read_content
 from dystress_text.finetuning.initial_model import (
@@ -41,7 +42,7 @@ from dystress_text.io.atomic import MODEL_STAGING, versions
 from dystress_text.io.paths import model_path
 from dystress_text.losses.objectives import ContrastiveLoss
 from dystress_text.models.hybrid import check_dense
-from dystress_text.models.loading import load_sentence_transformer, quiet
+from dystress_text.models.loading import is_sentence_transformer, load_sentence_transformer, quiet
 from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.models.static import STATIC
 from dystress_text.training.accelerator import (
@@ -53,8 +54,14 @@ from dystress_text.training.accelerator import (
     on_main_process,
 )
 from dystress_text.training.global_state import full_fp32, restored_global_state
-from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
-from dystress_text.training.run_folder import TEXT_PROGRAM, write_record
+from dystress_text.training.run import (
+    before_first_step,
+    begin_record,
+    end_record,
+    finish_run,
+    open_run,
+)
+from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.task import Run
@@ -194,7 +201,7 @@ def _choose_metric(
     def choose() -> str | None:
         evaluation.try_own(initial.model)
         if evaluation.ignored:
-            print(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}", flush=True)
+            OUTPUT.info(f"evaluator: not used as figures: {', '.join(evaluation.ignored)}")
         return evaluation.best_metric(training.metric_for_best_model)
 
     return on_main_process(accelerator, choose)
@@ -231,6 +238,10 @@ def _new_record(
         "train_batch_size": training.train_batch_size,
         "learning_rate": training.learning_rate,
     }
+    base = settings.text.model_name_or_path
+    start = "untrained"
+    if base != STATIC and is_sentence_transformer(model_path(base)):
+        start = Path(base).name
     evaluation = task.evaluation
     collections = [] if evaluation is None else evaluation.collections
     return {
@@ -242,13 +253,14 @@ def _new_record(
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants_of_data(settings, data),
         **task.initial.metadata,
+        "start": start,
     }
 
 
 def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
     """Print the description, measure the untrained model, and write the record."""
     lines = description(settings, trainer.settings, measures, trainer.total_steps)
-    print(*lines, f"on {describe(trainer.accelerator)}", sep="\n", flush=True)
+    OUTPUT.info("\n".join([*lines, f"on {describe(trainer.accelerator)}"]))
     measures.before_training()
     begin_record(trainer, trainer.settings, trainer.folder, measures.record)
 
@@ -267,21 +279,21 @@ def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> 
     if settings.text.is_hybrid:
         record["hybrid"] |= describe_base(settings.text.dense_model or STATIC)
         trust = " with trust_remote_code"
-    write_record(output, record)  # first, as card and page can be made again
+    finish_run(trainer.settings, record)  # first, as card and page can be made again
     finished = RunRecord.from_json(record)
     speed = (
         f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of "
         f"training, {measures.evaluation.seconds:,.0f} s of evaluation, peak memory "
         f"{record['peak_memory_gb']:.2f} GB"
     )
-    print(speed)
+    OUTPUT.info(speed)
     if finished.trained:
-        print(f"\n{lay_out(results(finished))}")
+        OUTPUT.info(f"\n{lay_out(results(finished))}")
     for line in [*holdout.outcome(finished), *not_beaten(finished), *collapse(finished)]:
-        print(line)
+        OUTPUT.info(line)
     write_card(output, finished, model)
     page = leave_text_report(output)
-    print(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}", flush=True)
+    OUTPUT.info(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}")
     _upload(settings.text.push_to_hub, output)
     return record
 
@@ -290,5 +302,4 @@ def _upload(repository: str | None, output: Path) -> None:
     """Upload a finished run's model to the hub, if a repository is named."""
     if repository is not None:
         with TemporaryDirectory() as folder:
-            copied, _ = export(output, "native", Path(folder) / "copy", repository)
-            print(push(copied, repository, output), flush=True)
+            export(output, "native", Path(folder) / "copy", repository)

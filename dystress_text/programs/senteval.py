@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import any_character_printable, program
-from dystress_text.cli.options import SettingsParser, check_names
+from dystress_text.cli.options import SettingsParser, check_names, options_in_python
+from dystress_text.cli.progress import OUTPUT
 from dystress_text.config.arguments import SIMCSE
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import SentEvalSettings
@@ -44,6 +45,7 @@ def make_parser() -> SettingsParser:
 
 
 @any_character_printable()
+@options_in_python(SentEvalSettings)
 def evaluate(
     model: str | Path | SentenceTransformer | Sequence[str | Path | SentenceTransformer],
     pairs: Any = None,
@@ -139,10 +141,10 @@ def _evaluate(
         return evaluations
     for folder in [each.file.parent for each in evaluations if each.file is not None]:
         if (folder / REPORT).is_file():  # the page of a run shows results
-            print(leave_text_report(folder))
+            OUTPUT.info(leave_text_report(folder))
         line = renew_results(folder) if settings.mode == "test" else None
         if line is not None:
-            print(line)
+            OUTPUT.info(line)
     return evaluations
 
 

@@ -13,12 +13,17 @@ The model is written to ``out/`` (``--output_dir``) in sentence-transformers' fo
 
 from __future__ import annotations
 
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import program
+from dystress_text.cli.options import options_in_python
 from dystress_text.config.arguments import parse
-from dystress_text.config.settings import RunSettings
+from dystress_text.config.settings import PROGRAM, RunSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -49,7 +54,8 @@ def train(
             the first one, chooses the checkpoint unless ``metric_for_best_model`` is given. It is
             called once before the first step.
         options: options of the command line by name, such as ``train_file="mine.txt"``,
-            ``output_dir="mine"``, ``max_steps=100``.
+            ``output_dir="mine"``, ``max_steps=100``. ``output_dir=None`` is a temporary folder,
+            which is removed with the returned run.
 
     Returns:
         The finished run with its model and metrics.
@@ -72,16 +78,22 @@ def train(
     given = {"preset": preset, "loss": loss, **options}
     if evaluator is not None:
         given.setdefault("eval_set", "none")
-    settings = RunSettings.of({name: value for name, value in given.items() if value is not None})
-    # here, so that help and errors come at once
-    from dystress_text.programs.fine_tuning import fine_tune
+    with ExitStack() as temporary, options_in_python(*PROGRAM.groups):
+        if options.get("output_dir", "") is None:
+            folder = tempfile.mkdtemp(prefix="dystress-")
+            temporary.callback(shutil.rmtree, folder, ignore_errors=True)
+            given["output_dir"] = folder
+        settings = RunSettings.of({name: x for name, x in given.items() if x is not None})
+        # here, so that help and errors come at once
+        from dystress_text.data.texts import with_texts
+        from dystress_text.programs.fine_tuning import fine_tune
 
-    if texts is None:
-        return fine_tune(settings, None, evaluator)
-    from dystress_text.data.texts import with_texts
-
-    settings, training_text = with_texts(settings, texts)
-    return fine_tune(settings, training_text, evaluator)
+        training_text = None
+        if texts is not None:
+            settings, training_text = with_texts(settings, texts)
+        run = fine_tune(settings, training_text, evaluator)
+        weakref.finalize(run, temporary.pop_all().close)
+    return run
 
 
 @program("dystress train")

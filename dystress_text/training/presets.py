@@ -59,9 +59,10 @@ class Program:
         if not isinstance(name, str) or name not in self.presets:
             reason = f"no {name!r}{meant(str(name), self.presets)}; --list_presets shows all"
             raise ParameterError("preset", reason)
-        for option in options:
-            if option not in self.options and option != "temp":
-                raise ParameterError(option, f"unknown option{meant(option, self.options)}")
+        unknown = options.keys() - self.options.keys() - {"temp"}
+        if unknown:
+            named = ", ".join(f"{name}{meant(name, self.options)}" for name in sorted(unknown))
+            raise ParameterError(named, "unknown option")
         dropped = set(self.loss_options if "loss" in options else ())
         if options.keys() & _LENGTH:
             dropped |= _LENGTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from accelerate import Accelerator
 
 from dystress_text import __version__
+from dystress_text.cli.progress import OUTPUT
 from dystress_text.errors import TrainingError
 from dystress_text.training.accelerator import (
     describe,
@@ -17,7 +19,7 @@ from dystress_text.training.accelerator import (
     on_main_process,
     peak_memory,
 )
-from dystress_text.training.run_folder import TRACKER_FOLDER
+from dystress_text.training.run_folder import TRACKER_FOLDER, checkpoint_folders, write_record
 from dystress_text.training.run_record import FINISHED
 from dystress_text.training.run_state import (
     choose_folder,
@@ -58,7 +60,7 @@ def open_run(
         if finished is None:
             accelerator.project_configuration.set_directories(str(folder / TRACKER_FOLDER))
         elif accelerator.is_main_process:
-            print(
+            OUTPUT.info(
                 f"the run in {output} has finished; nothing was changed "
                 "(--overwrite_output_dir replaces it)"
             )
@@ -90,9 +92,8 @@ def begin_record(
     prepare_folder(folder, settings, record)
     if settings.resumes:
         step = trainer.state.step
-        print(
-            f"going on after step {step:,}" if step else "no checkpoint yet: starting at step 1",
-            flush=True,
+        OUTPUT.info(
+            f"going on after step {step:,}" if step else "no checkpoint yet: starting at step 1"
         )
 
 
@@ -119,3 +120,12 @@ def end_record(
         finish_replacement(output)
         trainer.folder = output
     record["state"] = FINISHED
+
+
+def finish_run(settings: TrainingSettings, record: Mapping[str, Any]) -> None:
+    """Write the record of a finished run; then remove the checkpoints, which it no longer needs."""
+    output = Path(settings.output_dir)
+    write_record(output, record)
+    if not settings.keep_checkpoints:
+        for folder in checkpoint_folders(output):
+            shutil.rmtree(folder)

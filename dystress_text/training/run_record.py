@@ -76,6 +76,7 @@ class RunRecord:
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
     data: Mapping[str, Any] = field(default_factory=dict)  # of images
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
+    start: str = "untrained"  # what reports call the model before training
     untrained: Mapping[str, Figures] = field(default_factory=dict)  # by pooler; of images by ""
     lexical: Figures = field(default_factory=dict)  # of the lexical baseline
     lexical_words: str = ""  # what it compares, such as English stems

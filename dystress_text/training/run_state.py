@@ -97,7 +97,8 @@ def finished_record(
     if not changed and "content" in record:  # 0.2 did not record it
         changed = run_folder.differences(record["content"], content())
     if changed:
-        reason = f"holds a finished run of other settings or data ({changed})"
+        further = f"--model_name_or_path {folder} --output_dir NEW trains its model further"
+        reason = f"holds a finished run of other settings or data ({changed}); {further}"
         raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
     return record
 

@@ -18,6 +18,7 @@ FREE_OPTIONS = (
     "overwrite_output_dir",
     "resume_from_checkpoint",
     "save_steps",
+    "keep_checkpoints",
     "logging_steps",
     "report_to",
     "log_similarity",
@@ -104,6 +105,7 @@ class TrainingSettings:
     save_steps: int = option(
         0, "Steps between checkpoints; 0: only when a signal stops the run.", interval="[0, inf)"
     )
+    keep_checkpoints: bool = option(False, "Keep the checkpoints of a run that has finished.")
     logging_steps: int = option(10, "Steps between log lines.", interval="[1, inf)")
     log_similarity: bool = option(
         False,

@@ -63,6 +63,10 @@ def test_options_of_the_same_name_are_taken_and_others_name_the_page(capsys):
     for option in OTHERS:
         with pytest.raises(UserError, match=rf"^unknown option --{option} .*docs/from-simcse\.md"):
             parse([f"--{option}", "1"])
+    with pytest.raises(UserError) as told:
+        parse([word for option in OTHERS for word in (f"--{option}", "1")])
+    assert all(f"--{option}" in str(told.value) for option in OTHERS)
+    assert "mlp_only_train" not in str(told.value)
     assert senteval(["--model", "x", "--task_set", "sts"]) == 2
     assert "docs/from-simcse.md" in capsys.readouterr().err
 

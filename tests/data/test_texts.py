@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tempfile
 from collections import deque
 
 import datasets
@@ -155,9 +156,20 @@ def test_errors_of_lists_do_not_show_the_data(texts):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("views", ["dropout", "crop"])
+def test_texts_in_memory_are_written_nowhere(views, tmp_path, tiny_bert, monkeypatch):
+    monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    options = {"model_name_or_path": tiny_bert, "eval_set": "none", "max_steps": 1, "views": views}
+    dystress_text.train(**options, texts=LINES, train_batch_size=8, output_dir=tmp_path / "out")
+    assert not (tmp_path / "cache").exists()
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
 def test_a_list_trains_like_a_file_and_is_resumed(tmp_path, tiny_bert):
     options = {"model_name_or_path": tiny_bert, "eval_set": "none", "train_batch_size": 8}
-    options |= {"max_steps": 4, "save_steps": 2}
+    options |= {"max_steps": 4, "save_steps": 2, "keep_checkpoints": True}
     file = tmp_path / "mine.txt"
     file.write_text("".join(f"{line}\n" for line in LINES))
     of_file = dystress_text.train(**options, train_file=file, output_dir=tmp_path / "file")

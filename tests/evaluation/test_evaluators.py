@@ -179,7 +179,7 @@ def test_wrong_evaluations_write_nothing(flags, own, option, tmp_path, capsys):
 
 
 def test_resuming_needs_the_same_pairs(flags, own, tmp_path):
-    flags = [*flags, "--eval_set=none", "--save_steps=4"]
+    flags = [*flags, "--eval_set=none", "--save_steps=4", "--keep_checkpoints"]
     run(flags, tmp_path / "out", "--eval_file", str(own))
     moved = tmp_path / "elsewhere" / own.name
     moved.parent.mkdir()

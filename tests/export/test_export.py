@@ -139,22 +139,62 @@ def test_damaged_model_is_rejected(file, content, said, model, tmp_path, capsys)
     assert os.listdir(tmp_path) == ["model"]
 
 
-@pytest.mark.parametrize("status", [None, 500])
-def test_upload(status, model, tmp_path, capsys):
+@pytest.mark.parametrize("layout", ["native", "hf"])
+def test_a_failed_upload_can_be_repeated(layout, model, tmp_path, capsys):
+    flags = [f"--to={layout}", f"--output={tmp_path / 'copy'}", "--push_to_hub=someone/model"]
+    with hub_server() as (address, files, faults):
+        faults["commit"] = 500
+        with with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
+            assert main([str(model), *flags]) == 2
+            error = capsys.readouterr().err
+            del faults["commit"]
+            assert main([str(model), *flags]) == 0
+    assert re.fullmatch(r"[^\n]*--push_to_hub: [^\n]*The model is in [^\n]*\n", error)
+    assert "hf_secret" not in error
+    assert "model.safetensors" in files["models/someone/model"]
+
+
+@pytest.mark.parametrize(
+    ("repository", "faults"),
+    [("another/model", {}), ("someone/model", {"role": "read"}), ("some one", {})],
+)
+def test_nothing_is_made_for_a_repository_that_may_not_be_written(
+    repository, faults, model, tmp_path, capsys
+):
+    flags = ["--to=hf", f"--output={tmp_path / 'copy'}", f"--push_to_hub={repository}"]
+    with hub_server() as (address, _, known):
+        known |= faults
+        with with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
+            assert main([str(model), *flags]) == 2
+    assert "--push_to_hub" in one_line(capsys)
+    assert "made" not in known
+    assert not (tmp_path / "copy").exists()
+
+
+def test_nothing_is_made_on_the_hub_for_a_copy_that_cannot_be_written(model, tmp_path, capsys):
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "mine").touch()
+    flags = ["--to=hf", f"--output={tmp_path / 'copy'}", "--push_to_hub=someone/model"]
+    with (
+        hub_server() as (address, _, known),
+        with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"),
+    ):
+        assert main([str(model), *flags]) == 2
+    assert "--output" in one_line(capsys)
+    assert "made" not in known
+
+
+def test_upload(model, tmp_path, capsys):
     copy = tmp_path / "copy"
     flags = ["--to", "hf", "--output", str(copy), "--push_to_hub", "someone/model"]
-    with hub_server() as (address, files, faults):
-        faults["commit"] = status
-        with with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
-            code = main([str(model), *flags])
+    with (
+        hub_server() as (address, files, faults),
+        with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"),
+    ):
+        code = main([str(model), *flags])
     said = capsys.readouterr()
     assert "hf_secret" not in said.out + said.err
     local = {str(f.relative_to(copy)): f.read_bytes() for f in copy.rglob("*") if f.is_file()}
-    if status:
-        assert code == 2
-        assert "model.safetensors" in local
-        assert re.fullmatch(r"[^\n]*--push_to_hub: [^\n]*The model is in [^\n]*\n", said.err)
-        return
     assert code == 0, said.err
     assert f"{address}/someone/model" in said.out
     assert faults["made"]["organization"] == "someone"

@@ -152,7 +152,7 @@ def test_the_row_is_right_in_every_evaluation(file, tmp_path):
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(file, tmp_path):
-    options = {**SMALL, "train_file": file, "save_steps": 3}
+    options = {**SMALL, "train_file": file, "save_steps": 3, "keep_checkpoints": True}
     dt.train("own-text", output_dir=tmp_path / "whole", **options)
     dt.train("own-text", output_dir=tmp_path / "stopped", **options)
     interrupt(tmp_path / "stopped")

@@ -81,7 +81,9 @@ def test_encoders_of_many_families_train(family, options, flags, tmp_path):
     assert len(changed) >= 0.8 * len(weights)
 
 
-@pytest.mark.parametrize(("step", "status"), [("", 0), ("create", 401), ("commit", 403)])
+@pytest.mark.parametrize(
+    ("step", "status"), [("", 0), ("whoami", 403), ("create", 403), ("commit", 403)]
+)
 def test_upload(step, status, flags, tmp_path, capsys):
     out = tmp_path / "out"
     push = ["--eval_set=none", "--max_steps=1", "--push_to_hub=me/mine"]
@@ -91,11 +93,13 @@ def test_upload(step, status, flags, tmp_path, capsys):
     ):
         known[step] = status
         assert main([*flags, *push]) == (2 if step else 0)
-    assert out.exists() == (step != "create")
-    if step:
         error = capsys.readouterr().err
-        assert re.fullmatch(rf"dystress train: error: --push_to_hub: .*{status}.*\n", error)
-        return
+        assert out.exists() == (step != "whoami")
+        if step:
+            assert re.fullmatch(rf"dystress train: error: --push_to_hub: .*{status}.*\n", error)
+            assert ("made" in known) == (step == "commit")
+            del known[step]
+            assert main([*flags, *push, "--resume_from_checkpoint=auto"]) == 0
     uploaded = files["models/me/mine"]
     assert uploaded["model.safetensors"] == (out / "model.safetensors").read_bytes()
     assert b'SentenceTransformer("me/mine")' in uploaded["README.md"]
@@ -119,7 +123,7 @@ def test_resume_refuses_another_text_or_tokenizer(flags, tmp_path, tiny_bert, te
     text = tmp_path / "text.txt"
     text.write_text(text_file.read_text())
     files = [f"--model_name_or_path={model}", f"--train_file={text}"]
-    command = [*flags, *files, "--save_steps=4", "--eval_set=none"]
+    command = [*flags, *files, "--save_steps=4", "--keep_checkpoints", "--eval_set=none"]
     assert main(command) == 0
     interrupt(tmp_path / "out")
     command.append("--resume_from_checkpoint")

@@ -251,6 +251,7 @@ def killed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     arguments = [
         *arguments_of(options, options.kind),
         f"--save_steps={options.steps // 4}",
+        "--keep_checkpoints",
         "--deterministic",
         "--output_dir",
     ]

@@ -108,6 +108,36 @@ def test_damaged_table_is_one_line(tmp_path, name, table):
         lines_of(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "separator"),
+    [
+        ("a.csv", "id;text", ";"),
+        ("a.csv", '"id";"text"', ";"),
+        ("a.csv", "id\ttext", r"\\t"),
+        ("a.csv.gz", "id|text", r"\|"),
+        ("a.tsv", "id,text", ","),
+        ("a.tsv", "id;text", ";"),
+    ],
+)
+def test_another_separator_is_named(name, header, separator, tmp_path):
+    data = f"{header}\n1;x, y\n".encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    with pytest.raises(UserError, match=f"is the separator '{separator}'"):
+        open_table(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.csv.gz"])
+def test_the_line_that_is_not_utf8_is_named(name, tmp_path):
+    pack = gzip.compress if name.endswith("gz") else bytes
+    cells = '{"text": "%s"}' if "jsonl" in name else "%s"
+    first = "" if "jsonl" in name else "text\n"
+    lines = [cells % word for word in ("one", "naïve", "three") for _ in range(3000)]
+    (tmp_path / name).write_bytes(pack((first + "\n".join(lines)).encode("latin-1")))
+    number = 3001 + bool(first)
+    with pytest.raises(UserError, match=f"line {number} .*iconv"):
+        lines_of(tmp_path / name, "text")
+
+
 @pytest.mark.parametrize("name", ["data [1]", "a*b", "x::y"])
 def test_file_names_are_no_patterns(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

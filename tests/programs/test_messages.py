@@ -48,7 +48,8 @@ def test_options_cannot_be_abbreviated(command):
 
 
 @pytest.mark.parametrize(
-    ("encoding", "name"), [("latin-1", "a.txt"), ("utf-16", "a.csv"), ("shift-jis", "a.jsonl")]
+    ("encoding", "name"),
+    [("latin-1", "a.txt"), ("utf-16", "a.txt"), ("utf-16", "a.csv"), ("shift-jis", "a.jsonl")],
 )
 def test_another_encoding_is_refused(encoding, name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -60,3 +61,4 @@ def test_another_encoding_is_refused(encoding, name, tmp_path, monkeypatch, caps
     assert dystress.main(["train", "--preset=own-text", f"--train_file={name}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{name!r}" in line
+    assert "iconv" in line

@@ -1,5 +1,7 @@
 """``dystress_text.train`` is the command line as a function, and leaves nothing behind."""
 
+import contextlib
+import gc
 import importlib
 import io
 import logging
@@ -7,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -144,6 +147,69 @@ def test_the_process_is_as_before(ends, given, stopped, options, tmp_path, monke
     assert [name for name in before if before[name] != after[name]] == []
 
 
+def test_ctrl_c_ends_a_loop_over_losses(options, tmp_path, monkeypatch):
+    begun = []
+
+    def stop(*_):
+        begun.append(1)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Trainer, "_step", stop)
+
+    def loop():
+        for tau in (0.05, 0.1):
+            with contextlib.suppress(Exception):
+                dystress_text.train(**options, temp=tau, output_dir=tmp_path / f"{tau}")
+
+    with pytest.raises(KeyboardInterrupt):
+        loop()
+    assert len(begun) == 1
+
+
+def test_all_unknown_options_are_named(tmp_path):
+    with pytest.raises(ParameterError, match=r"do_train, .*outputdir.*output_dir") as told:
+        dystress_text.train(do_train=True, outputdir=tmp_path)
+    assert "mlp" not in str(told.value)
+
+
+def test_a_temporary_folder_goes_with_the_run(options, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run = dystress_text.train(**options, output_dir=None)
+    assert run.folder.parent == tmp_path
+    assert run.model.encode(make_sentences(3)).shape == (3, 16)
+    del run
+    gc.collect()
+    with pytest.raises(ParameterError):
+        dystress_text.train(**options | {"pooler_type": "none"}, output_dir=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_name_options_as_keywords(options, tmp_path):
+    dystress_text.train(**options, output_dir=tmp_path)
+    with pytest.raises(ParameterError, match=r"overwrite_output_dir=True or resume_") as told:
+        dystress_text.train(**options, output_dir=tmp_path)
+    assert "--" not in str(told.value)
+    with pytest.raises(ParameterError, match=r"^data_dir") as told:
+        dystress_text.evaluate(tmp_path, data_dir=tmp_path)
+    assert "--" not in str(told.value)
+
+
+def test_a_run_that_goes_on_from_a_trained_model(options, tmp_path, capsys):
+    old = tmp_path / "old"
+    dystress_text.train(**options, output_dir=old)
+    with pytest.raises(ParameterError, match=r"model_name_or_path .*old.* output_dir NEW"):
+        dystress_text.train(
+            **options | {"max_steps": 4}, output_dir=old, resume_from_checkpoint=True
+        )
+    options |= {"model_name_or_path": old}
+    run = dystress_text.train(**options, output_dir=tmp_path / "new")
+    told = [capsys.readouterr().out.split("going on")[-1], repr(run)]
+    told += [(run.folder / name).read_text() for name in ("README.md", "report.html")]
+    assert "untrained" in (old / "README.md").read_text()
+    assert [text for text in told[1:] if "untrained" in text] == []
+    assert all("old" in text for text in told)
+
+
 def test_output_in_ascii(options, tmp_path, monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
@@ -166,3 +232,15 @@ def test_an_import_of_the_module_for_launchers_leaves_the_function():
     with pytest.raises(ImportError, match="the function"):
         importlib.import_module("dystress_text.train")
     assert dystress_text.train is train_function
+
+
+def test_the_package_logger_silences_functions(options, tmp_path, capsys):
+    logger = logging.getLogger("dystress_text")
+    said = []
+    for level in (logging.WARNING, logging.INFO):
+        logger.setLevel(level)
+        run = dystress_text.train(**options, output_dir=tmp_path / f"{level}")
+        dystress_text.evaluate(run.model, suite="mini", tasks="sts")
+        said.append("".join(capsys.readouterr()))
+    assert said[0] == ""
+    assert "MiniSTS" in said[1]

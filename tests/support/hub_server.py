@@ -93,7 +93,16 @@ class Handler(BaseHTTPRequestHandler):
         page = f"{self.server.address}/someone/model/commit/1"
         return self._json({"success": True, "commitOid": COMMIT, "commitUrl": page})
 
+    def _whoami(self):
+        faults = self.server.faults
+        if faults.get("whoami"):
+            return self._reply(faults["whoami"], b"no")
+        role = {"accessToken": {"role": faults.get("role", "write")}}
+        return self._json({"name": "me", "orgs": [{"name": "someone"}], "auth": role})
+
     def do_GET(self):
+        if self.path == "/api/whoami-v2":
+            return self._whoami()
         for key, contents in self.server.files.items():
             name = key.removeprefix("models/")
             is_model = name != key
@@ -166,8 +175,9 @@ def hub_server():
 
     Files are those of data sets, ``files["OWNER/NAME"]``, and of models,
     ``files["models/OWNER/NAME"]``. An upload becomes a model of the files; ``faults`` then has the
-    token and the settings of the repository. ``faults["create"]`` and ``["commit"]`` are status
-    codes, ``["cut"]`` ends a download in the middle;
+    token and the settings of the repository. ``faults["whoami"]``, ``["create"]`` and ``["commit"]``
+    are status codes, ``["role"]`` is that of the token, which is of ``me`` in the organisation
+    ``someone``; ``["cut"]`` ends a download in the middle;
     ``["starts"]`` are the first bytes of the downloads. The library reads ten megabytes at a time
     and continues a download after the last complete part.
     """

@@ -30,7 +30,13 @@ STEPS = 24
 
 def with_output(flags, folder, *more):
     kept = [flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps"))]
-    steps = [f"--max_steps={STEPS}", "--save_steps=2", "--logging_steps=3", "--eval_steps=8"]
+    steps = [
+        f"--max_steps={STEPS}",
+        "--save_steps=2",
+        "--keep_checkpoints",
+        "--logging_steps=3",
+        "--eval_steps=8",
+    ]
     return [*kept, f"--output_dir={folder}", *steps, *more]
 
 

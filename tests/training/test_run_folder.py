@@ -14,6 +14,7 @@ from dystress_text.errors import UserError
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.programs.sweep import main as sweep
 from dystress_text.programs.train import main
+from dystress_text.training.run_folder import checkpoint_folders
 from dystress_text.training.run_state import (
     REPLACING,
     TRAINED,
@@ -219,3 +220,12 @@ def test_second_process_is_rejected(flags, tmp_path, capsys):
         assert main([*flags, "--resume_from_checkpoint=auto"]) == 2
         assert [path.name for path in out.iterdir()] == [LOCK]
     assert capsys.readouterr().err.count("in use by") == 2
+
+
+def test_a_finished_run_keeps_its_checkpoints_only_on_request(tiny_run, tmp_path):
+    for kept in ("no", "yes"):
+        folder = tmp_path / kept
+        flags = [*tiny_run, "--max_steps=6", "--save_steps=2", "--eval_set=none"]
+        assert main([*flags, f"--output_dir={folder}", f"--keep_checkpoints={kept}"]) == 0
+    assert checkpoint_folders(tmp_path / "no") == []
+    assert [each.name[-1] for each in checkpoint_folders(tmp_path / "yes")] == ["4", "2"]

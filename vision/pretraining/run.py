@@ -21,8 +21,14 @@ from dystress_text.training.accelerator import (
     on_main_process,
 )
 from dystress_text.training.global_state import restored_global_state
-from dystress_text.training.run import before_first_step, begin_record, end_record, open_run
-from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record, write_record
+from dystress_text.training.run import (
+    before_first_step,
+    begin_record,
+    end_record,
+    finish_run,
+    open_run,
+)
+from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import EVALUATION_CROP, SimclrAugment
@@ -193,7 +199,7 @@ def _publish(
     output = Path(settings.training.output_dir)
     end_record(trainer, settings.training, folder, record)
     record["images_per_second"] = round(trainer.samples_per_second, 1)
-    write_record(output, record)
+    finish_run(settings.training, record)
 
     def page() -> str:
         (finished,), _ = read_finished([output])

@@ -124,7 +124,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(flags, side, folder, tmp_path
 def test_other_pictures_are_another_run(folder, tmp_path, capsys):
     """Damaged ones that were skipped are not."""
     out = tmp_path / "out"
-    flags = ["--max_steps=2", "--save_steps=1"]
+    flags = ["--max_steps=2", "--save_steps=1", "--keep_checkpoints"]
     assert run(folder, out, *flags) == 0
     interrupt(out)
     picture = next((folder / "train").glob("*/*.png"))
