@@ -40,7 +40,7 @@ from dystress_text.models.reading import TextReader
 from dystress_text.models.static import unknown_token
 from dystress_text.training.batches import Batch
 
-FORMAT = 16  # version of the cache; raise it when the files or the reading of a text change
+FORMAT = 17  # version of the cache; raise it when the files or the reading of a text change
 TOKENS = "tokens.bin"  # memory-mapped
 ARRAYS = "arrays.npz"
 METADATA = "metadata.json"
@@ -268,11 +268,13 @@ Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]
 def _encoded(
     reader: TextReader, sentences: Iterable[str], report: CorpusReport
 ) -> Iterator[NDArray[np.integer]]:
-    """Yield the token ids of sentences, and count truncated ones."""
+    """Yield the token ids of sentences, and count what is cut off."""
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
-        rows, truncated = reader.read(chunk)
-        report.truncated += truncated
+        rows, cut = reader.read(chunk)
+        report.truncated += sum(count > 0 for count in cut)
+        report.tokens_cut += sum(cut)
+        report.tokens += sum(map(len, rows)) + sum(cut)
         for row in rows:
             yield row.astype(np.uint32)
 
