@@ -81,7 +81,7 @@ def test_several_runs(tmp_path, capsys):
     second = a_run(tmp_path, name="sts-macl", watched=False)
     assert main([str(first), str(second), "--format=html"]) == 0
     page = capsys.readouterr().out
-    assert "<h1>2 runs: bert-base-uncased on 3,000 texts of Wiki1M</h1>\n<p>" in page
+    assert "<h1>2 runs: bert-base-uncased trained on 3,000 texts of Wiki1M</h1>\n<p>" in page
     assert f"{PRESET} - sts-macl = +0.00 (1 seed" in page
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
     assert rows["loss"] == "macl(0.05, alpha=2, a_0=0.8)"
