@@ -64,8 +64,7 @@ def _curves(run: FinishedRun) -> dict[str, Curve]:
 
 def _varies(curve: Curve) -> bool:
     """Return whether a curve shows more than a constant, such as a constant temperature."""
-    values = [value for value in curve.values() if value is not None]
-    return len(values) > 1 and max(values) - min(values) > 1e-6
+    return len({value and round(value, 6) for value in curve.values()}) > 1
 
 
 def _draw_curves(
