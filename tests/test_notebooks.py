@@ -21,7 +21,7 @@ def executed(file, folder, short=False):
     text = file.read_text(encoding="utf-8")
     if short:
         text = re.sub(r"max_steps([ =])\d+", r"max_steps\g<1>2", text.replace("[::5]", "[::20]"))
-        text = text.replace('\\"mini\\"', '\\"mini\\", \\"--mode\\", \\"fast\\"')
+        text = text.replace('\\"mini\\"', '\\"mini\\", mode=\\"fast\\"')
     notebook = nbformat.reads(text, 4)
     where = {"metadata": {"path": str(folder)}}
     return NotebookClient(

@@ -11,6 +11,7 @@ from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.evaluation.readers import slug_of
 from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.finetuning import holdout
+from dystress_text.models.static import STATIC
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.run_record import RunRecord
 
@@ -52,9 +53,14 @@ def _trained(record: RunRecord) -> str:
         if images is not None:
             data = f"{images:,} images of {data}"
         return f"{settings.get('architecture', 'image encoder')} on {data}"
-    texts = record.corpus["sentences"]
+    corpus = record.corpus
+    samples = corpus.get("samples", corpus["sentences"])
+    unit = "rows" if corpus.get("columns", 1) > 1 else "texts"
     files = ", ".join(Path(file).name for file in record.train_files) or "Wiki1M"
-    return f"{Path(settings['model_name_or_path']).name} on {texts:,} texts of {files}"
+    model = Path(settings["model_name_or_path"]).name
+    if model == STATIC:
+        model = "word vectors"
+    return f"{model} trained on {samples:,} {unit} of {files}"
 
 
 def outcome(record: RunRecord) -> list[str]:

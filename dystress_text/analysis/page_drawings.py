@@ -35,7 +35,7 @@ _LOGGED = {  # of the similarity log
 def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Picture]]]:
     """Return the pictures of a page by heading; a gallery may be empty."""
     curves = [_curves(run) for run in runs]
-    metrics = sorted({name for each in curves for name, curve in each.items() if len(curve) > 1})
+    metrics = sorted({name for each in curves for name, curve in each.items() if _varies(curve)})
     with style():
         over_steps = [
             (f"{metric} over the steps", _draw_curves(metric, runs, curves)) for metric in metrics
@@ -60,6 +60,11 @@ def _curves(run: FinishedRun) -> dict[str, Curve]:
         for name in _LOGGED:
             curves.setdefault(name, {})[line["step"]] = line[name]
     return curves
+
+
+def _varies(curve: Curve) -> bool:
+    """Return whether a curve shows more than a constant, such as a constant temperature."""
+    return len({value and round(value, 6) for value in curve.values()}) > 1
 
 
 def _draw_curves(
@@ -97,7 +102,7 @@ def _mark(axes: Axes, record: RunRecord, metric: str) -> None:
 
 
 def _losses(runs: Sequence[FinishedRun]) -> list[Picture]:
-    """Draw the losses but those that have learned their temperature."""
+    """Draw the losses but those that have learned their temperature; nothing if all are flat."""
     losses = {}
     for run in runs:
         if run.record.learned_temperature:
@@ -108,6 +113,9 @@ def _losses(runs: Sequence[FinishedRun]) -> list[Picture]:
                 losses[run.configuration] = loss(run.record.loss)
         except LossError:  # the class is not loaded here
             continue
+    parts = [getattr(each, "reweighting", None) for each in losses.values()]
+    if all(part is None or isinstance(part.as_argument(), float) for part in parts):
+        return []
     figure = draw_losses(losses, (2, 1), (WIDTH, 3 + 0.15 * len(losses)))
     if figure is None:
         return []

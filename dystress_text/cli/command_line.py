@@ -124,7 +124,7 @@ def exit_code(prog: str, work: Callable[[], bool | None], interrupted: str = "in
         code = 2
     except BrokenPipeError:  # ``| head``
         message = "stopped: its output was closed"
-        code = 128 + signal.SIGPIPE
+        code = 128 + 13  # SIGPIPE, which Windows lacks
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else flushing at exit fails again
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

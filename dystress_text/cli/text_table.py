@@ -11,10 +11,19 @@ _TABULATE = {"text": "plain", "markdown": "pipe", "latex": "latex_booktabs", "ht
 
 
 def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
-    """Return a table whose header is the first line; only the first column is left-aligned."""
+    """Return a table whose header is the first line; only the first column is left-aligned.
+
+    Long headers are broken in plain text, so that the table is not wider than its cells need.
+    """
+    widths = [16] * len(lines[0]) if style == "text" else None
     align = ["left", *("right" for _ in lines[0][1:])]
     table: str = tabulate.tabulate(
-        lines[1:], lines[0], _TABULATE[style], disable_numparse=True, colalign=align
+        lines[1:],
+        lines[0],
+        _TABULATE[style],
+        disable_numparse=True,
+        colalign=align,
+        maxheadercolwidths=widths,
     )
     if style == "latex":
         table = table.replace("±", r"$\pm$")

@@ -102,7 +102,11 @@ class TextSettings:
         "The loss: an objective with a temperature or a reweighting (docs/losses.md), such as "
         "infonce(0.05).",
     )
-    drop_duplicates: bool = option(False, "Drop samples that have the tokens of an earlier one.")
+    drop_duplicates: bool = option(
+        False,
+        "Drop samples that have the tokens of an earlier one. With --supervised, rows with the "
+        "same anchor or the same positive are then no negatives of each other.",
+    )
     do_mlm: bool = option(
         False, "Add a masked-language-model loss on the same sentences and encoder."
     )

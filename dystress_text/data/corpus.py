@@ -13,6 +13,7 @@ import hashlib
 import json
 import random
 import warnings
+import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -65,6 +66,7 @@ class Corpus:
         identity: checksums of the text and of the tokenizer.
         columns: number of sentences in a sample.
         chosen: indices of the samples to use; None for all.
+        identifies: whether a batch has ``texts``, (n, 2): ids of anchors and positives.
     """
 
     content: NDArray[np.integer]
@@ -75,6 +77,7 @@ class Corpus:
     identity: str
     columns: int = 1
     chosen: NDArray[np.int64] | None = None
+    identifies: bool = False
 
     def __len__(self) -> int:
         if self.chosen is not None:
@@ -93,8 +96,11 @@ class Corpus:
         return self.chosen[samples]
 
     def distinct(self) -> Self:
-        """Return the corpus without samples that have the tokens of an earlier one."""
-        return replace(self, chosen=self.first)
+        """Return the corpus without samples that have the tokens of an earlier one.
+
+        Its batches identify equal texts of different rows.
+        """
+        return replace(self, chosen=self.first, identifies=self.columns > 1)
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         """Return the rows of samples (n,): first rows of all samples, then second rows and so on.
@@ -143,7 +149,13 @@ class TokenizedCorpus(Corpus):
         columns = np.arange(self.columns)[:, None]
         sentences = (self.numbers(samples) * self.columns + columns).ravel()
         starts = self.offsets[sentences]
-        return self._spans(starts, self.offsets[sentences + 1] - starts)
+        ends = self.offsets[sentences + 1]
+        batch = self._spans(starts, ends - starts)
+        if self.identifies:
+            bounds = zip(starts[: 2 * len(samples)], ends, strict=False)
+            ids = [zlib.crc32(self.content[start:end].tobytes()) for start, end in bounds]
+            batch["texts"] = torch.tensor(ids).view(2, -1).T
+        return batch
 
 
 @dataclass(eq=False, kw_only=True)
@@ -270,11 +282,13 @@ Encode = Callable[[Iterable[str], CorpusReport], Iterator[NDArray[np.integer]]]
 def _encoded(
     reader: TextReader, sentences: Iterable[str], report: CorpusReport
 ) -> Iterator[NDArray[np.integer]]:
-    """Yield the token ids of sentences, and count truncated ones."""
+    """Yield the token ids of sentences, and count what is cut off."""
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
-        rows, truncated = reader.read(chunk)
-        report.truncated += truncated
+        rows, cut = reader.read(chunk)
+        report.truncated += sum(count > 0 for count in cut)
+        report.tokens_cut += sum(cut)
+        report.tokens += sum(map(len, rows)) + sum(cut)
         for row in rows:
             yield row.astype(np.uint32)
 

@@ -84,12 +84,14 @@ class SimcseTask:
             ids = ids.repeat(2)
             lengths = lengths.repeat(2)
         embeddings: Tensor = model(ids, lengths, longest, self.packed)
-        return Embeddings(embeddings.chunk(rows), masked)
+        texts = (batch["texts"],) if self.corpus.identifies else ()
+        return Embeddings(embeddings.chunk(rows), masked + texts)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
-        loss: Tensor = self.objective(*embeddings.views)
+        texts = embeddings.others[-1] if self.corpus.identifies else None
+        loss: Tensor = self.objective(*embeddings.views, texts=texts)
         if self.masking is not None:
-            losses, counts = embeddings.others  # one entry per chunk
+            losses, counts = embeddings.others[:2]  # one entry per chunk
             gather = self.objective.gather
             of_all = gather(counts.sum().unsqueeze(0)).sum()
             loss = loss + self.mlm_weight * gather.world_size * losses.sum() / of_all.clamp(min=1)

@@ -51,17 +51,23 @@ class CorpusReport:
     nul: int = 0  # skipped, with a NUL byte
     duplicates: int = 0  # kept, equal to an earlier one
     truncated: int = 0  # kept, but cut to the training length
+    tokens: int = 0  # of all sentences, before the cut
+    tokens_cut: int = 0
     short: int = 0  # kept, but used whole, as too short for crops
 
     def summary(self) -> str:
         """Return one line for the user."""
+        cut = "cut at the training length (kept)"
+        if 10 * self.truncated > self.sentences:
+            share = 100 * self.tokens_cut / self.tokens
+            cut = f"cut, which leaves out {share:.0f} % of all tokens (raise --max_seq_length)"
         counts = {
             "empty (left out)": self.empty,
             f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
             f"not UTF-8 (left out; first line {self.first_invalid}: {ICONV})": self.invalid_utf8,
             f"with a NUL byte (left out; {ICONV})": self.nul,
             "duplicates": self.duplicates,
-            "cut at the training length (kept)": self.truncated,
+            cut: self.truncated,
             "shorter than two crops (used whole)": self.short,
         }
         summary = f"{self.sentences // self.columns:,} {self.unit}s"

@@ -19,6 +19,7 @@ from dystress_text.losses.other_losses import QueueInfoNCELoss, RINCELoss, SigLI
 from dystress_text.losses.registry import LossError, register
 from dystress_text.losses.reweighting import (
     ADNCEReweighting,
+    ArctanhReweighting,
     DebiasedReweighting,
     FocalReweighting,
     HardnessReweighting,
@@ -48,6 +49,7 @@ from dystress_text.losses.temperature import (
 __all__ = [
     "ADNCEReweighting",
     "AlignmentAdaptiveTemperature",
+    "ArctanhReweighting",
     "ConstantTemperature",
     "ContrastiveLoss",
     "CosineTemperature",

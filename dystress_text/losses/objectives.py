@@ -131,7 +131,9 @@ class ContrastiveLoss(Objective):
         )
         self.blockwise = blockwise
 
-    def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
+    def forward(
+        self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor, texts: Tensor | None = None
+    ) -> Tensor:
         """Return the mean loss over the anchors, a scalar.
 
         Args:
@@ -139,6 +141,9 @@ class ContrastiveLoss(Objective):
             z2: positives, (batch, dim); row i belongs to row i of ``z1``.
             hard_negatives: any number of tensors, (batch, dim). Each row is a candidate for every
                 anchor; ``hard_negative_weight`` applies to row i with anchor i.
+            texts: an id of each anchor and positive, (batch, 2), the same for equal texts. Samples
+                that share one are no negatives of each other, but for hard negatives. The number
+                of negatives that ``debiased``, ``hcl`` and ``adnce`` take still counts them.
 
         Raises:
             ValueError: the shapes differ, or a single pair has no negatives.
@@ -146,8 +151,11 @@ class ContrastiveLoss(Objective):
         with torch.autocast(device_type=z1.device.type, enabled=False):
             losses = []
             for pairs in self.pairs(self.prepare(z1, z2, *hard_negatives)):
+                count = pairs.negative_count
+                if texts is not None:
+                    pairs = pairs.without_identical(texts, self.gather)
                 s = positive_similarity(pairs.anchors, pairs.positives)  # (rows,)
-                losses.append(self.row_losses(s, self.logsumexps(pairs), pairs.negative_count))
+                losses.append(self.row_losses(s, self.logsumexps(pairs), count))
             return torch.cat(losses).mean()
 
     def row_losses(self, similarity: Tensor, sums: Sequence[Tensor], count: int) -> Tensor:

@@ -68,6 +68,30 @@ class Pairs(NamedTuple):
             hard_negative_weight=weight,
         )
 
+    def without_identical(self, texts: Tensor, gather: Gather) -> Pairs:
+        """Exclude the views of all samples that share a text with the anchor's sample.
+
+        If that leaves an anchor without negatives, nothing more is excluded.
+
+        Args:
+            texts: an id of each text of the samples, (n, k); equal texts have the same.
+            gather: the other processes.
+        """
+        n = len(texts)
+        of_all = gather(texts)  # (N, k)
+        same = (texts.unsqueeze(1) == of_all).any(dim=2)  # (n, N)
+        most = int(same.sum(dim=1).max())
+        if most == len(of_all):
+            return self
+        samples = same.byte().topk(most).indices  # (n, most)
+        own = local_columns(n, gather, texts.device).unsqueeze(1)
+        samples = torch.where(same.gather(1, samples), samples, own)
+        hard = 0 if self.hard_negatives is None else self.hard_negatives.shape[1]
+        views = len(self.candidates) // len(of_all) - hard
+        columns = [samples + view * len(of_all) for view in range(views)]
+        excluded = torch.cat(columns, dim=1).repeat(len(self.anchors) // n, 1)
+        return self._replace(excluded=excluded)
+
     def mask_logits_(self, logits: Tensor, add_weight: bool, first_column: int = 0) -> Tensor:
         """Set the logits of excluded pairs to -inf, in place.
 

@@ -268,3 +268,32 @@ class HardnessReweighting(Reweighting):
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         return (similarity / tau + self.hardness_strength * similarity.detach(),)
+
+
+@register("arctanh")
+class ArctanhReweighting(Reweighting):
+    """A loss without a temperature (Kim and Kim, 2025): logits ``ln((1 + s) / (1 - s))``.
+
+    This is ``2 arctanh(s)``, for the positive too. Similarities are clamped to ``1 - 1e-6`` in
+    absolute value, where the logit is 14.5; beyond, they have no gradient.
+
+    Args:
+        temperature: divides the logit. At 1, the default, the loss is the published one.
+
+    Examples:
+        >>> # the positives' logit is 14.5, that of the negatives 0
+        >>> float(InfoNCELoss(ArctanhReweighting())(torch.eye(2), torch.eye(2))) < 1e-6
+        True
+    """
+
+    source = "Temperature-free loss (Kim and Kim, 2025, arXiv 2501.17683)"
+
+    def __init__(self, temperature: Temperature | float = 1.0) -> None:
+        super().__init__(temperature)
+
+    def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
+        return (self.positive_logit(similarity, tau),)
+
+    def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
+        most = 1 - 1e-6
+        return 2 * similarity.clamp(-most, most).atanh() / tau

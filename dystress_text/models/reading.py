@@ -50,17 +50,17 @@ class TextReader:
                     digest.update(file.read_bytes())
         return digest.hexdigest()[:32]
 
-    def read(self, texts: Sequence[str]) -> tuple[list[NDArray[np.int64]], int]:
-        """Return the token ids of each text, and how many texts were cut.
+    def read(self, texts: Sequence[str]) -> tuple[list[NDArray[np.int64]], list[int]]:
+        """Return the token ids of each text, and how many of its tokens were cut off.
 
         A text without tokens is one padding token.
         """
         features = self._module.preprocess(list(texts))
         ids, lengths = tokens_of(features)
         rows = np.split(ids.numpy(), np.cumsum(lengths)[:-1])
-        encodings = getattr(features, "encodings", None) or []
-        cut = sum(bool(encoding.overflowing) for encoding in encodings)
-        cut += sum(length > self._most for length in lengths)
+        cut = [max(0, length - self._most) for length in lengths]
+        for i, encoding in enumerate(getattr(features, "encodings", None) or []):
+            cut[i] += sum(part.special_tokens_mask.count(0) for part in encoding.overflowing)
         padding = np.array([self._padding])
         return [row[: self._most] if len(row) else padding for row in rows], cut
 

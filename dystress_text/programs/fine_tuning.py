@@ -248,7 +248,11 @@ def _new_record(
         "program": TEXT_PROGRAM,
         "settings": options,
         "loss": str(task.objective),
-        "corpus": {**asdict(data.corpus.report), "dropped": data.dropped},
+        "corpus": {
+            **asdict(data.corpus.report),
+            "dropped": data.dropped,
+            "samples": len(data),
+        },
         "collections": {each.name: each.metadata for each in collections},
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants_of_data(settings, data),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self, TypeVar, cast
 
+import psutil
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
@@ -227,7 +228,16 @@ class StopSignals:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory in bytes: allocated on a CUDA device, else resident."""
+    """Return the peak memory in bytes: allocated on a CUDA device, else resident.
+
+    A system that keeps no peak gives what is resident now.
+    """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    memory = psutil.Process().memory_info()
+    try:
+        import resource
+    except ImportError:  # Windows, whose peak psutil has
+        return int(getattr(memory, "peak_wset", memory.rss))
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,10 +1,12 @@
 """The audit against known constants, and its program."""
 
+import copy
 import json
 
 import numpy as np
 import pytest
-from conftest import make_sentences
+import torch
+from conftest import make_sentences, set_dropout
 from matplotlib.figure import Figure
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Pooling, Transformer
@@ -38,6 +40,25 @@ def test_constant_between_grid_points(loss, tau, model):
     assert found.total_variation < 0.01
     assert found.negatives > 0
     assert not model.training
+
+
+def test_arctanh_by_its_gradient(model):
+    """The gradient of a negative is its probability times 2 / (1 - s^2)."""
+    model = copy.deepcopy(model)
+    set_dropout(model, 0.0)
+    sentences = make_sentences(60)
+    found = dystress_text.audit(model, sentences, "infonce(arctanh())", batch_size=60)
+    z = torch.nn.functional.normalize(model.encode(sentences, convert_to_tensor=True).double())
+    s = z @ z.T
+    off = ~torch.eye(60, dtype=torch.bool)
+    s = s.clamp(max=1 - 1e-6)
+    shares = (((1 + s) / (1 - s)).log().softmax(1) * 2 / (1 - s**2))[off]
+    shares /= shares.sum()
+    distances = []
+    for tau in found.taus:
+        constant = (s / tau).softmax(1)[off]
+        distances.append(float((constant / constant.sum() - shares).abs().sum() / 2))
+    assert found.total_variations == pytest.approx(distances, abs=0.02)
 
 
 def test_model_and_run_agree(tiny_run, tmp_path, text_file):

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import re
 
 import pytest
@@ -81,7 +82,7 @@ def test_several_runs(tmp_path, capsys):
     second = a_run(tmp_path, name="sts-macl", watched=False)
     assert main([str(first), str(second), "--format=html"]) == 0
     page = capsys.readouterr().out
-    assert "<h1>2 runs: bert-base-uncased on 3,000 texts of Wiki1M</h1>\n<p>" in page
+    assert "<h1>2 runs: bert-base-uncased trained on 3,000 texts of Wiki1M</h1>\n<p>" in page
     assert f"{PRESET} - sts-macl: +0.0 (no interval)" in page
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
     assert rows["loss"] == "macl(0.05, alpha=2, a_0=0.8)"
@@ -119,6 +120,29 @@ def test_curve_of_a_single_run(tmp_path, monkeypatch):
     assert set(lines["TF-IDF/BM25"][1]) == {50.0}
     density = drawn["STS-B dev, before training"]["random pairs"][1]
     assert density.mean() * 2 == pytest.approx(1)  # over [-1, 1]
+
+
+@pytest.mark.usefixtures("with_pictures")
+def test_a_constant_temperature_is_not_drawn(tmp_path):
+    run = a_run(tmp_path, loss="infonce(0.05)")
+    lines = [
+        {"step": 1, "tau_effective": 0.05, "positive": 0.5, "negative": 0.1},
+        {"step": 2, "tau_effective": 0.05 + 1e-9, "positive": 0.6, "negative": 0.1},
+    ]
+    (run / "similarity.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    drawn = pictures(page_of(run))
+    assert "positive over the steps" in drawn
+    assert "tau_effective over the steps" not in drawn
+    assert CURVE not in drawn
+
+
+def test_title_counts_what_was_trained_on(tmp_path):
+    corpus = {"sentences": 6000, "columns": 2, "dropped": 3, "samples": 2697, "sha256": "0" * 64}
+    run = a_run(tmp_path, corpus=corpus)
+    record = json.loads((run / "run.json").read_text())
+    record["settings"] |= {"model_name_or_path": "static", "train_file": "tickets.csv"}
+    (run / "run.json").write_text(json.dumps(record))
+    assert "<h1>word vectors trained on 2,697 rows of tickets.csv</h1>" in page_of(run)
 
 
 def test_image_run_without_temperature(tmp_path):

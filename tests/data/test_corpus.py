@@ -49,8 +49,24 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
     expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9)["input_ids"]
     assert [ids.tolist() for ids in batch["token_ids"].split(batch["lengths"].tolist())] == expected
     assert batch["longest"] == batch["lengths"].max()
-    cut = [len(ids) > 9 for ids in tokenizer(lines)["input_ids"]]
-    assert corpus.report.truncated == sum(cut)
+    cut = [max(0, len(ids) - 9) for ids in tokenizer(lines)["input_ids"]]
+    assert corpus.report.truncated == sum(count > 0 for count in cut)
+    assert corpus.report.tokens_cut == sum(cut)
+
+
+@pytest.mark.parametrize(("long", "named"), [(9, False), (21, True)])
+def test_the_option_is_named_where_many_texts_are_cut(long, named, tokenizer, tmp_path):
+    """With the share of the tokens, which the tokenizer counts."""
+    file = tmp_path / "text.txt"
+    lines = make_sentences(100)
+    short = [" ".join(line.split()[:2]) for line in lines[long:]]
+    lines = [" ".join(lines[:4])] * long + short
+    file.write_text("\n".join(lines))
+    counts = [len(ids) for ids in tokenizer(lines)["input_ids"]]
+    lost = 100 * sum(max(0, count - 32) for count in counts) / sum(counts)
+    summary = load(file, tmp_path, length=32).report.summary()
+    assert ("--max_seq_length" in summary) == named
+    assert (f" {lost:.0f} %" in summary) == named
 
 
 @pytest.mark.parametrize("crops", [None, Crops(0)])

@@ -82,21 +82,46 @@ def test_the_program_trains_on_rows(flags, tmp_path, columns, more):
     assert record["steps"] == 6
 
 
-def test_static_loss_is_that_of_sentence_transformers(tmp_path):
+def static_task(folder, rows):
+    """Return the task of own-text on rows, and the distinct rows."""
     options = ["--preset=own-text", "--supervised", "--loss=infonce(0.05)", "--dim=16"]
-    settings = parse([*options, f"--train_file={table(tmp_path)}"])
+    settings = parse([*options, f"--train_file={table(folder, rows=rows)}"])
     text = training_text(settings.text)
     initial = load_initial_model(settings.text, settings.given, text)
     data = prepare_data(text, initial, settings, Accelerator(cpu=True))
-    task = SimcseTask(initial, data.corpus, settings.loss)
-    distinct = list(dict.fromkeys(row[:3] for row in ROWS))
-    rows = np.arange(len(distinct))
-    assert len(task.corpus) == len(distinct)
-    found = task.loss(task.embed(task.model, task.load(rows, 0)))
-    features = [initial.model.preprocess(list(texts)) for texts in zip(*distinct, strict=True)]
-    expected = MultipleNegativesRankingLoss(initial.model, scale=20)(features, None)
+    distinct = list(dict.fromkeys(row[:3] for row in rows))
+    assert len(data.corpus) == len(distinct)
+    return SimcseTask(initial, data.corpus, settings.loss), distinct
+
+
+def loss_of_all(task):
+    rows = np.arange(len(task.corpus))
+    return task.loss(task.embed(task.model, task.load(rows, 0)))
+
+
+def test_static_loss_is_that_of_sentence_transformers(tmp_path):
+    task, rows = static_task(tmp_path, ROWS[:6])
+    model = task.initial.model
+    features = [model.preprocess(list(texts)) for texts in zip(*rows, strict=True)]
+    expected = MultipleNegativesRankingLoss(model, scale=20)(features, None)
+    found = loss_of_all(task)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert found > 0.1
+
+
+def test_rows_with_an_equal_text_are_no_negatives_of_each_other(tmp_path):
+    task, rows = static_task(tmp_path, [*ROWS, ("a new anchor", ROWS[0][1], "the dog ran", "")])
+    anchors, positives, negatives = zip(*rows, strict=True)
+    assert len(set(anchors)) < len(rows)
+    encode = task.initial.model.encode
+    candidates = encode([*positives, *negatives], convert_to_tensor=True)
+    logits = encode(list(anchors), convert_to_tensor=True) @ candidates.T / 0.05
+    for i in range(len(rows)):
+        for j in range(len(rows)):
+            if i != j and (anchors[i] == anchors[j] or positives[i] == positives[j]):
+                logits[i, j] = -torch.inf
+    expected = torch.nn.functional.cross_entropy(logits, torch.arange(len(rows)))
+    torch.testing.assert_close(loss_of_all(task), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_own_text_learns_from_pairs(tmp_path):

@@ -12,7 +12,7 @@ from loss_cases import (
     value_and_gradients,
     views,
 )
-from processes import losses_of_ranks
+from processes import in_threads, losses_of_ranks, own
 
 from dystress_text import losses
 
@@ -31,6 +31,46 @@ def test_loss_and_gradient_equal_the_loop(name, detach, hard):
     for form in (False, True):
         loss = case.build(module, blockwise=form, **options)
         assert_same(value_and_gradients(loss(*z), z), expected)
+
+
+@pytest.mark.parametrize("name", ["InfoNCE", "NT-Xent", "DCL", "MACL, both views"])
+@FORMS
+def test_samples_with_an_equal_text_are_no_negatives(name, form):
+    """Also across processes; the second sample shares texts with two others."""
+    case = OBJECTIVES[name]
+    texts = torch.tensor([[0, 9], [1, 8], [1, 7], [3, 8], [4, 6], [5, 9]])
+    z = views(6, 4)
+    n = len(texts)
+    anchors = n if case.rows_of is spec.simcse_rows else 2 * n
+    rows = []
+    for a, (positive, negatives) in enumerate(case.rows(*z)):
+        others = [b for b in range(anchors) if b not in (a, (a + n) % anchors)]
+        kept = [s for s, b in zip(negatives, others, strict=True) if not share(texts, a, b)]
+        rows.append((positive, kept))
+    module, tau = TEMPERATURES["shifted"]
+    expected = value_and_gradients(case.loss(rows, tau), z)
+    loss = case.build(module, blockwise=form)
+    assert_same(value_and_gradients(loss(*z, texts=texts), z), expected)
+
+    def work(gather):
+        loss = case.build(module, gather=gather, blockwise=form)
+        of_rank = [own(x, gather.rank, 2) for x in (*z, texts)]
+        return loss(*of_rank[:2], texts=of_rank[2])
+
+    average = torch.stack(in_threads(2, work)).mean()
+    assert_same(value_and_gradients(average, z), expected)
+
+
+@FORMS
+def test_equal_texts_in_a_whole_batch_leave_the_loss_as_it_is(form):
+    z = views(3, 4)
+    loss = losses.DCLLoss(0.1, blockwise=form)
+    texts = torch.tensor([[0, 1], [0, 2], [0, 3]])
+    assert_same([loss(*z, texts=texts)], [loss(*z)])
+
+
+def share(texts, a, b):
+    return bool((texts[a % len(texts)] == texts[b % len(texts)]).any())
 
 
 @EVERY

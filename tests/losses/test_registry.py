@@ -42,6 +42,7 @@ reweightings = st.one_of(
     temperatures,
     st.builds(dt.HCLReweighting, temperatures, st.floats(0, 2), st.floats(0, 0.9)),
     st.builds(dt.HardnessReweighting, temperatures, st.floats(0, 1e20)),
+    st.builds(dt.ArctanhReweighting, temperatures),
 )
 options = {"detach_temperature": st.booleans(), "hard_negative_weight": st.floats(-9, 9)}
 losses = st.one_of(

@@ -22,6 +22,7 @@ CASES = {  # class, loop, temperature and options; rows lie above and below the 
     "adnce": (losses.ADNCEReweighting, spec.adnce, 0.2, {"mu": 0.4, "sigma": 0.5}),
     "sentences": (losses.ADNCEReweighting, spec.adnce, 0.2, {**SENTENCES, "sigma": 0.5}),
     "hardness": (losses.HardnessReweighting, spec.hardness, 0.2, {"hardness_strength": 3.0}),
+    "arctanh": (losses.ArctanhReweighting, spec.arctanh, 1.0, {}),
 }
 LOW = {  # temperature 0.02, where fp32 holds neither exp(l) nor a small share of it
     "hcl": (losses.HCLReweighting, spec.hcl, 0.02, {"beta": 1.0, "tau_plus": 1e-6}),
@@ -106,3 +107,12 @@ def test_a_learned_temperature_has_its_gradient(name, form):
     low = losses.InfoNCELoss(kind(tau - step, **options))(*z).item()
     (slope,) = torch.autograd.grad(learned(torch.zeros(()).double()), learned.free)
     assert float(found) == pytest.approx((high - low) / (2 * step) * float(slope), rel=1e-5)
+
+
+@FORMS
+def test_arctanh_is_finite_for_equal_and_opposite_vectors(form):
+    z = torch.eye(4).requires_grad_()
+    loss = losses.InfoNCELoss(losses.ArctanhReweighting(), blockwise=form)(z, z * -1 + 2e-7)
+    assert torch.isfinite(loss)
+    (gradient,) = torch.autograd.grad(loss, z)
+    assert torch.isfinite(gradient).all()

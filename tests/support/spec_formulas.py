@@ -198,6 +198,15 @@ def hardness(pos: Tensor, negs: list[Tensor], tau: float, hardness_strength: flo
     return against(pos / tau, total(terms))
 
 
+def arctanh(pos: Tensor, negs: list[Tensor], tau: float = 1.0) -> Tensor:
+    """Kim and Kim, 2025: log-odds of (1 + s) / 2 in place of s / tau."""
+
+    def odds(s: Tensor) -> Tensor:
+        return ((1 + s) / (1 - s)).log() / tau
+
+    return against(odds(pos), total([odds(s).exp() for s in negs]))
+
+
 def rince(pos: Tensor, negs: list[Tensor], tau: float, q: float, lam: float) -> Tensor:
     """Chuang et al., RINCE, CVPR 2022. Nothing is detached."""
     everything = total([(s / tau).exp() for s in [pos, *negs]])

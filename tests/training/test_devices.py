@@ -1,11 +1,15 @@
 """Random numbers, kernels, precision and failures of a GPU, as far as a CPU can tell."""
 
+import resource
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from dystress_text.finetuning.task import SimcseTask
 from dystress_text.programs.train import main
-from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.accelerator import make_accelerator, peak_memory
 from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.settings import TrainingSettings
 
@@ -51,3 +55,25 @@ def test_full_device_is_one_line(tiny_run, tmp_path, monkeypatch, capsys):
     assert line.startswith("dystress train: error: after step 5 of 8")
     assert "--grad_cache_chunk" in line
     assert (tmp_path / "checkpoint-4").is_dir()
+
+
+def test_peak_memory_is_that_of_the_kernel():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    after = peak_memory(torch.device("cpu"))
+    assert before <= after <= before + 2**27
+
+
+WITHOUT = """
+import sys
+import psutil, torch
+sys.modules["resource"] = sys.modules["fcntl"] = None
+import dystress_text.__main__, dystress_text.programs.train, vision.train
+from dystress_text.training.accelerator import peak_memory
+print(peak_memory(torch.device("cpu")))
+"""
+
+
+def test_the_programs_start_where_resource_and_fcntl_are_missing():
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 2**26 < int(done.stdout) < 2**33
