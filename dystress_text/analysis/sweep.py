@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -39,7 +39,6 @@ from dystress_text.evaluation.run import evaluator_of
 from dystress_text.finetuning.content import read_content
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.training_data import prepare_data
-from dystress_text.io.lock import LOCK, locked
 from dystress_text.models.loading import quiet, save_model
 from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.run_state import finished_record, locked_folder
@@ -308,11 +307,11 @@ def _run(run: PlannedRun, logs: Path, signals: Sequence[int]) -> bool:
     file = logs / f"{name}.log"
     try:
         for command in run.commands():
-            _wait_until_free(run.folder, signals)
-            if signals:
-                return False
-            print(f"{name}: {command[3]}", flush=True)
             with file.open("a", encoding="utf-8") as log:
+                _wait_until_free(log, signals)
+                if signals:
+                    return False
+                print(f"{name}: {command[3]}", flush=True)
                 print(f"$ {shlex.join(command)}", file=log, flush=True)
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -327,14 +326,22 @@ def _run(run: PlannedRun, logs: Path, signals: Sequence[int]) -> bool:
     return True
 
 
-def _wait_until_free(folder: Path, signals: Sequence[int]) -> None:
-    """Wait for a run that a killed sweep has left behind."""
-    while not signals:
-        try:
-            with locked(folder / LOCK):
+def _wait_until_free(log: IO[str], signals: Sequence[int]) -> None:
+    """Wait for a process that a killed sweep has left behind, and lock the log for the next one.
+
+    A process inherits the lock with its output, so that it holds it from its first moment on.
+    """
+    with suppress(ImportError):  # no fcntl on Windows
+        import fcntl
+
+        while not signals:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
-        except UserError:
-            time.sleep(1)
+            except BlockingIOError:
+                time.sleep(1)
+            except OSError:  # a disk without locks
+                return
 
 
 def _wait(process: subprocess.Popen[bytes], signals: Sequence[int]) -> int:

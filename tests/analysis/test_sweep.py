@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from processes import finish, start
+from processes import finish, start, wait_for
 from sweep_runs import record_of, write_results
 from trainer_cases import outcome
 
@@ -250,6 +250,35 @@ def test_figures_on_other_content_of_a_task_are_measured_again(tmp_path, monkeyp
     assert run._missing() == ["--tasks", "MiniSTS"]
 
 
+def run_alone(run, logs):
+    """In a new process: run the commands of one run."""
+    program.run_all([run], Path(logs))
+
+
+class Commands:
+    """A run whose process takes a moment, and locks no folder yet."""
+
+    CODE = "import sys, time; print('start', flush=True); time.sleep(3); print('end', flush=True)"
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def commands(self):
+        yield [sys.executable, "-c", self.CODE, "train"]
+
+
+def test_waits_for_a_process_that_has_only_begun(tmp_path):
+    run = Commands(tmp_path / "run")
+    log = tmp_path / "run.log"
+    killed = start(run, tmp_path, run_alone)
+    wait_for(lambda: log.is_file() and "start\n" in log.read_text(), killed)
+    killed.kill()
+    killed.join()
+    assert program.run_all([run], tmp_path) == []
+    said = [line for line in log.read_text().splitlines() if line in ("start", "end")]
+    assert said == ["start", "end"] * 2
+
+
 def run_sweep(arguments, errors):
     """In a new process: a sweep with its output in a file."""
     sys.stdout = sys.stderr = Path(errors).open("a", buffering=1)  # noqa: SIM115  # for the life of the process
@@ -265,7 +294,7 @@ def test_killed_sweep(tiny_run, data_dir, tmp_path):
 
     def begin(folder):
         argv = ["--presets", CONSTANT, "--seeds", "1", "2", "--suite=mini", "--tasks", "MiniSTS"]
-        argv += ["MiniSentiment", f"--data_dir={data_dir}", f"--output_dir={tmp_path / folder}"]
+        argv += [f"--data_dir={data_dir}", f"--output_dir={tmp_path / folder}"]
         return start([*argv, "--", *given, "--save_steps=2"], errors, run_sweep)
 
     begun = time.monotonic()
