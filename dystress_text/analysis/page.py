@@ -14,6 +14,7 @@ from dystress_text.analysis.outcome import metric_title, outcome, title
 from dystress_text.analysis.runs import FinishedRun, differing, labels
 from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
+from dystress_text.evaluation.statistics import Estimate
 from dystress_text.io.atomic import write_text
 from dystress_text.training.run_folder import REPORT
 from dystress_text.training.run_record import BASE, Figures, RunRecord
@@ -52,6 +53,7 @@ def render_page(
     tables: Sequence[tuple[str, Table]] = (),
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
+    estimates: Mapping[str, Mapping[str, Estimate]] | None = None,
 ) -> str:
     """Return the page of one or several runs as HTML.
 
@@ -60,6 +62,7 @@ def render_page(
         tables: by title.
         notes: on the tables.
         verdict: the first lines; those of a single run follow its outcome.
+        estimates: to draw, by set and then by name.
 
     Raises:
         UserError: the extra ``plots`` is not installed, or a log is damaged.
@@ -79,6 +82,7 @@ def render_page(
         title=title(runs),
         names=labels(runs),
         tables=[(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]],
+        intervals=page_drawings.draw_estimates(estimates or {}),
         galleries=page_drawings.galleries(runs),
         notes=notes,
         verdict=verdict,

@@ -17,11 +17,13 @@ from matplotlib.ticker import MaxNLocator
 from dystress_text.analysis.outcome import metric_title
 from dystress_text.analysis.plots import draw_losses, style
 from dystress_text.analysis.runs import FinishedRun
+from dystress_text.evaluation.statistics import Estimate
 from dystress_text.losses.objectives import loss
 from dystress_text.losses.registry import LossError
 from dystress_text.training.run_record import RunRecord
 
 Picture = tuple[str, str]  # description, and the picture as a URI
+Estimates = Mapping[str, Mapping[str, Estimate]]  # by set, then by configuration or model
 Curve = dict[int, float]  # a value by step
 WIDTH = 9 / 2.54  # inches
 _NOT_DRAWN = {"step", "learning_rate", "samples_per_second"}
@@ -35,15 +37,37 @@ _LOGGED = {  # of the similarity log
 def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Picture]]]:
     """Return the pictures of a page by heading; a gallery may be empty."""
     curves = [_curves(run) for run in runs]
-    metrics = sorted({name for each in curves for name, curve in each.items() if _varies(curve)})
+    metrics = {name for each in curves for name, curve in each.items() if _varies(curve)}
+    if len({run.record.loss for run in runs}) > 1:
+        metrics.discard("loss")  # those of different objectives have no common scale
     with style():
         over_steps = [
-            (f"{metric} over the steps", _draw_curves(metric, runs, curves)) for metric in metrics
+            (f"{metric} over the steps", _draw_curves(metric, runs, curves))
+            for metric in sorted(metrics)
         ]
         similarities = _losses(runs)
         if len(runs) == 1:
             similarities += _histograms(runs[0].record)
     return [("Over training", over_steps), ("Similarities and temperature", similarities)]
+
+
+def draw_estimates(estimates: Estimates) -> list[Picture]:
+    """Draw a dot and a 95 % interval for each configuration and model, a picture for each set."""
+    pictures = []
+    with style():
+        for where, of_set in estimates.items():
+            figure = Figure(figsize=(WIDTH, 0.8 + 0.3 * len(of_set)))
+            axes = figure.subplots()
+            for row, (name, each) in enumerate(of_set.items()):
+                low, high = each.interval or (each.mean, each.mean)
+                axes.plot([low, high], [row, row], "-", color="C0")
+                axes.plot([each.mean], [row], "o", color="C0", markersize=4)
+                left = axes.get_yaxis_transform()
+                axes.annotate(name, (0, row), (3, 4), left, "offset points", size=6.5)
+            axes.set(title=where, yticks=[], xlabel="95 % interval of each alone")
+            axes.set_ylim(len(of_set) - 0.5, -0.9)  # the first at the top
+            pictures.append((f"Intervals: {where}", _uri(figure)))
+    return pictures
 
 
 def _curves(run: FinishedRun) -> dict[str, Curve]:

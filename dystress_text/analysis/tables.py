@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dystress_text.analysis.choice import by_halves, end_of_range
 from dystress_text.analysis.page import Table
 from dystress_text.analysis.runs import differing
 from dystress_text.analysis.text_runs import TRAINING, Evaluated, TextRun, TextRuns
 from dystress_text.cli import text_table
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Row, average
+from dystress_text.evaluation.results import Result
 from dystress_text.evaluation.retrieval import FUSION, METRICS, WITH_BM25
 from dystress_text.evaluation.statistics import (
     Estimate,
@@ -81,9 +83,22 @@ class Group:
                 found[run.seed] = figure
         return found
 
+    def where(self, column: str) -> str:
+        """Return what messages call a column."""
+        return f"{column} ({self.title})"
+
+    def tasks_of(self, column: str) -> Sequence[str]:
+        """Return the tasks that a column averages, or the column itself."""
+        return self.tasks if column == self.mean else [column]
+
+    def results(self, models: Mapping[Seed, Evaluated], column: str) -> list[Result]:
+        """Return the results behind a main column, of all models."""
+        found = [model.results.get(self.key, {}) for model in models.values()]
+        return [each[task] for each in found for task in self.tasks_of(column) if task in each]
+
     def estimates(self, models: Mapping[Seed, Evaluated], column: str) -> dict[Seed, Estimate]:
         """Return the finite figures in a main column with what intervals need, by seed."""
-        tasks = self.tasks if column == self.mean else [column]
+        tasks = self.tasks_of(column)
         found = {}
         for seed, model in models.items():
             results = model.results.get(self.key, {})
@@ -123,7 +138,7 @@ class Comparison:
 
     @property
     def where(self) -> str:
-        return f"{self.column} ({self.group.title})"
+        return self.group.where(self.column)
 
 
 def groups_of(models: Sequence[Evaluated]) -> list[Group]:
@@ -161,15 +176,34 @@ def compare(compared: TextRuns) -> list[Comparison]:
     found = []
     for group, column in _main_columns(compared):
         for name, other in differences(names, compared.baseline, references):
-            models = [compared.by_seed(each) for each in (name, other)]
-            ours, theirs = (group.estimates(each, column) for each in models)
-            if None not in ours and None not in theirs:  # paired by seed
-                ours = {seed: each for seed, each in ours.items() if seed in theirs}
-                theirs = {seed: theirs[seed] for seed in ours}
-            if ours and theirs:
-                difference = over_seeds([*ours.values()]) - over_seeds([*theirs.values()])
-                obstacle = _obstacle(compared, group, column, (name, other))
-                found.append(Comparison(group, column, name, other, difference, obstacle))
+            found += _comparison(compared, group, column, name, other)
+    return found
+
+
+def _comparison(
+    compared: TextRuns, group: Group, column: str, name: str, other: str
+) -> list[Comparison]:
+    """Compare two names in a column; [] if they have no figure, or no seed in common."""
+    ours, theirs = (group.estimates(compared.by_seed(each), column) for each in (name, other))
+    if None not in ours and None not in theirs:  # paired by seed
+        ours = {seed: each for seed, each in ours.items() if seed in theirs}
+        theirs = {seed: theirs[seed] for seed in ours}
+    if not ours or not theirs:
+        return []
+    difference = over_seeds([*ours.values()]) - over_seeds([*theirs.values()])
+    obstacle = _obstacle(compared, group, column, (name, other))
+    return [Comparison(group, column, name, other, difference, obstacle)]
+
+
+def estimates_of(compared: TextRuns) -> dict[str, dict[str, Estimate]]:
+    """Return the figures in each main column, by configuration and model."""
+    found: dict[str, dict[str, Estimate]] = {}
+    for group, column in _main_columns(compared):
+        of_column = found.setdefault(group.where(column), {})
+        for name in [*compared.configurations, *(model.name for model in compared.models)]:
+            estimates = group.estimates(compared.by_seed(name), column)
+            if estimates:
+                of_column[name] = over_seeds([*estimates.values()])
     return found
 
 
@@ -181,7 +215,7 @@ def _main_columns(compared: TextRuns) -> list[tuple[Group, str]]:
 
 def _obstacle(compared: TextRuns, group: Group, column: str, names: Sequence[str]) -> str:
     """Return why two of the names cannot be compared; "" if they can."""
-    tasks = group.tasks if column == group.mean else [column]
+    tasks = group.tasks_of(column)
     runs = [run for name in names for run in compared.configurations.get(name, [])]
     selected = [task for task in tasks if any(run.selected_on(task) for run in runs)]
     if selected:
@@ -238,11 +272,22 @@ def render(compared: TextRuns, style: str) -> str:
     """
     heading, note = _STYLES[style]
     comparisons = compare(compared)
-    parts = ["\n".join(note + line for line in verdict(compared, comparisons))]
+    parts = [
+        "\n".join(note + line for line in [*verdict(compared, comparisons), *_alone(compared)])
+    ]
     for title, lines in sections(compared):
         parts.append(heading.format(title) + text_table.lay_out(lines, style))
     parts.append("\n".join(note + line for line in notes_of(compared, comparisons)))
     return "\n\n".join(filter(None, parts))
+
+
+def _alone(compared: TextRuns) -> list[str]:
+    """Return the interval of each figure; a page draws them."""
+    lines = []
+    for where, estimates in estimates_of(compared).items():
+        known = [(name, each) for name, each in estimates.items() if each.interval is not None]
+        lines += [f"{where}: {name} {each}" for name, each in known]
+    return lines
 
 
 def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
@@ -256,12 +301,6 @@ def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
         lines.append(_NO_COMPARISON)
     for found in of_columns.values():
         lines += _answer(compared, found)
-    for group, column in _main_columns(compared):
-        for name in [*compared.configurations, *(model.name for model in compared.models)]:
-            estimates = group.estimates(compared.by_seed(name), column)
-            alone = over_seeds([*estimates.values()]) if estimates else None
-            if alone is not None and alone.interval is not None:
-                lines.append(f"{column} ({group.title}): {name} {alone}")
     first = [runs[0].settings for runs in compared.configurations.values()]
     others = [name for name in differing(first) if name != "loss"] if several else []
     if others:
@@ -270,31 +309,28 @@ def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
-    """Return the best configuration with its smallest lead, then the other differences."""
+    """Return the best configuration against the second and the models, then other differences."""
     group, column, where = found[0].group, found[0].column, found[0].where
-    lines = [f"{where}: {each.summary()}" for each in found]
-    tested = [
-        each
-        for each in found
-        if not each.obstacle and {each.name, each.baseline} <= set(compared.configurations)
-    ]
-    if not tested:
-        return lines
-    means = {}
-    for name in dict.fromkeys(name for each in tested for name in (each.name, each.baseline)):
-        figures = group.by_seed(compared.configurations[name], column)
-        means[name] = sum(figures.values()) / len(figures)
-    best = max(means, key=lambda name: means[name])
-    of_best = [each for each in tested if best in (each.name, each.baseline)]
-    nearest = min(of_best, key=lambda each: abs(each.difference.mean))
-    answer = f"Of the trained models {best} scores highest on {where}: {means[best]:.2f}; "
-    answer += f"{nearest.summary()}."
-    for model in compared.models:
-        figure = group.row(model).get(column)
-        if figure is not None:
-            answer += f" {model.name} scores {figure:.2f}."
-    del lines[found.index(nearest)]
-    return [answer, *lines]
+    pairs = {(each.name, each.baseline) for each in found if not each.obstacle}
+    names = {name for pair in pairs if {*pair} <= {*compared.configurations} for name in pair}
+    if not names:
+        return [f"{where}: {each.summary()}" for each in found]
+    estimates = estimates_of(compared)[where]
+    best, second, *_ = sorted(names, key=lambda name: (-estimates[name].mean, name))
+    answer = f"Of the trained models {best} scores highest on {where}: {estimates[best]}"
+    for lead in _comparison(compared, group, column, best, second):
+        answer += f"; {lead.summary()}"
+        if lead.difference.interval is not None:
+            low, high = lead.difference.interval
+            answer += ": not significant" if low <= 0 <= high else ": significant"
+    settings = {name: compared.configurations[name][0].settings for name in names}
+    results = {name: group.results(compared.by_seed(name), column) for name in names}
+    about = [*end_of_range(settings, best), *by_halves(results)]
+    # of the others only the differences from the baseline
+    rest = [each for each in found if best in (each.name, each.baseline)]
+    rest += [each for each in found if each not in rest and each.baseline == compared.baseline]
+    about += [each.summary() for each in rest if {each.name, each.baseline} != {best, second}]
+    return [f"{answer}.", *(f"{where}: {line}" for line in about)]
 
 
 def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:

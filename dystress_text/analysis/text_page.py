@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dystress_text.analysis.page import Table, leave_report, render_page
-from dystress_text.analysis.tables import compare, notes_of, sections, verdict
+from dystress_text.analysis.tables import compare, estimates_of, notes_of, sections, verdict
 from dystress_text.analysis.text_runs import TRAINING, TextRuns, read_text_runs
 from dystress_text.errors import UserError
 from dystress_text.evaluation.lexical import title
@@ -49,7 +49,8 @@ def text_page(compared: TextRuns) -> str:
     notes += notes_of(compared, comparisons)
     for words in dict.fromkeys(run.record.lexical_words for run in runs if run.record.lexical):
         notes.append(f"lexical: {title(words or 'words')}")
-    return render_page(runs, tables, notes, verdict(compared, comparisons))
+    drawn = estimates_of(compared) if len(runs) > 1 else None
+    return render_page(runs, tables, notes, verdict(compared, comparisons), drawn)
 
 
 def _samples(record: RunRecord) -> Table:

@@ -1,0 +1,70 @@
+"""Judge the choice of the best configuration: is it at the end of the range, is it flattered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dystress_text.analysis.runs import differing
+from dystress_text.evaluation.results import Result
+from dystress_text.evaluation.sts import spearman
+
+_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
+
+
+def end_of_range(settings: Mapping[str, Mapping[str, Any]], best: str) -> list[str]:
+    """Return a line if the best has the largest or the smallest value of what was varied.
+
+    Args:
+        settings: by configuration; only those that differ in a single number have such a value.
+        best: a configuration.
+    """
+    varied = differing(list(settings.values()))
+    texts = {
+        name: ", ".join(str(each.get(key)) for key in varied) for name, each in settings.items()
+    }
+    if len({_NUMBER.sub("", text) for text in texts.values()}) > 1:
+        return []
+    numbers = np.array([[float(each) for each in _NUMBER.findall(text)] for text in texts.values()])
+    (columns,) = np.nonzero((numbers != numbers[0]).any(0))
+    if len(columns) != 1:
+        return []
+    values = dict(zip(texts, numbers[:, columns[0]], strict=True))
+    lines = []
+    for end, extreme in (("largest", max), ("smallest", min)):
+        if values[best] == extreme(values.values()):
+            lines.append(f"{best} has the {end} value that was tried, {values[best]:g}")
+    return lines
+
+
+def by_halves(results: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return a line with the figure of the best on queries or pairs that did not choose it.
+
+    Args:
+        results: by configuration, of all its seeds and tasks; the line needs their ``each``.
+    """
+    if not all(each.each.get("model") for several in results.values() for each in several):
+        return []
+    halves = [
+        {
+            name: float(np.mean([_on_half(each, half) for each in several]))
+            for name, several in results.items()
+        }
+        for half in (0, 1)
+    ]
+    chosen = [max(figures, key=lambda name: figures[name]) for figures in halves]
+    figure = (halves[1][chosen[0]] + halves[0][chosen[1]]) / 2
+    names = " and ".join(dict.fromkeys(chosen))
+    return [f"{figure:.1f} if chosen on one half and measured on the other, both ways ({names})"]
+
+
+def _on_half(result: Result, half: int) -> float:
+    """Return the figure x 100 on every second query or pair in a fixed random order."""
+    values = np.array(result.each["model"])
+    units = np.random.default_rng(0).permutation(len(values))[half::2]
+    if "scores" in result.each:
+        return spearman(values[units], np.array(result.each["scores"])[units])
+    return 100 * float(values[units].mean())
