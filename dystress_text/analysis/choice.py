@@ -13,6 +13,7 @@ from dystress_text.evaluation.results import Result
 from dystress_text.evaluation.sts import spearman
 
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.])")
+_FEWEST = 10  # queries or pairs, five in each half
 
 
 def end_of_range(settings: Mapping[str, Mapping[str, Any]], best: str) -> list[str]:
@@ -44,9 +45,10 @@ def by_halves(results: Mapping[str, Sequence[Result]]) -> list[str]:
     """Return a line with the figure of the best on queries or pairs that did not choose it.
 
     Args:
-        results: by configuration, of all its seeds and tasks; the line needs their ``each``.
+        results: by configuration, of all its seeds and tasks; without ``each`` there is no line.
     """
-    if not all(each.each.get("model") for several in results.values() for each in several):
+    measured = [each.each.get("model", ()) for several in results.values() for each in several]
+    if min(map(len, measured)) < _FEWEST:
         return []
     halves = [
         {

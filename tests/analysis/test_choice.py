@@ -114,6 +114,12 @@ def test_choosing_and_measuring_on_the_same_queries_flatters():
     assert np.mean(fair) == pytest.approx(50, abs=1.5)
 
 
+@pytest.mark.parametrize("each", [{}, {"model": [0.5]}, {"model": [0.5], "scores": [1.0]}])
+def test_too_few_units_for_halves(each):
+    entry = Result.of_entry({"nDCG@10": 50.0}, "retrieval", "c", {"model": "m"})
+    assert by_halves({name: [replace(entry, each=each)] for name in "ab"}) == []
+
+
 @pytest.mark.parametrize(
     ("losses", "best", "end"),
     [
