@@ -21,10 +21,11 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from dystress_text.config.settings import LEXICAL, TextSettings
-from dystress_text.data.texts import TrainingText, training_text
+from dystress_text.data.texts import TITLE_END, TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.paths import model_path
 from dystress_text.io.words import reader_for
+from dystress_text.models.distillation import distill
 from dystress_text.models.embedder import Embedder, check_views, in_evaluation_mode, tokenize
 from dystress_text.models.hybrid import (
     describe_parts,
@@ -34,7 +35,7 @@ from dystress_text.models.hybrid import (
     new_hybrid,
     save_hybrid,
 )
-from dystress_text.models.hybrid_module import HybridEmbedding, LexicalPart
+from dystress_text.models.hybrid_module import DistilledPart, HybridEmbedding, LexicalPart
 from dystress_text.models.loading import (
     PretrainedEncoder,
     is_sentence_transformer,
@@ -117,6 +118,7 @@ def load_initial_model(
     given: Collection[str] = (),
     texts: TrainingText | None = None,
     language: str | None = None,
+    distilled: DistilledPart | None = None,
 ) -> InitialModel:
     """Load or make the model that a run starts from.
 
@@ -126,6 +128,7 @@ def load_initial_model(
         texts: the training text, from which ``vocabulary="text"`` learns word pieces, and whose
             words the lexical part of a hybrid counts.
         language: of that part, as in :func:`dystress_text.io.words.reader_for`.
+        distilled: what :func:`distill_text` returned.
 
     Raises:
         ParameterError: the model cannot be loaded, or an option does not fit it.
@@ -135,13 +138,14 @@ def load_initial_model(
         dense = _dense_model(settings)
         tokenizer = _new_tokenizer(settings, given, texts, dense)
         model = new_static(tokenizer, settings.dim, normalize=True)
-        return _static(model, settings, given, dense, texts, language)
+        return _static(model, settings, given, dense, texts, language, distilled)
     for option in {"vocabulary", "dim"}.intersection(given):
         reason = f"is of --model_name_or_path {STATIC}; {name!r} has its own"
         raise ParameterError(option, reason)
     loaded = _load(name, settings)
     if isinstance(loaded, SentenceTransformer) and is_static(loaded):
-        return _static(loaded, settings, given, _dense_model(settings), texts, language)
+        dense = _dense_model(settings)
+        return _static(loaded, settings, given, dense, texts, language, distilled)
     for option in ("hybrid", "distill"):
         if getattr(settings, option) is not None:
             raise ParameterError(option, f"requires a static encoder; {name!r} is not one")
@@ -308,6 +312,7 @@ def _static(
     dense: SentenceTransformer | None,
     texts: TrainingText | None,
     language: str | None,
+    distilled: DistilledPart | None,
 ) -> InitialModel:
     """Set up a static model, alone or as the table of a hybrid."""
     for option in ("mlp_head", "do_mlm", "dropout"):
@@ -320,14 +325,16 @@ def _static(
         raise ParameterError("pooler_type", "a static encoder takes the mean, avg")
     freeze_unknown(model)
     dim = model.get_embedding_dimension()
-    notes = [f"static: {len(table_of(model)):,} word pieces, {dim} numbers each"]
     has_row = document_id(model) is not None
+    pieces = len(table_of(model)) - has_row
+    notes = [f"static: {pieces:,} word pieces, {dim} numbers each"]
     if not has_row:
         notes.append("no document row: its documents are embedded like queries")
     metadata: dict[str, Any] = {"head": None, "document_row": has_row}
     saved = model
     if settings.is_hybrid:
-        saved = _hybrid(model, settings, dense, texts or training_text(settings), language)
+        text = texts or training_text(settings)
+        saved = _hybrid(model, settings, dense, text, language, distilled)
         hybrid = cast(HybridEmbedding, hybrid_part(saved))
         words = cast(LexicalPart, hybrid.parts["lexical"]).settings["title"]
         own = {"pivot": PIVOT, "words": words}
@@ -342,11 +349,10 @@ def _hybrid(
     dense: SentenceTransformer | None,
     texts: TrainingText,
     language: str | None,
+    distilled: DistilledPart | None,
 ) -> SentenceTransformer:
     """Return a hybrid of a static model and of parts that are made from the training text."""
-    most = settings.max_train_samples
-    if most is not None:
-        most *= texts.columns
+    most = _most_sentences(settings, texts)
 
     def sentences() -> Iterator[str]:
         return texts.sentences(texts.report(), most)
@@ -354,7 +360,35 @@ def _hybrid(
     step = 1 + sum(1 for _ in sentences()) // TEXTS_READ
     reader = reader_for(language, list(islice(sentences(), 0, None, step)))
     dim = 2 * (static.get_embedding_dimension() or 0)
-    return new_hybrid(static, dense=dense, lexical=lexical_part(sentences, reader, dim))
+    lexical = lexical_part(sentences, reader, dim)
+    return new_hybrid(static, dense=dense, distilled=distilled, lexical=lexical)
+
+
+def _most_sentences(settings: TextSettings, texts: TrainingText) -> int | None:
+    most = settings.max_train_samples
+    return None if most is None else most * texts.columns
+
+
+def distill_text(
+    settings: TextSettings, texts: TrainingText, device: torch.device
+) -> DistilledPart | None:
+    """Return the part of a hybrid that is distilled on the training text; None without one.
+
+    Args:
+        settings: the options of model and data.
+        texts: the training text.
+        device: where the model that is distilled runs.
+    """
+    if settings.distill is None:
+        return None
+    most = _most_sentences(settings, texts)
+
+    def documents() -> Iterator[tuple[str, str]]:
+        for line in texts.titled_sentences(texts.report(), most):
+            title, end, _ = line.partition(TITLE_END)
+            yield title if end else "", line.replace(TITLE_END, " ")
+
+    return distill(load_dense(settings.distill, "distill").to(device), documents)
 
 
 # short, long, without words, with the names of special tokens

@@ -28,7 +28,12 @@ from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export, push
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.content import content_of, read_content
-from dystress_text.finetuning.initial_model import InitialModel, check_saving, load_initial_model
+from dystress_text.finetuning.initial_model import (
+    InitialModel,
+    check_saving,
+    distill_text,
+    load_initial_model,
+)
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.task import SimcseTask
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
@@ -138,8 +143,12 @@ def fine_tune(
                     settings.evaluation, settings.text.data_dir, evaluator
                 )
                 set_seed(settings.training.seed)
-                language = settings.evaluation.language
-                initial = load_initial_model(settings.text, settings.given, text, language)
+                distilled = on_main_process(
+                    accelerator, partial(distill_text, settings.text, text, accelerator.device)
+                )
+                initial = load_initial_model(
+                    settings.text, settings.given, text, settings.evaluation.language, distilled
+                )
                 initial.to(accelerator.device)
                 metric = _choose_metric(evaluation, settings.training, initial, accelerator)
                 data = prepare_data(text, initial, settings, accelerator)
