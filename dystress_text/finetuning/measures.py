@@ -89,7 +89,7 @@ class RunMeasures:
                 figures[holdout.METRIC] = 100 * float(found.mean())
                 if self._before is None:
                     self._before = found
-            self._add_samples(BASE if name == BASE else "untrained", model)
+            self._add_samples(BASE if name == BASE else self.record["start"], model)
         if shown is not None:
             metric = shown.metric("spearman")
             before = similarity_histograms(shown, encode(own, shown.sentences))

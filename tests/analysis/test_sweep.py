@@ -141,9 +141,11 @@ def test_each_run_once(stage, capsys):
         assert found == dict.fromkeys(["untrained", *names], calls)
         printed = capsys.readouterr().out
         assert "4 done, 0 failed" in printed
-        answer = "Of the trained models paper scores highest on avg (STS, Spearman x 100): 72.00; "
-        assert f"\n{answer}{CONSTANT} - paper: -2.0 (" in printed
-        assert "untrained scores 70.00. TF-IDF/BM25 scores 69.00." in printed
+        where = "avg (STS, Spearman x 100)"
+        answer = f"Of the trained models paper scores highest on {where}: 72.0 ("
+        assert f"\n{answer}" in printed
+        for other, lead in ((CONSTANT, 2.0), ("untrained", 2.0), ("TF-IDF/BM25", 3.0)):
+            assert f"paper - {other}: +{lead} (" in printed
     logs = "".join(log.read_text() for log in (stage.folder / "logs").iterdir())
     assert set(re.findall(r"at once (\d)", logs)) == {"1"}
 
@@ -258,7 +260,7 @@ def run_alone(run, logs):
 class Commands:
     """A run whose process takes a moment, and locks no folder yet."""
 
-    CODE = "import sys, time; print('start', flush=True); time.sleep(3); print('end', flush=True)"
+    CODE = "import sys, time; print('start', flush=True); time.sleep(1.5); print('end', flush=True)"
 
     def __init__(self, folder):
         self.folder = folder
@@ -350,13 +352,16 @@ def test_three_temperatures_on_own_pairs(shared, tmp_path, monkeypatch, capsys):
     page = html.unescape(Path("compared/report.html").read_text())
     (answer,) = re.findall(r"</h1>\n<p>(.*?)</p>", page)
     assert answer in printed
-    assert answer.startswith(
-        f"Of the trained models {best} scores highest on pairs (Own pairs, Spearman x 100): "
-    )
-    assert "1 seed, no interval" in answer
-    floor = result.lexical["spearman"]
-    assert f"TF-IDF/BM25 over English stems scores {floor:.2f}." in answer
-    assert f"untrained scores {figures['untrained']:.2f}." in answer
+    highest = figures[f"{as_folder(best)}-seed-0"]
+    where = "pairs (Own pairs, Spearman x 100)"
+    start = f"Of the trained models {best} scores highest on {where}: {highest:.1f} ("
+    assert answer.startswith(start)
+    assert answer.count("; 500 pairs") == 2
+    floors = {"TF-IDF/BM25 over English stems": result.lexical["spearman"]}
+    floors["untrained"] = figures["untrained"]
+    for other, floor in floors.items():
+        (lead,) = re.findall(rf"{re.escape(best)} - {other}: ([+-][\d.]+) \(", printed)
+        assert float(lead) == pytest.approx(highest - floor, abs=0.11)
     assert main(argv) == 0  # nothing is left to do
     assert "senteval\n" not in capsys.readouterr().out
     folder = Path("compared") / "untrained"

@@ -239,7 +239,7 @@ def test_the_model_is_there_though_its_evaluation_fails(result, train, tmp_path)
     [
         (RunMeasures, "after_training"),
         (fine_tuning, "write_card"),
-        (fine_tuning, "write_record"),
+        (fine_tuning, "finish_run"),
         (fine_tuning, "leave_text_report"),
         (fine_tuning, "_upload"),
     ],
