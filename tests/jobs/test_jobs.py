@@ -98,7 +98,7 @@ def load(name, **options):
 
 @pytest.mark.slow(30)
 def test_tickets(cisi):
-    """Cells of a table give the vectors of the same texts joined by hand."""
+    """A file gives the vectors of the same rows in memory; the subject is the title."""
     rows, _ = cisi
     with open("tickets.csv", "w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
@@ -108,7 +108,11 @@ def test_tickets(cisi):
     (command,) = commands("train.md", "tickets.csv")
     run(command, "--max_steps=20")
     texts = [f"{subject} {body}" for subject, body in rows]
-    joined = dystress_text.train("own-text", texts=texts, max_steps=20, output_dir="joined")
+    columns = {"text_columns": ["subject", "body"], "max_steps": 20}
+    table = Dataset.from_list(
+        [dict(zip(columns["text_columns"], row, strict=True)) for row in rows]
+    )
+    joined = dystress_text.train("own-text", texts=table, output_dir="joined", **columns)
     np.testing.assert_array_equal(load("out_tickets").encode(texts), joined.model.encode(texts))
 
 
