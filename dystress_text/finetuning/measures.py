@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
+from torch import Tensor
 
 from dystress_text.config.settings import RunSettings
 from dystress_text.data.texts import reading_lines
@@ -26,7 +27,7 @@ from dystress_text.finetuning.training_data import TrainingData
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.io.words import reader_for
 from dystress_text.models.embedder import encode
-from dystress_text.models.hybrid import hybrid_part
+from dystress_text.models.hybrid import dense_columns, hybrid_part
 from dystress_text.models.poolers import (
     FIRST,
     POOLERS,
@@ -89,7 +90,7 @@ class RunMeasures:
                 figures[holdout.METRIC] = 100 * float(found.mean())
                 if self._before is None:
                     self._before = found
-            self._add_samples(BASE if name == BASE else self.record["start"], model)
+        self._add_untrained_samples(own)
         if shown is not None:
             metric = shown.metric("spearman")
             before = similarity_histograms(shown, encode(own, shown.sentences))
@@ -122,14 +123,24 @@ class RunMeasures:
         embeddings = embeddings_by_pooler(model, shown.sentences, poolers)
         return {name: sts_metrics(shown, vectors) for name, vectors in embeddings.items()}
 
-    def _add_samples(self, label: str, model: SentenceTransformer) -> None:
-        """Record samples of a plain text with those nearest to them by a model."""
+    def _add_untrained_samples(self, model: SentenceTransformer) -> None:
+        if self._shows_samples:
+            vectors = encode(model, self.data.corpus.some)  # (texts, dim)
+            columns = dense_columns(model)
+            if columns is not None:  # the dense model's vectors are the first numbers
+                self._add_samples(BASE, vectors[:, :columns])
+            self._add_samples(self.record["start"], vectors)
+
+    @property
+    def _shows_samples(self) -> bool:
         options = self.record["settings"]
-        if options["supervised"] or options["no_samples"]:
-            return
-        texts = self.data.corpus.some
+        return not (options["supervised"] or options["no_samples"])
+
+    def _add_samples(self, label: str, vectors: Tensor) -> None:
+        """Record samples of a plain text with those nearest by vectors of ``corpus.some``."""
         samples = self.record.setdefault("samples", {})
-        samples[label] = nearest_texts(texts, encode(model, texts), options["seed"])
+        seed = self.record["settings"]["seed"]
+        samples[label] = nearest_texts(self.data.corpus.some, vectors, seed)
 
     def after_training(self, model: SentenceTransformer) -> None:
         """Measure the saved model: held-out rows, similarities, random pairs, nearest texts."""
@@ -145,7 +156,8 @@ class RunMeasures:
             record["similarities"]["after"] = similarity_histograms(shown, embeddings)
         some = encode(model, self.data.corpus.some)
         record["random_pairs"] = random_pairs(some.cpu().numpy())
-        self._add_samples("trained", model)
+        if self._shows_samples:
+            self._add_samples("trained", some)
 
 
 def variants_of_data(settings: RunSettings, data: TrainingData) -> dict[str, str | None]:
