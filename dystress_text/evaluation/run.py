@@ -43,7 +43,7 @@ from dystress_text.evaluation.results import (
     open_results,
     result_file,
 )
-from dystress_text.evaluation.retrieval import FUSION, Collection, read_collections
+from dystress_text.evaluation.retrieval import FUSION, WITH_BM25, Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.statistics import EACH, Estimate, average_of, interval_lines
 from dystress_text.io.paths import model_path
@@ -278,7 +278,7 @@ def _print_tables(evaluations: Sequence[ModelEvaluation]) -> None:
             for result in several:
                 rows[label] |= result.columns
         OUTPUT.info(f"\n{_table(rows, group)}")
-        if group == "retrieval":
+        if any(column.endswith(WITH_BM25) for row in rows.values() for column in row):
             OUTPUT.info(FUSION)
         for line in _intervals(results, _average_of(rows, group)):
             OUTPUT.info(line)
