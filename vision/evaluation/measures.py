@@ -16,8 +16,9 @@ from dystress_text.losses.geometry import (
     tolerance,
     uniformity,
 )
+from vision.data import AT_IMAGENET_SCALE
 from vision.data.augment import CropAndFlip, SimclrAugment
-from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
+from vision.data.crops import RandomCrop
 from vision.data.images import DecodedImages, ImageSet
 from vision.data.loading import SMALL
 from vision.data.views import RandomViews

@@ -28,11 +28,8 @@ from vision.resnet import ImageEncoder, build_encoder, fingerprint, load_encoder
 
 
 @full_fp32()
-def run(settings: EvaluationSettings) -> bool:
+def run(settings: EvaluationSettings) -> None:
     """Evaluate: append a line to the result file after each measure, then print a table.
-
-    Returns:
-        True, as everything was measured.
 
     Raises:
         ParameterError: an option cannot be satisfied; raised before any encoder runs.
@@ -78,7 +75,6 @@ def run(settings: EvaluationSettings) -> bool:
         encoder.cpu()
     print(f"\n{train.title}, {len(test):,} test images\n{lay_out(cells(columns))}\n")
     print(f"{file}: all results")
-    return True
 
 
 def _append(file: Path, *lines: Mapping[str, Any]) -> None:
