@@ -67,7 +67,7 @@ WRONG = {
         ["--min_scale", "0.05", "--small_crops", "2"],
     ],
     "vision.evaluate": [["--modell", "x"], ["--model", "x", "--tasks", "svn"], ["--k", "1"]],
-    "vision.export": [["--modell", "x"]],
+    "vision.export": [["--modell", "x"], ["--model", "x", "--output", "x.pth"]],
     "vision.prepare": [["cifar"], ["cifar10", "--form", "x"]],
 }
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.errors import ParameterError
+from dystress_text.io.atomic import write_bytes
 
 OF_TORCHVISION = ("resnet18", "resnet34", "resnet50")
 CIFAR_STEM = """\
@@ -42,6 +43,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def export(model: Path, output: Path) -> None:
     """Write the backbone of ``model`` as ``output``, and print how it is loaded."""
+    if output.suffix != ".safetensors":
+        raise ParameterError("output", f"{str(output)!r} must end in .safetensors, its format")
     if output.exists():
         raise ParameterError("output", f"{str(output)!r} exists; name a new file")
     # here, so that help and errors of options come at once
@@ -57,7 +60,10 @@ def export(model: Path, output: Path) -> None:
         raise ParameterError("model", f"torchvision and timm have no {made.architecture}")
     metadata = {"format": "pt", "architecture": made.architecture, "stem": made.stem}
     metadata |= {name: json.dumps(value) for name, value in asdict(encoder.input).items()}
-    output.write_bytes(save(contiguous(torchvision_names(encoder)), metadata))
+    try:
+        write_bytes(output, save(contiguous(torchvision_names(encoder)), metadata))
+    except OSError as error:
+        raise ParameterError("output", f"cannot write {str(output)!r}: {error.strerror}") from error
     print(f"network = torchvision.models.{made.architecture}()")
     if made.stem == "cifar":
         print(CIFAR_STEM)
