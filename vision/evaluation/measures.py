@@ -24,7 +24,7 @@ from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
-from vision.evaluation.knn import Accuracy, cosine_votes
+from vision.evaluation.knn import Accuracy, cosine_votes, knn_accuracy
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
 from vision.evaluation.settings import EvaluationSettings
 from vision.resnet import ImageEncoder
@@ -48,7 +48,7 @@ class Subject:
         k = self.settings.k
         classes = len(self.train.classes)
         votes = cosine_votes(self.bank, self.labels, self.queries, classes, k)
-        accuracy = Accuracy.of(votes, self.truth, above=0)
+        accuracy = knn_accuracy(votes, self.truth, k)
         return {"k": k, **asdict(accuracy)}
 
     def linear(self) -> dict[str, Any]:

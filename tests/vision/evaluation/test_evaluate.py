@@ -1,6 +1,7 @@
 """The program from a model's folder to its table and results; features."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -86,6 +87,20 @@ def test_undefined_figures_are_left_out(model, data, tmp_path):
     undefined = {"uniformity", "interclass_uniformity", "tolerance"}
     assert not undefined & of_views["figures"].keys()
     assert "auc" not in of_classifier["figures"]
+
+
+@pytest.mark.parametrize(("k", "has_top5"), [(1, False), (4, False), (5, True)])
+def test_four_neighbours_have_no_top5(model, data, tmp_path, k, has_top5, capsys):
+    """Of nine classes, of which four neighbours rank no five."""
+    for split, images in data.items():
+        labels = torch.arange(len(images)) % 9
+        data[split] = replace(images, labels=labels, classes=tuple("abcdefghi"))
+    output = tmp_path / "r.jsonl"
+    flags = ["--dataset=colours", f"--k={k}", "--tasks=knn", f"--output={output}"]
+    assert main([f"--model={model}", *flags]) == 0
+    (line,) = results(output)
+    assert (line["figures"]["top5"] is not None) == has_top5
+    assert (f"{k}-NN top-5" in capsys.readouterr().out) == has_top5
 
 
 def test_features_are_those_of_each_image_alone():
