@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -71,9 +72,9 @@ def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int) ->
     They are computed as by :func:`image_features`.
     """
     rows = torch.split(torch.arange(len(views.images)), batch_size)
-    inputs = (torch.cat(seen) for seen in views.batches(rows, encoder.device, 0))
-    batches = [found.chunk(views.count) for found in _features(encoder, inputs)]
-    return [torch.cat(parts) for parts in zip(*batches, strict=True)]
+    inputs = chain.from_iterable(views.batches(rows, encoder.device, 0))
+    batches = _features(encoder, inputs)  # of the first batch, each view of it, and so on
+    return [torch.cat(batches[i :: views.count]) for i in range(views.count)]
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -54,10 +55,12 @@ def fine_tune(
     weights: Tensor,
     epochs: int,
     seed: int = 0,
+    encoded_at_once: int = BATCH_SIZE,
 ) -> tuple[ImageEncoder, float]:
     """Train a copy of an encoder as a classifier by plain SGD.
 
-    Only the views draw from the caller's random state.
+    Only the views draw from the caller's random state. The gradients of a step are accumulated over
+    parts of its batch, each with its own batch statistics.
 
     Args:
         encoder: where training starts; it stays as it is.
@@ -65,6 +68,7 @@ def fine_tune(
         weights: of the classes, (classes,), from :func:`weights_of`.
         epochs: passes over the images.
         seed: of the new layer and of the order of the images.
+        encoded_at_once: most images in a part.
 
     Returns:
         The classifier and its mean loss in the last epoch.
@@ -85,18 +89,29 @@ def fine_tune(
         order = torch.randperm(len(train), generator=generator)
         # a single image has no batch statistics
         batches = [rows for rows in torch.split(order, BATCH_SIZE) if len(rows) > 1]
+        steps = [_parts(rows, encoded_at_once) for rows in batches]
+        seen = views.batches(chain.from_iterable(steps), device, epoch)
         total = torch.zeros((), device=device)
-        for rows, (view,) in zip(batches, views.batches(batches, device, epoch), strict=True):
-            loss = weighted_loss(model(view), labels[rows.to(device)], weights)
+        for rows, parts in zip(batches, steps, strict=True):
+            whole = _divisor(labels[rows.to(device)], weights)
             optimizer.zero_grad()
-            torch.autograd.backward(loss)
+            for part, (view,) in zip(parts, islice(seen, len(parts)), strict=True):
+                targets = labels[part.to(device)]
+                share = _divisor(targets, weights) / whole
+                loss = weighted_loss(model(view), targets, weights) * share
+                torch.autograd.backward(loss)
+                total += loss.detach() * len(rows)
             optimizer.step()
-            total += loss.detach() * len(rows)
-        seen = sum(len(rows) for rows in batches)
-        mean = total.item() / seen
+        mean = total.item() / sum(map(len, batches))
         if not math.isfinite(mean):
             raise TrainingError(f"fine-tuning diverged in epoch {epoch + 1}: the loss is {mean}")
     return model, mean
+
+
+def _parts(rows: Tensor, encoded_at_once: int) -> Sequence[Tensor]:
+    """Return the rows of a step in parts of similar sizes, of two or three images at least."""
+    fewest = math.ceil(len(rows) / encoded_at_once)
+    return torch.tensor_split(rows, min(fewest, len(rows) // 2))
 
 
 @torch.no_grad()
@@ -165,3 +180,10 @@ def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels, weight=weights)
     truth = labels.to(logits)
     return F.binary_cross_entropy_with_logits(logits[:, 0], truth, weights[labels])
+
+
+def _divisor(labels: Tensor, weights: Tensor) -> Tensor:
+    """Return what :func:`weighted_loss` divides the sum over these images by, a scalar."""
+    if len(weights) == 2:
+        weights = torch.ones_like(weights)
+    return weights[labels].sum()

@@ -65,7 +65,12 @@ class Subject:
         else:
             with seeded(seed, self.encoder.device):
                 scores = augmented_probe(
-                    self.encoder, self.crop_and_flip, self.queries, epochs, seed
+                    self.encoder,
+                    self.crop_and_flip,
+                    self.queries,
+                    epochs,
+                    seed,
+                    settings.batch_size,
                 )
         accuracy = Accuracy.of(scores, self.truth)
         return {**asdict(accuracy), "probe": probe}
@@ -96,6 +101,7 @@ class Subject:
                 self.weights,
                 settings.transfer_epochs,
                 settings.seed,
+                settings.batch_size,
             )
         figures = score_classifier(model, self.test, settings.batch_size)
         return {**figures, "last_loss": loss}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -104,6 +105,7 @@ def augmented_probe(
     queries: Tensor,
     epochs: int,
     seed: int,
+    encoded_at_once: int = BATCH_SIZE,
 ) -> Tensor:
     """Return scores (m, classes) of a linear classifier trained on random views, as SimCLR's.
 
@@ -117,6 +119,7 @@ def augmented_probe(
         queries: test features (m, dim).
         epochs: passes over the training images.
         seed: of the order of the images.
+        encoded_at_once: most images that go through the encoder together.
     """
     labels = views.images.targets
     device = queries.device
@@ -127,11 +130,14 @@ def augmented_probe(
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
             order = torch.randperm(len(labels), generator=generator)
-            parts = torch.split(order[: per_epoch * batch_size], batch_size)
-            for rows, (view,) in zip(parts, views.batches(parts, device, epoch), strict=True):
+            whole = torch.split(order[: per_epoch * batch_size], batch_size)
+            parts = [torch.split(rows, encoded_at_once) for rows in whole]
+            seen = views.batches(chain.from_iterable(parts), device, epoch)
+            for rows, of_step in zip(whole, parts, strict=True):
                 with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                    features = encoder.features(view).float()
-                yield features, labels[rows].to(device)
+                    taken = islice(seen, len(of_step))
+                    features = [encoder.features(view).float() for (view,) in taken]
+                yield torch.cat(features), labels[rows].to(device)
 
     steps = epochs * per_epoch
     with evaluating(encoder):

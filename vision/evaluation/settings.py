@@ -73,8 +73,8 @@ class EvaluationSettings:
     )
     batch_size: int = option(
         256,
-        "Images that are encoded at a time, in the steps of the probe (256 images) and of "
-        "fine-tuning (128) too; default 256.",
+        "Images that are encoded at a time, also in the steps of the probe (256 images) and of "
+        "fine-tuning (128; below it, batch statistics are those of so many); default 256.",
         interval="[1, inf)",
     )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")

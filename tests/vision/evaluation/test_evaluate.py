@@ -12,7 +12,7 @@ from vision.evaluate import main
 from vision.evaluation import run
 from vision.evaluation.features import image_features
 from vision.evaluation.knn import Accuracy, cosine_votes
-from vision.resnet import load_encoder, save_encoder
+from vision.resnet import ImageEncoder, load_encoder, save_encoder
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,26 @@ def test_undefined_figures_are_left_out(model, data, tmp_path):
     undefined = {"uniformity", "interclass_uniformity", "tolerance"}
     assert not undefined & of_views["figures"].keys()
     assert "auc" not in of_classifier["figures"]
+
+
+@pytest.mark.parametrize("batch_size", [3, 7])
+@pytest.mark.usefixtures("data")
+def test_batch_size_rules_every_task(model, tmp_path, batch_size, monkeypatch):
+    encoded = []
+    features = ImageEncoder.features
+
+    def counted(self, images):
+        encoded.append(len(images))
+        return features(self, images)
+
+    monkeypatch.setattr(ImageEncoder, "features", counted)
+    flags = ["--dataset=colours", f"--batch_size={batch_size}", f"--output={tmp_path / 'r.jsonl'}"]
+    epochs = ["--k=5", "--probe=augmented", "--probe_epochs=1", "--transfer_epochs=1"]
+    tasks = ["--tasks", "knn", "linear", "geometry", "svm", "transfer"]
+    assert main([f"--model={model}", *flags, *epochs, *tasks]) == 0
+    # train and test; probe; test, twice; fine-tuning; test
+    assert sum(encoded) == 48 + 21 + 48 + 2 * 21 + 48 + 21
+    assert max(encoded) == batch_size
 
 
 @pytest.mark.parametrize(("k", "has_top5"), [(1, False), (4, False), (5, True)])
