@@ -18,7 +18,7 @@ from dystress_text.errors import ParameterError, TrainingError
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features
-from vision.evaluation.knn import Accuracy
+from vision.evaluation.knn import Accuracy, by_class
 from vision.evaluation.settings import NAMED_WEIGHTS
 from vision.resnet import ImageEncoder
 
@@ -128,13 +128,15 @@ def score_classifier(model: ImageEncoder, test: ImageSet, batch_size: int) -> di
     scores = logits
     if binary:  # the first class's logit is 0
         scores = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    found: dict[str, Any] = asdict(Accuracy.of(scores, labels))
+    predicted = scores.argmax(1)
+    figures: dict[str, Any] = asdict(Accuracy.of(scores, labels))
+    figures["by_class"] = by_class(predicted, labels, test.classes)
     if binary and len(torch.unique(labels)) == 2:
-        balanced = balanced_accuracy_score(labels, scores.argmax(1))
+        balanced = balanced_accuracy_score(labels, predicted)
         area = roc_auc_score(labels, logits[:, 0])
-        found["balanced_accuracy"] = 100 * float(balanced)
-        found["auc"] = 100 * float(area)
-    return found
+        figures["balanced_accuracy"] = 100 * float(balanced)
+        figures["auc"] = 100 * float(area)
+    return figures
 
 
 def parse_class_weights(given: Sequence[str]) -> dict[str, float]:

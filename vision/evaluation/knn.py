@@ -7,6 +7,7 @@ Neighbours are found for blocks of queries, so that memory does not grow with th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,6 +43,27 @@ class Accuracy:
             return cls(top1, None)
         top5 = 100 * right.any(1).double().mean().item()
         return cls(top1, top5)
+
+
+def by_class(
+    predicted: Tensor, labels: Tensor, classes: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return the top-1 accuracy x 100, and the number of images, of each class that has any.
+
+    Args:
+        predicted: labels, (n,).
+        labels: the true ones, (n,).
+        classes: names, by label.
+    """
+    labels = labels.cpu()
+    right = predicted.cpu() == labels
+    figures: dict[str, dict[str, float]] = {}
+    for label, name in enumerate(classes):
+        of_class = right[labels == label]
+        if len(of_class):
+            top1 = 100 * of_class.double().mean().item()
+            figures[name] = {"top1": top1, "images": len(of_class)}
+    return figures
 
 
 def cosine_votes(

@@ -24,7 +24,7 @@ from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
-from vision.evaluation.knn import Accuracy, cosine_votes, knn_accuracy
+from vision.evaluation.knn import Accuracy, by_class, cosine_votes, knn_accuracy
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
 from vision.evaluation.settings import EvaluationSettings
 from vision.resnet import ImageEncoder
@@ -49,7 +49,7 @@ class Subject:
         classes = len(self.train.classes)
         votes = cosine_votes(self.bank, self.labels, self.queries, classes, k)
         accuracy = knn_accuracy(votes, self.truth, k)
-        return {"k": k, **asdict(accuracy)}
+        return {"k": k, **asdict(accuracy), "by_class": self.by_class(votes.argmax(1))}
 
     def linear(self) -> dict[str, Any]:
         """Train the linear probe: the published one for photos, the fast one for small images."""
@@ -73,11 +73,14 @@ class Subject:
                     settings.batch_size,
                 )
         accuracy = Accuracy.of(scores, self.truth)
-        return {**asdict(accuracy), "probe": probe}
+        by_class = self.by_class(scores.argmax(1))
+        return {**asdict(accuracy), "probe": probe, "by_class": by_class}
 
     def svm(self) -> dict[str, Any]:
         """Train a linear SVM on a balanced part of the training images."""
-        return balanced_svm(self.bank, self.labels, self.queries, self.truth, self.settings.seed)
+        seed = self.settings.seed
+        classes = self.train.classes
+        return balanced_svm(self.bank, self.labels, self.queries, self.truth, seed, classes)
 
     def geometry(self) -> dict[str, Any]:
         """Measure the features of the test images; encoders with one seed see the same views."""
@@ -105,6 +108,10 @@ class Subject:
             )
         figures = score_classifier(model, self.test, settings.batch_size)
         return {**figures, "last_loss": loss}
+
+    def by_class(self, predicted: Tensor) -> dict[str, dict[str, float]]:
+        """Return the accuracy of each class for predicted labels (m,)."""
+        return by_class(predicted, self.test.targets, self.train.classes)
 
     @property
     def crop_and_flip(self) -> RandomViews:

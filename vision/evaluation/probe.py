@@ -7,8 +7,9 @@ each step. On fixed features, the fast choice, the features of each image are co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.losses.vectors import unit_vectors
 from vision.data.views import RandomViews
 from vision.evaluation.features import evaluating
+from vision.evaluation.knn import by_class
 from vision.resnet import ImageEncoder
 
 BATCH_SIZE = 256
@@ -68,8 +70,13 @@ def linear_probe(
 
 
 def balanced_svm(
-    train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int
-) -> dict[str, float]:
+    train: Tensor,
+    labels: Tensor,
+    queries: Tensor,
+    truth: Tensor,
+    seed: int,
+    classes: Sequence[str] = (),
+) -> dict[str, Any]:
     """Return the accuracy of a linear SVM on balanced classes, FS of Kukleva et al.
 
     It is trained on unit vectors, as many of each class as there are of the rarest.
@@ -80,9 +87,11 @@ def balanced_svm(
         queries: test features (m, dim).
         truth: their classes, (m,).
         seed: of the choice of images.
+        classes: their names, by label.
 
     Returns:
-        The accuracy x 100, ``top1``, and the number of training images, ``images``.
+        The accuracy x 100, ``top1``, the number of training images, ``images``, and the accuracy
+        of each class, ``by_class``.
     """
     x = unit_vectors(train).cpu().numpy()
     y = labels.cpu().numpy()
@@ -95,8 +104,10 @@ def balanced_svm(
         chosen.append(of_class[: counts.min()])
     rows = np.concatenate(chosen)
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
-    accuracy = svm.score(asked, truth.cpu().numpy())
-    return {"top1": 100 * float(accuracy), "images": len(rows)}
+    predicted = torch.from_numpy(svm.predict(asked))
+    top1 = 100 * (predicted == truth.cpu()).double().mean().item()
+    of_classes = by_class(predicted, truth, classes)
+    return {"top1": top1, "images": len(rows), "by_class": of_classes}
 
 
 def augmented_probe(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sklearn.metrics import recall_score
 from vision_cases import as_float, colour_images, tiny_encoder
 
 from vision.data import loading
@@ -62,7 +63,19 @@ def test_every_task_of_two_encoders(model, data, tmp_path, capsys):
     votes = cosine_votes(bank, data["train"].labels, queries, 3, 5)
     accuracy = Accuracy.of(votes, data["test"].labels).top1
     assert mine["figures"]["top1"] == pytest.approx(accuracy)
+    of_each = recall_score(data["test"].labels, votes.argmax(1), average=None)
+    for name, recall in zip("abc", of_each, strict=True):
+        assert mine["figures"]["by_class"][name] == {
+            "top1": pytest.approx(100 * recall),
+            "images": 7,
+        }
+    for line in lines:
+        if line["task"] != "geometry":
+            figures = line["figures"]
+            of_classes = [of_class["top1"] for of_class in figures["by_class"].values()]
+            assert sum(of_classes) / 3 == pytest.approx(figures["top1"])  # classes of one size
     printed = capsys.readouterr().out
+    assert "5-NN top-1 of b (7 images) " in printed
     assert "colours (JPEG copy), 21 test images" in printed
     assert f"{accuracy:.2f}" in printed
 
