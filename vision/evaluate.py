@@ -6,6 +6,8 @@
     python vision/evaluate.py --model out_vision/ --dataset cifar10 --compare
     python vision/evaluate.py --model out_vision/ --dataset sorted/ --tasks transfer \\
         --class_weights mhist
+    # features with file names, also of images without labels
+    python vision/evaluate.py --model out_vision/ --dataset photos/ --features features.npz
 
 Accuracies are x 100, on the test images, with features of the backbone. Images are cut and
 normalised as in training. Training images are the bank of the nearest neighbours and train the

@@ -26,7 +26,7 @@ from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
 from vision.evaluation.knn import Accuracy, by_class, cosine_votes, knn_accuracy
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
-from vision.evaluation.settings import EvaluationSettings
+from vision.evaluation.settings import NEIGHBOURS, EvaluationSettings
 from vision.resnet import ImageEncoder
 
 
@@ -45,7 +45,7 @@ class Subject:
 
     def knn(self) -> dict[str, Any]:
         """Return the accuracy of the nearest neighbours by cosine."""
-        k = self.settings.k
+        k = self.settings.k or min(NEIGHBOURS, len(self.train))
         classes = len(self.train.classes)
         votes = cosine_votes(self.bank, self.labels, self.queries, classes, k)
         accuracy = knn_accuracy(votes, self.truth, k)

@@ -43,8 +43,8 @@ def labelled(task: str, figures: Mapping[str, Any]) -> Column:
     of_classes = figures.get("by_class", {})
     if len(of_classes) <= MOST_CLASSES:
         for name, of_class in of_classes.items():
-            images = f"{of_class['images']:,} images"
-            column[f"{prefix}top-1 of {name} ({images})"] = f"{of_class['top1']:.2f}"
+            label = f"{prefix}top-1 of {name} (n = {of_class['images']:,})"
+            column[label] = f"{of_class['top1']:.2f}"
     return column
 
 
