@@ -11,8 +11,8 @@ pair.
     # the methods without negatives, for comparison
     accelerate launch vision/train.py --preset imagenet100-byol
 
-The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluate.py --model
-out_vision`` evaluates it.
+The encoder lands in ``out_vision/`` (``--output_dir``). ``python vision/evaluate.py --model
+out_vision`` evaluates it, with ``--features FILE.npz`` also where there are no labels.
 """
 
 from __future__ import annotations
