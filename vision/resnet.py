@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import torch
@@ -25,6 +26,11 @@ from dystress_text.errors import UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
 from vision.architectures import ARCHITECTURES
 
+IN_OTHER_LIBRARIES = ("resnet18", "resnet34", "resnet50")  # timm and torchvision
+CIFAR_STEM = [
+    "network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
+    "network.maxpool = torch.nn.Identity()",
+]
 DESCRIPTION = "encoder.json"
 BACKBONE = "model.safetensors"
 PROJECTOR = "projector.safetensors"
@@ -183,6 +189,13 @@ def _card(encoder: ImageEncoder, card: str) -> str:
             "does not know: `AutoModel.from_pretrained` cannot read this folder. It loads, in a "
             "checkout of the project, with"
         )
+    file = f"{made.architecture}.safetensors"
+    libraries = ""
+    for library, code in code_for_loading(made, file).items():
+        libraries += f"\nIn {library}:\n\n{indent(code, '    ')}\n"
+    if libraries:
+        command = f"python vision/export.py --model FOLDER --output {file}"
+        libraries = f"\n`{command}` writes the backbone for other libraries.\n{libraries}"
     return f"""\
 ---
 library_name: transformers
@@ -202,7 +215,7 @@ pipeline_tag: image-feature-extraction
 
 It takes images (n, 3, h, w) of values from 0 to 1, normalised; `input` in encoder.json has their
 size, mean and standard deviation in training.
-"""
+{libraries}"""
 
 
 def _processor(image_input: ImageInput) -> dict[str, Any]:
@@ -251,6 +264,27 @@ def fingerprint(encoder: ImageEncoder) -> str:
     for tensor in encoder.backbone.state_dict().values():
         digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def code_for_loading(made: EncoderDescription, file: str) -> dict[str, str]:
+    """Return the code that loads a file of vision/export.py, by library; none if they lack the
+    network.
+    """
+    if made.architecture not in IN_OTHER_LIBRARIES:
+        return {}
+    stem = CIFAR_STEM if made.stem == "cifar" else []
+    weights = f"safetensors.torch.load_file({file!r})"
+    timm = [
+        f'network = timm.create_model("{made.architecture}", num_classes=0)',
+        *stem,
+        f"network.load_state_dict({weights})",
+    ]
+    torchvision = [
+        f"network = torchvision.models.{made.architecture}()",
+        *stem,
+        f"network.load_state_dict({weights}, strict=False)  # all but fc",
+    ]
+    return {"timm": "\n".join(timm), "torchvision": "\n".join(torchvision)}
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.analysis.page import leave_report, render_page
+from dystress_text.analysis.page import Table, leave_report, render_page
 from dystress_text.analysis.runs import read_finished
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import versions
@@ -42,7 +42,7 @@ from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
 from vision.pretraining.settings import SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
-from vision.resnet import ImageInput, build_encoder
+from vision.resnet import EncoderDescription, ImageInput, build_encoder, code_for_loading
 
 # images that a CPU's evaluation while training takes: all would take minutes
 CPU_BANK = 10_000
@@ -82,7 +82,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
             on_main_process(accelerator, begin)
             trainer.fit()
             with StopSignals(accelerator):  # the page takes seconds; a signal waits
-                publish = partial(_publish, settings, trainer, record, folder)
+                publish = partial(_publish, settings, trainer, task, record, folder)
                 record = on_main_process(accelerator, publish)
         finally:
             trainer.close()
@@ -194,6 +194,7 @@ def _begin(
 def _publish(
     settings: PretrainSettings,
     trainer: Trainer,
+    task: PretrainTask,
     record: dict[str, Any],
     folder: Path,
 ) -> dict[str, Any]:
@@ -205,7 +206,7 @@ def _publish(
 
     def page() -> str:
         (finished,), _ = read_finished([output])
-        return render_page([finished])
+        return render_page([finished], [_other_libraries(settings, task.encoder.description)])
 
     lines = [
         f"{record['images_per_second']:,.0f} images/s, "
@@ -230,6 +231,15 @@ def _next_command(settings: PretrainSettings, record: Mapping[str, Any]) -> str:
     if record["data"]["knn_queries"] is None:
         return f"{command} --features features.npz writes its features"
     return f"{command} evaluates the encoder"
+
+
+def _other_libraries(settings: PretrainSettings, made: EncoderDescription) -> tuple[str, Table]:
+    """Return the page's table of the code that loads the backbone elsewhere."""
+    file = f"{made.architecture}.safetensors"
+    folder = quote(settings.training.output_dir)
+    command = f"after python vision/export.py --model {folder} --output {file}"
+    code = code_for_loading(made, file).items()
+    return "The backbone in other libraries", [["library", command], *map(list, code)]
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
