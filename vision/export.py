@@ -2,7 +2,7 @@
 
     python vision/export.py --model out_vision/ --output resnet18.safetensors
 
-The program prints the lines that load the file in timm and in torchvision; with the CIFAR stem they
+The program prints the lines that load the file in timm or torchvision; with the CIFAR stem they
 replace ``conv1`` and ``maxpool``. The file's metadata holds architecture, stem, and the size, mean
 and deviation of the training images.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import write_bytes
+from vision.architectures import IN_OTHER_LIBRARIES
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -47,8 +48,7 @@ def export(model: Path, output: Path) -> None:
     logging.set_verbosity_error()
     encoder = load_encoder(model)
     made = encoder.description
-    code_by_library = code_for_loading(made, str(output))
-    if not code_by_library:
+    if made.architecture not in IN_OTHER_LIBRARIES:
         raise ParameterError("model", f"torchvision and timm have no {made.architecture}")
     metadata = {"format": "pt", "architecture": made.architecture, "stem": made.stem}
     metadata |= {name: json.dumps(value) for name, value in asdict(encoder.input).items()}
@@ -56,8 +56,7 @@ def export(model: Path, output: Path) -> None:
         write_bytes(output, save(contiguous(torchvision_names(encoder)), metadata))
     except OSError as error:
         raise ParameterError("output", f"cannot write {str(output)!r}: {error.strerror}") from error
-    for library, code in code_by_library.items():
-        print(f"# {library}\n{code}")
+    print(*code_for_loading(made, str(output)), sep="\n")
 
 
 @program("export.py")

@@ -24,9 +24,8 @@ from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
-from vision.architectures import ARCHITECTURES
+from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES
 
-IN_OTHER_LIBRARIES = ("resnet18", "resnet34", "resnet50")  # timm and torchvision
 CIFAR_STEM = [
     "network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
     "network.maxpool = torch.nn.Identity()",
@@ -191,11 +190,10 @@ def _card(encoder: ImageEncoder, card: str) -> str:
         )
     file = f"{made.architecture}.safetensors"
     libraries = ""
-    for library, code in code_for_loading(made, file).items():
-        libraries += f"\nIn {library}:\n\n{indent(code, '    ')}\n"
-    if libraries:
+    if made.architecture in IN_OTHER_LIBRARIES:
         command = f"python vision/export.py --model FOLDER --output {file}"
-        libraries = f"\n`{command}` writes the backbone for other libraries.\n{libraries}"
+        code = indent("\n".join(code_for_loading(made, file)), "    ")
+        libraries = f"\nIn timm or torchvision, after `{command}`:\n\n{code}\n"
     return f"""\
 ---
 library_name: transformers
@@ -266,25 +264,15 @@ def fingerprint(encoder: ImageEncoder) -> str:
     return digest.hexdigest()[:16]
 
 
-def code_for_loading(made: EncoderDescription, file: str) -> dict[str, str]:
-    """Return the code that loads a file of vision/export.py, by library; none if they lack the
-    network.
-    """
-    if made.architecture not in IN_OTHER_LIBRARIES:
-        return {}
-    stem = CIFAR_STEM if made.stem == "cifar" else []
+def code_for_loading(made: EncoderDescription, file: str) -> list[str]:
+    """Return the lines that load a file of vision/export.py in timm or torchvision."""
+    name = made.architecture
     weights = f"safetensors.torch.load_file({file!r})"
-    timm = [
-        f'network = timm.create_model("{made.architecture}", num_classes=0)',
-        *stem,
-        f"network.load_state_dict({weights})",
-    ]
-    torchvision = [
-        f"network = torchvision.models.{made.architecture}()",
-        *stem,
+    return [
+        f'network = torchvision.models.{name}()  # or timm.create_model("{name}")',
+        *(CIFAR_STEM if made.stem == "cifar" else []),
         f"network.load_state_dict({weights}, strict=False)  # all but fc",
     ]
-    return {"timm": "\n".join(timm), "torchvision": "\n".join(torchvision)}
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:

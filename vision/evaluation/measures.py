@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +25,7 @@ from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
-from vision.evaluation.knn import Accuracy, by_class, cosine_votes, knn_accuracy
+from vision.evaluation.knn import cosine_votes, figures_of
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
 from vision.evaluation.settings import NEIGHBOURS, EvaluationSettings
 from vision.resnet import ImageEncoder
@@ -48,8 +49,11 @@ class Subject:
         k = self.settings.k or min(NEIGHBOURS, len(self.train))
         classes = len(self.train.classes)
         votes = cosine_votes(self.bank, self.labels, self.queries, classes, k)
-        accuracy = knn_accuracy(votes, self.truth, k)
-        return {"k": k, **asdict(accuracy), "by_class": self.by_class(votes.argmax(1))}
+        # a class without a vote is not predicted
+        figures = self.figures(votes.masked_fill(votes == 0, -math.inf))
+        if k < 5:  # neighbours of fewer than five classes
+            figures["top5"] = None
+        return {"k": k, **figures}
 
     def linear(self) -> dict[str, Any]:
         """Train the linear probe: the published one for photos, the fast one for small images."""
@@ -72,9 +76,7 @@ class Subject:
                     seed,
                     settings.batch_size,
                 )
-        accuracy = Accuracy.of(scores, self.truth)
-        by_class = self.by_class(scores.argmax(1))
-        return {**asdict(accuracy), "probe": probe, "by_class": by_class}
+        return {**self.figures(scores), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
         """Train a linear SVM on a balanced part of the training images."""
@@ -109,9 +111,9 @@ class Subject:
         figures = score_classifier(model, self.test, settings.batch_size)
         return {**figures, "last_loss": loss}
 
-    def by_class(self, predicted: Tensor) -> dict[str, dict[str, float]]:
-        """Return the accuracy of each class for predicted labels (m,)."""
-        return by_class(predicted, self.test.targets, self.train.classes)
+    def figures(self, scores: Tensor) -> dict[str, Any]:
+        """Return the accuracy of scores (m, classes) of the test images."""
+        return figures_of(scores, self.truth, self.train.classes)
 
     @property
     def crop_and_flip(self) -> RandomViews:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from torch import Tensor
 from dystress_text.cli.progress import progress_bar
 from dystress_text.losses.vectors import unit_vectors
 from vision.data.views import RandomViews
-from vision.evaluation.features import evaluating
-from vision.evaluation.knn import by_class
+from vision.evaluation.features import evaluating, in_parts
+from vision.evaluation.knn import accuracy_by_class
 from vision.resnet import ImageEncoder
 
 BATCH_SIZE = 256
@@ -106,8 +105,8 @@ def balanced_svm(
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
     predicted = torch.from_numpy(svm.predict(asked))
     top1 = 100 * (predicted == truth.cpu()).double().mean().item()
-    of_classes = by_class(predicted, truth, classes)
-    return {"top1": top1, "images": len(rows), "by_class": of_classes}
+    by_class = accuracy_by_class(predicted, truth, classes)
+    return {"top1": top1, "images": len(rows), "by_class": by_class}
 
 
 def augmented_probe(
@@ -141,13 +140,10 @@ def augmented_probe(
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
             order = torch.randperm(len(labels), generator=generator)
-            whole = torch.split(order[: per_epoch * batch_size], batch_size)
-            parts = [torch.split(rows, encoded_at_once) for rows in whole]
-            seen = views.batches(chain.from_iterable(parts), device, epoch)
-            for rows, of_step in zip(whole, parts, strict=True):
+            batches = torch.split(order[: per_epoch * batch_size], batch_size)
+            for rows, parts in in_parts(views, batches, encoded_at_once, device, epoch):
                 with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                    taken = islice(seen, len(of_step))
-                    features = [encoder.features(view).float() for (view,) in taken]
+                    features = [encoder.features(view).float() for _, (view,) in parts]
                 yield torch.cat(features), labels[rows].to(device)
 
     steps = epochs * per_epoch

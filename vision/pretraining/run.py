@@ -33,6 +33,7 @@ from dystress_text.training.run import (
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
+from vision.architectures import IN_OTHER_LIBRARIES
 from vision.data.augment import EVALUATION_CROP, SimclrAugment
 from vision.data.crops import RandomCrop
 from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std
@@ -206,7 +207,7 @@ def _publish(
 
     def page() -> str:
         (finished,), _ = read_finished([output])
-        return render_page([finished], [_other_libraries(settings, task.encoder.description)])
+        return render_page([finished], _loading(task.encoder.description, output))
 
     lines = [
         f"{record['images_per_second']:,.0f} images/s, "
@@ -223,6 +224,16 @@ def _publish(
     return record
 
 
+def _loading(made: EncoderDescription, folder: Path) -> list[tuple[str, Table]]:
+    """Return the page's table of the code that loads the backbone in other libraries, if any do."""
+    if made.architecture not in IN_OTHER_LIBRARIES:
+        return []
+    file = f"{made.architecture}.safetensors"
+    command = f"python vision/export.py --model {quote(str(folder))} --output {file}"
+    code = "\n".join(code_for_loading(made, file))
+    return [("The backbone in timm and torchvision", [["", "code"], [f"after {command}", code]])]
+
+
 def _next_command(settings: PretrainSettings, record: Mapping[str, Any]) -> str:
     """Return what to do with the encoder: without labelled test images there are only features."""
     command = f"python vision/evaluate.py --model {quote(settings.training.output_dir)}"
@@ -231,15 +242,6 @@ def _next_command(settings: PretrainSettings, record: Mapping[str, Any]) -> str:
     if record["data"]["knn_queries"] is None:
         return f"{command} --features features.npz writes its features"
     return f"{command} evaluates the encoder"
-
-
-def _other_libraries(settings: PretrainSettings, made: EncoderDescription) -> tuple[str, Table]:
-    """Return the page's table of the code that loads the backbone elsewhere."""
-    file = f"{made.architecture}.safetensors"
-    folder = quote(settings.training.output_dir)
-    command = f"after python vision/export.py --model {folder} --output {file}"
-    code = code_for_loading(made, file).items()
-    return "The backbone in other libraries", [["library", command], *map(list, code)]
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
