@@ -61,11 +61,11 @@ def image_features(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> 
     batches = images.batches(batch_size, encoder.device)
     total = math.ceil(len(images) / batch_size)
     shown = progress_bar(batches, total=total, desc="features", unit=" batches")
-    given = encoder.input
+    seen = encoder.input
 
     def inputs() -> Iterator[Tensor]:
         for batch in shown:
-            yield evaluation_transform(batch, given.image_size, given.mean, given.std)
+            yield evaluation_transform(batch, seen.image_size, seen.mean, seen.std)
 
     return torch.cat(_features(encoder, inputs()))
 
@@ -119,7 +119,9 @@ def write_features(
         if images.labels is not None:
             part["labels"] = images.labels
         parts.append(part)
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays: dict[str, Any] = {}
+    for name in parts[0]:
+        arrays[name] = np.concatenate([part[name] for part in parts])
     if "labels" in arrays:
         arrays["classes"] = np.array(images.classes)
     with atomic_files(file.parent) as staging:
@@ -141,9 +143,9 @@ def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int) ->
 def _features(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]:
     """Return the features of each batch of inputs."""
     with evaluating(encoder), torch.autocast(encoder.device.type, enabled=False):
-        found = [encoder.features(batch).float() for batch in inputs]
-    finite = torch.stack([features.isfinite().all() for features in found])
+        batches = [encoder.features(batch).float() for batch in inputs]
+    finite = torch.stack([features.isfinite().all() for features in batches])
     if not finite.all():  # the only wait for the device
         reason = "its features have NaN or infinite entries, so no score can be computed"
         raise ParameterError("model", reason)
-    return found
+    return batches

@@ -128,12 +128,12 @@ def score_classifier(model: ImageEncoder, test: ImageSet, batch_size: int) -> di
     return figures
 
 
-def parse_class_weights(given: Sequence[str]) -> dict[str, float]:
+def parse_class_weights(entries: Sequence[str]) -> dict[str, float]:
     """Return weights by class from a name in :data:`NAMED_WEIGHTS` or from ``CLASS=WEIGHT``."""
-    if len(given) == 1 and given[0] in NAMED_WEIGHTS:
-        return NAMED_WEIGHTS[given[0]]
+    if len(entries) == 1 and entries[0] in NAMED_WEIGHTS:
+        return NAMED_WEIGHTS[entries[0]]
     weights: dict[str, float] = {}
-    for entry in given:
+    for entry in entries:
         name, _, number = entry.rpartition("=")
         try:
             weights[name] = float(number)

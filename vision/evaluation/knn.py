@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from sklearn.metrics import precision_recall_fscore_support
 from torch import Tensor
 
 from dystress_text.losses.vectors import unit_vectors
@@ -65,13 +66,14 @@ def accuracy_by_class(
         labels: the true ones, (n,).
         classes: names, by label.
     """
-    labels = labels.cpu()
-    right = labels[predicted.cpu() == labels]
-    counts = [torch.bincount(each, minlength=len(classes)).tolist() for each in (right, labels)]
+    truth = labels.cpu()
+    present = torch.unique(truth)
+    _, recalls, _, counts = precision_recall_fscore_support(
+        truth, predicted.cpu(), labels=present, zero_division=0
+    )
     return {
-        name: {"top1": 100 * hits / images, "images": images}
-        for name, hits, images in zip(classes, *counts, strict=False)
-        if images
+        classes[label]: {"top1": 100 * float(recall), "images": int(count)}
+        for label, recall, count in zip(present, recalls, counts, strict=True)
     }
 
 

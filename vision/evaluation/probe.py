@@ -7,7 +7,7 @@ each step. On fixed features, the fast choice, the features of each image are co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.losses.vectors import unit_vectors
 from vision.data.views import RandomViews
 from vision.evaluation.features import evaluating, in_parts
-from vision.evaluation.knn import accuracy_by_class
 from vision.resnet import ImageEncoder
 
 BATCH_SIZE = 256
@@ -69,12 +68,7 @@ def linear_probe(
 
 
 def balanced_svm(
-    train: Tensor,
-    labels: Tensor,
-    queries: Tensor,
-    truth: Tensor,
-    seed: int,
-    classes: Sequence[str] = (),
+    train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int
 ) -> dict[str, Any]:
     """Return the accuracy of a linear SVM on balanced classes, FS of Kukleva et al.
 
@@ -86,27 +80,25 @@ def balanced_svm(
         queries: test features (m, dim).
         truth: their classes, (m,).
         seed: of the choice of images.
-        classes: their names, by label.
 
     Returns:
-        The accuracy x 100, ``top1``, the number of training images, ``images``, and the accuracy
-        of each class, ``by_class``.
+        The accuracy x 100, ``top1``, the number of training images, ``images``, and the labels that
+        are ``predicted``, (m,).
     """
     x = unit_vectors(train).cpu().numpy()
     y = labels.cpu().numpy()
     asked = unit_vectors(queries).cpu().numpy()
-    found, counts = np.unique(y, return_counts=True)
+    present, counts = np.unique(y, return_counts=True)
     random = np.random.default_rng(seed)
     chosen = []
-    for label in found:
+    for label in present:
         of_class = random.permutation(np.flatnonzero(y == label))
         chosen.append(of_class[: counts.min()])
     rows = np.concatenate(chosen)
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
     predicted = torch.from_numpy(svm.predict(asked))
     top1 = 100 * (predicted == truth.cpu()).double().mean().item()
-    by_class = accuracy_by_class(predicted, truth, classes)
-    return {"top1": top1, "images": len(rows), "by_class": by_class}
+    return {"top1": top1, "images": len(rows), "predicted": predicted}
 
 
 def augmented_probe(
