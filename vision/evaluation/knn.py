@@ -91,6 +91,13 @@ class OnlineKnn:
         """Return the name of the accuracy, such as ``knn200``."""
         return f"knn{self.k}"
 
+    @property
+    def description(self) -> str:
+        return (
+            f"kNN while training ({self.metric}): {len(self.bank):,} training images vote on "
+            f"{len(self.queries):,} test images"
+        )
+
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
         known = image_features(encoder, self.bank, self.batch_size)
         asked = image_features(encoder, self.queries, self.batch_size)

@@ -19,6 +19,7 @@ from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
+from vision.pretraining.held_out import HeldOutAgreement
 from vision.pretraining.negative_free import DINOLoss
 from vision.pretraining.presets import LARS_RATES, LarsRates
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
@@ -63,7 +64,7 @@ def task_of(
     encoder: ImageEncoder,
     views: RandomViews,
     objective: Objective,
-    online: OnlineKnn | None,
+    online: OnlineKnn | HeldOutAgreement | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
     """Return the task of the settings; its parts are on the accelerator's device."""

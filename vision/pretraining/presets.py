@@ -300,7 +300,33 @@ LARS_RATES = {
     "imagenet100-400-arb": LarsRates(0.001, 0.016),
 }
 
+OWN_PHOTOS = "own-photos"
 PRESETS: Presets = {
+    OWN_PHOTOS: Preset(
+        "20 photos or more of your own, with or without classes, in minutes without a GPU; no row "
+        "of the paper",
+        {
+            **_cosine(0.1, 0.2),
+            "dataset": "photos",
+            "architecture": "resnet18",
+            "stem": "imagenet",
+            "projector": "simclr",
+            "out_dim": 128,
+            "image_size": 96,
+            "min_scale": 0.2,
+            "optimizer": "adamw",
+            "learning_rate": 1e-3,
+            "weight_decay": 1e-4,
+            "lr_scheduler_type": "cosine",
+            "warmup_ratio": 0.05,
+            "train_batch_size": 64,
+            "max_steps": 200,
+            "eval_steps": 0,
+            "knn_k": 5,
+            "held_out": 200,
+            "one_pass": True,
+        },
+    ),
     **_cifar("cifar10"),
     **_cifar("cifar100"),
     **_long_tailed_cifar("cifar10_lt", "cifar10lt"),

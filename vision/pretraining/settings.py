@@ -17,12 +17,13 @@ from dystress_text.training.settings import TrainingSettings
 from vision.data import SET_NAMES
 from vision.data.crops import STRONGEST_JITTER
 from vision.pretraining.negative_free import BYOLLoss, DINOLoss, WMSELoss
-from vision.pretraining.presets import PRESETS
+from vision.pretraining.presets import OWN_PHOTOS, PRESETS
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
 # a second encoder follows the trained one by --key_momentum
 WITH_FOLLOWER = (QueueInfoNCELoss, BYOLLoss, DINOLoss)
 SMALLEST_CROP = 0.05  # share of an image's area; DINO's
+PUBLISHED = (*SET_NAMES, "shapes")
 _LOSSES_WITH = {"key_momentum": WITH_FOLLOWER, "small_crops": (DINOLoss,)}
 
 
@@ -35,7 +36,8 @@ class VisionSettings:
     dataset: str = option(
         "cifar10",
         f"{', '.join(SET_NAMES)}, shapes (drawn at run time), or a folder of images (all "
-        "together, or train/CLASS/ and test/CLASS/) or parquet files.",
+        "together, or train/CLASS/ and test/CLASS/) or parquet files; of these --preset "
+        f"{OWN_PHOTOS} is the default.",
     )
     data_dir: str | None = option(
         None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared."
@@ -111,6 +113,13 @@ class VisionSettings:
     knn_k: int = option(
         200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)"
     )
+    held_out: int = option(
+        0,
+        "Without labelled test images: hold out a tenth of the images, this many at most, and "
+        "measure whether the two views of each find one another.",
+        interval="[0, inf)",
+    )
+    no_samples: bool = option(False, "Leave the pictures out of the page.")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -149,18 +158,25 @@ PROGRAM = Program(
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """All settings of a run."""
+    """All settings of a run; ``given`` holds the names of the options that the user has given."""
 
     vision: VisionSettings
     training: TrainingSettings
     loss: Objective
     preset: str
+    given: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PretrainSettings:
-        """Return the settings of a preset and the options that replace its own."""
-        (vision, training), loss, preset = PROGRAM.settings(given)
-        return cls(vision, training, loss, preset)
+        """Return the settings of a preset and the options that replace its own.
+
+        A folder or files of one's own have another preset by default than published sets.
+        """
+        options = dict(given)
+        if options.get("dataset", PUBLISHED[0]) not in PUBLISHED:
+            options.setdefault("preset", OWN_PHOTOS)
+        (vision, training), loss, preset = PROGRAM.settings(options)
+        return cls(vision, training, loss, preset, frozenset(given))
 
     def __post_init__(self) -> None:
         for unused, owners in _LOSSES_WITH.items():
@@ -187,3 +203,10 @@ class PretrainSettings:
     def options(self) -> dict[str, Any]:
         """Return every option by its name."""
         return {"preset": self.preset, **vars(self.vision), **vars(self.training)}
+
+    def asked(self) -> dict[str, Any]:
+        """Return the options by which a finished run is recognised: a batch only if given."""
+        options = self.options()
+        if "train_batch_size" not in self.given:
+            del options["train_batch_size"]
+        return options

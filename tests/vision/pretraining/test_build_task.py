@@ -8,7 +8,7 @@ from torch import nn
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import TrainingSettings
 from vision.pretraining.build_task import make_optimizer
-from vision.pretraining.run import make_task
+from vision.pretraining.run import prepare_run
 from vision.pretraining.settings import VisionSettings
 from vision.train import parse
 
@@ -56,7 +56,7 @@ def test_a_step(loss, tmp_path, monkeypatch):
     leave_autocast_out(monkeypatch)
     output = f"--output_dir={tmp_path / 'out'}"
     settings = parse([*SHORT.split(), f"--loss={loss}", output, "--blur=true"])
-    task, _ = make_task(settings, make_accelerator(settings.training))
+    task = prepare_run(settings, make_accelerator(settings.training)).task
     to_meta(task)
     # torch's fused optimisers do not know the meta device
     found = step(task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1))
