@@ -294,10 +294,11 @@ class LarsRates(NamedTuple):
     biases: float = 1.0  # rate of biases and normalisation layers, times learning_rate
 
 
-# the rates of presets that do not have the usual ones: those of Zero-CL and ARB
+# the rates of presets that do not have the usual ones: those of Zero-CL, ARB and lightly
 LARS_RATES = {
     **dict.fromkeys(_without_negatives(), LarsRates(0.02, 0.016)),
     "imagenet100-400-arb": LarsRates(0.001, 0.016),
+    "imagenet1k-barlow-twins": LarsRates(biases=0.0048 / 0.2),  # lightly's
 }
 
 OWN_PHOTOS = "own-photos"

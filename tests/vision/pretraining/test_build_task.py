@@ -45,6 +45,15 @@ def test_lars_against_its_formula():
     torch.testing.assert_close(parameters, expected, rtol=1e-9, atol=1e-12, check_stride=False)
 
 
+def test_barlow_twins_has_lightlys_rates():
+    """Those of its benchmark on ImageNet-1K at batch 256; biases and norms have their own."""
+    settings = parse(["--preset=imagenet1k-barlow-twins"])
+    net = nn.Linear(2, 2)
+    optimizer = make_optimizer(net, settings.training, settings.vision, 256, settings.preset)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert rates == pytest.approx([0.2, 0.0048])
+
+
 SHORT = "--preset=quickstart --max_train_samples=64 --train_batch_size=16 --out_dim=8 --knn_k=0"
 
 
