@@ -23,31 +23,13 @@ from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
+from vision.architectures import ARCHITECTURES
 
-_BASIC = {"layer_type": "basic", "hidden_sizes": (64, 128, 256, 512)}
-ARCHITECTURES: dict[str, dict[str, Any]] = {  # as ResNetConfig takes them
-    "resnet10_narrow": {
-        "layer_type": "basic",
-        "depths": (1, 1, 1, 1),
-        "hidden_sizes": (32, 64, 128, 256),
-        "embedding_size": 32,
-    },
-    "resnet18": {**_BASIC, "depths": (2, 2, 2, 2)},
-    "resnet34": {**_BASIC, "depths": (3, 4, 6, 3)},
-    "resnet50": {
-        "layer_type": "bottleneck",
-        "depths": (3, 4, 6, 3),
-        "hidden_sizes": (256, 512, 1024, 2048),
-    },
-}
-STEMS = ("cifar", "imagenet")
-PROJECTORS = ("cifar", "simclr", "expander", "byol")
 DESCRIPTION = "encoder.json"
 BACKBONE = "model.safetensors"
 PROJECTOR = "projector.safetensors"
 PROCESSOR = "preprocessor_config.json"
 _INPUT = "input"
-LARGEST_OUT_DIM = 65_536
 
 
 @dataclass(frozen=True)

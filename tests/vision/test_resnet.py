@@ -128,3 +128,16 @@ def test_export_has_torchvisions_names(tmp_path, stem, capsys):
     before = file.stat()
     assert export(flags) == 2
     assert file.stat() == before
+
+
+@pytest.mark.parametrize("name", ["names.pth", "names", "missing/names.safetensors"])
+def test_export_refuses_a_file_that_it_cannot_write(tmp_path, name, capsys):
+    encoder = build_encoder("resnet18", out_dim=8)
+    encoder.input = INPUT
+    save_encoder(encoder, tmp_path / "out")
+    capsys.readouterr()
+    assert export([f"--model={tmp_path / 'out'}", f"--output={tmp_path / name}"]) == 2
+    error = capsys.readouterr().err
+    assert "--output" in error
+    assert error.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}

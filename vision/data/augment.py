@@ -26,7 +26,8 @@ from kornia.enhance import (
 from kornia.filters import filter2d_separable, get_gaussian_kernel1d
 from torch import Tensor
 
-from vision.data.crops import JITTER, RandomCrop, crop_resize_flip, draw_crops
+from vision.data import JITTER
+from vision.data.crops import RandomCrop, crop_resize_flip, draw_crops
 
 JITTER_RATE = 0.8
 GRAY_RATE = 0.2

@@ -38,11 +38,17 @@ class ImageFiles:
 
     def __getitem__(self, row: int) -> tuple[bytes | Path, str]:
         """Return the content or the path of an image file, and its name in errors."""
+        content = self.contents[int(self.rows[row])]
+        if not isinstance(content, Path):
+            content = content.as_py()
+        return content, self.name(row)
+
+    def name(self, row: int) -> str:
+        """Return the path of an image file, or the files of the column and its row."""
         stored_row = int(self.rows[row])
-        found = self.contents[stored_row]
-        if isinstance(found, Path):
-            return found, str(found)
-        return found.as_py(), f"{self.origin}, row {stored_row}"
+        if isinstance(self.contents, pa.ChunkedArray):
+            return f"{self.origin}, row {stored_row}"
+        return str(self.contents[stored_row])
 
     def subset(self, rows: Sequence[int]) -> ImageFiles:
         """Return the files at ``rows``, in that order."""

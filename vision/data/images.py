@@ -127,12 +127,14 @@ class DecodedImages(_Split):
     """Small images in memory."""
 
     pixels: Tensor  # (n, 3, size, size) uint8, on the CPU
+    files: ImageFiles | None = None  # what they were decoded from; None for drawn ones
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def _content(self, rows: Tensor) -> dict[str, Any]:
-        return {"pixels": self.pixels[rows]}
+        files = None if self.files is None else self.files.subset(rows.tolist())
+        return {"pixels": self.pixels[rows], "files": files}
 
     def _fingerprint(self) -> Iterable[memoryview]:
         return [self.pixels.numpy().data]

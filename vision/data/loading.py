@@ -120,8 +120,7 @@ def _decoded(found: EncodedImages) -> DecodedImages:
     pixels = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
     for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
         pixels[row] = found.image(row)
-    shared = {name: value for name, value in vars(found).items() if name != "files"}
-    return DecodedImages(pixels=pixels, **shared)
+    return DecodedImages(pixels=pixels, **vars(found))
 
 
 def _faults(found: EncodedImages) -> dict[int, str]:

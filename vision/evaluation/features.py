@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
+from dystress_text.io.atomic import atomic_files
 from vision.data.augment import evaluation_transform
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
@@ -65,15 +70,53 @@ def image_features(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> 
     return torch.cat(_features(encoder, inputs()))
 
 
+def write_features(
+    file: Path, encoder: ImageEncoder, sets: Mapping[str, ImageSet], batch_size: int
+) -> None:
+    """Write the features of image sets to a file of NumPy arrays.
+
+    ``features`` (n, feature_dim) is float32. ``names`` (n,) has the images' files and ``split``
+    (n,) their sets; with labels there are ``labels`` (n,) and the names of the ``classes``.
+
+    Args:
+        file: a new one.
+        encoder: on any device.
+        sets: by the name of the split; all have labels of the same classes, or none has.
+        batch_size: images that are encoded at a time.
+
+    Raises:
+        ParameterError: if features are not finite, or the file cannot be written.
+    """
+    arrays: dict[str, list[Any]] = {"features": [], "names": [], "split": [], "labels": []}
+    for split, images in sets.items():
+        arrays["features"].append(image_features(encoder, images, batch_size).cpu().numpy())
+        files = images.files
+        rows = range(len(images))
+        if files is None:
+            arrays["names"].append([f"{images.name}, {split} image {row}" for row in rows])
+        else:
+            arrays["names"].append([files.name(row) for row in rows])
+        arrays["split"].append([split] * len(images))
+        if images.labels is not None:
+            arrays["labels"].append(images.labels.numpy())
+            arrays["classes"] = [images.classes]
+    joined = {name: np.concatenate(parts) for name, parts in arrays.items() if parts}
+    try:
+        with atomic_files(file.absolute().parent) as staging:
+            np.savez(staging / file.name, **joined)
+    except OSError as error:
+        raise ParameterError("features", f"cannot write {str(file)!r}: {error.strerror}") from error
+
+
 def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int) -> list[Tensor]:
     """Return the features of random views of all images: ``views.count`` tensors (n, feature_dim).
 
     They are computed as by :func:`image_features`.
     """
     rows = torch.split(torch.arange(len(views.images)), batch_size)
-    inputs = (torch.cat(seen) for seen in views.batches(rows, encoder.device, 0))
-    batches = [found.chunk(views.count) for found in _features(encoder, inputs)]
-    return [torch.cat(parts) for parts in zip(*batches, strict=True)]
+    inputs = chain.from_iterable(views.batches(rows, encoder.device, 0))
+    batches = _features(encoder, inputs)  # of the first batch, each view of it, and so on
+    return [torch.cat(batches[i :: views.count]) for i in range(views.count)]
 
 
 @torch.no_grad()

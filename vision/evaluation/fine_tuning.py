@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from dystress_text.errors import ParameterError, TrainingError
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features
-from vision.evaluation.knn import Accuracy
+from vision.evaluation.knn import Accuracy, by_class
 from vision.evaluation.settings import NAMED_WEIGHTS
 from vision.resnet import ImageEncoder
 
@@ -54,10 +55,12 @@ def fine_tune(
     weights: Tensor,
     epochs: int,
     seed: int = 0,
+    encoded_at_once: int = BATCH_SIZE,
 ) -> tuple[ImageEncoder, float]:
     """Train a copy of an encoder as a classifier by plain SGD.
 
-    Only the views draw from the caller's random state.
+    Only the views draw from the caller's random state. The gradients of a step are accumulated over
+    parts of its batch, each with its own batch statistics.
 
     Args:
         encoder: where training starts; it stays as it is.
@@ -65,6 +68,7 @@ def fine_tune(
         weights: of the classes, (classes,), from :func:`weights_of`.
         epochs: passes over the images.
         seed: of the new layer and of the order of the images.
+        encoded_at_once: most images in a part.
 
     Returns:
         The classifier and its mean loss in the last epoch.
@@ -85,18 +89,29 @@ def fine_tune(
         order = torch.randperm(len(train), generator=generator)
         # a single image has no batch statistics
         batches = [rows for rows in torch.split(order, BATCH_SIZE) if len(rows) > 1]
+        steps = [_parts(rows, encoded_at_once) for rows in batches]
+        seen = views.batches(chain.from_iterable(steps), device, epoch)
         total = torch.zeros((), device=device)
-        for rows, (view,) in zip(batches, views.batches(batches, device, epoch), strict=True):
-            loss = weighted_loss(model(view), labels[rows.to(device)], weights)
+        for rows, parts in zip(batches, steps, strict=True):
+            whole = _divisor(labels[rows.to(device)], weights)
             optimizer.zero_grad()
-            torch.autograd.backward(loss)
+            for part, (view,) in zip(parts, islice(seen, len(parts)), strict=True):
+                targets = labels[part.to(device)]
+                share = _divisor(targets, weights) / whole
+                loss = weighted_loss(model(view), targets, weights) * share
+                torch.autograd.backward(loss)
+                total += loss.detach() * len(rows)
             optimizer.step()
-            total += loss.detach() * len(rows)
-        seen = sum(len(rows) for rows in batches)
-        mean = total.item() / seen
+        mean = total.item() / sum(map(len, batches))
         if not math.isfinite(mean):
             raise TrainingError(f"fine-tuning diverged in epoch {epoch + 1}: the loss is {mean}")
     return model, mean
+
+
+def _parts(rows: Tensor, encoded_at_once: int) -> Sequence[Tensor]:
+    """Return the rows of a step in parts of similar sizes, of two or three images at least."""
+    fewest = math.ceil(len(rows) / encoded_at_once)
+    return torch.tensor_split(rows, min(fewest, len(rows) // 2))
 
 
 @torch.no_grad()
@@ -113,13 +128,15 @@ def score_classifier(model: ImageEncoder, test: ImageSet, batch_size: int) -> di
     scores = logits
     if binary:  # the first class's logit is 0
         scores = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    found: dict[str, Any] = asdict(Accuracy.of(scores, labels))
+    predicted = scores.argmax(1)
+    figures: dict[str, Any] = asdict(Accuracy.of(scores, labels))
+    figures["by_class"] = by_class(predicted, labels, test.classes)
     if binary and len(torch.unique(labels)) == 2:
-        balanced = balanced_accuracy_score(labels, scores.argmax(1))
+        balanced = balanced_accuracy_score(labels, predicted)
         area = roc_auc_score(labels, logits[:, 0])
-        found["balanced_accuracy"] = 100 * float(balanced)
-        found["auc"] = 100 * float(area)
-    return found
+        figures["balanced_accuracy"] = 100 * float(balanced)
+        figures["auc"] = 100 * float(area)
+    return figures
 
 
 def parse_class_weights(given: Sequence[str]) -> dict[str, float]:
@@ -165,3 +182,10 @@ def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels, weight=weights)
     truth = labels.to(logits)
     return F.binary_cross_entropy_with_logits(logits[:, 0], truth, weights[labels])
+
+
+def _divisor(labels: Tensor, weights: Tensor) -> Tensor:
+    """Return what :func:`weighted_loss` divides the sum over these images by, a scalar."""
+    if len(weights) == 2:
+        weights = torch.ones_like(weights)
+    return weights[labels].sum()

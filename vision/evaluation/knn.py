@@ -7,7 +7,8 @@ Neighbours are found for blocks of queries, so that memory does not grow with th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,22 +27,43 @@ class Accuracy:
     """Shares of images x 100 whose class is ranked first, or among the first five."""
 
     top1: float
-    top5: float | None  # None for five classes or fewer
+    top5: float | None  # None for five classes or fewer, or fewer than five neighbours
 
     @classmethod
-    def of(cls, scores: Tensor, labels: Tensor, above: float = -math.inf) -> Accuracy:
+    def of(cls, scores: Tensor, labels: Tensor) -> Accuracy:
         """Return the accuracy of scores (n, classes) with labels (n,).
 
-        A class whose score is not above ``above`` does not count as predicted.
+        A class with a score of -inf does not count as predicted.
         """
         ranked = scores.sort(dim=1, descending=True, stable=True)
         right = ranked.indices[:, :5] == labels.to(scores.device)[:, None]  # (n, 5 at most)
-        right &= ranked.values[:, :5] > above
+        right &= ranked.values[:, :5] > -math.inf
         top1 = 100 * right[:, 0].double().mean().item()
         if scores.shape[1] <= 5:
             return cls(top1, None)
         top5 = 100 * right.any(1).double().mean().item()
         return cls(top1, top5)
+
+
+def by_class(
+    predicted: Tensor, labels: Tensor, classes: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return the top-1 accuracy x 100, and the number of images, of each class that has any.
+
+    Args:
+        predicted: labels, (n,).
+        labels: the true ones, (n,).
+        classes: names, by label.
+    """
+    labels = labels.cpu()
+    right = predicted.cpu() == labels
+    figures: dict[str, dict[str, float]] = {}
+    for label, name in enumerate(classes):
+        of_class = right[labels == label]
+        if len(of_class):
+            top1 = 100 * of_class.double().mean().item()
+            figures[name] = {"top1": top1, "images": len(of_class)}
+    return figures
 
 
 def cosine_votes(
@@ -63,6 +85,17 @@ def cosine_votes(
     weights = ((similarity - highest) / TEMPERATURE).exp()
     votes = weights.new_zeros(len(queries), classes)
     return votes.scatter_add_(1, bank_labels[nearest], weights)
+
+
+def knn_accuracy(votes: Tensor, labels: Tensor, k: int) -> Accuracy:
+    """Return the accuracy of the votes (n, classes) of k neighbours each, with labels (n,).
+
+    A class without a vote is not predicted, so fewer than five neighbours have no top-5.
+    """
+    accuracy = Accuracy.of(votes.masked_fill(votes == 0, -math.inf), labels)
+    if k < 5:
+        accuracy = replace(accuracy, top5=None)
+    return accuracy
 
 
 def _nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:

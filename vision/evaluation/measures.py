@@ -16,16 +16,17 @@ from dystress_text.losses.geometry import (
     tolerance,
     uniformity,
 )
+from vision.data import AT_IMAGENET_SCALE
 from vision.data.augment import CropAndFlip, SimclrAugment
-from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
+from vision.data.crops import RandomCrop
 from vision.data.images import DecodedImages, ImageSet
 from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
-from vision.evaluation.knn import Accuracy, cosine_votes
+from vision.evaluation.knn import Accuracy, by_class, cosine_votes, knn_accuracy
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
-from vision.evaluation.settings import EvaluationSettings
+from vision.evaluation.settings import NEIGHBOURS, EvaluationSettings
 from vision.resnet import ImageEncoder
 
 
@@ -44,11 +45,11 @@ class Subject:
 
     def knn(self) -> dict[str, Any]:
         """Return the accuracy of the nearest neighbours by cosine."""
-        k = self.settings.k
+        k = self.settings.k or min(NEIGHBOURS, len(self.train))
         classes = len(self.train.classes)
         votes = cosine_votes(self.bank, self.labels, self.queries, classes, k)
-        accuracy = Accuracy.of(votes, self.truth, above=0)
-        return {"k": k, **asdict(accuracy)}
+        accuracy = knn_accuracy(votes, self.truth, k)
+        return {"k": k, **asdict(accuracy), "by_class": self.by_class(votes.argmax(1))}
 
     def linear(self) -> dict[str, Any]:
         """Train the linear probe: the published one for photos, the fast one for small images."""
@@ -64,14 +65,22 @@ class Subject:
         else:
             with seeded(seed, self.encoder.device):
                 scores = augmented_probe(
-                    self.encoder, self.crop_and_flip, self.queries, epochs, seed
+                    self.encoder,
+                    self.crop_and_flip,
+                    self.queries,
+                    epochs,
+                    seed,
+                    settings.batch_size,
                 )
         accuracy = Accuracy.of(scores, self.truth)
-        return {**asdict(accuracy), "probe": probe}
+        by_class = self.by_class(scores.argmax(1))
+        return {**asdict(accuracy), "probe": probe, "by_class": by_class}
 
     def svm(self) -> dict[str, Any]:
         """Train a linear SVM on a balanced part of the training images."""
-        return balanced_svm(self.bank, self.labels, self.queries, self.truth, self.settings.seed)
+        seed = self.settings.seed
+        classes = self.train.classes
+        return balanced_svm(self.bank, self.labels, self.queries, self.truth, seed, classes)
 
     def geometry(self) -> dict[str, Any]:
         """Measure the features of the test images; encoders with one seed see the same views."""
@@ -95,9 +104,14 @@ class Subject:
                 self.weights,
                 settings.transfer_epochs,
                 settings.seed,
+                settings.batch_size,
             )
         figures = score_classifier(model, self.test, settings.batch_size)
         return {**figures, "last_loss": loss}
+
+    def by_class(self, predicted: Tensor) -> dict[str, dict[str, float]]:
+        """Return the accuracy of each class for predicted labels (m,)."""
+        return by_class(predicted, self.test.targets, self.train.classes)
 
     @property
     def crop_and_flip(self) -> RandomViews:

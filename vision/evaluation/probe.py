@@ -7,7 +7,9 @@ each step. On fixed features, the fast choice, the features of each image are co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.losses.vectors import unit_vectors
 from vision.data.views import RandomViews
 from vision.evaluation.features import evaluating
+from vision.evaluation.knn import by_class
 from vision.resnet import ImageEncoder
 
 BATCH_SIZE = 256
@@ -67,8 +70,13 @@ def linear_probe(
 
 
 def balanced_svm(
-    train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int
-) -> dict[str, float]:
+    train: Tensor,
+    labels: Tensor,
+    queries: Tensor,
+    truth: Tensor,
+    seed: int,
+    classes: Sequence[str] = (),
+) -> dict[str, Any]:
     """Return the accuracy of a linear SVM on balanced classes, FS of Kukleva et al.
 
     It is trained on unit vectors, as many of each class as there are of the rarest.
@@ -79,9 +87,11 @@ def balanced_svm(
         queries: test features (m, dim).
         truth: their classes, (m,).
         seed: of the choice of images.
+        classes: their names, by label.
 
     Returns:
-        The accuracy x 100, ``top1``, and the number of training images, ``images``.
+        The accuracy x 100, ``top1``, the number of training images, ``images``, and the accuracy
+        of each class, ``by_class``.
     """
     x = unit_vectors(train).cpu().numpy()
     y = labels.cpu().numpy()
@@ -94,8 +104,10 @@ def balanced_svm(
         chosen.append(of_class[: counts.min()])
     rows = np.concatenate(chosen)
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
-    accuracy = svm.score(asked, truth.cpu().numpy())
-    return {"top1": 100 * float(accuracy), "images": len(rows)}
+    predicted = torch.from_numpy(svm.predict(asked))
+    top1 = 100 * (predicted == truth.cpu()).double().mean().item()
+    of_classes = by_class(predicted, truth, classes)
+    return {"top1": top1, "images": len(rows), "by_class": of_classes}
 
 
 def augmented_probe(
@@ -104,6 +116,7 @@ def augmented_probe(
     queries: Tensor,
     epochs: int,
     seed: int,
+    encoded_at_once: int = BATCH_SIZE,
 ) -> Tensor:
     """Return scores (m, classes) of a linear classifier trained on random views, as SimCLR's.
 
@@ -117,6 +130,7 @@ def augmented_probe(
         queries: test features (m, dim).
         epochs: passes over the training images.
         seed: of the order of the images.
+        encoded_at_once: most images that go through the encoder together.
     """
     labels = views.images.targets
     device = queries.device
@@ -127,11 +141,14 @@ def augmented_probe(
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
             order = torch.randperm(len(labels), generator=generator)
-            parts = torch.split(order[: per_epoch * batch_size], batch_size)
-            for rows, (view,) in zip(parts, views.batches(parts, device, epoch), strict=True):
+            whole = torch.split(order[: per_epoch * batch_size], batch_size)
+            parts = [torch.split(rows, encoded_at_once) for rows in whole]
+            seen = views.batches(chain.from_iterable(parts), device, epoch)
+            for rows, of_step in zip(whole, parts, strict=True):
                 with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                    features = encoder.features(view).float()
-                yield features, labels[rows].to(device)
+                    taken = islice(seen, len(of_step))
+                    features = [encoder.features(view).float() for (view,) in taken]
+                yield torch.cat(features), labels[rows].to(device)
 
     steps = epochs * per_epoch
     with evaluating(encoder):

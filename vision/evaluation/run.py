@@ -17,9 +17,9 @@ from dystress_text.io.atomic import append_json, versions
 from dystress_text.training.accelerator import single_process_device
 from dystress_text.training.global_state import full_fp32
 from dystress_text.training.run_folder import RECORD, read_record
-from vision.data.images import ImageSet
+from vision.data.images import ImageSet, NoAccuracyError
 from vision.data.loading import load_images, load_test
-from vision.evaluation.features import seeded
+from vision.evaluation.features import seeded, write_features
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.measures import Subject
 from vision.evaluation.settings import UNTRAINED, EvaluationSettings
@@ -28,32 +28,38 @@ from vision.resnet import ImageEncoder, build_encoder, fingerprint, load_encoder
 
 
 @full_fp32()
-def run(settings: EvaluationSettings) -> bool:
-    """Evaluate: append a line to the result file after each measure, then print a table.
-
-    Returns:
-        True, as everything was measured.
+def run(settings: EvaluationSettings) -> None:
+    """Write the features, if asked for; append a line to the result file after each measure, and
+    print a table.
 
     Raises:
         ParameterError: an option cannot be satisfied; raised before any encoder runs.
     """
     class_weights = parse_class_weights(settings.class_weights)
+    if settings.features is not None:
+        _check_new(settings.features)
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
-    skip = settings.skip_corrupt
-    side = input_size_of(encoders.values())
-    train = load_images(dataset, "train", data_dir, None, skip, side, train_list)
-    train = train.sample(settings.limit, settings.seed)
-    test = load_test(train, dataset, data_dir, skip)
-    test = test.sample(settings.limit, settings.seed)
-    if "knn" in settings.tasks and settings.k > len(train):
+    sets = load_sets(settings, dataset, data_dir, train_list, input_size_of(encoders.values()))
+    train = sets["train"]
+    tasks = settings.measures
+    if "knn" in tasks and settings.k is not None and settings.k > len(train):
         bank = f"{len(train):,}"
         reason = f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"
         raise ParameterError("k", reason)
     weights = weights_of(class_weights, train.classes)
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.jsonl"
-    _append(file)  # report a file that cannot be written before any work
+    if tasks:
+        _append(file)  # report a file that cannot be written before any work
     device = single_process_device()
+    if settings.features is not None:
+        encoder = encoders[settings.model]
+        write_features(settings.features, encoder.to(device), sets, settings.batch_size)
+        encoder.cpu()
+        print(f"{settings.features}: features of {sum(map(len, sets.values())):,} images")
+    if not tasks:
+        return
+    test = sets["test"]
     used = {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights}
     conditions = {
         "settings": {**asdict(settings), **used},
@@ -66,7 +72,7 @@ def run(settings: EvaluationSettings) -> bool:
         columns[name] = {}
         model = {"model": name, "weights": fingerprint(encoder), "input": asdict(encoder.input)}
         subject = Subject(encoder.to(device), train, test, settings, weights)
-        for task in settings.tasks:
+        for task in tasks:
             start = time.perf_counter()
             measure = getattr(subject, task)
             figures = measure()
@@ -78,7 +84,48 @@ def run(settings: EvaluationSettings) -> bool:
         encoder.cpu()
     print(f"\n{train.title}, {len(test):,} test images\n{lay_out(cells(columns))}\n")
     print(f"{file}: all results")
-    return True
+
+
+def load_sets(
+    settings: EvaluationSettings,
+    dataset: str,
+    data_dir: str | None,
+    train_list: str | None,
+    side: int,
+) -> dict[str, ImageSet]:
+    """Load the images by split; features alone need no test images.
+
+    Args:
+        settings: how many images, and whether damaged ones are left out.
+        dataset: its name or folder.
+        data_dir: folder of prepared data.
+        train_list: file that chooses the training images.
+        side: of the encoders' input, in pixels.
+
+    Raises:
+        NoAccuracyError: there is no labelled test split, and something is to be measured.
+    """
+    skip = settings.skip_corrupt
+    train = load_images(dataset, "train", data_dir, None, skip, side, train_list)
+    train = train.sample(settings.limit, settings.seed)
+    try:
+        test = load_test(train, dataset, data_dir, skip)
+    except NoAccuracyError as error:
+        if settings.measures:
+            raise
+        print(f"features of the training images alone: {error}", file=sys.stderr)
+        return {"train": train}
+    return {"train": train, "test": test.sample(settings.limit, settings.seed)}
+
+
+def _check_new(file: Path) -> None:
+    if file.exists():
+        raise ParameterError("features", f"{str(file)!r} exists; name a new file")
+    try:
+        file.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"cannot write {str(file)!r}: {error.strerror}"
+        raise ParameterError("features", reason) from error
 
 
 def _append(file: Path, *lines: Mapping[str, Any]) -> None:

@@ -20,9 +20,9 @@ from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.held_out import HeldOutAgreement
-from vision.pretraining.negative_free import DINOLoss
+from vision.pretraining.negative_free import WITH_FOLLOWER, DINOLoss
 from vision.pretraining.presets import LARS_RATES, LarsRates
-from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
+from vision.pretraining.settings import PretrainSettings, VisionSettings
 from vision.pretraining.task import (
     PREDICTOR_HIDDEN,
     PretrainTask,

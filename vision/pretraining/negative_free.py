@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dystress_text.losses.gather import Gather
 from dystress_text.losses.objectives import Objective
+from dystress_text.losses.other_losses import QueueInfoNCELoss
 from dystress_text.losses.registry import check_count, check_number, register
 from dystress_text.losses.vectors import at_least_fp32
 
@@ -285,3 +286,7 @@ def _covariance(z: Tensor) -> Tensor:
 
 def _off_diagonal_squares(matrix: Tensor) -> Tensor:
     return (matrix - matrix.diagonal().diag()).square().sum()
+
+
+# a second encoder follows the trained one by --key_momentum
+WITH_FOLLOWER = (QueueInfoNCELoss, BYOLLoss, DINOLoss)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
 
 from accelerate import Accelerator
@@ -253,9 +254,19 @@ def _publish(
     for metric, value in record["trained"].items():
         untrained = record["untrained"][metric]
         lines.append(f"{metric}: untrained {untrained:.2f}, trained {value:.2f}{note}")
-    lines.append(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
+    lines.append(f"\n{_next_command(settings, record)}.")
     print(*lines, leave_report(output, page), sep="\n", flush=True)
     return record
+
+
+def _next_command(settings: PretrainSettings, record: Mapping[str, Any]) -> str:
+    """Return what to do with the encoder: without labelled test images there are only features."""
+    command = f"python vision/evaluate.py --model {quote(settings.training.output_dir)}"
+    if settings.vision.skip_corrupt:
+        command += " --skip_corrupt"
+    if record["data"]["knn_queries"] is None:
+        return f"{command} --features features.npz writes its features"
+    return f"{command} evaluates the encoder"
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:

@@ -5,26 +5,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dystress_text.cli.options import check_options, default_of, option
 from dystress_text.errors import ParameterError
-from dystress_text.losses.objectives import ContrastiveLoss, Objective
-from dystress_text.losses.other_losses import QueueInfoNCELoss
-from dystress_text.losses.registry import name_of
 from dystress_text.training.presets import Program
 from dystress_text.training.settings import TrainingSettings
-from vision.data import SET_NAMES
-from vision.data.crops import STRONGEST_JITTER
-from vision.pretraining.negative_free import BYOLLoss, DINOLoss, WMSELoss
+from vision.architectures import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
+from vision.data import SET_NAMES, STRONGEST_JITTER
 from vision.pretraining.presets import OWN_PHOTOS, PRESETS
-from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
-# a second encoder follows the trained one by --key_momentum
-WITH_FOLLOWER = (QueueInfoNCELoss, BYOLLoss, DINOLoss)
+if TYPE_CHECKING:
+    from dystress_text.losses.objectives import Objective
+
 SMALLEST_CROP = 0.05  # share of an image's area; DINO's
 PUBLISHED = (*SET_NAMES, "shapes")
-_LOSSES_WITH = {"key_momentum": WITH_FOLLOWER, "small_crops": (DINOLoss,)}
 
 
 @dataclass(frozen=True)
@@ -153,6 +148,7 @@ PROGRAM = Program(
     PRESETS,
     default="cifar10",
     loss_options=("key_momentum", "small_crops", "small_crop_size"),
+    loss_module="vision.pretraining.negative_free",
 )
 
 
@@ -179,7 +175,13 @@ class PretrainSettings:
         return cls(vision, training, loss, preset, frozenset(given))
 
     def __post_init__(self) -> None:
-        for unused, owners in _LOSSES_WITH.items():
+        # here, so that help and errors of options come at once
+        from dystress_text.losses.objectives import ContrastiveLoss
+        from dystress_text.losses.registry import name_of
+        from vision.pretraining.negative_free import WITH_FOLLOWER, DINOLoss, WMSELoss
+
+        losses_with = {"key_momentum": WITH_FOLLOWER, "small_crops": (DINOLoss,)}
+        for unused, owners in losses_with.items():
             given = getattr(self.vision, unused) != getattr(VisionSettings, unused)
             if given and not isinstance(self.loss, owners):
                 names = ", ".join(map(name_of, owners))

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 
@@ -119,6 +120,20 @@ def test_a_resumed_run_equals_an_uninterrupted_one(flags, side, folder, tmp_path
     parts = load_file(tmp_path / "parts" / "model.safetensors")
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize("part", ["", "train", "train/a"])
+def test_the_command_that_a_run_prints_works(folder, tmp_path, part, monkeypatch, capsys):
+    """Of labelled pictures, with a test split and without, and of pictures without labels."""
+    monkeypatch.chdir(tmp_path)
+    flags = ["--max_steps=1", "--skip_corrupt"]
+    for picture in folder.glob("*/*/1?.png"):
+        picture.write_bytes(picture.read_bytes()[:50])
+    assert run(folder / part, tmp_path / "an encoder", *flags) == 0
+    line = re.compile(r"^python vision/evaluate.py (.*) (?:writes|evaluates) ", re.MULTILINE)
+    (command,) = map(shlex.split, line.findall(capsys.readouterr().out))
+    assert evaluate.main(command) == 0
+    assert ("--features" in command) == (part != "")
 
 
 def test_other_pictures_are_another_run(folder, tmp_path, capsys):
