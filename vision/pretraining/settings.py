@@ -176,18 +176,20 @@ class PretrainSettings:
 
     def __post_init__(self) -> None:
         # here, so that help and errors of options come at once
-        from dystress_text.losses.objectives import ContrastiveLoss
-        from dystress_text.losses.registry import name_of
-        from vision.pretraining.negative_free import WITH_FOLLOWER, DINOLoss, WMSELoss
+        from dystress_text.losses.objectives import ContrastiveLoss, Objective
+        from dystress_text.losses.registry import PARTS
+        from vision.pretraining.negative_free import WMSELoss
 
-        losses_with = {"key_momentum": WITH_FOLLOWER, "small_crops": (DINOLoss,)}
-        for unused, owners in losses_with.items():
-            given = getattr(self.vision, unused) != getattr(VisionSettings, unused)
-            if given and not isinstance(self.loss, owners):
-                names = ", ".join(map(name_of, owners))
-                raise ParameterError(
-                    unused, f"has no effect with the loss {self.loss}; used by {names}"
+        for name in ("key_momentum", "small_crops"):
+            changed = getattr(self.vision, name) != getattr(VisionSettings, name)
+            if changed and name not in self.loss.task_options:
+                users = ", ".join(
+                    loss
+                    for loss, part in PARTS.items()
+                    if issubclass(part, Objective) and name in part.task_options
                 )
+                reason = f"has no effect with the loss {self.loss}; used by {users}"
+                raise ParameterError(name, reason)
         if self.training.grad_cache_chunk is not None:
             reason = (
                 "batch normalisation uses the statistics of its batch, which a chunk does not "

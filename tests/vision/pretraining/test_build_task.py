@@ -5,6 +5,8 @@ import torch
 from meta_cases import META, leave_autocast_out, step, to_meta
 from torch import nn
 
+from dystress_text.errors import ParameterError
+from dystress_text.losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import TrainingSettings
 from vision.pretraining.build_task import make_optimizer
@@ -52,6 +54,11 @@ def test_barlow_twins_has_lightlys_rates():
     optimizer = make_optimizer(net, settings.training, settings.vision, 256, settings.preset)
     rates = [group["lr"] for group in optimizer.param_groups]
     assert rates == pytest.approx([0.2, 0.0048])
+
+
+def test_a_queue_of_another_width_is_refused():
+    with pytest.raises(ParameterError, match="64"):
+        QueueInfoNCELoss(0.2, dim=64).start(128)
 
 
 SHORT = "--preset=quickstart --max_train_samples=64 --train_batch_size=16 --out_dim=8 --knn_k=0"
