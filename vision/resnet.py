@@ -61,12 +61,22 @@ class EncoderDescription:
 
 
 @dataclass(frozen=True)
-class ImageInput:
-    """The images that an encoder was trained on; evaluation prepares images in the same way."""
+class Square:
+    """The middle square of a picture that enters an encoder."""
 
-    image_size: int  # side of the square input
-    # share of the image's shorter side that the square covers; 1 if images have the input's size
-    crop: float
+    image_size: int  # side of the square, in pixels
+    crop: float  # share of the picture's shorter side that the square covers
+
+    @property
+    def resized_side(self) -> int:
+        """Return the shorter side to which the picture is resized before the square is cut."""
+        return round(self.image_size / self.crop)
+
+
+@dataclass(frozen=True)
+class ImageInput(Square):
+    """An encoder's input in training; evaluation prepares images in the same way."""
+
     mean: tuple[float, ...]  # of the channels, of values from 0 to 1
     std: tuple[float, ...]
 
@@ -224,14 +234,12 @@ size, mean and standard deviation in training.
 
 
 def _processor(image_input: ImageInput) -> dict[str, Any]:
-    """Return the settings of ``AutoImageProcessor`` for images of any size.
-
-    The shorter side is resized to size / crop_pct, and the middle is cut out.
-    """
+    """Return the settings of ``AutoImageProcessor``, which cuts the square of evaluation."""
+    side = image_input.image_size
     return {
-        "image_processor_type": "ConvNextImageProcessor",
-        "size": {"shortest_edge": image_input.image_size},
-        "crop_pct": image_input.crop,
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": image_input.resized_side},
+        "crop_size": {"height": side, "width": side},
         "resample": 2,
         "image_mean": image_input.mean,
         "image_std": image_input.std,

@@ -87,7 +87,6 @@ def colour_images(n, classes=3, size=16, seed=0, name="colours", variant=None):
         labels=labels,
         classes=tuple("abcd"[:classes]),
         variant=variant,
-        size=size,
     )
 
 

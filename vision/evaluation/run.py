@@ -42,9 +42,9 @@ def run(settings: EvaluationSettings) -> bool:
     dataset, data_dir, train_list = images_of(settings)
     skip = settings.skip_corrupt
     side = input_size_of(encoders.values())
-    train = load_images(dataset, "train", data_dir, None, skip, side, train_list)
+    train = load_images(dataset, "train", data_dir, skip, side, train_list)
     train = train.sample(settings.limit, settings.seed)
-    test = load_test(train, dataset, data_dir, skip)
+    test = load_test(train, dataset, data_dir, skip, side)
     test = test.sample(settings.limit, settings.seed)
     if "knn" in settings.tasks and settings.k > len(train):
         bank = f"{len(train):,}"

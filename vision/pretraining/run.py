@@ -31,9 +31,9 @@ from dystress_text.training.run import (
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
-from vision.data.augment import EVALUATION_CROP, SimclrAugment
+from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
-from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std
+from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std, square_of
 from vision.data.loading import load_images, load_test
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
@@ -99,14 +99,13 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
         vision.dataset,
         "train",
         vision.data_dir,
-        None,
         vision.skip_corrupt,
         vision.image_size,
         vision.train_list,
         keep_count=True,
     )
-    crop = 1.0 if images.size == vision.image_size else EVALUATION_CROP
-    encoder.input = ImageInput(vision.image_size, crop, *mean_std(images))
+    square = square_of(images, vision.image_size)
+    encoder.input = ImageInput(square.image_size, square.crop, *mean_std(images, square))
     images = images.sample(vision.max_train_samples, training.seed)
     knn: OnlineKnn | None = None
     try:
@@ -241,7 +240,9 @@ def _online_knn(
     vision = settings.vision
     if vision.knn_k == 0:
         raise NoAccuracyError("knn_k", "0")
-    queries = load_test(images, vision.dataset, vision.data_dir, vision.skip_corrupt)
+    queries = load_test(
+        images, vision.dataset, vision.data_dir, vision.skip_corrupt, vision.image_size
+    )
     if accelerator.device.type == "cpu":
         images = images.sample(CPU_BANK, settings.training.seed)
         queries = queries.sample(CPU_QUERIES, settings.training.seed)

@@ -12,6 +12,7 @@ from vision.data.decoding import decode, image_size
 from vision.data.image_files import ImageFiles
 from vision.data.images import EncodedImages
 from vision.data.loading import load_images
+from vision.resnet import Square
 
 
 def photo(height=150, width=200, seed=0):
@@ -26,7 +27,7 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
     paths = [tmp_path / f"{i}.jpg" for i in range(4)]
     for i, path in enumerate(paths):
         path.write_bytes(photo(120 + 10 * i, 160, seed=i))
-    images = EncodedImages(name="photos", files=ImageFiles(paths, np.arange(4)), size=256)
+    images = EncodedImages(name="photos", files=ImageFiles(paths, np.arange(4)))
     kinds = [(RandomCrop(32), 2)]
     (crops,) = images.crops(np.arange(4), kinds, (1, 5))
     assert crops.shape == (4, 2, 3, 32, 32)
@@ -46,7 +47,7 @@ def test_pictures_of_parquet_files(tmp_path):
     assert pictures.classes == ("tick", "tock")
     part = pictures.subset([11, 5, 0]).subset([1, 2])
     assert part.labels.tolist() == [1, 0]
-    assert part.batch(np.array([1, 0]))[:, 0, 0, 0].tolist() == [0, 51]
+    assert part.squares(np.array([1, 0]), Square(16, 0.875))[:, 0, 0, 0].tolist() == [0, 51]
 
 
 @pytest.mark.parametrize(("value", "expected"), [(300, 1), (65_535, 255)])
