@@ -38,9 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> bool:
         (settings,) = make_parser().settings(argv)
         require("vision", "this program")
+        from vision.data.decoding import pixel_limit
         from vision.evaluation.run import run
 
-        return run(settings)
+        with pixel_limit(settings.max_pixels):
+            return run(settings)
 
     return exit_code("evaluate.py", work, "interrupted; the result file holds what was finished")
 

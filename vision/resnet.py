@@ -170,9 +170,9 @@ def mlp(*widths: int) -> nn.Sequential:
 def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-trained.") -> None:
     """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
 
-    The files are renamed into the folder when all are complete; other files in it remain. With the
-    standard stem ``AutoModel.from_pretrained`` reads the backbone and
-    ``AutoImageProcessor.from_pretrained`` its input; :func:`load_encoder` reads everything.
+    The files are renamed into the folder when all are complete; other files in it remain.
+    ``AutoImageProcessor.from_pretrained`` reads the input and, with the standard stem,
+    ``AutoModel.from_pretrained`` the backbone; :func:`load_encoder` reads everything.
 
     Args:
         encoder: the encoder, on any device.
@@ -184,8 +184,7 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-tra
             state = contiguous(encoder.backbone.state_dict())
             encoder.backbone.save_pretrained(staging, state_dict=state)
             save_file(contiguous(encoder.projector.state_dict()), staging / PROJECTOR)
-            if encoder.description.stem == "imagenet":
-                write_json(staging / PROCESSOR, _processor(encoder.input))
+            write_json(staging / PROCESSOR, _processor(encoder.input))
             described = {**asdict(encoder.description), _INPUT: asdict(encoder.input)}
             write_json(staging / DESCRIPTION, described)
             (staging / "README.md").write_text(_card(encoder, card), encoding="utf-8")
@@ -228,8 +227,8 @@ pipeline_tag: image-feature-extraction
     encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector
     features = encoder.eval().features(images)  # (n, {encoder.feature_dim})
 
-It takes images (n, 3, h, w) of values from 0 to 1, normalised; `input` in encoder.json has their
-size, mean and standard deviation in training.
+It takes images (n, 3, h, w) of values from 0 to 1, normalised;
+`transformers.AutoImageProcessor.from_pretrained(FOLDER)` prepares them as evaluation does.
 """
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ from dystress_text.errors import DataError, reason_of
 from vision.resnet import Square
 
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
-_TURNS = {  # by the orientation tag of EXIF; 1 is upright
+_TURNS = {  # by EXIF's orientation, which is 1 for upright pictures
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -25,7 +27,6 @@ _TURNS = {  # by the orientation tag of EXIF; 1 is upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_FIRST_SIDEWAYS = 5  # from this orientation on, height and width are exchanged
 
 
 def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
@@ -43,7 +44,9 @@ def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
     """
     with _opened(source, origin) as image:
         image.load()
-        turn = _TURNS.get(_orientation(image))
+        turn = None
+        with suppress(Exception):  # damaged EXIF raises several kinds; the pixels may be intact
+            turn = _TURNS.get(image.getexif()[ExifTags.Base.Orientation])
         if image.mode.startswith("I;16"):
             upper = (np.asarray(image) >> 8).astype(np.uint8)
             picture = Image.fromarray(upper).convert("RGB")
@@ -58,21 +61,9 @@ def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
-    """Return height and width of the upright picture; only the header is read."""
+    """Return height and width from the header, which may be exchanged in the upright picture."""
     with _opened(source, origin) as image:
-        # Pillow gives a TIFF's sides upright
-        if image.format != "TIFF" and _orientation(image) >= _FIRST_SIDEWAYS:
-            return image.width, image.height
         return image.height, image.width
-
-
-def _orientation(image: Image.Image) -> int:
-    """Return the orientation tag of EXIF, from 1 to 8; 1 if there is none that can be read."""
-    try:
-        orientation = image.getexif().get(ExifTags.Base.Orientation)
-    except Exception:  # Pillow's parser raises several kinds; the pixels may be intact
-        return 1
-    return orientation if orientation in _TURNS else 1
 
 
 def pixels_of(picture: Image.Image) -> Tensor:
@@ -80,23 +71,20 @@ def pixels_of(picture: Image.Image) -> Tensor:
     return torch.from_numpy(np.asarray(picture).transpose(2, 0, 1).copy())
 
 
-def cut_box(picture: Image.Image, size: int, box: Sequence[int]) -> Tensor:
+def cut_box(picture: Image.Image, size: int, box: Sequence[int]) -> Image.Image:
     """Cut a box out of the picture, then resize it, bilinear and filtered, as torchvision does.
 
     Args:
         picture: as RGB.
         size: side of the result, in pixels.
         box: left, top, right, bottom.
-
-    Returns:
-        uint8 (3, size, size).
     """
     left, top, right, bottom = box
     part = picture.crop((left, top, right, bottom))
-    return pixels_of(part.resize((size, size), Image.Resampling.BILINEAR))
+    return part.resize((size, size), Image.Resampling.BILINEAR)
 
 
-def cut_square(picture: Image.Image, square: Square) -> Tensor:
+def cut_square(picture: Image.Image, square: Square) -> Image.Image:
     """Resize the picture, bilinear and filtered, and cut out its middle square.
 
     Sides are rounded down as in torchvision's ``Resize`` and transformers' image processors.
@@ -104,9 +92,6 @@ def cut_square(picture: Image.Image, square: Square) -> Tensor:
     Args:
         picture: as RGB.
         square: its side, and that of the resized picture.
-
-    Returns:
-        uint8 (3, size, size).
     """
     side = square.image_size
     shorter = min(picture.size)
@@ -120,7 +105,22 @@ def cut_square(picture: Image.Image, square: Square) -> Tensor:
         (left + side) * picture.width / width,
         (top + side) * picture.height / height,
     )
-    return pixels_of(picture.resize((side, side), Image.Resampling.BILINEAR, box))
+    return picture.resize((side, side), Image.Resampling.BILINEAR, box)
+
+
+@contextmanager
+def pixel_limit(most: int | None) -> Iterator[None]:
+    """Decode pictures of up to ``most`` pixels inside; None is Pillow's limit."""
+    before = Image.MAX_IMAGE_PIXELS
+    with warnings.catch_warnings():
+        if most is not None:
+            # Pillow warns of more, and refuses twice as many
+            Image.MAX_IMAGE_PIXELS = math.ceil(most / 2)
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
 
 
 @contextmanager
@@ -138,6 +138,10 @@ def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
             if image.mode in ("I", "F"):
                 raise ValueError("its pixels have 32 bits, of unknown range; write it with 8 bits")
             yield image
+    except Image.DecompressionBombError as error:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        reason = f"has more than {limit:,} pixels; max_pixels allows more"
+        raise DataError(f"{name} {reason}") from error
     except Exception as error:  # each format's reader raises other errors for damage
         reason = reason_of(error)
         if "cannot identify" in reason:

@@ -20,7 +20,7 @@ from torch import Tensor
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.training.batches import prefetch
 from vision.data.crops import RandomCrop, draw_crops
-from vision.data.decoding import cut_box, cut_square, decode
+from vision.data.decoding import cut_box, cut_square, decode, pixels_of
 from vision.data.image_files import ImageFiles
 from vision.resnet import Square
 
@@ -71,8 +71,11 @@ class _Split(ABC):
 
     def squares(self, rows: NDArray[np.int64], square: Square) -> Tensor:
         """Return the squares of the images at ``rows``, uint8 (b, 3, side, side), on the CPU."""
-        cut = _DECODERS.map(lambda row: cut_square(self.picture(row), square), rows.tolist())
-        return torch.stack(list(cut))
+
+        def pixels(row: int) -> Tensor:
+            return pixels_of(cut_square(self.picture(row), square))
+
+        return torch.stack(list(_DECODERS.map(pixels, rows.tolist())))
 
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
         """Return the images at ``indices``, in that order."""
@@ -208,7 +211,7 @@ class EncodedImages(_Split):
             for crop, count in kinds:
                 drawn = draw_crops(count, picture.height, picture.width, crop, generator=generator)
                 parts = [cut_box(picture, crop.size, box) for box in drawn.boxes()]
-                views = torch.stack(parts)  # (count, 3, size, size)
+                views = torch.stack([pixels_of(part) for part in parts])  # (count, 3, size, size)
                 flip = drawn.flip[:, None, None, None]
                 views_by_kind.append(torch.where(flip, views.flip(3), views))
             return views_by_kind
@@ -244,15 +247,16 @@ def mean_std(images: ImageSet, square: Square) -> MeanStd:
     step = 1 if isinstance(images, DecodedImages) else math.ceil(len(images) / _SAMPLE)
     rows = range(0, len(images), step)
 
-    def sums_of(row: int) -> Tensor:
-        values = cut_square(images.picture(row), square).float() / 255  # (3, side, side)
-        both = [part.sum((1, 2), dtype=torch.float64) for part in (values, values.square())]
-        return torch.stack(both)
+    def histogram_of(row: int) -> list[int]:
+        return cut_square(images.picture(row), square).histogram()
 
-    sums = torch.zeros(2, 3, dtype=torch.float64)  # of values and of their squares
-    for of_image in _DECODERS.map(sums_of, rows):
-        sums += of_image
-    mean, squares = sums / (len(rows) * square.image_size**2)
+    counts = torch.zeros(3 * 256, dtype=torch.float64)  # of each channel's values
+    for histogram in _DECODERS.map(histogram_of, rows):
+        counts += torch.tensor(histogram)
+    shares = counts.view(3, 256) / (len(rows) * square.image_size**2)
+    values = torch.arange(256) / 255
+    mean = shares @ values.double()
+    variance = shares @ values.square().double() - mean.square()
     # a channel of one value would otherwise divide by 0
-    std = (squares - mean.square()).clamp_min(1 / 255**2).sqrt()
+    std = variance.clamp_min(1 / 255**2).sqrt()
     return tuple(mean.tolist()), tuple(std.tolist())

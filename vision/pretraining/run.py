@@ -33,6 +33,7 @@ from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
+from vision.data.decoding import pixel_limit
 from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std, square_of
 from vision.data.loading import load_images, load_test
 from vision.data.views import RandomViews
@@ -52,7 +53,10 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     """Pre-train with settings, on all processes of a launch; return what ``run.json`` holds."""
     training = settings.training
     accelerator = make_accelerator(training)
-    with open_run(accelerator, training, settings.options()) as (folder, finished):
+    with (
+        pixel_limit(settings.vision.max_pixels),
+        open_run(accelerator, training, settings.options()) as (folder, finished),
+    ):
         if finished is not None:
             return finished
         with before_first_step(accelerator):
@@ -91,6 +95,12 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
     """Load images and network; return the task, and what is measured while it trains."""
     vision = settings.vision
     training = settings.training
+    # whether each forward pass sees one view of each image
+    apart = not vision.one_pass or vision.small_crops == 1
+    of_process = training.train_batch_size // accelerator.num_processes
+    if apart and of_process < 2 and not vision.sync_batchnorm:
+        reason = "batch normalisation needs at least 2 images in each process"
+        raise ParameterError("train_batch_size", reason)
     set_seed(training.seed)
     encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
     prepared(encoder, vision, accelerator)
@@ -173,8 +183,12 @@ def _begin(
     """Print what is trained, measure the untrained network, and write the record."""
     images = task.views.images
     batch_size = settings.training.train_batch_size
+    decoded = "decoded at their own sizes in each step"
+    if isinstance(images, DecodedImages):
+        height, width = images.size
+        decoded = f"{width} x {height} pixels, in memory"
     print(
-        f"{len(images):,} images of {images.title}, {len(images.classes)} classes",
+        f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {decoded}",
         measured,
         f"loss: {record['loss']}",
         f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",
