@@ -41,7 +41,6 @@ def make_shapes(split: str) -> DecodedImages:
         pixels=images,
         labels=labels,
         classes=tuple(_FIGURES),
-        size=SIDE,
     )
 
 

@@ -106,10 +106,10 @@ def load_sets(
         NoAccuracyError: there is no labelled test split, and something is to be measured.
     """
     skip = settings.skip_corrupt
-    train = load_images(dataset, "train", data_dir, None, skip, side, train_list)
+    train = load_images(dataset, "train", data_dir, skip, side, train_list)
     train = train.sample(settings.limit, settings.seed)
     try:
-        test = load_test(train, dataset, data_dir, skip)
+        test = load_test(train, dataset, data_dir, skip, side)
     except NoAccuracyError as error:
         if settings.measures:
             raise

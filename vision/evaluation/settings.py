@@ -82,6 +82,11 @@ class EvaluationSettings:
         interval="[1, inf)",
     )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
+    max_pixels: int | None = option(
+        None,
+        "Refuse pictures of more pixels; default: more than Pillow's 178,956,970.",
+        interval="[1, inf)",
+    )
     seed: int = option(0, "Of everything that is drawn; default 0.")
     features: Path | None = option(
         None,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from dystress_text.losses.vectors import unit_vectors
@@ -138,8 +138,8 @@ def gallery(images: ImageSet, before: Rows, after: Rows) -> list[tuple[str, str]
 def _strip(images: ImageSet, rows: Sequence[int]) -> NDArray[np.uint8]:
     """Return images side by side, uint8 (height, width, 3); the first one stands apart."""
     tiles: list[NDArray[np.uint8]] = []
-    for pixels in images.batch(np.asarray(rows)):
-        tile = Image.fromarray(pixels.permute(1, 2, 0).numpy()).resize((_SIDE, _SIDE))
+    for row in rows:
+        tile = ImageOps.fit(images.picture(row), (_SIDE, _SIDE))
         gap = 0 if tiles else 4 * _GAP
         margin = ((_GAP, _GAP), (_GAP, _GAP + gap), (0, 0))
         tiles.append(np.pad(np.asarray(tile), margin, constant_values=255))

@@ -33,9 +33,10 @@ from dystress_text.training.run import (
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
-from vision.data.augment import EVALUATION_CROP, SimclrAugment
+from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
-from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std
+from vision.data.decoding import pixel_limit
+from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std, square_of
 from vision.data.loading import load_images, load_test
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
@@ -70,7 +71,10 @@ class PreparedRun(NamedTuple):
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     """Pre-train with settings, on all processes of a launch; return what ``run.json`` holds."""
     accelerator = make_accelerator(settings.training)
-    with open_run(accelerator, settings.training, settings.asked()) as (folder, finished):
+    with (
+        pixel_limit(settings.vision.max_pixels),
+        open_run(accelerator, settings.training, settings.asked()) as (folder, finished),
+    ):
         if finished is not None:
             return finished
         with before_first_step(accelerator):
@@ -119,14 +123,13 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
         vision.dataset,
         "train",
         vision.data_dir,
-        None,
         vision.skip_corrupt,
         vision.image_size,
         vision.train_list,
         keep_count=True,
     )
-    crop = 1.0 if images.size == vision.image_size else EVALUATION_CROP
-    encoder.input = ImageInput(vision.image_size, crop, *mean_std(images))
+    square = square_of(images, vision.image_size)
+    encoder.input = ImageInput(square.image_size, square.crop, *mean_std(images, square))
     images = images.sample(vision.max_train_samples, seed)
     notes = []
     queries: ImageSet | None = None
@@ -139,6 +142,12 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
             held_out = vision.held_out
     divided = divide(images, held_out, seed)
     settings = _fitted(settings, len(divided.train), accelerator.num_processes)
+    # whether each forward pass sees one view of each image
+    apart = not vision.one_pass or vision.small_crops == 1
+    of_process = settings.training.train_batch_size // accelerator.num_processes
+    if apart and of_process < 2 and not vision.sync_batchnorm:
+        reason = "batch normalisation needs at least 2 images in each process"
+        raise ParameterError("train_batch_size", reason)
     views = _views(settings, divided.train, encoder.input)
     online = _online(settings, divided, queries, views, accelerator)
     if online is not None:
@@ -207,8 +216,12 @@ def _begin(
     settings, task, examples, notes = prepared_run
     images = task.views.images
     batch_size = settings.training.train_batch_size
+    decoded = "decoded at their own sizes in each step"
+    if isinstance(images, DecodedImages):
+        height, width = images.size
+        decoded = f"{width} x {height} pixels, in memory"
     print(
-        f"{len(images):,} images of {images.title}, {len(images.classes)} classes",
+        f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {decoded}",
         *notes,
         f"loss: {record['loss']}",
         f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",
@@ -288,7 +301,9 @@ def _queries(settings: PretrainSettings, images: ImageSet) -> ImageSet:
     vision = settings.vision
     if vision.knn_k == 0:
         raise NoAccuracyError("knn_k", "0")
-    return load_test(images, vision.dataset, vision.data_dir, vision.skip_corrupt)
+    return load_test(
+        images, vision.dataset, vision.data_dir, vision.skip_corrupt, vision.image_size
+    )
 
 
 def _online(

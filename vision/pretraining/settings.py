@@ -46,6 +46,11 @@ class VisionSettings:
         None, "Use this many images, drawn with the seed.", interval="[2, inf)"
     )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
+    max_pixels: int | None = option(
+        None,
+        "Refuse pictures of more pixels; default: more than Pillow's 178,956,970.",
+        interval="[1, inf)",
+    )
     loss: str = option(
         "ntxent(cosine(0.07, 0.2))",
         "The loss: an objective of a temperature (docs/losses.md); queue is MoCo v2's. No "

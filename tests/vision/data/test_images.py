@@ -13,6 +13,7 @@ from dystress_text.io.prepared_data import Manifest, write_manifest
 from vision.data.images import KNOWN_MEAN_STD, DecodedImages, NoAccuracyError, mean_std
 from vision.data.loading import load_images, load_test
 from vision.data.long_tail import long_tail_counts, long_tail_indices
+from vision.resnet import Square
 
 ONE_LINE = r"^train_list: [^\n]*$"
 
@@ -47,7 +48,7 @@ def test_prepared_sets_and_their_long_tail(tmp_path):
     assert tail.title == "cifar10_lt (tiny copy, long tail of ratio 0.01)"
     assert torch.bincount(tail.labels).tolist() == [100, 59, 35, 21, 12, 7, 4, 2, 1, 1]
     assert grays(tail) == [k % 250 for k in long_tail_indices(labels).tolist()]
-    assert mean_std(tail) == KNOWN_MEAN_STD["cifar10"]
+    assert mean_std(tail, Square(8, 1.0)) == KNOWN_MEAN_STD["cifar10"]
     assert len(load_test(tail, "cifar10_lt", str(tmp_path))) == 10
 
 
@@ -145,7 +146,7 @@ def test_bad_folders_are_named(tmp_path):
 def test_mean_and_std():
     pixels = torch.randint(0, 256, (250, 3, 4, 4), dtype=torch.uint8)
     pixels[:, 2] = 51
-    mean, std = mean_std(DecodedImages(name="mine", pixels=pixels, size=4))
+    mean, std = mean_std(DecodedImages(name="mine", pixels=pixels), Square(4, 1.0))
     values = pixels.double() / 255
     deviations = values[:, :2].std((0, 2, 3), correction=0).tolist()
     assert mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)

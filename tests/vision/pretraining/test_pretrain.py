@@ -13,6 +13,7 @@ import torch
 from accelerate import Accelerator
 from conftest import reset_accelerator
 from PIL import Image
+from processes import spawn
 from safetensors.torch import load_file
 from trainer_cases import interrupt
 from vision_cases import colour_images
@@ -227,6 +228,64 @@ def test_one_class_trains_and_is_not_evaluated(photos, tmp_path):
     assert run(photos, tmp_path / "out", *PHOTOS) == 0
     assert record_of(tmp_path / "out")["trained"] == {}
     assert evaluate.main([f"--model={tmp_path / 'out'}"]) == 2
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_sets_without_an_intact_image_are_one_line(labelled, photos, tmp_path, capsys):
+    folder = photos if labelled else photos / "train" / "cat"
+    out = tmp_path / "out"
+    for photo in folder.rglob("*.jpg"):
+        photo.write_bytes(photo.read_bytes()[:300])
+    assert run(folder, out, *PHOTOS, "--skip_corrupt") == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "corrupt" in line
+
+
+def test_a_test_split_without_an_intact_image_has_no_accuracy(photos, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(photos, out, *PHOTOS) == 0
+    for photo in (photos / "test").rglob("*.jpg"):
+        photo.write_bytes(photo.read_bytes()[:300])
+    capsys.readouterr()
+    flags = ["--skip_corrupt", "--k=2", "--tasks=knn"]
+    assert evaluate.main([f"--model={out}", *flags]) == 2
+    assert "6 of 6 images" in capsys.readouterr().err
+
+
+def refuse_one_image_each(folder, out):
+    assert run(folder, out, "--train_batch_size=2", "--max_steps=1") == 2
+
+
+@pytest.mark.slow(20)
+def test_one_image_in_each_process_is_refused(folder, tmp_path):
+    """It has no batch statistics."""
+    spawn(2, refuse_one_image_each, folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_blur_of_one_pixel(folder, tmp_path):
+    flags = ["--blur", "--image_size=1", "--max_steps=1", "--knn_k=2"]
+    assert run(folder, tmp_path / "out", *flags) == 0
+
+
+def test_a_larger_limit_of_pixels(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 5_000)  # photos have 12,000
+    out = tmp_path / "out"
+    assert run(photos, out, *PHOTOS) == 2
+    assert "max_pixels" in capsys.readouterr().err
+    assert run(photos, out, *PHOTOS, "--max_pixels=12000") == 0
+    assert Image.MAX_IMAGE_PIXELS == 5_000
+    flags = [f"--model={out}", "--k=2", "--tasks=knn"]
+    assert evaluate.main([*flags, "--max_pixels=11000"]) == 2
+    assert evaluate.main([*flags, "--max_pixels=12000"]) == 0
+
+
+@pytest.mark.parametrize(("side", "said"), [(16, "16 x 16 pixels"), (120, "at their own sizes")])
+def test_the_run_says_at_what_size_images_are_cropped(side, said, folder, tmp_path, capsys):
+    for picture in folder.glob("*/*/*.png"):
+        Image.open(picture).resize((side, side)).save(picture)
+    assert run(folder, tmp_path / "out", "--max_steps=1") == 0
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.slow(40)
