@@ -15,6 +15,11 @@ _IMAGES = {
 }  # fmt: skip
 
 
+def is_image(file: Path) -> bool:
+    """Return whether the name of a file ends like that of an image."""
+    return file.suffix.lower() in _IMAGES
+
+
 def is_hidden(name: str) -> bool:
     """Return whether the name is that of a hidden or system file."""
     return name.startswith(".") or name.casefold() in _SYSTEM_NAMES
@@ -37,7 +42,7 @@ def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
     for path in folder.iterdir():
         if is_hidden(path.name):
             continue
-        if path.suffix.lower() in _IMAGES:
+        if is_image(path):
             images.append(path.name)
         elif not path.is_dir():
             others.append(path.name)

@@ -31,7 +31,7 @@ class ImageFiles:
 
     contents: Sequence[Path] | pa.ChunkedArray  # paths, or a column of files, perhaps mapped
     rows: NDArray[np.int64]  # the chosen rows of the contents, in order
-    origin: str = ""  # the column's files, for errors
+    origin: str = ""  # the folder of the paths, or the column's files for errors
 
     def __len__(self) -> int:
         return len(self.rows)

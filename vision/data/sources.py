@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dystress_text.errors import DataError, ParameterError, reason_of
+from dystress_text.errors import DataError, ParameterError
 from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import read_manifest, variant_of
 from vision.data import SET_NAMES
@@ -20,6 +19,7 @@ from vision.data.folders import CLASSES, folder_names, image_and_other_names, is
 from vision.data.image_files import ImageFiles, read_labels, read_parquet
 from vision.data.images import EncodedImages, NoAccuracyError
 from vision.data.long_tail import RATIO, long_tail_indices
+from vision.data.train_list import listed
 
 # names of a split's folder, in any case, or of its parquet files up to here; the first is preferred
 _SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
@@ -52,7 +52,7 @@ def find_images(
     if len(found) == 0:
         raise DataError(f"{folder} has no images")
     if split == "train" and train_list is not None:
-        found = _listed(found, Path(train_list))
+        found = listed(found, Path(train_list))
     elif split == "train" and labels is not None and known.endswith("_lt") and name is not None:
         tail = found.subset(torch.from_numpy(long_tail_indices(labels.numpy())))
         found = tail.with_variant(f"long tail of ratio {RATIO}")
@@ -78,59 +78,6 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
     if not folder.is_dir():
         raise ParameterError("dataset", problem)
     return folder
-
-
-def _listed(found: EncodedImages, file: Path) -> EncodedImages:
-    """Return the images that a list chooses.
-
-    The variant states the sizes of the classes, as they reveal a list in another order than the
-    images.
-    """
-    try:
-        rows = _positions(file, len(found)) if file.suffix == ".npy" else _named(file, found)
-    except (OSError, EOFError, ValueError) as error:
-        reason = f"{str(file)!r} cannot be read: {reason_of(error)}"
-        raise ParameterError("train_list", reason) from error
-    chosen = found.subset(sorted(set(rows)))
-    variant = f"listed in {file.name}, {len(chosen):,} images"
-    if chosen.labels is not None:
-        sizes = torch.bincount(chosen.labels, minlength=len(found.classes))
-        variant += f", {sizes.min():,} to {sizes.max():,} a class"
-    return chosen.with_variant(variant)
-
-
-def _positions(file: Path, count: int) -> list[int]:
-    """Read a NumPy array of positions, counted from 0, as Kukleva et al. publish them."""
-    rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    is_list = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
-    if not is_list or rows.min() < 0 or rows.max() >= count:
-        raise ValueError(f"expected one row of positions from 0 to {count - 1:,}")
-    positions: list[int] = rows.tolist()
-    return positions
-
-
-def _named(file: Path, found: EncodedImages) -> list[int]:
-    """Read paths, one a line, relative to the folder of the training images or to its parent."""
-    paths = found.files.contents
-    if not isinstance(paths, list):
-        raise ValueError(f"{found.name} has parquet files, whose rows only FILE.npy can choose")
-    folder = paths[0].parent
-    if found.classes:
-        folder = folder.parent
-    row_of = {path: row for row, path in enumerate(paths)}
-    rows = []
-    for line in file.read_text("utf-8").splitlines():
-        # published lists put the class's number after each path, in another order than ours
-        name = re.sub(r"\s+\d+$", "", line.strip())
-        if not name:
-            continue
-        row = row_of.get(folder / name, row_of.get(folder.parent / name))
-        if row is None:
-            raise ValueError(f"{folder} has no {name}")
-        rows.append(row)
-    if not rows:
-        raise ValueError("it names no file")
-    return rows
 
 
 def _read(folder: Path, split: str) -> _Split:
@@ -227,7 +174,7 @@ def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> _Split:
             f"images. The first: {ignored[0]}",
             stacklevel=4,
         )
-    found = ImageFiles(files, np.arange(len(files)))
+    found = ImageFiles(files, np.arange(len(files)), str(folder))
     if not classes:
         return found, None, ()
     return found, torch.tensor(labels), tuple(classes)

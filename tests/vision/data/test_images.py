@@ -14,8 +14,6 @@ from vision.data.images import KNOWN_MEAN_STD, DecodedImages, NoAccuracyError, m
 from vision.data.loading import load_images, load_test
 from vision.data.long_tail import long_tail_counts, long_tail_indices
 
-ONE_LINE = r"^train_list: [^\n]*$"
-
 
 def grays(images):
     return images.pixels[:, 0, 0, 0].tolist()
@@ -49,47 +47,6 @@ def test_prepared_sets_and_their_long_tail(tmp_path):
     assert grays(tail) == [k % 250 for k in long_tail_indices(labels).tolist()]
     assert mean_std(tail) == KNOWN_MEAN_STD["cifar10"]
     assert len(load_test(tail, "cifar10_lt", str(tmp_path))) == 10
-
-
-@pytest.fixture
-def listed(tmp_path):
-    """ImageNet100 prepared from a folder elsewhere; a list of its training images."""
-    write_folder(tmp_path / "own", {"train/n02": [10, 20, 30], "train/n01": [40, 50, 60]})
-    prepared = tmp_path / "imagenet100"
-    prepared.mkdir()
-    (prepared / "classes.txt").write_text("n02\nn01\n")
-    write_manifest(prepared, Manifest("imagenet100", "", folder=str(tmp_path / "own")))
-    return tmp_path / "LT.txt"
-
-
-def test_published_lists_choose_images(listed):
-    listed.write_text("train/n01/2.png 0\ntrain/n02/1.png 1\ntrain/n01/0.png 0\n")
-    root = str(listed.parent)
-    images = load_images("imagenet100_lt", "train", root, train_list=str(listed))
-    assert images.classes == ("n02", "n01")
-    assert images.labels.tolist() == [0, 1, 1]
-    assert grays(images) == [20, 40, 60]
-    assert images.variant == "listed in LT.txt, 3 images, 1 to 2 a class"
-
-
-@pytest.mark.parametrize("lines", ["train/cow/1.jpg 3", "\udcff"])
-def test_bad_lists_are_one_line(lines, listed):
-    listed.write_text(lines, errors="surrogateescape")
-    with pytest.raises(ParameterError, match=ONE_LINE):
-        load_images(str(listed.parent / "own"), train_list=str(listed))
-
-
-def test_positions_choose_images(tmp_path):
-    """As the splits of CIFAR are published: an array of positions, in any order."""
-    write_parquet(tmp_path / "train-0.parquet", [10, 20, 30, 40, 50], [0, 1, 0, 1, 1])
-    listed = tmp_path / "split1.npy"
-    np.save(listed, np.array([4, 1, 2], dtype=np.int32))
-    images = load_images(str(tmp_path), train_list=str(listed))
-    assert grays(images) == [20, 30, 50]
-    assert images.labels.tolist() == [1, 0, 1]
-    np.save(listed, np.array([{}]), allow_pickle=True)
-    with pytest.raises(ParameterError, match=ONE_LINE):
-        load_images(str(tmp_path), train_list=str(listed))
 
 
 def test_classes_of_the_test_split_are_matched_by_name(tmp_path):
