@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -54,7 +53,7 @@ def load_images(
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.io.paths.data_root`.
         size: side of the images, or of the middle squares of pictures; None to choose it as above.
-        skip_corrupt: count damaged images and leave them out, with one warning; this decodes every
+        skip_corrupt: count damaged images and leave them out, with a note; this decodes every
             picture once.
         input_size: side of the encoder's input, used if ``size`` is None.
         train_list: file that chooses the training images: a path a line, for image files, or an
@@ -161,8 +160,8 @@ def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
     if keep_count:
         rows = _replaced(found, rows)
         what = "replaced"
-    warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
-    return replace(found.subset(rows), corrupt=len(faults))
+    intact = replace(found.subset(rows), corrupt=len(faults))
+    return intact.noting(f"{message} and {what}; the first: {first}")
 
 
 def _replaced(found: EncodedImages, intact: Tensor) -> Tensor:

@@ -46,6 +46,8 @@ def run(settings: EvaluationSettings) -> bool:
     train = train.sample(settings.limit, settings.seed)
     test = load_test(train, dataset, data_dir, skip)
     test = test.sample(settings.limit, settings.seed)
+    for note in train.notes + test.notes:
+        print(note, file=sys.stderr)
     if "knn" in settings.tasks and settings.k > len(train):
         bank = f"{len(train):,}"
         reason = f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"

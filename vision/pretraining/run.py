@@ -176,6 +176,8 @@ def _begin(
     batch_size = settings.training.train_batch_size
     print(
         f"{len(images):,} images of {images.title}, {len(images.classes)} classes",
+        *images.notes,
+        *(() if task.online is None else task.online.queries.notes),
         measured,
         f"loss: {record['loss']}",
         f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",
