@@ -3,6 +3,7 @@
 It imports nothing else of vision.
 """
 
+SHAPES = "shapes"  # drawn at run time
 SET_NAMES = (  # as on the command line; _lt marks a long tail of the training images
     "cifar10",
     "cifar100",

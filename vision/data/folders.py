@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dystress_text.io.lock import LOCK
 from dystress_text.training.run_folder import RECORD
+from vision.data import SET_NAMES, SHAPES
 
 # names of splits, as datasets knows them; the first that a set has is read
 SPLITS = {
@@ -61,6 +63,16 @@ def files_below(folder: Path) -> tuple[list[Path], list[Path]]:
                 files = images if is_image(path) else others
                 files.append(path)
     return sorted(images), sorted(others)
+
+
+def absolute_paths(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return those of ``dataset``, ``data_dir`` and ``train_list`` that are paths, as absolute."""
+    paths = {name: options[name] for name in ("data_dir", "train_list") if options[name]}
+    dataset = options["dataset"]
+    is_known = dataset.replace("-", "_") in {*SET_NAMES, SHAPES}
+    if not is_known and Path(dataset).is_dir():
+        paths["dataset"] = dataset
+    return {name: str(Path(path).absolute()) for name, path in paths.items()}
 
 
 def holds_run(folder: Path) -> bool:

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
+from vision.data import SHAPES
 from vision.data.augment import EVALUATION_CROP
 from vision.data.decoding import decode, image_size
 from vision.data.images import DecodedImages, EncodedImages, ImageSet, NoAccuracyError
-from vision.data.shapes import SHAPES, make_shapes
+from vision.data.shapes import make_shapes
 from vision.data.sources import find_images
 
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory

@@ -16,6 +16,7 @@ from dystress_text.training.presets import Program
 from dystress_text.training.settings import TrainingSettings
 from vision.data import SET_NAMES
 from vision.data.crops import STRONGEST_JITTER
+from vision.data.folders import absolute_paths
 from vision.pretraining.negative_free import BYOLLoss, DINOLoss, WMSELoss
 from vision.pretraining.presets import PRESETS
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
@@ -185,5 +186,6 @@ class PretrainSettings:
             raise ParameterError("log_similarity", reason)
 
     def options(self) -> dict[str, Any]:
-        """Return every option by its name."""
-        return {"preset": self.preset, **vars(self.vision), **vars(self.training)}
+        """Return every option by its name; paths of data hold in any working directory."""
+        options = {"preset": self.preset, **vars(self.vision), **vars(self.training)}
+        return options | absolute_paths(options)

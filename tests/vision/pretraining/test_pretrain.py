@@ -137,6 +137,25 @@ def test_other_pictures_are_another_run(folder, tmp_path, capsys):
     assert "1 of 24 images" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("dataset", "flag"), [("pictures", ""), ("own-set", "--data_dir=prepared")]
+)
+def test_the_data_are_found_from_another_folder(dataset, flag, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if flag:
+        shutil.move(folder, tmp_path / "prepared" / dataset)
+    listed = [f"train/{'ab'[row % 2]}/{row}.png\n" for row in range(12)]
+    (tmp_path / "list.txt").write_text("".join(listed))
+    flags = ["--max_steps=1", "--train_list=list.txt", "--knn_k=0", flag]
+    assert run(dataset, tmp_path / "out", *filter(None, flags)) == 0
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert evaluate.main(["--model=../out", "--tasks=knn", "--k=3"]) == 0
+    (file,) = (tmp_path / "out").glob("vision-*.jsonl")
+    assert json.loads(file.read_text())["data"]["train_images"] == 12
+
+
 @pytest.fixture
 def photos(tmp_path):
     """Photos of 120 x 100, of two classes: in gray, CMYK and colours."""
