@@ -16,7 +16,6 @@ SPLITS = {
     "train": ("train", "training"),
     "test": ("test", "testing", "val", "valid", "validation", "eval", "evaluation", "dev"),
 }
-CLASSES = "classes.txt"  # a selection of classes: folder names, one a line
 # hidden files of file browsers, network disks and archives without a leading dot
 _SYSTEM_NAMES = {
     "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eadir",

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, reason_of
-from dystress_text.io.prepared_data import Manifest, read_manifest
+from dystress_text.io.prepared_data import CLASSES, Manifest, read_manifest
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import files_of
-from vision.data.folders import CLASSES, files_below, folder_names
+from vision.data.folders import files_below, folder_names
 from vision.data.image_sets import ImageData
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}

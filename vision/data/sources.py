@@ -11,10 +11,9 @@ import torch
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.io.paths import data_root
-from dystress_text.io.prepared_data import read_manifest, variant_of
+from dystress_text.io.prepared_data import CLASSES, read_manifest, variant_of
 from vision.data import SET_NAMES
 from vision.data.folders import (
-    CLASSES,
     SPLITS,
     files_below,
     folder_names,
