@@ -53,6 +53,7 @@ class _Split(ABC):
     variant: str | None = None  # how it differs from the published set
     corrupt: int = 0  # how many damaged images were left out or replaced
     files_id: str = ""  # a hash of the files' names and labels, before damaged ones were replaced
+    notes: tuple[str, ...] = ()  # lines for the user about what is not read
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -105,6 +106,10 @@ class _Split(ABC):
         if self.variant is not None:
             note = f"{self.variant}, {note}"
         return replace(self, variant=note)
+
+    def noting(self, note: str) -> Self:
+        """Return the set with a line for the user added to its notes."""
+        return replace(self, notes=(*self.notes, note))
 
     def sample(self, count: int | None, seed: int) -> Self:
         """Return ``count`` images drawn with the seed, or all if there are no more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -12,9 +11,10 @@ from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
+from vision.data import SHAPES
 from vision.data.decoding import decode, image_size, pixels_of
 from vision.data.images import DecodedImages, EncodedImages, ImageSet, NoAccuracyError
-from vision.data.shapes import SHAPES, make_shapes
+from vision.data.shapes import make_shapes
 from vision.data.sources import find_images
 
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
@@ -50,7 +50,7 @@ def load_images(
             layout.
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.io.paths.data_root`.
-        skip_corrupt: count damaged images and leave them out, with one warning; this decodes every
+        skip_corrupt: count damaged images and leave them out, with a note; this decodes every
             picture once.
         input_size: side of the encoder's input.
         train_list: file that chooses the training images: a path a line, for image files, or an
@@ -163,8 +163,8 @@ def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
     if keep_count:
         rows = _replaced(found, rows)
         what = "replaced"
-    warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
-    return replace(found.subset(rows), corrupt=len(faults))
+    intact = replace(found.subset(rows), corrupt=len(faults))
+    return intact.noting(f"{message} and {what}; the first: {first}")
 
 
 def _replaced(found: EncodedImages, intact: Tensor) -> Tensor:

@@ -114,8 +114,13 @@ def load_sets(
         if settings.measures:
             raise
         print(f"features of the training images alone: {error}", file=sys.stderr)
-        return {"train": train}
-    return {"train": train, "test": test.sample(settings.limit, settings.seed)}
+        sets = {"train": train}
+    else:
+        sets = {"train": train, "test": test.sample(settings.limit, settings.seed)}
+    for images in sets.values():
+        for note in images.notes:
+            print(note, file=sys.stderr)
+    return sets
 
 
 def _check_new(file: Path) -> None:

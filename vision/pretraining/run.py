@@ -150,6 +150,8 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
         raise ParameterError("train_batch_size", reason)
     views = _views(settings, divided.train, encoder.input)
     online = _online(settings, divided, queries, views, accelerator)
+    if queries is not None:
+        notes += queries.notes
     if online is not None:
         notes.append(online.description)
     metric = settings.training.metric_for_best_model
@@ -222,6 +224,7 @@ def _begin(
         decoded = f"{width} x {height} pixels, in memory"
     print(
         f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {decoded}",
+        *images.notes,
         *notes,
         f"loss: {record['loss']}",
         f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",

@@ -12,14 +12,14 @@ from dystress_text.errors import ParameterError
 from dystress_text.training.presets import Program
 from dystress_text.training.settings import TrainingSettings
 from vision.architectures import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
-from vision.data import SET_NAMES, STRONGEST_JITTER
+from vision.data import SET_NAMES, SHAPES, STRONGEST_JITTER
+from vision.data.folders import absolute_paths, is_known
 from vision.pretraining.presets import OWN_PHOTOS, PRESETS
 
 if TYPE_CHECKING:
     from dystress_text.losses.objectives import Objective
 
 SMALLEST_CROP = 0.05  # share of an image's area; DINO's
-PUBLISHED = (*SET_NAMES, "shapes")
 
 
 @dataclass(frozen=True)
@@ -171,12 +171,12 @@ class PretrainSettings:
     def of(cls, given: Mapping[str, Any]) -> PretrainSettings:
         """Return the settings of a preset and the options that replace its own.
 
-        A folder or files of one's own have another preset by default than published sets.
+        A folder of one's own has another preset by default than the sets with a name.
         """
-        options = dict(given)
-        if options.get("dataset", PUBLISHED[0]) not in PUBLISHED:
-            options.setdefault("preset", OWN_PHOTOS)
-        (vision, training), loss, preset = PROGRAM.settings(options)
+        default = {}
+        if not is_known(str(given.get("dataset", SHAPES))):
+            default = {"preset": OWN_PHOTOS}
+        (vision, training), loss, preset = PROGRAM.settings({**default, **given})
         return cls(vision, training, loss, preset, frozenset(given))
 
     def __post_init__(self) -> None:
@@ -210,8 +210,9 @@ class PretrainSettings:
             raise ParameterError("log_similarity", reason)
 
     def options(self) -> dict[str, Any]:
-        """Return every option by its name."""
-        return {"preset": self.preset, **vars(self.vision), **vars(self.training)}
+        """Return every option by its name; paths of data hold in any working directory."""
+        options = {"preset": self.preset, **vars(self.vision), **vars(self.training)}
+        return options | absolute_paths(options)
 
     def asked(self) -> dict[str, Any]:
         """Return the options by which a finished run is recognised: a batch only if given."""
