@@ -47,7 +47,7 @@ def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
         turn = None
         with suppress(Exception):  # damaged EXIF raises several kinds; the pixels may be intact
             turn = _TURNS.get(image.getexif()[ExifTags.Base.Orientation])
-        if image.mode.startswith("I;16"):
+        if image.mode.startswith("I"):
             upper = (np.asarray(image) >> 8).astype(np.uint8)
             picture = Image.fromarray(upper).convert("RGB")
         elif image.has_transparency_data:
@@ -135,7 +135,8 @@ def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
         file = io.BytesIO(source)
     try:
         with Image.open(file) as image:
-            if image.mode in ("I", "F"):
+            depth_known = image.mode == "I" and image.format == "PPM"  # PGM of 16 bits
+            if image.mode in ("I", "F") and not depth_known:
                 raise ValueError("its pixels have 32 bits, of unknown range; write it with 8 bits")
             yield image
     except Image.DecompressionBombError as error:
