@@ -250,13 +250,13 @@ def mean_std(images: ImageSet, square: Square) -> MeanStd:
     def histogram_of(row: int) -> list[int]:
         return cut_square(images.picture(row), square).histogram()
 
-    counts = torch.zeros(3 * 256, dtype=torch.float64)  # of each channel's values
+    counts = np.zeros(3 * 256, dtype=np.int64)  # of each channel's values
     for histogram in _DECODERS.map(histogram_of, rows):
-        counts += torch.tensor(histogram)
-    shares = counts.view(3, 256) / (len(rows) * square.image_size**2)
-    values = torch.arange(256) / 255
-    mean = shares @ values.double()
-    variance = shares @ values.square().double() - mean.square()
+        counts += histogram
+    shares = counts.reshape(3, 256) / (len(rows) * square.image_size**2)
+    values = np.arange(256, dtype=np.float32) / 255
+    mean = shares @ values
+    variance = shares @ np.square(values) - np.square(mean)
     # a channel of one value would otherwise divide by 0
-    std = variance.clamp_min(1 / 255**2).sqrt()
+    std = np.sqrt(variance.clip(min=1 / 255**2))
     return tuple(mean.tolist()), tuple(std.tolist())
