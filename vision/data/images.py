@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.training.batches import prefetch
-from vision.data.crops import RandomCrop, draw_crops
+from vision.data.crops import ASPECT, RandomCrop, draw_crops
 from vision.data.decoding import cut_box, cut_square, decode, pixels_of
 from vision.data.image_files import ImageFiles
 from vision.resnet import Square
@@ -210,10 +211,13 @@ class EncodedImages(_Split):
             A tensor for each kind, uint8 (b, count, 3, size, size).
         """
 
+        # the smallest crops keep twice their views' side in a picture that is decoded smaller
+        enough = max(2 * crop.size / math.sqrt(ASPECT[0] * crop.min_scale) for crop, _ in kinds)
+
         def crops_of(row: int) -> list[Tensor]:
             (seed,) = np.random.SeedSequence([*key, row]).generate_state(1)
             generator = torch.Generator().manual_seed(int(seed))
-            picture = self.picture(row)
+            picture = self.read(row, partial(decode, enough=enough))
             views_by_kind = []
             for crop, count in kinds:
                 drawn = draw_crops(count, picture.height, picture.width, crop, generator=generator)
@@ -257,13 +261,13 @@ def mean_std(images: ImageSet, square: Square) -> MeanStd:
     def histogram_of(row: int) -> list[int]:
         return cut_square(images.picture(row), square).histogram()
 
-    counts = torch.zeros(3 * 256, dtype=torch.float64)  # of each channel's values
+    counts = np.zeros(3 * 256, dtype=np.int64)  # of each channel's values
     for histogram in _DECODERS.map(histogram_of, rows):
-        counts += torch.tensor(histogram)
-    shares = counts.view(3, 256) / (len(rows) * square.image_size**2)
-    values = torch.arange(256) / 255
-    mean = shares @ values.double()
-    variance = shares @ values.square().double() - mean.square()
+        counts += histogram
+    shares = counts.reshape(3, 256) / (len(rows) * square.image_size**2)
+    values = np.arange(256, dtype=np.float32) / 255
+    mean = shares @ values
+    variance = shares @ np.square(values) - np.square(mean)
     # a channel of one value would otherwise divide by 0
-    std = variance.clamp_min(1 / 255**2).sqrt()
+    std = np.sqrt(variance.clip(min=1 / 255**2))
     return tuple(mean.tolist()), tuple(std.tolist())

@@ -60,7 +60,7 @@ class EvaluationSettings:
     probe: str | None = option(
         None,
         "linear: train on augmented images, as published figures have it, or on fixed features, "
-        "which is faster; default: augmented for images of more than 96 pixels.",
+        "which is faster; default: fixed for small images of one size.",
         choices=("augmented", "fixed"),
     )
     probe_epochs: int = option(90, "linear: epochs; default 90.", interval="[1, inf)")

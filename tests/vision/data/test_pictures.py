@@ -135,8 +135,10 @@ def test_the_mean_needs_little_memory(tmp_path):
 
 @pytest.mark.parametrize(("value", "expected"), [(300, 1), (65_535, 255)])
 def test_16_bits_keep_their_upper_8(value, expected):
-    image = Image.fromarray(np.full((4, 6), value, dtype=np.uint16))
-    assert decode(encoded(image)).getpixel((2, 1)) == (expected,) * 3
+    pixels = np.full((4, 6), value, dtype=np.uint16)
+    pgm = b"P5 6 4 65535\n" + pixels.astype(">u2").tobytes()
+    for content in (encoded(Image.fromarray(pixels)), pgm):
+        assert decode(content).getpixel((2, 1)) == (expected,) * 3
 
 
 @pytest.mark.parametrize(("alpha", "expected"), [(0, (255, 255, 255)), (128, (255, 127, 127))])
@@ -161,3 +163,23 @@ def test_damaged_files_are_named(tmp_path):
         decode(content[: len(content) // 2], "row 3")
     with pytest.raises(DataError, match="32 bits"):
         decode(encoded(Image.new("F", (6, 4), 1), "TIFF"))
+
+
+def test_a_large_jpeg_is_decoded_smaller(tmp_path):
+    """Its crops are those of the whole picture, nearly; smaller ones are equal."""
+    noise = np.random.default_rng(0).integers(0, 255, (30, 40, 3), dtype=np.uint8)
+    picture = Image.fromarray(noise).resize((2400, 1800), Image.Resampling.BICUBIC)
+    picture.save(tmp_path / "large.jpg")
+    picture.save(tmp_path / "large.png")
+    picture.resize((800, 600)).save(tmp_path / "small.jpg")
+    assert decode(tmp_path / "large.jpg", enough=700).size == (1200, 900)
+    assert decode(tmp_path / "large.jpg", enough=500).size == (600, 450)
+    assert decode(tmp_path / "large.jpg").size == (2400, 1800)
+    assert decode(tmp_path / "small.jpg", enough=10).size == (800, 600)
+    views = []
+    for kind in ("jpg", "png"):
+        files = ImageFiles([tmp_path / f"large.{kind}"], np.arange(1))
+        images = EncodedImages(name="large", files=files)
+        (crops,) = images.crops(np.arange(1), [(RandomCrop(96, 0.2), 8)], (0, 0))
+        views.append(crops.float())
+    assert (views[0] - views[1]).abs().mean() < 3
