@@ -37,10 +37,12 @@ def main(argv: list[str]) -> None:
     require("vision", "this program")
     from transformers.utils import logging
 
+    from vision.data.decoding import pixel_limit
     from vision.evaluation.run import run
 
     logging.set_verbosity_error()
-    run(settings)
+    with pixel_limit(settings.max_pixels):
+        run(settings)
 
 
 if __name__ == "__main__":

@@ -48,12 +48,22 @@ class EncoderDescription:
 
 
 @dataclass(frozen=True)
-class ImageInput:
-    """The images that an encoder was trained on; evaluation prepares images in the same way."""
+class Square:
+    """The middle square of a picture that enters an encoder."""
 
-    image_size: int  # side of the square input
-    # share of the image's shorter side that the square covers; 1 if images have the input's size
-    crop: float
+    image_size: int  # side of the square, in pixels
+    crop: float  # share of the picture's shorter side that the square covers
+
+    @property
+    def resized_side(self) -> int:
+        """Return the shorter side to which the picture is resized before the square is cut."""
+        return round(self.image_size / self.crop)
+
+
+@dataclass(frozen=True)
+class ImageInput(Square):
+    """An encoder's input in training; evaluation prepares images in the same way."""
+
     mean: tuple[float, ...]  # of the channels, of values from 0 to 1
     std: tuple[float, ...]
 
@@ -147,9 +157,9 @@ def mlp(*widths: int) -> nn.Sequential:
 def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-trained.") -> None:
     """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
 
-    The files are renamed into the folder when all are complete; other files in it remain. With the
-    standard stem ``AutoModel.from_pretrained`` reads the backbone and
-    ``AutoImageProcessor.from_pretrained`` its input; :func:`load_encoder` reads everything.
+    The files are renamed into the folder when all are complete; other files in it remain.
+    ``AutoImageProcessor.from_pretrained`` reads the input and, with the standard stem,
+    ``AutoModel.from_pretrained`` the backbone; :func:`load_encoder` reads everything.
 
     Args:
         encoder: the encoder, on any device.
@@ -161,8 +171,7 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-tra
             state = contiguous(encoder.backbone.state_dict())
             encoder.backbone.save_pretrained(staging, state_dict=state)
             save_file(contiguous(encoder.projector.state_dict()), staging / PROJECTOR)
-            if encoder.description.stem == "imagenet":
-                write_json(staging / PROCESSOR, _processor(encoder.input))
+            write_json(staging / PROCESSOR, _processor(encoder.input))
             described = {**asdict(encoder.description), _INPUT: asdict(encoder.input)}
             write_json(staging / DESCRIPTION, described)
             (staging / "README.md").write_text(_card(encoder, card), encoding="utf-8")
@@ -211,20 +220,18 @@ pipeline_tag: image-feature-extraction
     encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector
     features = encoder.eval().features(images)  # (n, {encoder.feature_dim})
 
-It takes images (n, 3, h, w) of values from 0 to 1, normalised; `input` in encoder.json has their
-size, mean and standard deviation in training.
+It takes images (n, 3, h, w) of values from 0 to 1, normalised;
+`transformers.AutoImageProcessor.from_pretrained(FOLDER)` prepares them as evaluation does.
 {libraries}"""
 
 
 def _processor(image_input: ImageInput) -> dict[str, Any]:
-    """Return the settings of ``AutoImageProcessor`` for images of any size.
-
-    The shorter side is resized to size / crop_pct, and the middle is cut out.
-    """
+    """Return the settings of ``AutoImageProcessor``, which cuts the square of evaluation."""
+    side = image_input.image_size
     return {
-        "image_processor_type": "ConvNextImageProcessor",
-        "size": {"shortest_edge": image_input.image_size},
-        "crop_pct": image_input.crop,
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": image_input.resized_side},
+        "crop_size": {"height": side, "width": side},
         "resample": 2,
         "image_mean": image_input.mean,
         "image_std": image_input.std,

@@ -4,7 +4,9 @@ pair.
     accelerate launch vision/train.py --preset cifar10   # the paper's CIFAR-10 run
     # no network, no GPU: shapes drawn at run time
     python vision/train.py --preset quickstart
-    # own photos, with or without classes
+    # own photos, with or without classes: ResNet-18 at 96 pixels
+    python vision/train.py --dataset FOLDER
+    # and ResNet-50 at 224
     accelerate launch vision/train.py --preset imagenet100 --dataset FOLDER
     # SimCLR's constant temperature
     accelerate launch vision/train.py --preset cifar10 --temp 0.2

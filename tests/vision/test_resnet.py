@@ -10,9 +10,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoImageProcessor, AutoModel
-from vision_cases import as_float, tiny_encoder
+from vision_cases import as_float, noise, tiny_encoder
 
 from dystress_text.errors import UserError
+from vision.data.loading import load_images
+from vision.evaluation.features import image_features
 from vision.export import main as export
 from vision.resnet import ImageInput, build_encoder, load_encoder, save_encoder, torchvision_names
 
@@ -109,6 +111,26 @@ def test_transformers_read_backbone_and_input(tmp_path):
     with torch.no_grad():
         pooled = model(pixels).pooler_output.flatten(1)
         torch.testing.assert_close(pooled, encoder.features(pixels))
+
+
+@pytest.mark.parametrize("side", [32, 96, 160, 224, 384])
+@pytest.mark.parametrize(("height", "width"), [(480, 640), (601, 350), (50, 66)])
+@pytest.mark.parametrize("crop", [0.875, 1.0])
+def test_evaluation_cuts_the_square_of_the_saved_processor(side, height, width, crop, tmp_path):
+    encoder = tiny_encoder()
+    encoder.input = ImageInput(side, crop, (0.25, 0.5, 0.75), (1.0, 0.5, 0.25))
+    save_encoder(encoder, tmp_path / "model")
+    picture = noise(height, width)
+    (tmp_path / "photos").mkdir()
+    picture.save(tmp_path / "photos" / "1.png")
+
+    encoder.features = lambda images: images.flatten(1)  # to see what enters
+    images = load_images(str(tmp_path / "photos"), input_size=side)
+    seen = image_features(encoder, images, 1).view(3, side, side)
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "model")
+    expected = processor(picture, return_tensors="pt")["pixel_values"][0]
+    levels = 255 * torch.tensor(encoder.input.std).view(3, 1, 1)
+    assert ((seen - expected) * levels).abs().max() <= 1.001
 
 
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])

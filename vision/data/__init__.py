@@ -5,6 +5,7 @@ It imports nothing else of vision. What options need is here, without torch.
 
 from typing import Any
 
+SHAPES = "shapes"  # drawn at run time
 SET_NAMES = (  # as on the command line; _lt marks a long tail of the training images
     "cifar10",
     "cifar100",

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, reason_of
-from dystress_text.io.prepared_data import Manifest, read_manifest
+from dystress_text.io.prepared_data import CLASSES, Manifest, read_manifest
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import files_of
-from vision.data.folders import CLASSES, folder_names, image_and_other_names
+from vision.data.folders import files_below, folder_names
 from vision.data.image_sets import ImageData
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
@@ -120,6 +120,6 @@ def _counts(folder: Path, classes: list[str]) -> dict[str, int]:
     counts = {"train": 0, "val": 0}
     for split in counts:
         for name in progress_bar(classes, desc=split):
-            images, _ = image_and_other_names(folder / split / name)
+            images, _ = files_below(folder / split / name)
             counts[split] += len(images)
     return counts

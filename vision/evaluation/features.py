@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import atomic_files
-from vision.data.augment import evaluation_transform
+from vision.data.augment import normalised
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.resnet import ImageEncoder
@@ -58,14 +58,14 @@ def image_features(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> 
     Raises:
         ParameterError: if features are not finite.
     """
-    batches = images.batches(batch_size, encoder.device)
+    batches = images.batches(batch_size, encoder.device, encoder.input)
     total = math.ceil(len(images) / batch_size)
     shown = progress_bar(batches, total=total, desc="features", unit=" batches")
     seen = encoder.input
 
     def inputs() -> Iterator[Tensor]:
         for batch in shown:
-            yield evaluation_transform(batch, seen.image_size, seen.mean, seen.std)
+            yield normalised(batch / 255, seen.mean, seen.std)
 
     return torch.cat(_features(encoder, inputs()))
 

@@ -1,4 +1,4 @@
-"""k nearest neighbours on features, weighted by similarity as in the paper.
+"""k nearest neighbours on features, weighted by cosine similarity.
 
 Votes are scores (queries, classes), and their argmax is the prediction; the lower label wins a tie.
 Neighbours are found for blocks of queries, so that memory does not grow with the number of queries.
@@ -21,7 +21,7 @@ from vision.evaluation.features import image_features
 from vision.resnet import ImageEncoder
 
 PRODUCTS = 2**24  # similarities that are computed at a time
-TEMPERATURE = 0.1  # the paper's
+TEMPERATURE = 0.1  # of the votes; the paper names none
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class OnlineKnn:
-    """Measure the paper's kNN accuracy of an encoder while it trains."""
+    """Measure the kNN accuracy of an encoder while it trains."""
 
     bank: ImageSet  # training images, whose labels vote
     queries: ImageSet  # labelled test images
@@ -123,6 +123,13 @@ class OnlineKnn:
     def metric(self) -> str:
         """Return the name of the accuracy, such as ``knn200``."""
         return f"knn{self.k}"
+
+    @property
+    def description(self) -> str:
+        return (
+            f"kNN while training ({self.metric}): {len(self.bank):,} training images vote on "
+            f"{len(self.queries):,} test images"
+        )
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
         known = image_features(encoder, self.bank, self.batch_size)

@@ -107,15 +107,18 @@ def load_sets(
         NoAccuracyError: there is no labelled test split, and something is to be measured.
     """
     skip = settings.skip_corrupt
-    train = load_images(dataset, "train", data_dir, None, skip, side, train_list)
+    train = load_images(dataset, "train", data_dir, skip, side, train_list)
     sets = {"train": train.sample(settings.limit, settings.seed)}
     try:
-        test = load_test(sets["train"], dataset, data_dir, skip)
+        test = load_test(sets["train"], dataset, data_dir, skip, side)
         sets["test"] = test.sample(settings.limit, settings.seed)
     except NoAccuracyError as error:
         if settings.measures:
             raise
         print(f"features of the training images alone: {error}", file=sys.stderr)
+    for images in sets.values():
+        for note in images.notes:
+            print(note, file=sys.stderr)
     return sets
 
 

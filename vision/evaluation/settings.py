@@ -60,7 +60,7 @@ class EvaluationSettings:
     probe: str | None = option(
         None,
         "linear: train on augmented images, as published figures have it, or on fixed features, "
-        "which is faster; default: augmented for images of more than 96 pixels.",
+        "which is faster; default: fixed for small images of one size.",
         choices=("augmented", "fixed"),
     )
     probe_epochs: int = option(90, "linear: epochs; default 90.", interval="[1, inf)")
@@ -82,6 +82,11 @@ class EvaluationSettings:
         interval="[1, inf)",
     )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
+    max_pixels: int | None = option(
+        None,
+        "Refuse pictures of more pixels; default: more than Pillow's 178,956,970.",
+        interval="[1, inf)",
+    )
     seed: int = option(0, "Of everything that is drawn; default 0.")
     features: Path | None = option(
         None,

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from dystress_text.losses.gather import Gather
 from dystress_text.losses.objectives import Objective
-from dystress_text.losses.other_losses import QueueInfoNCELoss
 from dystress_text.losses.registry import check_count, check_number, register
 from dystress_text.losses.vectors import at_least_fp32
 
@@ -190,6 +189,9 @@ class BYOLLoss(NegativeFreeLoss):
     teacher's outputs t.
     """
 
+    task = "predictor"
+    task_options = ("key_momentum",)
+
     def of_views(self, *views: Tensor) -> Tensor:
         p1, p2, t1, t2 = (F.normalize(z, dim=1) for z in views)
         first = (p1 - t2.detach()).square().sum(1)  # (batch,)
@@ -211,6 +213,9 @@ class DINOLoss(NegativeFreeLoss):
     It takes the student's outputs for the two large crops and for any number of small ones, then
     the teacher's for the two large ones, all (batch, prototypes).
     """
+
+    task = "prototypes"
+    task_options = ("key_momentum", "small_crops")
 
     centre: Tensor
     student_temperature = 0.1  # the paper's
@@ -286,7 +291,3 @@ def _covariance(z: Tensor) -> Tensor:
 
 def _off_diagonal_squares(matrix: Tensor) -> Tensor:
     return (matrix - matrix.diagonal().diag()).square().sum()
-
-
-# a second encoder follows the trained one by --key_momentum
-WITH_FOLLOWER = (QueueInfoNCELoss, BYOLLoss, DINOLoss)

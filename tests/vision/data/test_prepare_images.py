@@ -68,6 +68,34 @@ def test_imagenet_stays_where_it_is(tmp_path):
     assert chosen.counts == {"train": 4, "val": 4}
 
 
+def test_a_ready_set_is_refused_for_other_options(tmp_path, monkeypatch, capsys):
+    for split in ("train", "val"):
+        for name in ("n1", "n2", "n3"):
+            folder = tmp_path / "in" / split / name
+            folder.mkdir(parents=True)
+            (folder / "0.JPEG").touch()
+    monkeypatch.chdir(tmp_path)
+    for file, names in (("old.txt", "n1\nn2\n"), ("same.txt", "n1 n2"), ("new.txt", "n1\nn3\n")):
+        (tmp_path / file).write_text(names)
+    toy = ["--variant=toy", "--data_dir=root"]
+    assert main(["imagenet1k", "--from=in", *toy]) == 0
+    assert main(["imagenet100", "--classes=old.txt", *toy]) == 0
+    capsys.readouterr()
+    for options in (["--classes=same.txt"], toy[:1], []):
+        assert main(["imagenet100", *options, "--data_dir=root"]) == 0
+        assert f"made from {tmp_path / 'old.txt'}" in capsys.readouterr().out
+    for options in (["--classes=new.txt"], ["--variant=other"]):
+        assert main(["imagenet100", *options, "--data_dir=root"]) == 1
+        assert str(tmp_path / "old.txt") in capsys.readouterr().err
+    assert main(["imagenet100", "--classes=new.txt", "--again", *toy]) == 0
+    assert (tmp_path / "root" / "imagenet100" / "classes.txt").read_text() == "n1\nn3\n"
+
+
+@pytest.mark.parametrize("argv", [["cifar10", "--classes=x.txt"], ["imagenet100", "--from=x"]])
+def test_options_of_other_sets_are_refused(argv, tmp_path):
+    assert main([*argv, f"--data_dir={tmp_path}"]) == 2
+
+
 def test_the_program_prepares_and_lists_sets(tmp_path, capsys):
     write_cifar10(tmp_path)
     root = f"--data_dir={tmp_path / 'root'}"
