@@ -218,7 +218,7 @@ def _begin(
     settings, task, examples, notes = prepared_run
     images = task.views.images
     batch_size = settings.training.train_batch_size
-    decoded = "decoded at their own sizes in each step"
+    decoded = "decoded in each step, JPEGs above 2 megapixels at a part of their size"
     if isinstance(images, DecodedImages):
         height, width = images.size
         decoded = f"{width} x {height} pixels, in memory"
