@@ -21,6 +21,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {  # as ResNetConfig takes them
         "hidden_sizes": (256, 512, 1024, 2048),
     },
 }
+IN_OTHER_LIBRARIES = ("resnet18", "resnet34", "resnet50")  # timm and torchvision
 STEMS = ("cifar", "imagenet")
 PROJECTORS = ("cifar", "simclr", "expander", "byol")
 LARGEST_OUT_DIM = 65_536

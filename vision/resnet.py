@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import torch
@@ -23,8 +24,12 @@ from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
-from vision.architectures import ARCHITECTURES
+from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES
 
+CIFAR_STEM = [
+    "network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
+    "network.maxpool = torch.nn.Identity()",
+]
 DESCRIPTION = "encoder.json"
 BACKBONE = "model.safetensors"
 PROJECTOR = "projector.safetensors"
@@ -192,6 +197,12 @@ def _card(encoder: ImageEncoder, card: str) -> str:
             "does not know: `AutoModel.from_pretrained` cannot read this folder. It loads, in a "
             "checkout of the project, with"
         )
+    file = f"{made.architecture}.safetensors"
+    libraries = ""
+    if made.architecture in IN_OTHER_LIBRARIES:
+        command = f"python vision/export.py --model FOLDER --output {file}"
+        code = indent("\n".join(code_for_loading(made, file)), "    ")
+        libraries = f"\nIn timm or torchvision, after `{command}`:\n\n{code}\n"
     return f"""\
 ---
 library_name: transformers
@@ -211,7 +222,7 @@ pipeline_tag: image-feature-extraction
 
 It takes images (n, 3, h, w) of values from 0 to 1, normalised;
 `transformers.AutoImageProcessor.from_pretrained(FOLDER)` prepares them as evaluation does.
-"""
+{libraries}"""
 
 
 def _processor(image_input: ImageInput) -> dict[str, Any]:
@@ -258,6 +269,17 @@ def fingerprint(encoder: ImageEncoder) -> str:
     for tensor in encoder.backbone.state_dict().values():
         digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def code_for_loading(made: EncoderDescription, file: str) -> list[str]:
+    """Return the lines that load a file of vision/export.py in timm or torchvision."""
+    name = made.architecture
+    weights = f"safetensors.torch.load_file({file!r})"
+    return [
+        f'network = torchvision.models.{name}()  # or timm.create_model("{name}")',
+        *(CIFAR_STEM if made.stem == "cifar" else []),
+        f"network.load_state_dict({weights}, strict=False)  # all but fc",
+    ]
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:

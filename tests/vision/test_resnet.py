@@ -1,6 +1,9 @@
 """Encoders against a ResNet written plainly; saving, loading and export."""
 
+import re
+
 import pytest
+import safetensors
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
@@ -138,7 +141,11 @@ def test_export_has_torchvisions_names(tmp_path, stem, capsys):
     file = tmp_path / "names.safetensors"
     flags = [f"--model={tmp_path / 'out'}", f"--output={file}"]
     assert export(flags) == 0
-    assert ("network.conv1 = " in capsys.readouterr().out) == (stem == "cifar")
+    printed = capsys.readouterr().out
+    assert ("network.conv1 = " in printed) == (stem == "cifar")
+    card = (tmp_path / "out" / "README.md").read_text()
+    for line in printed.replace(str(file), "resnet18.safetensors").splitlines():
+        assert f"    {line}\n" in card
     found = load_file(file)
     assert {"conv1.weight", "bn1.running_var", "layer4.0.downsample.0.weight"} < set(found)
     for name, weights in torchvision_names(encoder).items():
@@ -150,6 +157,33 @@ def test_export_has_torchvisions_names(tmp_path, stem, capsys):
     before = file.stat()
     assert export(flags) == 2
     assert file.stat() == before
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_the_printed_code_loads_the_backbone(tmp_path, library, capsys):
+    """Neither library is a dependency of this project."""
+    module = pytest.importorskip(library)
+    for architecture, stem in [
+        ("resnet18", "cifar"),
+        ("resnet34", "imagenet"),
+        ("resnet50", "cifar"),
+    ]:
+        encoder = randomise(build_encoder(architecture, stem, "cifar", 32)).eval()
+        encoder.input = INPUT
+        save_encoder(encoder, tmp_path / architecture)
+        capsys.readouterr()
+        file = tmp_path / f"{architecture}.safetensors"
+        assert export([f"--model={tmp_path / architecture}", f"--output={file}"]) == 0
+        code = capsys.readouterr().out
+        if library == "timm":
+            code = re.sub(r"torchvision.*  # or ", "", code)
+        names = {library: module, "torch": torch, "safetensors": safetensors}
+        exec(code, names)
+        network = names["network"].eval()
+        network.fc = nn.Identity()
+        images = torch.rand(2, 3, 32, 32)
+        with torch.no_grad():
+            torch.testing.assert_close(network(images), encoder.features(images))
 
 
 @pytest.mark.parametrize("name", ["names.pth", "names", "missing/names.safetensors"])

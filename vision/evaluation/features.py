@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +61,33 @@ def image_features(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> 
     batches = images.batches(batch_size, encoder.device, encoder.input)
     total = math.ceil(len(images) / batch_size)
     shown = progress_bar(batches, total=total, desc="features", unit=" batches")
-    given = encoder.input
+    seen = encoder.input
 
     def inputs() -> Iterator[Tensor]:
         for batch in shown:
-            yield normalised(batch / 255, given.mean, given.std)
+            yield normalised(batch / 255, seen.mean, seen.std)
 
     return torch.cat(_features(encoder, inputs()))
+
+
+def in_parts(
+    views: RandomViews,
+    batches: Sequence[Tensor],
+    encoded_at_once: int,
+    device: torch.device,
+    epoch: int,
+) -> Iterator[tuple[Tensor, Iterator[tuple[Tensor, list[Tensor]]]]]:
+    """Yield each batch of rows, and parts of its rows with their views, which must be used up.
+
+    Parts have similar sizes, and two images at least, since one has no batch statistics.
+    """
+    split = []
+    for rows in batches:
+        count = math.ceil(len(rows) / encoded_at_once)
+        split.append(torch.tensor_split(rows, min(count, len(rows) // 2)))
+    seen = views.batches(chain.from_iterable(split), device, epoch)
+    for rows, parts in zip(batches, split, strict=True):
+        yield rows, zip(parts, islice(seen, len(parts)), strict=True)
 
 
 def write_features(
@@ -79,33 +99,33 @@ def write_features(
     (n,) their sets; with labels there are ``labels`` (n,) and the names of the ``classes``.
 
     Args:
-        file: a new one.
+        file: replaced if it exists.
         encoder: on any device.
         sets: by the name of the split; all have labels of the same classes, or none has.
         batch_size: images that are encoded at a time.
 
     Raises:
-        ParameterError: if features are not finite, or the file cannot be written.
+        ParameterError: if features are not finite.
     """
-    arrays: dict[str, list[Any]] = {"features": [], "names": [], "split": [], "labels": []}
+    parts = []
     for split, images in sets.items():
-        arrays["features"].append(image_features(encoder, images, batch_size).cpu().numpy())
-        files = images.files
-        rows = range(len(images))
-        if files is None:
-            arrays["names"].append([f"{images.name}, {split} image {row}" for row in rows])
-        else:
-            arrays["names"].append([files.name(row) for row in rows])
-        arrays["split"].append([split] * len(images))
+        files = images.files  # drawn images have none
+        names = [files.name(row) if files else f"{split} {row}" for row in range(len(images))]
+        part: dict[str, Any] = {
+            "features": image_features(encoder, images, batch_size).cpu(),
+            "names": names,
+            "split": [split] * len(images),
+        }
         if images.labels is not None:
-            arrays["labels"].append(images.labels.numpy())
-            arrays["classes"] = [images.classes]
-    joined = {name: np.concatenate(parts) for name, parts in arrays.items() if parts}
-    try:
-        with atomic_files(file.absolute().parent) as staging:
-            np.savez(staging / file.name, **joined)
-    except OSError as error:
-        raise ParameterError("features", f"cannot write {str(file)!r}: {error.strerror}") from error
+            part["labels"] = images.labels
+        parts.append(part)
+    arrays: dict[str, Any] = {}
+    for name in parts[0]:
+        arrays[name] = np.concatenate([part[name] for part in parts])
+    if "labels" in arrays:
+        arrays["classes"] = np.array(images.classes)
+    with atomic_files(file.parent) as staging:
+        np.savez(staging / file.name, **arrays)
 
 
 def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int) -> list[Tensor]:
@@ -123,9 +143,9 @@ def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int) ->
 def _features(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> list[Tensor]:
     """Return the features of each batch of inputs."""
     with evaluating(encoder), torch.autocast(encoder.device.type, enabled=False):
-        found = [encoder.features(batch).float() for batch in inputs]
-    finite = torch.stack([features.isfinite().all() for features in found])
+        batches = [encoder.features(batch).float() for batch in inputs]
+    finite = torch.stack([features.isfinite().all() for features in batches])
     if not finite.all():  # the only wait for the device
         reason = "its features have NaN or infinite entries, so no score can be computed"
         raise ParameterError("model", reason)
-    return found
+    return batches

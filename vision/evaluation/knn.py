@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
+from sklearn.metrics import precision_recall_fscore_support
 from torch import Tensor
 
 from dystress_text.losses.vectors import unit_vectors
@@ -45,7 +47,16 @@ class Accuracy:
         return cls(top1, top5)
 
 
-def by_class(
+def figures_of(scores: Tensor, labels: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """Return the accuracy of scores (n, classes) with labels (n,), in all and ``by_class``."""
+    predicted = scores.argmax(1)
+    return {
+        **asdict(Accuracy.of(scores, labels)),
+        "by_class": accuracy_by_class(predicted, labels, classes),
+    }
+
+
+def accuracy_by_class(
     predicted: Tensor, labels: Tensor, classes: Sequence[str]
 ) -> dict[str, dict[str, float]]:
     """Return the top-1 accuracy x 100, and the number of images, of each class that has any.
@@ -55,15 +66,15 @@ def by_class(
         labels: the true ones, (n,).
         classes: names, by label.
     """
-    labels = labels.cpu()
-    right = predicted.cpu() == labels
-    figures: dict[str, dict[str, float]] = {}
-    for label, name in enumerate(classes):
-        of_class = right[labels == label]
-        if len(of_class):
-            top1 = 100 * of_class.double().mean().item()
-            figures[name] = {"top1": top1, "images": len(of_class)}
-    return figures
+    truth = labels.cpu()
+    present = torch.unique(truth)
+    _, recalls, _, counts = precision_recall_fscore_support(
+        truth, predicted.cpu(), labels=present, zero_division=0
+    )
+    return {
+        classes[label]: {"top1": 100 * float(recall), "images": int(count)}
+        for label, recall, count in zip(present, recalls, counts, strict=True)
+    }
 
 
 def cosine_votes(
@@ -85,17 +96,6 @@ def cosine_votes(
     weights = ((similarity - highest) / TEMPERATURE).exp()
     votes = weights.new_zeros(len(queries), classes)
     return votes.scatter_add_(1, bank_labels[nearest], weights)
-
-
-def knn_accuracy(votes: Tensor, labels: Tensor, k: int) -> Accuracy:
-    """Return the accuracy of the votes (n, classes) of k neighbours each, with labels (n,).
-
-    A class without a vote is not predicted, so fewer than five neighbours have no top-5.
-    """
-    accuracy = Accuracy.of(votes.masked_fill(votes == 0, -math.inf), labels)
-    if k < 5:
-        accuracy = replace(accuracy, top5=None)
-    return accuracy
 
 
 def _nearest(bank: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:

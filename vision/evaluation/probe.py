@@ -7,8 +7,7 @@ each step. On fixed features, the fast choice, the features of each image are co
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from torch import Tensor
 from dystress_text.cli.progress import progress_bar
 from dystress_text.losses.vectors import unit_vectors
 from vision.data.views import RandomViews
-from vision.evaluation.features import evaluating
-from vision.evaluation.knn import by_class
+from vision.evaluation.features import evaluating, in_parts
 from vision.resnet import ImageEncoder
 
 BATCH_SIZE = 256
@@ -70,12 +68,7 @@ def linear_probe(
 
 
 def balanced_svm(
-    train: Tensor,
-    labels: Tensor,
-    queries: Tensor,
-    truth: Tensor,
-    seed: int,
-    classes: Sequence[str] = (),
+    train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int
 ) -> dict[str, Any]:
     """Return the accuracy of a linear SVM on balanced classes, FS of Kukleva et al.
 
@@ -87,27 +80,25 @@ def balanced_svm(
         queries: test features (m, dim).
         truth: their classes, (m,).
         seed: of the choice of images.
-        classes: their names, by label.
 
     Returns:
-        The accuracy x 100, ``top1``, the number of training images, ``images``, and the accuracy
-        of each class, ``by_class``.
+        The accuracy x 100, ``top1``, the number of training images, ``images``, and the labels that
+        are ``predicted``, (m,).
     """
     x = unit_vectors(train).cpu().numpy()
     y = labels.cpu().numpy()
     asked = unit_vectors(queries).cpu().numpy()
-    found, counts = np.unique(y, return_counts=True)
+    present, counts = np.unique(y, return_counts=True)
     random = np.random.default_rng(seed)
     chosen = []
-    for label in found:
+    for label in present:
         of_class = random.permutation(np.flatnonzero(y == label))
         chosen.append(of_class[: counts.min()])
     rows = np.concatenate(chosen)
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
     predicted = torch.from_numpy(svm.predict(asked))
     top1 = 100 * (predicted == truth.cpu()).double().mean().item()
-    of_classes = by_class(predicted, truth, classes)
-    return {"top1": top1, "images": len(rows), "by_class": of_classes}
+    return {"top1": top1, "images": len(rows), "predicted": predicted}
 
 
 def augmented_probe(
@@ -141,13 +132,10 @@ def augmented_probe(
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
             order = torch.randperm(len(labels), generator=generator)
-            whole = torch.split(order[: per_epoch * batch_size], batch_size)
-            parts = [torch.split(rows, encoded_at_once) for rows in whole]
-            seen = views.batches(chain.from_iterable(parts), device, epoch)
-            for rows, of_step in zip(whole, parts, strict=True):
+            batches = torch.split(order[: per_epoch * batch_size], batch_size)
+            for rows, parts in in_parts(views, batches, encoded_at_once, device, epoch):
                 with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                    taken = islice(seen, len(of_step))
-                    features = [encoder.features(view).float() for (view,) in taken]
+                    features = [encoder.features(view).float() for _, (view,) in parts]
                 yield torch.cat(features), labels[rows].to(device)
 
     steps = epochs * per_epoch

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,10 @@ def run(settings: EvaluationSettings) -> None:
         ParameterError: an option cannot be satisfied; raised before any encoder runs.
     """
     class_weights = parse_class_weights(settings.class_weights)
-    if settings.features is not None:
-        _check_new(settings.features)
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
-    sets = load_sets(settings, dataset, data_dir, train_list, input_size_of(encoders.values()))
+    side = input_size_of(encoders.values())
+    sets = load_sets(settings, dataset, data_dir, train_list, side)
     train = sets["train"]
     tasks = settings.measures
     if "knn" in tasks and settings.k is not None and settings.k > len(train):
@@ -53,8 +53,9 @@ def run(settings: EvaluationSettings) -> None:
         _append(file)  # report a file that cannot be written before any work
     device = single_process_device()
     if settings.features is not None:
-        encoder = encoders[settings.model]
-        write_features(settings.features, encoder.to(device), sets, settings.batch_size)
+        encoder = encoders[settings.model].to(device)
+        with _writing("features", settings.features):
+            write_features(settings.features, encoder, sets, settings.batch_size)
         encoder.cpu()
         print(f"{settings.features}: features of {sum(map(len, sets.values())):,} images")
     if not tasks:
@@ -93,7 +94,7 @@ def load_sets(
     train_list: str | None,
     side: int,
 ) -> dict[str, ImageSet]:
-    """Load the images by split; features alone need no test images.
+    """Load the splits by name; features alone need no test images.
 
     Args:
         settings: how many images, and whether damaged ones are left out.
@@ -107,38 +108,33 @@ def load_sets(
     """
     skip = settings.skip_corrupt
     train = load_images(dataset, "train", data_dir, skip, side, train_list)
-    train = train.sample(settings.limit, settings.seed)
+    sets = {"train": train.sample(settings.limit, settings.seed)}
     try:
-        test = load_test(train, dataset, data_dir, skip, side)
+        test = load_test(sets["train"], dataset, data_dir, skip, side)
+        sets["test"] = test.sample(settings.limit, settings.seed)
     except NoAccuracyError as error:
         if settings.measures:
             raise
         print(f"features of the training images alone: {error}", file=sys.stderr)
-        sets = {"train": train}
-    else:
-        sets = {"train": train, "test": test.sample(settings.limit, settings.seed)}
     for images in sets.values():
         for note in images.notes:
             print(note, file=sys.stderr)
     return sets
 
 
-def _check_new(file: Path) -> None:
-    if file.exists():
-        raise ParameterError("features", f"{str(file)!r} exists; name a new file")
+@contextmanager
+def _writing(parameter: str, file: Path) -> Iterator[None]:
+    """Make the folder of a file, and let errors of the system name the parameter."""
     try:
-        file.absolute().parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        reason = f"cannot write {str(file)!r}: {error.strerror}"
-        raise ParameterError("features", reason) from error
+        raise ParameterError(parameter, f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def _append(file: Path, *lines: Mapping[str, Any]) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with _writing("output", file):
         append_json(file, *lines)
-    except OSError as error:
-        raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def data_record(train: ImageSet, test: ImageSet) -> dict[str, Any]:

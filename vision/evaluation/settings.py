@@ -90,7 +90,7 @@ class EvaluationSettings:
     seed: int = option(0, "Of everything that is drawn; default 0.")
     features: Path | None = option(
         None,
-        "Write the features of all images, with their file names and any labels, to a new file. "
+        "Write the features of all images, with their file names and any labels, to this file. "
         "Images without labels have features too.",
         metavar="FILE.npz",
     )

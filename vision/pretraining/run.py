@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.analysis.page import leave_report, render_page
+from dystress_text.analysis.page import Table, leave_report, render_page
 from dystress_text.analysis.runs import read_finished
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import versions
@@ -33,6 +33,7 @@ from dystress_text.training.run import (
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
+from vision.architectures import IN_OTHER_LIBRARIES
 from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
 from vision.data.decoding import pixel_limit
@@ -51,7 +52,13 @@ from vision.pretraining.held_out import (
 )
 from vision.pretraining.settings import SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
-from vision.resnet import ImageInput, build_encoder, load_encoder
+from vision.resnet import (
+    EncoderDescription,
+    ImageInput,
+    build_encoder,
+    code_for_loading,
+    load_encoder,
+)
 
 # images that a CPU's evaluation while training takes: all would take minutes
 CPU_BANK = 10_000
@@ -245,7 +252,7 @@ def _publish(
     prepared_run: PreparedRun, trainer: Trainer, record: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
     """Write record and page, print the results of the run, and return the record."""
-    settings, _, examples, _ = prepared_run
+    settings, task, examples, _ = prepared_run
     output = Path(settings.training.output_dir)
     end_record(trainer, settings.training, folder, record)
     record["images_per_second"] = round(trainer.samples_per_second, 1)
@@ -258,7 +265,8 @@ def _publish(
             encoder = load_encoder(output).to(trainer.accelerator.device)
             trained = nearest(encoder, examples, settings.training.train_batch_size)
             pictures = gallery(examples, record["nearest"], trained)
-        return render_page([finished], examples=[(HEADING, pictures)])
+        loading = _loading(task.encoder.description, output)
+        return render_page([finished], loading, examples=[(HEADING, pictures)])
 
     lines = [
         f"{record['images_per_second']:,.0f} images/s, "
@@ -273,6 +281,16 @@ def _publish(
     lines.append(f"\n{_next_command(settings, record)}.")
     print(*lines, leave_report(output, page), sep="\n", flush=True)
     return record
+
+
+def _loading(made: EncoderDescription, folder: Path) -> list[tuple[str, Table]]:
+    """Return the page's table of the code that loads the backbone in other libraries, if any do."""
+    if made.architecture not in IN_OTHER_LIBRARIES:
+        return []
+    file = f"{made.architecture}.safetensors"
+    command = f"python vision/export.py --model {quote(str(folder))} --output {file}"
+    code = "\n".join(code_for_loading(made, file))
+    return [("The backbone in timm and torchvision", [["", "code"], [f"after {command}", code]])]
 
 
 def _next_command(settings: PretrainSettings, record: Mapping[str, Any]) -> str:

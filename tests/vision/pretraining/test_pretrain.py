@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import signal
+from html import unescape
 
 import pytest
 import torch
@@ -135,6 +136,17 @@ def test_the_command_that_a_run_prints_works(folder, tmp_path, part, monkeypatch
     (command,) = map(shlex.split, line.findall(capsys.readouterr().out))
     assert evaluate.main(command) == 0
     assert ("--features" in command) == (part != "")
+
+
+@pytest.mark.parametrize("architecture", ["resnet18", "resnet10_narrow"])
+def test_the_page_says_how_other_libraries_load_the_backbone(architecture, folder, tmp_path):
+    """If they have the network."""
+    output = tmp_path / "out"
+    assert run(folder, output, f"--architecture={architecture}", "--max_steps=1") == 0
+    page = unescape((output / "report.html").read_text())
+    for code in ('timm.create_model("resnet18")', "torchvision.models.resnet18()"):
+        assert (code in page) == (architecture == "resnet18")
+    assert ("vision/export.py --model" in page) == (architecture == "resnet18")
 
 
 def test_other_pictures_are_another_run(folder, tmp_path, capsys):
