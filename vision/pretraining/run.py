@@ -225,7 +225,7 @@ def _begin(
     settings, task, examples, notes = prepared_run
     images = task.views.images
     batch_size = settings.training.train_batch_size
-    decoded = "decoded in each step, JPEGs above 2 megapixels at a part of their size"
+    decoded = "decoded in each step at their own sizes, large JPEGs at a part of theirs"
     if isinstance(images, DecodedImages):
         height, width = images.size
         decoded = f"{width} x {height} pixels, in memory"
