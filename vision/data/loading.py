@@ -40,7 +40,7 @@ def load_images(
     Images of one size, whose shorter side has up to 96 pixels, are loaded as they are and cropped
     on the device. All others stay encoded: larger ones, those of several sizes, and images more
     than twice as large as the encoder's input, as crops on the device have no filter against
-    aliasing. All random crops are taken from the whole picture at its own resolution; evaluation
+    aliasing. All random crops are taken from the whole picture; evaluation
     sees the middle square, by :func:`~vision.data.decoding.cut_square`.
 
     Args:

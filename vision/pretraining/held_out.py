@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,7 +32,7 @@ SHOWN = 12  # pictures on the page
 NEAREST = 5  # neighbours of each
 HEADING = "Pictures (left) and the five nearest to each: before training (above), after it (below)"
 _SIDE = 96  # of a picture on the page, in pixels
-_GAP = 3
+_FRAME = 3
 Rows = list[list[int]]  # for each picture that is shown those of its neighbours
 
 
@@ -125,22 +124,20 @@ def gallery(images: ImageSet, before: Rows, after: Rows) -> list[tuple[str, str]
     """
     pictures = []
     for row, ranked in enumerate(zip(before, after, strict=True)):
-        strips = [_strip(images, [row, *rows]) for rows in ranked]
-        drawn = Image.fromarray(np.concatenate(strips))
+        shown = _tile(images, row, "black")
+        strips = []
+        for rows in ranked:
+            neighbours = [_tile(images, each) for each in rows]
+            strips.append(np.hstack([shown, *neighbours]))
         with io.BytesIO() as stream:
-            drawn.save(stream, "JPEG", quality=85)
+            Image.fromarray(np.vstack(strips)).save(stream, "JPEG", quality=85)
             content = base64.b64encode(stream.getvalue()).decode("ascii")
         description = f"picture {row + 1} and its neighbours before and after training"
         pictures.append((description, f"data:image/jpeg;base64,{content}"))
     return pictures
 
 
-def _strip(images: ImageSet, rows: Sequence[int]) -> NDArray[np.uint8]:
-    """Return images side by side, uint8 (height, width, 3); the first one stands apart."""
-    tiles: list[NDArray[np.uint8]] = []
-    for row in rows:
-        tile = ImageOps.fit(images.picture(row), (_SIDE, _SIDE))
-        gap = 0 if tiles else 4 * _GAP
-        margin = ((_GAP, _GAP), (_GAP, _GAP + gap), (0, 0))
-        tiles.append(np.pad(np.asarray(tile), margin, constant_values=255))
-    return np.concatenate(tiles, axis=1)
+def _tile(images: ImageSet, row: int, frame: str = "white") -> NDArray[np.uint8]:
+    """Return the middle square of an image in a frame, uint8 (height, width, 3)."""
+    square = ImageOps.fit(images.picture(row), (_SIDE, _SIDE))
+    return np.asarray(ImageOps.expand(square, _FRAME, frame))

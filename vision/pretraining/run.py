@@ -225,7 +225,7 @@ def _begin(
     settings, task, examples, notes = prepared_run
     images = task.views.images
     batch_size = settings.training.train_batch_size
-    decoded = "decoded at their own sizes in each step"
+    decoded = "decoded in each step at their own sizes, large JPEGs at a part of theirs"
     if isinstance(images, DecodedImages):
         height, width = images.size
         decoded = f"{width} x {height} pixels, in memory"
@@ -252,7 +252,7 @@ def _publish(
     prepared_run: PreparedRun, trainer: Trainer, record: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
     """Write record and page, print the results of the run, and return the record."""
-    settings, _, examples, _ = prepared_run
+    settings, task, examples, _ = prepared_run
     output = Path(settings.training.output_dir)
     end_record(trainer, settings.training, folder, record)
     record["images_per_second"] = round(trainer.samples_per_second, 1)
@@ -260,12 +260,12 @@ def _publish(
 
     def page() -> str:
         (finished,), _ = read_finished([output])
-        loading = _loading(prepared_run.task.encoder.description, output)
         pictures = []
         if not settings.vision.no_samples:
             encoder = load_encoder(output).to(trainer.accelerator.device)
             trained = nearest(encoder, examples, settings.training.train_batch_size)
             pictures = gallery(examples, record["nearest"], trained)
+        loading = _loading(task.encoder.description, output)
         return render_page([finished], loading, examples=[(HEADING, pictures)])
 
     lines = [
