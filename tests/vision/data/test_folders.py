@@ -73,8 +73,10 @@ def test_folders_below_a_class_are_of_the_class(tmp_path):
     assert images.labels.tolist() == [0, 0, 1]
 
 
-@pytest.mark.parametrize("classes", [(".",), ("a", "b")])
-@pytest.mark.parametrize("output", ["out", "runs/out", "a/out"])
+@pytest.mark.parametrize(
+    ("output", "classes"),
+    [("out", "."), ("runs/out", "."), ("out", "ab"), ("a/out", "ab")],
+)
 def test_runs_in_the_picture_folder_are_no_images(output, classes, tmp_path):
     for name in classes:
         write_folder(tmp_path, {name: [1, 2]})
