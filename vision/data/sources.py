@@ -21,7 +21,12 @@ from vision.data.long_tail import RATIO, long_tail_indices
 from vision.data.parquet_files import image_rows, read_parquet, tables_of_split
 from vision.data.train_list import listed
 
-_UNLABELLED = {"unlabeled", "unlabelled", "extra"}  # further splits, as STL-10 and SVHN have them
+_UNLABELLED = {
+    "unlabeled",
+    "unlabelled",
+    "unsupervised",
+    "extra",
+}  # further splits, as STL-10 and SVHN have them
 
 
 def find_images(
