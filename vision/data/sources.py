@@ -91,7 +91,7 @@ def _read(folder: Path, split: str) -> EncodedImages:
     tables = [path for path in others if path.suffix == ".parquet"]
     if not tables:
         return _from_folder(folder, split)
-    if sum(map(image_rows, tables)) < len(pictures):
+    if pictures and sum(map(image_rows, tables)) <= len(pictures):
         images = _from_folder(folder, split)
         unread = tables
     else:
@@ -99,7 +99,7 @@ def _read(folder: Path, split: str) -> EncodedImages:
         unread = pictures
     if not unread:
         return images
-    reason = "where pictures and parquet files meet, those with more images are read"
+    reason = "of pictures and parquet files in one folder, those with more images are read"
     return images.noting(f"{len(unread):,} files are not read, such as {unread[0]}: {reason}")
 
 
