@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
@@ -87,14 +87,25 @@ def _check_complete(name: str, files: Sequence[Path]) -> None:
         raise DataError(f"{names} are not all files of one numbered set")
 
 
-def _cache(files: Sequence[Path]) -> str:
-    """Return the folder for a copy of these files; changed files get another one."""
+def _links(files: Sequence[Path]) -> list[Path]:
+    """Return links to these files in the folder for their copy; changed files get another one.
+
+    A path may have signs that are patterns, variables or protocols for ``datasets``.
+    """
     identity = []
     for path in files:
         stat = path.stat()  # st_ctime, since st_mtime can be set
         identity.append((str(path.resolve()), stat.st_ino, stat.st_size, stat.st_ctime_ns))
     digest = hashlib.sha256(repr(identity).encode()).hexdigest()
-    return str(cache_root() / "datasets" / digest[:32])
+    folder = cache_root() / "datasets" / digest[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    links = []
+    for number, path in enumerate(files):
+        link = folder / f"{number}.parquet"
+        with suppress(FileExistsError):
+            link.symlink_to(path.absolute())
+        links.append(link)
+    return links
 
 
 def read_parquet(files: Sequence[Path]) -> EncodedImages:
@@ -126,8 +137,10 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
                 f"labels are whole numbers, not {schema.field(_LABEL_COLUMNS[0]).type}"
             )
         columns = [image] if label is None else [image, label]
-        patterns = [escape(str(path.absolute())) for path in files]
-        stored = datasets.Dataset.from_parquet(patterns, columns=columns, cache_dir=_cache(files))
+        links = _links(files)
+        patterns = [escape(str(link)) for link in links]
+        cache = str(links[0].parent)
+        stored = datasets.Dataset.from_parquet(patterns, columns=columns, cache_dir=cache)
         contents = pc.struct_field(stored.data.table[image], "bytes")
     if contents.null_count:
         raise DataError(f"{origin} has rows without an image")
