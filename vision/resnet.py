@@ -22,9 +22,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
-from dystress_text.errors import UserError, reason_of
+from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
-from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES
+from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES, PROJECTORS, STEMS
 
 CIFAR_STEM = [
     "network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
@@ -121,7 +121,19 @@ def build_encoder(
             ``expander`` (Barlow Twins, VICReg) has three layers of ``out_dim`` units and ``byol``
             two with 4,096 hidden ones; both end in a linear layer.
         out_dim: dimensions of the projector's output.
+
+    Raises:
+        ParameterError: a name is unknown, or ``out_dim`` is not positive.
     """
+    for parameter, name, known in (
+        ("architecture", architecture, ARCHITECTURES),
+        ("stem", stem, STEMS),
+        ("projector", projector, PROJECTORS),
+    ):
+        if name not in known:
+            raise ParameterError(parameter, f"{name!r} is none of {', '.join(known)}")
+    if out_dim < 1:
+        raise ParameterError("out_dim", f"must be at least 1, got {out_dim}")
     backbone = ResNetModel(ResNetConfig(**ARCHITECTURES[architecture]))
     if stem == "cifar":
         first = backbone.embedder.embedder

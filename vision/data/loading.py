@@ -101,6 +101,8 @@ def load_test(
     if len(torch.unique(train.targets)) < 2:
         raise NoAccuracyError("dataset", f"the training images of {train.name} are of one class")
     test = load_images(name_or_path, "test", data_dir, skip_corrupt, input_size)
+    if test.labels is None:
+        raise NoAccuracyError("dataset", f"the test images of {train.name} have no labels")
     unknown = set(test.classes) - set(train.classes)
     if unknown:
         raise DataError(
@@ -129,7 +131,7 @@ def _faults(found: EncodedImages) -> dict[int, str]:
 
     def fault_of(row: int) -> str | None:
         try:
-            decode(*found.files[row])
+            decode(*found.files[row], enough=1)  # large JPEGs at an eighth
         except DataError as error:
             return str(error)
         return None
