@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -21,7 +21,7 @@ from torch import Tensor
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.training.batches import prefetch
 from vision.data.crops import ASPECT, RandomCrop, draw_crops
-from vision.data.decoding import cut_box, cut_square, decode, pixels_of
+from vision.data.decoding import cut_square, decode, pixels_of
 from vision.data.image_files import ImageFiles
 from vision.resnet import Square
 
@@ -45,8 +45,8 @@ class NoAccuracyError(ParameterError):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Split(ABC):
-    """A base class of image sets."""
+class ImageSet(ABC):
+    """A split of a data set."""
 
     name: str
     labels: Tensor | None = None  # (n,) int64
@@ -55,9 +55,15 @@ class _Split(ABC):
     corrupt: int = 0  # how many damaged images were left out or replaced
     files_id: str = ""  # a hash of the files' names and labels, before damaged ones were replaced
     notes: tuple[str, ...] = ()  # lines for the user about what is not read
+    files: ImageFiles | None = None  # None for drawn images
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def size(self) -> tuple[int, ...] | None:
+        """Return height and width, if all images have the same."""
 
     @abstractmethod
     def _content(self, rows: Tensor) -> dict[str, Any]:
@@ -138,15 +144,13 @@ class _Split(ABC):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class DecodedImages(_Split):
+class DecodedImages(ImageSet):
     """Small images of one size, in memory."""
 
     pixels: Tensor  # (n, 3, height, width) uint8, on the CPU
-    files: ImageFiles | None = None  # what they were decoded from; None for drawn ones
 
     @property
     def size(self) -> tuple[int, ...]:
-        """Return height and width."""
         return self.pixels.shape[2:]
 
     def __len__(self) -> int:
@@ -170,11 +174,11 @@ class DecodedImages(_Split):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class EncodedImages(_Split):
+class EncodedImages(ImageSet):
     """Images that threads decode batch by batch."""
 
-    files: ImageFiles
-    size: tuple[int, ...] | None = None  # height and width, if all images have the same
+    files: ImageFiles = field()  # always there
+    size: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -221,17 +225,18 @@ class EncodedImages(_Split):
             views_by_kind = []
             for crop, count in kinds:
                 drawn = draw_crops(count, picture.height, picture.width, crop, generator=generator)
-                parts = [cut_box(picture, crop.size, box) for box in drawn.boxes()]
-                views = torch.stack([pixels_of(part) for part in parts])  # (count, 3, size, size)
+                size = (crop.size, crop.size)
+                parts = []
+                for box in drawn.boxes():
+                    part = picture.crop(box).resize(size, Image.Resampling.BILINEAR)
+                    parts.append(pixels_of(part))
+                views = torch.stack(parts)  # (count, 3, size, size)
                 flip = drawn.flip[:, None, None, None]
                 views_by_kind.append(torch.where(flip, views.flip(3), views))
             return views_by_kind
 
         by_image = _DECODERS.map(crops_of, rows.tolist())
         return [torch.stack(of_kind) for of_kind in zip(*by_image, strict=True)]
-
-
-ImageSet = DecodedImages | EncodedImages
 
 
 def square_of(images: ImageSet, side: int) -> Square:

@@ -19,13 +19,12 @@ import torch
 
 from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.io.paths import cache_root
-from vision.data.folders import SPLITS
+from vision.data.folders import SPLIT_NAMES, names_of_split
 from vision.data.image_files import ImageFiles
 from vision.data.images import EncodedImages
 
 _IMAGE_COLUMNS = ("img", "image")
 _LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")  # CIFAR-100 has coarse ones
-_SPLIT_NAMES = {name for known in SPLITS.values() for name in known}
 _NUMBER = re.compile(r"[-_. ]?(\d+)(?:-of-(\d+))?(?:-[0-9a-f]{16})?$")  # and the hub's hash
 
 
@@ -39,19 +38,14 @@ def tables_of_split(tables: Sequence[Path], split: str) -> dict[str, list[Path]]
         split: ``train`` or ``test``.
 
     Raises:
-        DataError: numbered files are missing, or files of several splits may be the training split.
+        DataError: numbered files are missing.
         ParameterError: the files are of several configurations.
     """
     by_name: dict[str, list[Path]] = defaultdict(list)
     for path in tables:
         by_name[_split_of(path)].append(path)
-    names = []
-    for known in SPLITS[split]:
-        names += [name for name in by_name if _first_word(name) == known]
     # test-mini is another split than test, but the test split of a set without test
-    names = [name for name in names if name.casefold() in SPLITS[split]] or names
-    if split == "train" and len(names) > 1:
-        raise DataError(f"{' and '.join(names)} may be the training split; keep one")
+    names = names_of_split(by_name, split) or names_of_split(by_name, split, _first_word)
     for name in names:
         _check_complete(name, by_name[name])
     return {name: by_name[name] for name in names}
@@ -61,7 +55,7 @@ def _split_of(path: Path) -> str:
     """Return the split in a name such as ``train-00000-of-00005`` or ``train/0000``."""
     name = _NUMBER.sub("", path.stem)
     folder = path.parent.name
-    is_inside = _first_word(name) not in _SPLIT_NAMES and folder.casefold() in _SPLIT_NAMES
+    is_inside = _first_word(name) not in SPLIT_NAMES and folder.casefold() in SPLIT_NAMES
     return folder if is_inside else name
 
 
@@ -146,16 +140,17 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
         raise DataError(f"{origin} has rows without an image")
     rows = np.arange(len(contents))
     images = EncodedImages(name="", files=ImageFiles(contents, rows, origin))
-    labels = [-1] if label is None else stored.data.table[label].to_pylist()
-    if set(labels) == {-1}:
+    values = set() if label is None else {*stored.data.table[label].to_pylist()}
+    if values <= {-1}:
         return images
-    if None in labels:
-        raise DataError(f"{origin} has rows without a class")
-    names = getattr(stored.features[label], "names", None) or range(max(labels, default=-1) + 1)
-    last = len(names) - 1
-    if labels and (min(labels) < 0 or max(labels) > last):
-        raise DataError(f"{origin} has labels outside the classes 0 to {last}")
-    return replace(images, labels=torch.tensor(labels), classes=tuple(map(str, names)))
+    highest = max(values - {None}, default=-1)
+    names = getattr(stored.features[label], "names", None) or range(highest + 1)
+    strays = values - {*range(len(names))}
+    if strays:
+        known = f"the classes 0 to {len(names) - 1}"
+        raise DataError(f"{origin} has {', '.join(map(str, strays))} for {known}")
+    labels = torch.tensor(stored.data.table[label].to_pylist())
+    return replace(images, labels=labels, classes=tuple(map(str, names)))
 
 
 def image_rows(file: Path) -> int:

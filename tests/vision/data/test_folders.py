@@ -95,3 +95,14 @@ def test_pictures_are_read_next_to_a_table(tmp_path):
     images = load_images(str(tmp_path))
     assert grays(images) == [1, 2, 3]
     assert "parquet" in " ".join(images.notes)
+
+
+def test_files_next_to_class_folders_are_counted(tmp_path):
+    write_folder(tmp_path, {"a": [1, 2], "b": [3]})
+    for name in ("IMG_0.HEIC", "a/IMG_1.HEIC", ".hidden"):
+        (tmp_path / name).touch()
+    images = load_images(str(tmp_path))
+    assert grays(images) == [1, 2, 3]
+    (note,) = images.notes
+    assert note.startswith("2 files")
+    assert "IMG_0.HEIC" in note
