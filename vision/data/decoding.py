@@ -108,15 +108,10 @@ def pixel_limit(most: int | None) -> Iterator[None]:
 @contextmanager
 def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
     """Open a picture; any failure inside the context is a fault of the file."""
-    name = origin
-    file: Path | io.BytesIO
-    if isinstance(source, Path):
-        name = str(source)
-        file = source
-    else:
-        file = io.BytesIO(source)
+    is_path = isinstance(source, Path)
+    name = str(source) if is_path else origin
     try:
-        with Image.open(file) as image:
+        with Image.open(source if is_path else io.BytesIO(source)) as image:
             depth_known = image.mode == "I" and image.format == "PPM"  # PGM of 16 bits
             if image.mode in ("I", "F") and not depth_known:
                 raise ValueError("its pixels have 32 bits, of unknown range; write it with 8 bits")

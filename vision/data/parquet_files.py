@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from glob import escape
 from pathlib import Path
@@ -120,8 +120,9 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
 
     datasets.disable_progress_bars()
     origin = _origin(files)
-    with _naming(files):
-        schema = pq.read_schema(files[0])
+    try:
+        for file in reversed(files):  # the first is the last
+            schema = pq.read_schema(file)
         image = _column(schema, _IMAGE_COLUMNS, pa.types.is_struct)
         label = _column(schema, _LABEL_COLUMNS, pa.types.is_integer)
         if image is None:
@@ -136,6 +137,9 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
         cache = str(links[0].parent)
         stored = datasets.Dataset.from_parquet(patterns, columns=columns, cache_dir=cache)
         contents = pc.struct_field(stored.data.table[image], "bytes")
+    except Exception as error:  # the libraries that read tables have many kinds
+        reason = reason_of(error.__cause__ or error)
+        raise DataError(f"{file} is damaged or has an unexpected layout: {reason}") from error
     if contents.null_count:
         raise DataError(f"{origin} has rows without an image")
     rows = np.arange(len(contents))
@@ -178,16 +182,3 @@ def _origin(files: Sequence[Path]) -> str:
     if len(files) == 1:
         return first
     return f"{first} to {files[-1].name}"
-
-
-@contextmanager
-def _naming(files: Sequence[Path]) -> Iterator[None]:
-    """Turn an error inside the context into a DataError that names the damaged file."""
-    file = files[0]
-    try:
-        for file in files:
-            pq.read_schema(file)
-        yield
-    except Exception as error:  # the libraries that read tables have many kinds
-        reason = reason_of(error.__cause__ or error)
-        raise DataError(f"{file} is damaged or has an unexpected layout: {reason}") from error

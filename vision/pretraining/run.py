@@ -33,7 +33,6 @@ from dystress_text.training.run import (
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
-from vision.architectures import IN_OTHER_LIBRARIES
 from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
 from vision.data.decoding import pixel_limit
@@ -52,14 +51,9 @@ from vision.pretraining.held_out import (
 )
 from vision.pretraining.settings import SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
-from vision.resnet import (
-    EncoderDescription,
-    ImageInput,
-    build_encoder,
-    code_for_loading,
-    load_encoder,
-)
+from vision.resnet import ImageInput, build_encoder, code_for_exporting, load_encoder
 
+LIBRARIES = "The backbone in timm and torchvision"
 # images that a CPU's evaluation while training takes: all would take minutes
 CPU_BANK = 10_000
 CPU_QUERIES = 3_000
@@ -265,8 +259,11 @@ def _publish(
             encoder = load_encoder(output).to(trainer.accelerator.device)
             trained = nearest(encoder, examples, settings.training.train_batch_size)
             pictures = gallery(examples, record["nearest"], trained)
-        loading = _loading(task.encoder.description, output)
-        return render_page([finished], loading, examples=[(HEADING, pictures)])
+        tables: list[tuple[str, Table]] = []
+        code = code_for_exporting(task.encoder.description, str(output))
+        if code:
+            tables.append((LIBRARIES, [["", "code"], ["loading it", code]]))
+        return render_page([finished], tables, examples=[(HEADING, pictures)])
 
     lines = [
         f"{record['images_per_second']:,.0f} images/s, "
@@ -281,16 +278,6 @@ def _publish(
     lines.append(f"\n{_next_command(settings, record)}.")
     print(*lines, leave_report(output, page), sep="\n", flush=True)
     return record
-
-
-def _loading(made: EncoderDescription, folder: Path) -> list[tuple[str, Table]]:
-    """Return the page's table of the code that loads the backbone in other libraries, if any do."""
-    if made.architecture not in IN_OTHER_LIBRARIES:
-        return []
-    file = f"{made.architecture}.safetensors"
-    command = f"python vision/export.py --model {quote(str(folder))} --output {file}"
-    code = "\n".join(code_for_loading(made, file))
-    return [("The backbone in timm and torchvision", [["", "code"], [f"after {command}", code]])]
 
 
 def _next_command(settings: PretrainSettings, record: Mapping[str, Any]) -> str:
