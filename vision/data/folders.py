@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dystress_text.io.lock import LOCK
 from dystress_text.training.run_folder import RECORD
@@ -26,11 +25,6 @@ _IMAGES = {
 }  # fmt: skip
 
 
-def is_image(file: Path) -> bool:
-    """Return whether the name of a file ends like that of an image."""
-    return file.suffix.lower() in _IMAGES
-
-
 def folder_names(folder: Path) -> list[str]:
     """Return the sorted names of the subfolders that are read, such as classes."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and _is_read(path))
@@ -38,7 +32,7 @@ def folder_names(folder: Path) -> list[str]:
 
 def image_names(folder: Path) -> list[str]:
     """Return the sorted names of the images in a folder itself."""
-    return sorted(path.name for path in folder.iterdir() if is_image(path) and _is_read(path))
+    return sorted(path.name for path in folder.iterdir() if _is_image(path))
 
 
 def files_below(folder: Path) -> tuple[list[Path], list[Path]]:
@@ -48,20 +42,16 @@ def files_below(folder: Path) -> tuple[list[Path], list[Path]]:
     """
     images: list[Path] = []
     others: list[Path] = []
-    seen = set()
-    for parent, folders, names in os.walk(folder, onerror=_fail, followlinks=True):
-        real = os.path.realpath(parent)
-        if real in seen:  # a link to a folder that contains it
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = [name for name in folders if _is_read(Path(parent, name))]
-        for name in names:
-            if not _is_hidden(name):
-                path = Path(parent, name)
-                files = images if is_image(path) else others
-                files.append(path)
-    return sorted(images), sorted(others)
+    for path in sorted(folder.iterdir()):
+        if _is_image(path):
+            images.append(path)
+        elif path.is_dir() and _is_read(path):
+            below = files_below(path)
+            images += below[0]
+            others += below[1]
+        elif not path.is_dir() and not _is_hidden(path.name):
+            others.append(path)
+    return images, others
 
 
 def is_known(dataset: str) -> bool:
@@ -78,19 +68,16 @@ def absolute_paths(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(Path(path).absolute()) for name, path in paths.items()}
 
 
-def holds_run(folder: Path) -> bool:
-    """Return whether training writes into a subfolder, or has."""
-    return any(any(folder.rglob(name)) for name in (RECORD, LOCK))
+def _is_read(folder: Path) -> bool:
+    """Return whether a folder is visible, and neither a run of training nor around itself."""
+    is_run = any((folder / name).is_file() for name in (RECORD, LOCK))
+    is_loop = folder.parent.resolve().is_relative_to(folder.resolve())
+    return not (is_run or is_loop or _is_hidden(folder.name))
 
 
-def _is_read(path: Path) -> bool:
-    is_run = any((path / name).is_file() for name in (RECORD, LOCK))
-    return not is_run and not _is_hidden(path.name)
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in _IMAGES and not _is_hidden(path.name)
 
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name.casefold() in _SYSTEM_NAMES
-
-
-def _fail(error: OSError) -> NoReturn:
-    raise error

@@ -5,54 +5,28 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from glob import escape
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
-from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.io.paths import cache_root
 from vision.data.folders import SPLITS
 from vision.data.image_files import ImageFiles
+from vision.data.images import EncodedImages
 
 _IMAGE_COLUMNS = ("img", "image")
-_LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
-# names of labels in some sets, and of other numbers and texts in others
-_OTHER_LABEL_COLUMNS = ("labels", "class", "target")
-_NAMES = "|".join(name for known in SPLITS.values() for name in known)
-_KNOWN_NAME = re.compile(rf"({_NAMES})(?![a-z])", re.IGNORECASE)
-_SHARD = re.compile(r"(.*?)[-_. ]?(\d+)(?:-of-(\d+))?(?:-[0-9a-f]{16})?")
-
-
-class _Shard(NamedTuple):
-    """A file of a split."""
-
-    path: Path
-    split: str
-    folder: Path  # of all splits of a configuration
-    number: int | None = None
-    total: int | None = None
-
-
-def _shard(path: Path) -> _Shard:
-    """Describe a file such as ``train-00000-of-00005`` or ``train/0000``."""
-    parts = _SHARD.fullmatch(path.stem)
-    split = path.stem if parts is None else parts[1]
-    folder = path.parent
-    if _known_name(split) is None and folder.name.casefold() == _known_name(folder.name):
-        split = folder.name
-        folder = folder.parent
-    if parts is None:
-        return _Shard(path, split, folder)
-    return _Shard(path, split, folder, int(parts[2]), int(parts[3]) if parts[3] else None)
+_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")  # CIFAR-100 has coarse ones
+_SPLIT_NAMES = {name for known in SPLITS.values() for name in known}
+_NUMBER = re.compile(r"[-_. ]?(\d+)(?:-of-(\d+))?(?:-[0-9a-f]{16})?$")  # and the hub's hash
 
 
 def tables_of_split(tables: Sequence[Path], split: str) -> dict[str, list[Path]]:
@@ -65,43 +39,52 @@ def tables_of_split(tables: Sequence[Path], split: str) -> dict[str, list[Path]]
         split: ``train`` or ``test``.
 
     Raises:
-        DataError: files are missing, or of several splits or exports.
+        DataError: numbered files are missing, or files of several splits may be the training split.
         ParameterError: the files are of several configurations.
     """
-    by_name: dict[str, list[_Shard]] = defaultdict(list)
+    by_name: dict[str, list[Path]] = defaultdict(list)
     for path in tables:
-        shard = _shard(path)
-        by_name[shard.split].append(shard)
+        by_name[_split_of(path)].append(path)
     names = []
     for known in SPLITS[split]:
-        names += [name for name in by_name if _known_name(name) == known]
+        names += [name for name in by_name if _first_word(name) == known]
     # test-mini is another split than test, but the test split of a set without test
     names = [name for name in names if name.casefold() in SPLITS[split]] or names
     if split == "train" and len(names) > 1:
         raise DataError(f"{' and '.join(names)} may be the training split; keep one")
-    return {name: _files(by_name[name]) for name in names}
+    for name in names:
+        _check_complete(name, by_name[name])
+    return {name: by_name[name] for name in names}
 
 
-def _known_name(text: str) -> str | None:
-    """Return the known name of a split that a text is or begins with, such as train-clean."""
-    match = _KNOWN_NAME.match(text)
-    return None if match is None else match[1].casefold()
+def _split_of(path: Path) -> str:
+    """Return the split in a name such as ``train-00000-of-00005`` or ``train/0000``."""
+    name = _NUMBER.sub("", path.stem)
+    folder = path.parent.name
+    is_inside = _first_word(name) not in _SPLIT_NAMES and folder.casefold() in _SPLIT_NAMES
+    return folder if is_inside else name
 
 
-def _files(shards: Sequence[_Shard]) -> list[Path]:
-    """Return the files of all shards of a split, or raise an error if some are missing."""
-    folders = sorted({str(shard.folder) for shard in shards})
+def _first_word(name: str) -> str:
+    return re.split("[^a-z]", name.casefold())[0]
+
+
+def _check_complete(name: str, files: Sequence[Path]) -> None:
+    """Reject a split whose files are of several configurations, or not all that there were."""
+    folders = {path.parent.parent if path.parent.name == name else path.parent for path in files}
     if len(folders) > 1:  # configurations may share their images
-        reason = f"name one of the folders with parquet files: {', '.join(folders)}"
+        reason = (
+            f"name one of the folders with parquet files: {', '.join(map(str, sorted(folders)))}"
+        )
         raise ParameterError("dataset", reason)
-    numbers = [shard.number for shard in shards if shard.number is not None]
-    totals = {shard.total for shard in shards if shard.total is not None}
+    matches = [_NUMBER.search(path.stem) for path in files]
+    numbers = sorted(int(match[1]) for match in matches if match)
+    totals = {int(match[2]) for match in matches if match and match[2]}
     if not totals and 0 in numbers:
-        totals = {max(numbers) + 1}
-    if totals and (len(shards) not in totals or sorted(numbers) != [*range(len(shards))]):
-        names = ", ".join(shard.path.name for shard in shards)
-        raise DataError(f"{folders[0]} has {names}: not one complete set of numbered files")
-    return [shard.path for shard in shards]
+        totals = {numbers[-1] + 1}
+    if totals and (totals != {len(files)} or numbers != [*range(len(files))]):
+        names = ", ".join(map(str, files))
+        raise DataError(f"{names} are not all files of one numbered set")
 
 
 def _cache(files: Sequence[Path]) -> str:
@@ -114,105 +97,70 @@ def _cache(files: Sequence[Path]) -> str:
     return str(cache_root() / "datasets" / digest[:32])
 
 
-def read_labels(files: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Return the labels of the rows and the names of the classes.
-
-    Args:
-        files: parquet files of a split, in order.
-
-    Returns:
-        Labels (rows,) and the names of the classes, which are numbers if the files give no names.
-        None and no names without a column of labels, or if every label is -1, as in test splits on
-        the hub.
-
-    Raises:
-        DataError: a file is damaged, or a label is not a class.
-    """
-    import datasets  # slow to import
-
-    origin = _origin(files)
-    with _naming(files):
-        schema = pq.read_schema(files[0])
-        name = _label_column(schema)
-        if name is None:
-            return None, ()
-        tables = [pq.ParquetFile(file).read(columns=[name]) for file in files]
-        column = pa.concat_tables(tables, promote_options="permissive")[name]
-        feature = datasets.Features.from_arrow_schema(schema)[name]
-    if not pa.types.is_integer(column.type):
-        raise DataError(f"{origin}: labels are whole numbers, and column {name} has {column.type}")
-    labels = column.to_pylist()
-    if labels and set(labels) == {-1}:
-        return None, ()
-    if column.null_count:
-        raise DataError(f"{origin} has rows without a class")
-    names = getattr(feature, "names", None) or range(max(labels, default=-1) + 1)
-    last = len(names) - 1
-    if labels and (min(labels) < 0 or max(labels) > last):
-        raise DataError(f"{origin} has labels outside the classes 0 to {last}")
-    return torch.tensor(labels), tuple(map(str, names))
-
-
-def read_parquet(files: Sequence[Path]) -> ImageFiles:
-    """Return the images of parquet files.
+def read_parquet(files: Sequence[Path]) -> EncodedImages:
+    """Return the images of parquet files, without a name.
 
     A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the
     files once to a cache, from where they are mapped into memory. The column's field ``bytes``
-    holds image files.
+    holds image files. Classes are numbers if the files give no names. There are no labels if every
+    label is -1, as in test splits on the hub.
 
     Args:
         files: of a split, in order.
 
     Raises:
-        DataError: a file is damaged, or has no column of images.
+        DataError: a file is damaged or has no column of images, or a label is not a class.
     """
     import datasets  # slow to import
 
     datasets.disable_progress_bars()
+    origin = _origin(files)
     with _naming(files):
         schema = pq.read_schema(files[0])
-        image = _image_column(schema)
-        label = _label_column(schema)
+        image = _column(schema, _IMAGE_COLUMNS, pa.types.is_struct)
+        label = _column(schema, _LABEL_COLUMNS, pa.types.is_integer)
         if image is None:
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
-        columns = [image]
-        if label is not None:  # unused, but the copies of 0.2 have it
-            columns.append(label)
+        if label is None and _LABEL_COLUMNS[0] in schema.names:
+            raise ValueError(
+                f"labels are whole numbers, not {schema.field(_LABEL_COLUMNS[0]).type}"
+            )
+        columns = [image] if label is None else [image, label]
         patterns = [escape(str(path.absolute())) for path in files]
         stored = datasets.Dataset.from_parquet(patterns, columns=columns, cache_dir=_cache(files))
         contents = pc.struct_field(stored.data.table[image], "bytes")
     if contents.null_count:
-        raise DataError(f"{_origin(files)} has rows without an image")
-    return ImageFiles(contents, np.arange(len(contents)), _origin(files))
+        raise DataError(f"{origin} has rows without an image")
+    rows = np.arange(len(contents))
+    images = EncodedImages(name="", files=ImageFiles(contents, rows, origin))
+    labels = [-1] if label is None else stored.data.table[label].to_pylist()
+    if set(labels) == {-1}:
+        return images
+    if None in labels:
+        raise DataError(f"{origin} has rows without a class")
+    names = getattr(stored.features[label], "names", None) or range(max(labels, default=-1) + 1)
+    last = len(names) - 1
+    if labels and (min(labels) < 0 or max(labels) > last):
+        raise DataError(f"{origin} has labels outside the classes 0 to {last}")
+    return replace(images, labels=torch.tensor(labels), classes=tuple(map(str, names)))
 
 
 def image_rows(file: Path) -> int:
     """Return the rows of a parquet file with images; 0 if it has none or cannot be read."""
     try:
-        schema = pq.read_schema(file)
-        return pq.read_metadata(file).num_rows if _image_column(schema) else 0
-    except (pa.ArrowException, OSError, ValueError):
+        metadata = pq.read_metadata(file)
+        schema = metadata.schema.to_arrow_schema()
+        return metadata.num_rows if _column(schema, _IMAGE_COLUMNS, pa.types.is_struct) else 0
+    except (pa.ArrowException, OSError):
         return 0
 
 
-def _image_column(schema: pa.Schema) -> str | None:
-    """Return the column of files: one of the known names, else the only one with bytes."""
-    with_bytes = []
-    for entry in schema:
-        if pa.types.is_struct(entry.type) and entry.type.get_field_index("bytes") >= 0:
-            with_bytes.append(entry.name)
-    for name in _IMAGE_COLUMNS:
-        if name in with_bytes:
-            return name
-    return with_bytes[0] if len(with_bytes) == 1 else None
-
-
-def _label_column(schema: pa.Schema) -> str | None:
-    for name in _LABEL_COLUMNS:
-        if name in schema.names:
-            return name
-    for name in _OTHER_LABEL_COLUMNS:
-        if name in schema.names and pa.types.is_integer(schema.field(name).type):
+def _column(
+    schema: pa.Schema, known: Sequence[str], is_kind: Callable[[pa.DataType], bool]
+) -> str | None:
+    """Return the first known name of a column of a kind of data."""
+    for name in known:
+        if name in schema.names and is_kind(schema.field(name).type):
             return name
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,14 +43,14 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
     """Copy parquet files, and check that they hold the images of the set."""
     source = str(request.source or entry.repository)
     counts = dict.fromkeys(entry.counts, 0)
-    labels: set[int] = set()
+    labels: Counter[int] = Counter()
     encodings: set[str] = set()
     image, label = entry.columns
     for path in progress_bar(paths, desc=entry.name, unit=" files"):
         split = "train" if path.name.startswith("train") else "test"
         try:
             table = pq.read_table(path, columns=[image, label])
-            labels.update(table[label].unique().to_pylist())
+            labels.update(table[label].to_pylist())
             files = pc.struct_field(table[image], "bytes")
             for beginning in pc.binary_slice(files, 0, 3).unique().to_pylist():
                 encodings.add(_ENCODINGS[beginning])
@@ -59,6 +60,8 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
                 f"{entry.name}: {path} is damaged or has an unexpected layout: {reason_of(error)}"
             ) from error
         shutil.copyfile(path, staging / path.name)
+    if len(set(labels.values())) > 1:  # no published set is unbalanced
+        request.compare(entry.name, source, "classes of several sizes", "classes of one size")
     _compare(entry, request, source, counts, len(labels))
     variant = request.variant
     if variant is None and encodings != {entry.encoding}:

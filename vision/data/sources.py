@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +14,19 @@ from dystress_text.errors import DataError, ParameterError
 from dystress_text.io.paths import data_root
 from dystress_text.io.prepared_data import CLASSES, read_manifest, variant_of
 from vision.data import SET_NAMES
-from vision.data.folders import (
-    SPLITS,
-    files_below,
-    folder_names,
-    holds_run,
-    image_names,
-)
+from vision.data.folders import SPLITS, files_below, folder_names, image_names
 from vision.data.image_files import ImageFiles
 from vision.data.images import EncodedImages, NoAccuracyError
 from vision.data.long_tail import RATIO, long_tail_indices
-from vision.data.parquet_files import image_rows, read_labels, read_parquet, tables_of_split
+from vision.data.parquet_files import image_rows, read_parquet, tables_of_split
 from vision.data.train_list import listed
 
-_UNLABELLED = {"unlabeled", "unlabelled", "extra"}  # further splits, as STL-10 and SVHN have them
+_UNLABELLED = {
+    "unlabeled",
+    "unlabelled",
+    "unsupervised",
+    "extra",
+}  # further splits, as STL-10 and SVHN have them
 
 
 def find_images(
@@ -91,7 +91,7 @@ def _read(folder: Path, split: str) -> EncodedImages:
     tables = [path for path in others if path.suffix == ".parquet"]
     if not tables:
         return _from_folder(folder, split)
-    if sum(map(image_rows, tables)) < len(pictures):
+    if pictures and sum(map(image_rows, tables)) <= len(pictures):
         images = _from_folder(folder, split)
         unread = tables
     else:
@@ -99,7 +99,7 @@ def _read(folder: Path, split: str) -> EncodedImages:
         unread = pictures
     if not unread:
         return images
-    reason = "where pictures and parquet files meet, those with more images are read"
+    reason = "of pictures and parquet files in one folder, those with more images are read"
     return images.noting(f"{len(unread):,} files are not read, such as {unread[0]}: {reason}")
 
 
@@ -108,10 +108,9 @@ def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> EncodedIm
     if not files_of:
         wanted = f"parquet files of the {split} split ({split}-*.parquet)"
         raise NoAccuracyError("dataset", f"{str(folder)!r} has no {wanted}")
-    name, notes = _preferred([*files_of], lambda name: read_labels(files_of[name])[0] is not None)
-    labels, classes = read_labels(files_of[name])
-    files = read_parquet(files_of[name])
-    return EncodedImages(name="", files=files, labels=labels, classes=classes, notes=tuple(notes))
+    read = cache(lambda name: read_parquet(files_of[name]))
+    name, notes = _preferred([*files_of], lambda name: read(name).labels is not None)
+    return replace(read(name), notes=tuple(notes))
 
 
 def _preferred(names: Sequence[str], has_labels: Callable[[str], bool]) -> tuple[str, list[str]]:
@@ -122,9 +121,8 @@ def _preferred(names: Sequence[str], has_labels: Callable[[str], bool]) -> tuple
     if len(names) == 1:
         return names[0], []
     chosen = next(filter(has_labels, names), names[0])
-    reason = "" if chosen == names[0] else f"; {names[0]} has no labels"
-    others = ", ".join(name for name in names if name != chosen)
-    return chosen, [f"{chosen} is the test split, not {others}{reason}"]
+    known = ", ".join(names)
+    return chosen, [f"of {known}, {chosen} is the test split: the first with labels, if any"]
 
 
 def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedImages:
@@ -149,8 +147,6 @@ def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedI
     labels: list[int] = []
     for source in sources or [folder]:
         images, others = files_below(source)
-        if not images and holds_run(source):
-            continue
         if not images:
             problem = f"{source} has no images"
             if others:
@@ -173,35 +169,41 @@ def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedI
 
 
 def _split_folder(root: Path, split: str) -> tuple[Path, list[str]]:
-    """Return ``root/train`` and the like, and notes; an undivided root is the training split."""
+    """Return ``root/train`` and the like, and notes; an undivided root is the training split.
+
+    Folders are splits only where all other folders with images are splits, too: a class may be
+    called train.
+    """
     names = {kind: _split_names(root, kind) for kind in SPLITS}
-    splits = [*names["train"], *names["test"]]
-    others: list[str] = []
-    if splits:
-        others = [name for name in folder_names(root) if name not in splits]
-        others = [name for name in others if files_below(root / name)[0]] + image_names(root)[:1]
-    notes = []
-    if not splits or not _are_splits(root, names, others):
-        if split == "train":
-            if splits:
-                notes = [f"{splits[0]} is not read as a split, because of {others[0]} next to it"]
-            return root, notes
-        names = {kind: [] for kind in SPLITS}
-    if not names[split]:
+    splits = names["train"] + names["test"]
+    others = [name for name in folder_names(root) if name not in splits] if splits else []
+    classes = [name for name in others if name.casefold() not in _UNLABELLED]
+    classes = [name for name in classes if files_below(root / name)[0]]
+    nested = any(folder_names(root / name) for name in splits)
+    if classes and nested and not all(names.values()):
+        reason = f"{root / splits[0]} may be a split, or a class like {classes[0]}"
+        raise ParameterError("dataset", f"{reason}; rename it, or move the others away")
+    notes: list[str] = []
+    if classes and not nested:
+        notes.append(f"{root / splits[0]} is not read as a split, because of {classes[0]}")
+        splits = []
+    if not splits and split == "train":
+        return root, notes
+    if not splits or not names[split]:
         problem = f"{str(root)!r} has no {split} split (a folder {SPLITS[split][0]})"
-        if names["test"]:
-            only = names["test"][0]
-            problem += f"; it has only {only}; move the other images or class folders to train"
+        if splits:
+            problem += f"; it has only {splits[0]}; move the other images or class folders to train"
         raise NoAccuracyError("dataset", problem)
+    name = names[split][0]
     if split == "test":
         name, notes = _preferred(names[split], lambda name: bool(folder_names(root / name)))
-        return root / name, notes
-    if len(names[split]) > 1:
+    elif len(names[split]) > 1:
         both = " and ".join(names[split])
         raise DataError(f"{root} has {both}; keep one for the training split")
-    if others:
-        notes = [f"{', '.join(others)} of {root} not read, next to {', '.join(splits)}"]
-    return root / names[split][0], notes
+    else:
+        others += image_names(root)[:1]
+        notes = [f"{root / other} is not read, as it lies next to {name}" for other in others]
+    return root / name, notes
 
 
 def _split_names(root: Path, split: str) -> list[str]:
@@ -209,28 +211,3 @@ def _split_names(root: Path, split: str) -> list[str]:
     known = SPLITS[split]
     names = [name for name in folder_names(root) if name.casefold() in known]
     return sorted(names, key=lambda name: known.index(name.casefold()))
-
-
-def _are_splits(root: Path, names: Mapping[str, Sequence[str]], others: Sequence[str]) -> bool:
-    """Return whether folders are splits, which they are where all other folders are splits, too.
-
-    Args:
-        root: of the folders.
-        names: of the folders that may be splits, by split.
-        others: names of other folders with images, and of an image in the root.
-
-    Raises:
-        ParameterError: they may be classes as well.
-    """
-    both = all(names.values())
-    nested = any(folder_names(root / name) for found in names.values() for name in found)
-    folders = [name for name in others if (root / name).is_dir()]
-    classes = [name for name in folders if name.casefold() not in _UNLABELLED]
-    if not classes:
-        is_alone = len(others) == len(folders)  # no image lies next to the folders
-        return both or nested or is_alone or not names["train"]
-    if nested and not both:
-        (name,) = {*names["train"][:1], *names["test"][:1]}
-        reason = f"{root / name} may be a split, or a class like {classes[0]}"
-        raise ParameterError("dataset", f"{reason}; rename it, or move the others away")
-    return nested

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from dystress_text.errors import ParameterError, reason_of
-from vision.data.folders import is_image
 from vision.data.images import EncodedImages
 
 
@@ -29,8 +28,6 @@ def listed(images: EncodedImages, file: Path) -> EncodedImages:
         raise ParameterError("train_list", reason) from error
     chosen = images.subset(sorted(rows))
     variant = f"listed in {file.name}, {len(chosen):,} images"
-    if len(set(rows)) < len(rows):
-        variant += f" ({len(set(rows)):,} distinct)"
     if chosen.labels is not None:
         sizes = torch.bincount(chosen.labels, minlength=len(images.classes))
         variant += f", {sizes.min():,} to {sizes.max():,} a class"
@@ -57,15 +54,14 @@ def _named(file: Path, images: EncodedImages) -> list[int]:
     row_of = {os.path.abspath(path): row for row, path in enumerate(paths)}
     rows = []
     for number, line in enumerate(_text(file).splitlines(), 1):
-        places = (
-            os.path.abspath(start / name)
-            for name in _names(line.strip())
-            for start in (folder, folder.parent, file.parent, Path())
-        )
-        row = next((row_of[place] for place in places if place in row_of), None)
+        row = None
+        for name in _names(line):
+            for start in (folder, folder.parent):
+                if row is None:
+                    row = row_of.get(os.path.abspath(start / name))
         if row is not None:
             rows.append(row)
-        elif line.strip() and (number > 1 or any(is_image(Path(name)) for name in _names(line))):
+        elif line.strip() and (number > 1 or Path(line.split(",")[0]).suffix):  # no header
             raise ValueError(f"line {number}: {folder} has no {line.strip()}")
     if not rows:
         raise ValueError("it names no file")
@@ -75,9 +71,8 @@ def _named(file: Path, images: EncodedImages) -> list[int]:
 def _text(file: Path) -> str:
     """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark."""
     content = file.read_bytes()
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return content.decode("utf-16")
-    return content.decode("utf-8-sig")
+    is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if is_utf16 else "utf-8-sig")
 
 
 def _names(line: str) -> Iterator[str]:
@@ -85,7 +80,8 @@ def _names(line: str) -> Iterator[str]:
 
     Published lists put the class's number after each path, in another order than ours.
     """
-    for name in (line, re.sub(r"[\s,;]+[^\s,;]+$", "", line), re.split(r"[,;\t]", line)[0]):
-        name = name.strip().strip("\"'")
+    line = line.strip()
+    for part in (line, re.sub(r"[\s,;]+[^\s,;]+$", "", line), re.split(r"[,;\t]", line)[0]):
+        name = part.strip("\"' ")
         yield name
         yield name.replace("\\", "/")

@@ -73,8 +73,10 @@ def test_folders_below_a_class_are_of_the_class(tmp_path):
     assert images.labels.tolist() == [0, 0, 1]
 
 
-@pytest.mark.parametrize("classes", [(".",), ("a", "b")])
-@pytest.mark.parametrize("output", ["out", "runs/out", "a/out"])
+@pytest.mark.parametrize(
+    ("output", "classes"),
+    [("out", "."), ("runs/out", "."), ("out", "ab"), ("a/out", "ab")],
+)
 def test_runs_in_the_picture_folder_are_no_images(output, classes, tmp_path):
     for name in classes:
         write_folder(tmp_path, {name: [1, 2]})
@@ -88,7 +90,7 @@ def test_runs_in_the_picture_folder_are_no_images(output, classes, tmp_path):
 
 def test_pictures_are_read_next_to_a_table(tmp_path):
     write_folder(tmp_path, {"a": [1, 2], "b": [3]})
-    write_parquet(tmp_path / "a" / "train-0.parquet", [7], [0])  # such as a preview
+    write_parquet(tmp_path / "a" / "train-0.parquet", [7, 8, 9], [0, 0, 1])  # such as a copy
     (tmp_path / "embeddings.parquet").write_bytes(b"PAR1 of others")
     images = load_images(str(tmp_path))
     assert grays(images) == [1, 2, 3]

@@ -67,7 +67,7 @@ def test_one_of_several_configurations_is_to_be_named(tmp_path):
 
 
 @pytest.mark.parametrize("label", ["labels", "fine_label", "class", "target"])
-@pytest.mark.parametrize("image", ["image", "picture"])
+@pytest.mark.parametrize("image", ["image", "img"])
 def test_columns_of_other_names(image, label, tmp_path):
     file = tmp_path / "train-0.parquet"
     write_parquet(file, [1, 2, 3], [0, 1, 1])
@@ -77,9 +77,11 @@ def test_columns_of_other_names(image, label, tmp_path):
     assert images.labels.tolist() == [0, 1, 1]
 
 
-def test_texts_called_class_are_no_labels(tmp_path):
+def test_only_texts_called_label_are_refused(tmp_path):
     file = tmp_path / "train-0.parquet"
     write_parquet(file, [1, 2], ["cat", "dog"])
+    with pytest.raises(DataError, match="whole numbers"):
+        load_images(str(tmp_path))
     pq.write_table(pq.read_table(file).rename_columns(["img", "class"]), file)
     assert load_images(str(tmp_path)).labels is None
 

@@ -38,6 +38,16 @@ def test_other_encodings_are_a_variant(magic, variant, tmp_path):
     assert prepare("cifar10", Request(tmp_path / "root", tmp_path)).variant == variant
 
 
+def test_a_copy_with_classes_of_other_sizes_is_refused(tmp_path):
+    write_cifar10(tmp_path)
+    file = tmp_path / "cifar10" / "plain_text" / "train-00000-of-00001.parquet"
+    table = pq.read_table(file)
+    labels = pa.array([0, 1, *np.arange(48) % 8 + 2])
+    pq.write_table(table.set_column(1, "label", labels), file)
+    with pytest.raises(DataError, match=r"^cifar10[^\n]*\Z"):
+        prepare("cifar10", Request(tmp_path / "root", tmp_path))
+
+
 @pytest.mark.parametrize(
     "options", [{"train": 40}, {"label": "klass"}, {"classes": 5}, {"magic": b"GIF89a"}]
 )

@@ -60,7 +60,7 @@ FORMS = {
     "byte order mark": ("\ufefftrain/n01/2.png\ntrain/n02/1.png", "utf-8"),
     "of Windows": ("\ufefftrain\\n01\\2.png 0\r\ntrain\\n02\\1.png 1\r\n", "utf-16-le"),
     "absolute": ("ROOT/own/train/n01/2.png\nROOT/own/train/../train/n02/1.png 1", "utf-8"),
-    "from the list": ("./own/train/n01/2.png\nown/train/n02/1.png", "utf-8"),
+    "dots": ("./train/n01/2.png\n../train/n02/1.png", "utf-8"),
     "comma": ("n01/2.png,0\nn02/1.png, cat", "utf-8"),
     "table": ('path,label,split\n"n01/2.png",0,train\n"n02/1.png",1,train', "utf-8"),
     "tab": ("file\tclass\nn01/2.png\ta cat\nn02/1.png\ta dog", "utf-8"),
