@@ -15,7 +15,7 @@ from vision.data.augment import CropAndFlip
 from vision.data.crops import RandomCrop
 from vision.data.decoding import decode, image_size
 from vision.data.image_files import ImageFiles
-from vision.data.images import EncodedImages, mean_std
+from vision.data.images import EncodedImages, mean_std, square_of
 from vision.data.loading import load_images
 from vision.data.views import RandomViews
 from vision.resnet import Square
@@ -97,6 +97,16 @@ def test_pictures_are_upright(kind, orientation):
 def test_damaged_exif_is_ignored(kind):
     content = encoded(noise(20, 30), kind, exif=b"Exif\0\0nonsense")
     assert decode(content).size == (30, 20)
+
+
+@pytest.mark.parametrize(
+    ("widths", "side", "crop"),
+    [((48, 48), 48, 1.0), ((48, 50), 48, 0.875), ((48, 48), 32, 0.875), ((120, 120), 120, 1.0)],
+)
+def test_images_of_the_inputs_size_enter_whole(widths, side, crop, tmp_path):
+    for width in widths:
+        noise(widths[0], width).save(tmp_path / f"{len(list(tmp_path.iterdir()))}.png")
+    assert square_of(load_images(str(tmp_path), input_size=side), side) == Square(side, crop)
 
 
 @pytest.mark.parametrize("count", [1, 8])

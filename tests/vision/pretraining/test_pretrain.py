@@ -288,7 +288,7 @@ def refuse_one_image_each(folder, out):
     assert run(folder, out, "--train_batch_size=2", "--max_steps=1") == 2
 
 
-@pytest.mark.slow(20)
+@pytest.mark.slow(30)
 def test_one_image_in_each_process_is_refused(folder, tmp_path):
     """It has no batch statistics."""
     spawn(2, refuse_one_image_each, folder, tmp_path / "out")
