@@ -45,14 +45,23 @@ class DividedImages(NamedTuple):
 
 
 def divide(images: ImageSet, most: int, seed: int) -> DividedImages:
-    """Hold out a tenth of the images, drawn with the seed, and at most ``most``."""
+    """Hold out a tenth of the images, drawn with the seed, and at most ``most``.
+
+    Files that a list repeats are held out wholly.
+    """
     fewest = min(FEWEST, len(images) // 4)
     count = min(most, max(len(images) // 10, fewest))
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(images), generator=generator)
-    examples = images.subset(order[: count + SEARCHED])
-    if count:
-        images = images.subset(order[count:].sort().values)
+    order = torch.randperm(len(images), generator=generator).tolist()
+    held_out = order[:count]
+    others = order[count:]
+    if held_out:
+        name = images.files.name if images.files is not None else str
+        names = set(map(name, held_out))
+        others = [row for row in others if name(row) not in names]
+    examples = images.subset(held_out + others[:SEARCHED])
+    if held_out:
+        images = images.subset(sorted(others))
     return DividedImages(images, examples, count)
 
 

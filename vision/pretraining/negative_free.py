@@ -30,6 +30,9 @@ class NegativeFreeLoss(Objective):
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the loss of the views' embeddings, each (batch, dim)."""
+        shapes = {tuple(z.shape) for z in views}
+        if len(shapes) > 1 or views[0].ndim != 2:
+            raise ValueError(f"embeddings must have the same shape (batch, dim), got {shapes}")
         with torch.autocast(device_type=views[0].device.type, enabled=False):
             return self.of_views(*map(at_least_fp32, views))
 
@@ -47,6 +50,10 @@ class GlobalBatchLoss(NegativeFreeLoss):
 
     def of_views(self, *views: Tensor) -> Tensor:
         both = self.gather(torch.cat(views, dim=1))  # (N, 2 dim)
+        if len(both) < 2:
+            raise ValueError(
+                "batch of 1 image has no statistics: the batch size must be at least 2"
+            )
         return self.formula(*both.chunk(2, dim=1))
 
 

@@ -117,6 +117,20 @@ def test_pictures_held_out_are_not_trained_on(photos, tmp_path):
     reset_accelerator()
 
 
+def test_repeated_files_are_held_out_wholly(photos, tmp_path):
+    listed = tmp_path / "list.txt"
+    listed.write_text("".join(f"{i}.jpg\n" * 3 for i in range(24)))
+    options = [f"--dataset={photos}", f"--train_list={listed}", f"--output_dir={tmp_path / 'out'}"]
+    settings = train.parse([*QUICK, *options])
+    _, task, examples, _ = prepare_run(settings, make_accelerator(settings.training))
+    files = task.views.images.files
+    trained = {files.name(row) for row in range(len(files))}
+    held_out = {examples.files.name(row) for row in range(7)}
+    assert not held_out & trained
+    assert len(held_out | trained) == 24
+    reset_accelerator()
+
+
 def test_the_figure_depends_on_the_seed_alone(photos, tmp_path):
     """And measuring does not change what training draws."""
     settings = train.parse([*QUICK, f"--dataset={photos}", f"--output_dir={tmp_path / 'out'}"])
