@@ -338,7 +338,8 @@ def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
         answer += f"; {lead.summary()}"
         if lead.difference.interval is not None:
             low, high = lead.difference.interval
-            answer += ": not significant" if low <= 0 <= high else ": significant"
+            contains = "contains" if low <= 0 <= high else "does not contain"
+            answer += f": the interval {contains} 0"
     settings = {name: compared.configurations[name][0].settings for name in names}
     results = {name: group.results(compared.by_seed(name), column) for name in names}
     about = [*end_of_range(settings, best), *by_halves(results)]
