@@ -307,7 +307,7 @@ def _fusion(group: Group) -> list[str]:
 
 
 def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
-    """Return the best configuration of each column, all differences, and intervals of figures."""
+    """Return the best configuration of each column, and all differences."""
     of_columns: dict[str, list[Comparison]] = {}
     for each in comparisons:
         of_columns.setdefault(each.where, []).append(each)
