@@ -85,6 +85,9 @@ def collapse(record: RunRecord) -> list[str]:
 def _figures(record: RunRecord) -> str:
     """Return a line on the metric that selected the checkpoint, or on the first one."""
     if not record.trained:
+        shown = len(record.samples.get("trained", ()))
+        if shown:
+            return f"{shown} texts are shown with their nearest three before and after training"
         return "No metric was measured"
     metric = str(record.settings.get("metric_for_best_model"))
     if metric not in record.trained:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from dystress_text.analysis.page import Table, leave_report, render_page
-from dystress_text.analysis.tables import compare, estimates_of, notes_of, sections, verdict
+from dystress_text.analysis.tables import (
+    compare,
+    estimates_of,
+    groups_of,
+    means,
+    notes_of,
+    verdict,
+)
 from dystress_text.analysis.text_runs import TRAINING, TextRuns, read_text_runs
 from dystress_text.errors import UserError
 from dystress_text.evaluation.lexical import title
@@ -14,7 +21,7 @@ from dystress_text.training.run_record import RunRecord
 
 _NEAREST = (
     f"nearest texts: by cosine, among all distinct texts, or {MOST_SENTENCES:,} drawn from more; "
-    "long ones are cut, and --no_samples leaves them out"
+    "long ones are cut, and no_samples leaves them out"
 )
 
 
@@ -32,11 +39,13 @@ def text_page(compared: TextRuns) -> str:
     runs = compared.runs
     if not runs:
         raise UserError("an HTML page needs a run: --format text shows the figures of models")
-    tables = sections(compared)
+    groups = groups_of(compared.evaluated)
+    if len(runs) == 1:  # the page has its own table of that
+        groups = [group for group in groups if group.key != TRAINING]
+    tables = [(group.title, means(compared, group)) for group in groups]
     notes = []
     if len(runs) == 1:
         record = runs[0].record
-        tables = sections(compared, except_group=TRAINING)  # the page has its own table of that
         if record.document_row:
             notes.append("search: encode documents with encode_document, queries with encode_query")
         reached = list(map(list, random_pairs_rows(record.random_pairs)))

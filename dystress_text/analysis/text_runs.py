@@ -156,6 +156,13 @@ def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextR
     )
 
 
+def evaluated_models(results: Mapping[str, Sequence[Result]]) -> TextRuns:
+    """Return models, whose results were measured together, by the names that they were given."""
+    models = [_evaluated(name, of_model, {}) for name, of_model in results.items() if of_model]
+    trained = [model.name for model in models if not model.is_reference]
+    return TextRuns({}, models, (), next(iter(trained), ""))
+
+
 def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
     """Return the configuration that ``--baseline`` names; by default the first one, "" for none.
 
@@ -200,11 +207,7 @@ def _models(results: Iterable[Result], names: Names) -> list[Evaluated]:
         of_model.setdefault((path, result.weights), []).append(result)
     models = []
     for content, label in distinct_names({each: each for each in of_model}).items():
-        if of_model[content][0].model == LEXICAL:
-            label = lexical_label(lexical_words(of_model[content]))
-        model = _evaluated(label, of_model[content], names)
-        model.is_reference = of_model[content][0].is_reference
-        models.append(model)
+        models.append(_evaluated(label, of_model[content], names))
     return models
 
 
@@ -220,7 +223,9 @@ def _with_figures(run: FinishedRun, results: Sequence[Result], names: Names) -> 
 
 def _evaluated(label: str, results: Sequence[Result], names: Names) -> Evaluated:
     """Return the newest figures of the weights that were evaluated last."""
-    model = Evaluated(label)
+    if results and results[0].model == LEXICAL:
+        label = lexical_label(lexical_words(results))
+    model = Evaluated(label, is_reference=bool(results) and results[0].is_reference)
     current = [each for each in results if each.weights == results[-1].weights]
     for result in newest(current, lambda result: result.content):
         way = f"data {(result.data or 'unknown')[:12]}"

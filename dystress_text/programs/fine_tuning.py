@@ -252,6 +252,7 @@ def _new_record(
             **asdict(data.corpus.report),
             "dropped": data.dropped,
             "samples": len(data),
+            "titled": data.text.titled,
         },
         "collections": {each.name: each.metadata for each in collections},
         "versions": versions("sentence-transformers", "tokenizers"),

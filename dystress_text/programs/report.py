@@ -7,9 +7,9 @@
     # with curves, settings and similarities
     dystress report out_a/ out_b/ --format html > compare.html
 
-The first lines are the differences with intervals, paired by seed and corrected for their number.
-Figures on different data are not compared. The baseline is the first configuration of the tables,
-or the one that --baseline names, or its loss.
+The first lines are the differences with their intervals, paired by query or pair and by seed; the
+intervals of the figures follow each table. Figures on different data are not compared. The baseline
+is the first configuration of the tables, or the one that --baseline names, or its loss.
 """
 
 from __future__ import annotations

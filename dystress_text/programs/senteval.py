@@ -87,7 +87,6 @@ def evaluate(
         bert-mini-wiki: 38.0 (29.4 to 46.1; 526 pairs)
         TF-IDF/BM25 over English stems: 37.6 (28.6 to 46.3; 526 pairs)
         bert-mini-wiki - TF-IDF/BM25 over English stems: +0.4 (-4.5 to 5.3; 526 pairs, paired)
-        bert-mini-wiki: not saved, --output FILE.jsonl saves the results
         >>> figures
         {'bert-mini-wiki': {'MiniSTS': 37.98}, 'lexical': {'MiniSTS': 37.61}}
     """
@@ -129,7 +128,9 @@ def _evaluate(
 ) -> list[ModelEvaluation]:
     """Evaluate models, and update their pages and cards."""
     # imported here, so that the command line's help and errors are fast
+    from dystress_text.analysis.tables import render_evaluation
     from dystress_text.analysis.text_page import leave_text_report
+    from dystress_text.analysis.text_runs import evaluated_models
     from dystress_text.evaluation.run import run
     from dystress_text.export.results import renew_results
     from dystress_text.models.loading import quiet
@@ -137,6 +138,11 @@ def _evaluate(
 
     with quiet():
         evaluations = run(settings, models, own_data)
+    results = {each.model: each.results for each in evaluations}
+    OUTPUT.info(render_evaluation(evaluated_models(results)))
+    for each in evaluations:
+        if each.file is not None:
+            OUTPUT.info(f"{each.model}: results in {each.file}")
     if settings.output is not None:
         return evaluations
     for folder in [each.file.parent for each in evaluations if each.file is not None]:

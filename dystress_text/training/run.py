@@ -62,7 +62,7 @@ def open_run(
         elif accelerator.is_main_process:
             OUTPUT.info(
                 f"the run in {output} has finished; nothing was changed "
-                "(--overwrite_output_dir replaces it)"
+                "(overwrite_output_dir replaces it)"
             )
         yield folder, finished
 

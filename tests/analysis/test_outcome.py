@@ -80,6 +80,13 @@ def test_last_step_alone_is_measured():
     assert len(outcome(record(trained={}))) == 2
 
 
+def test_a_run_on_text_says_what_is_shown():
+    texts = [["a", "b", "c", "d"]] * 12
+    first, _ = outcome(record(trained={}, samples={"untrained": texts, "trained": texts}))
+    assert numbers(first) == [12]
+    assert "metric" not in first
+
+
 def test_metric_titles():
     graded = "cisi: nDCG@10 of graded judgements x 100, higher is better"
     assert metric_title("cisi_ndcg@10_graded") == graded

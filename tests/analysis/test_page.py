@@ -137,6 +137,18 @@ def test_a_constant_temperature_is_not_drawn(tmp_path):
     assert CURVE not in drawn
 
 
+@pytest.mark.usefixtures("with_pictures")
+def test_columns_of_text_are_left_aligned_with_their_headers(tmp_path):
+    """Short texts in the column too; figures are not."""
+    texts = [["a text", "one", "two", "three"], ["x " * 40, "one", "two", "three"]]
+    run = a_run(tmp_path, samples={"untrained": texts, "trained": texts})
+    page = page_of(run)
+    for name in ("text", "untrained", "trained"):
+        assert f'<th class="text">{name}</th>' in page
+    assert '<td class="text">a text</td>' in page
+    assert '<td class="text">70' not in page
+
+
 def test_title_counts_what_was_trained_on(tmp_path):
     corpus = {"sentences": 6000, "columns": 2, "dropped": 3, "samples": 2697, "sha256": "0" * 64}
     run = a_run(tmp_path, corpus=corpus)

@@ -9,7 +9,7 @@ from scipy import stats
 from sweep_runs import error_of, write_results, write_run
 
 from dystress_text.analysis import tables
-from dystress_text.analysis.text_runs import TRAINING, read_text_runs
+from dystress_text.analysis.text_runs import TRAINING, evaluated_models, read_text_runs
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
 from dystress_text.evaluation.retrieval import METRICS
@@ -41,7 +41,9 @@ def verdict(folder, baseline=None):
 
 def rows(folder, title="STS, Spearman x 100"):
     """The rows of a table by name, each a dictionary by column."""
-    lines = dict(tables.sections(read_text_runs([folder])))[title]
+    compared = read_text_runs([folder])
+    (group,) = [group for group in tables.groups_of(compared.evaluated) if group.title == title]
+    lines = tables.means(compared, group)
     return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[1:]}
 
 
@@ -115,7 +117,7 @@ def test_models_measured_on_different_days(tmp_path, printed, kind):
     low, high = np.quantile(resampled, [0.025, 0.975])
     (shown,) = re.findall(r"B - A: \S+ \((\S+) to (\S+); 52 \w+, paired\)", text)
     assert [float(each) for each in shown] == pytest.approx([low, high], abs=0.3)
-    (alone,) = re.findall(rf" A \S+ \((\S+) to (\S+); 52 {kind}\)", text)
+    (alone,) = re.findall(rf"\nA: \S+ \((\S+) to (\S+); 52 {kind}\)", text)
     assert float(alone[1]) - float(alone[0]) > 4 * (high - low)
     assert "A - B: " in printed(tmp_path / "A", tmp_path / "B", "--baseline=B")
     assert "paired" not in printed(tmp_path / "A", tmp_path / "other")
@@ -158,7 +160,7 @@ def test_own_pairs_and_baselines(tmp_path, printed, baseline):
     assert lines[0].startswith(start)
     differences = np.subtract(own["0.1"], own["0.2"])
     low, high = stats.ttest_1samp(differences, 0).confidence_interval()
-    lead = r"; dcl\(0.1\) - dcl\(0.2\): \+1.0 \((\S+) to (\S+); 3 seeds, paired\): significant.$"
+    lead = r"; dcl\(0.1\) - dcl\(0.2\): \+1.0 \((\S+) to (\S+); 3 seeds, paired\): the interval does not contain 0\.$"
     shown = re.search(lead, lines[0])
     assert [float(each) for each in shown.groups()] == pytest.approx([low, high], abs=0.06)
     for other, difference in (("dcl(0.05)", 3.1), ("untrained", 19.0), ("TF-IDF/BM25", 2.7)):
@@ -168,6 +170,35 @@ def test_own_pairs_and_baselines(tmp_path, printed, baseline):
     assert any(each.startswith(other) for each in lines)
     assert printed(tmp_path).startswith(start)
     assert any(f"{where}: dcl(0.05) - dcl(0.1): " in line for line in verdict(tmp_path, "dcl(0.1)"))
+
+
+def test_an_evaluation_and_a_report_print_the_same_intervals(tmp_path, printed):
+    values = np.random.default_rng(4).random((3, 29)).round(6)
+    figures = dict(zip(("a", "b", "lexical"), 100 * values.mean(1), strict=True))
+    results = {}
+    for (model, figure), each in zip(figures.items(), values, strict=True):
+        entry = {"nDCG@10": round(figure, 2), "sha256": "a", "lexical_words": "stems"}
+        result = Result.of_entry(entry, "retrieval", "c", {"model": model})
+        results[model] = [replace(result, each={"model": each.tolist()})]
+        append(tmp_path / "all.jsonl", results[model][0])
+    lexical = "TF-IDF/BM25 over stems"
+    labels = ["a", "b", lexical]
+    _, _, *rows, head, first, second, third, b_a, a_lexical, b_lexical = tables.render_evaluation(
+        evaluated_models(results)
+    ).splitlines()
+    assert [row.split()[-1] for row in rows] == [f"{figure:.2f}" for figure in figures.values()]
+    assert head == "95 % intervals, c nDCG@10:"
+    for line, label, figure in zip((first, second, third), labels, figures.values(), strict=True):
+        assert line.startswith(f"{label}: {figure:.1f} (")
+        assert line.endswith("; 29 queries, which are few)")
+    assert b_a.startswith(f"b - a: {figures['b'] - figures['a']:+.1f} (")
+    assert b_a.endswith("; 29 queries, which are few, paired)")
+    assert a_lexical.startswith(f"a - {lexical}: ")
+    assert b_lexical.startswith(f"b - {lexical}: ")
+    report = printed(tmp_path / "all.jsonl")
+    assert "\n".join([head, first, second, third]) in report
+    for line in (b_a, a_lexical, b_lexical):
+        assert f"c nDCG@10 (Search x 100): {line}\n" in report
 
 
 def test_other_settings_and_one_seed(tmp_path):

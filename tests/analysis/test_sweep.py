@@ -270,6 +270,7 @@ class Commands:
 
 
 def test_waits_for_a_process_that_has_only_begun(tmp_path):
+    pytest.importorskip("fcntl")
     run = Commands(tmp_path / "run")
     log = tmp_path / "run.log"
     killed = start(run, tmp_path, run_alone)

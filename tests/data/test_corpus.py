@@ -65,7 +65,7 @@ def test_the_option_is_named_where_many_texts_are_cut(long, named, tokenizer, tm
     counts = [len(ids) for ids in tokenizer(lines)["input_ids"]]
     lost = 100 * sum(max(0, count - 32) for count in counts) / sum(counts)
     summary = load(file, tmp_path, length=32).report.summary()
-    assert ("--max_seq_length" in summary) == named
+    assert ("max_seq_length" in summary) == named
     assert (f" {lost:.0f} %" in summary) == named
 
 
