@@ -41,7 +41,7 @@ from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.loading import quiet, save_model
 from dystress_text.training.global_state import restored_global_state
-from dystress_text.training.run_state import finished_record, locked_folder
+from dystress_text.training.run_folder import finished_record, locked_folder
 
 UNTRAINED = "untrained"  # the folder of the initial model and its results
 SET_HERE = {

@@ -74,10 +74,11 @@ class TextRun(FinishedRun):
 
     def selected_on(self, column: str) -> bool:
         """Return whether the data of a column selected the checkpoint."""
-        metric = self.record.settings.get("metric_for_best_model") or ""
-        metrics = list(self.record.trained) if metric.startswith("avg_") else [metric]
-        selected = {each.rpartition("_")[0] for each in metrics}
-        return self.evaluated.sets.get(column) in selected
+        name = self.record.settings.get("metric_for_best_model")
+        if name is None:
+            return False
+        metric = self.record.metric(name)
+        return self.evaluated.sets.get(column) in (metric.sets or [metric.set])
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,13 @@ class TextRuns:
     def evaluated(self) -> list[Evaluated]:
         """All that have a row in a table."""
         return [*(run.evaluated for run in self.runs), *self.models]
+
+
+def single_run(run: FinishedRun) -> TextRuns:
+    """Return a finished text run alone, with the results in its folder."""
+    results = results_in(run.folder)
+    alone = _with_figures(run, results, task_names(results))
+    return TextRuns({run.configuration: [alone]}, [], [], run.configuration)
 
 
 def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextRuns:

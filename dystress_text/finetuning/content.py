@@ -15,7 +15,8 @@ from dystress_text.io.atomic import sha256_of
 from dystress_text.io.hub import model_file
 from dystress_text.io.paths import model_path
 from dystress_text.models.static import STATIC
-from dystress_text.training.run_folder import AUDIT, RECORD, TRACKER_FOLDER
+from dystress_text.training.run_folder import AUDIT, RECORD
+from dystress_text.training.settings import TRACKER_FOLDER
 
 # weights, tokenizer, configuration, chat template
 _FILES = {".safetensors", ".bin", ".json", ".txt", ".model", ".jinja"}

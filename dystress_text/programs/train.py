@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers.base.evaluation import SentenceEvaluator
 
+    from dystress_text.analysis.runs import FinishedRun
     from dystress_text.losses.objectives import ContrastiveLoss
-    from dystress_text.programs.fine_tuning import FinishedTraining
 
 
 def train(
@@ -40,7 +40,7 @@ def train(
     texts: Iterable[str] | Iterable[Sequence[str]] | Dataset | None = None,
     evaluator: SentenceEvaluator | None = None,
     **options: Any,
-) -> FinishedTraining:
+) -> FinishedRun:
     """Train a model as ``dystress train`` does.
 
     Args:

@@ -177,10 +177,10 @@ def test_a_list_trains_like_a_file_and_is_resumed(tmp_path, tiny_bert):
     options["output_dir"] = tmp_path / "list"
     of_list = dystress_text.train(**options, texts=LINES)
     assert (of_list.folder / "model.safetensors").read_bytes() == weights
-    checksum = of_list.record["corpus"]["sha256"]
-    assert checksum == of_file.record["corpus"]["sha256"]
+    checksum = of_list.record.corpus["sha256"]
+    assert checksum == of_file.record.corpus["sha256"]
     name = f"list of 40 texts, sha256 {checksum[:16]}"
-    assert of_list.record["settings"]["train_file"] == name
+    assert of_list.record.settings["train_file"] == name
 
     options["resume_from_checkpoint"] = "yes"
     assert dystress_text.train(**options, texts=LINES).record == of_list.record

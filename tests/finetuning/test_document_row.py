@@ -231,4 +231,4 @@ def test_a_title_in_no_document_or_alone(tmp_path, part):
     rows = [{"title": "", "text": "", part: row[part]} for row in ROWS]
     file = write(tmp_path / "rows.jsonl", rows)
     run = dt.train("own-text", train_file=file, output_dir=tmp_path / "out", **SMALL)
-    assert run.record["corpus"]["sentences"] == len(ROWS)
+    assert run.record.corpus["sentences"] == len(ROWS)

@@ -25,10 +25,10 @@ from dystress_text.data.texts import plain_text
 from dystress_text.errors import UserError
 from dystress_text.training.accelerator import (
     StopSignals,
+    before_first_step,
     make_accelerator,
     on_main_process,
 )
-from dystress_text.training.run import before_first_step
 from dystress_text.training.settings import TrainingSettings
 
 STEPS = 20  # two and a half epochs

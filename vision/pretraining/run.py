@@ -5,30 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from dystress_text.analysis.page import leave_report, render_page
-from dystress_text.analysis.runs import read_finished
+from dystress_text.analysis.runs import FinishedRun
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import versions
 from dystress_text.training.accelerator import (
     StopSignals,
+    before_first_step,
     describe,
     make_accelerator,
     on_main_process,
 )
 from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.run import (
-    before_first_step,
     begin_record,
     end_record,
     finish_run,
     open_run,
 )
-from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record
+from dystress_text.training.run_folder import IMAGE_PROGRAM, find_record
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import EVALUATION_CROP, SimclrAugment
@@ -48,8 +48,8 @@ CPU_QUERIES = 3_000
 
 
 @restored_global_state()
-def pretrain(settings: PretrainSettings) -> dict[str, Any]:
-    """Pre-train with settings, on all processes of a launch; return what ``run.json`` holds."""
+def pretrain(settings: PretrainSettings) -> RunRecord:
+    """Pre-train with settings, on all processes of a launch; return the record."""
     training = settings.training
     accelerator = make_accelerator(training)
     with open_run(accelerator, training, settings.options()) as (folder, finished):
@@ -68,8 +68,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
             run = Run(
                 task=task,
                 samples=len(task.views.images),
-                options=record["settings"],
-                data_id=record["data"]["id"],
+                options=record.settings,
+                data_id=record.data["id"],
                 record=record,
                 make_optimizer=optimizer,
                 best_metric=training.metric_for_best_model,
@@ -112,28 +112,29 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
     try:
         knn = _online_knn(settings, images, accelerator)
         measured = (
-            f"kNN while training ({knn.metric}): {len(knn.bank):,} training images vote on "
+            f"kNN while training ({knn.metric.name}): {len(knn.bank):,} training images vote on "
             f"{len(knn.queries):,} test images"
         )
     except NoAccuracyError as error:
         measured = f"no accuracy while training ({error})"
     metric = training.metric_for_best_model
-    if metric is not None and (knn is None or metric != knn.metric):
+    if metric is not None and (knn is None or metric != knn.metric.name):
         reason = f"{metric!r} is not measured; {measured}"
         raise ParameterError("metric_for_best_model", reason)
     views = _views(settings, images, encoder.input)
     return task_of(settings, encoder, views, objective, knn, accelerator), measured
 
 
-def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) -> dict[str, Any]:
-    """Return what ``run.json`` holds from the start on."""
+def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) -> RunRecord:
+    """Return the record of a run before its first step."""
     images = task.views.images
     knn = task.online
-    return {
-        "program": IMAGE_PROGRAM,
-        "settings": settings.options(),
-        "loss": str(settings.loss),
-        "data": {
+    return RunRecord(
+        program=IMAGE_PROGRAM,
+        settings=settings.options(),
+        loss=str(settings.loss),
+        metrics={} if knn is None else {knn.metric.name: knn.metric},
+        data={
             "name": images.name,
             "variant": images.variant,
             "images": len(images),
@@ -143,8 +144,8 @@ def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) ->
             "knn_bank": None if knn is None else len(knn.bank),
             "knn_queries": None if knn is None else len(knn.queries),
         },
-        "versions": versions("kornia", "pytorch_optimizer", "pillow"),
-    }
+        versions=versions("kornia", "pytorch_optimizer", "pillow"),
+    )
 
 
 def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dict[str, str]:
@@ -154,7 +155,7 @@ def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dic
     resumed on the same files keeps its text, since damaged pixels cannot be compared.
     """
     files = images.files_id
-    before = read_record(folder).get("data", {})
+    before = find_record(folder).data
     if settings.vision.skip_corrupt and settings.training.resumes and before.get("files") == files:
         return {"files": files, "id": before["id"]}
     content = files
@@ -167,7 +168,7 @@ def _begin(
     settings: PretrainSettings,
     trainer: Trainer,
     task: PretrainTask,
-    record: dict[str, Any],
+    record: RunRecord,
     measured: str,
     folder: Path,
 ) -> None:
@@ -177,46 +178,38 @@ def _begin(
     print(
         f"{len(images):,} images of {images.title}, {len(images.classes)} classes",
         measured,
-        f"loss: {record['loss']}",
+        f"loss: {record.loss}",
         f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",
         sep="\n",
         flush=True,
     )
-    untrained = None
-    if settings.training.resumes:
-        untrained = read_record(folder).get("untrained")
-    record["untrained"] = untrained or dict(task.evaluate())
-    begin_record(trainer, settings.training, folder, record)
+    before = find_record(folder).untrained if settings.training.resumes else {}
+    record.untrained = before or {"": dict(task.evaluate())}
+    begin_record(trainer, record)
 
 
 def _publish(
     settings: PretrainSettings,
     trainer: Trainer,
-    record: dict[str, Any],
+    record: RunRecord,
     folder: Path,
-) -> dict[str, Any]:
+) -> RunRecord:
     """Write record and page, print the results of the run, and return the record."""
     output = Path(settings.training.output_dir)
-    end_record(trainer, settings.training, folder, record)
-    record["images_per_second"] = round(trainer.samples_per_second, 1)
-    finish_run(settings.training, record)
-
-    def page() -> str:
-        (finished,), _ = read_finished([output])
-        return render_page([finished])
-
+    end_record(trainer, record)
+    finish_run(trainer, record)
+    run = FinishedRun(output, record)
     lines = [
-        f"{record['images_per_second']:,.0f} images/s, "
-        f"{record['train_seconds']:,.0f} s of training, "
-        f"peak memory {record['peak_memory_gb']:.2f} GB"
+        f"{record.samples_per_second:,.0f} images/s, {record.train_seconds:,.0f} s of training, "
+        f"peak memory {record.peak_memory_gb:.2f} GB"
     ]
-    variant = record["data"]["variant"]
+    variant = record.data["variant"]
     note = "" if variant is None else f"  ({variant})"
-    for metric, value in record["trained"].items():
-        untrained = record["untrained"][metric]
+    for metric, value in record.trained.items():
+        untrained = record.untrained[""][metric]
         lines.append(f"{metric}: untrained {untrained:.2f}, trained {value:.2f}{note}")
     lines.append(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
-    print(*lines, leave_report(output, page), sep="\n", flush=True)
+    print(*lines, leave_report(output, lambda: render_page([run])), sep="\n", flush=True)
     return record
 
 
