@@ -18,12 +18,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.data.texts import DOCUMENTATION, WIKI1M
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
 from dystress_text.io.atomic import write_text
 from dystress_text.io.hub import HUB_REPOSITORY, model_file
+from dystress_text.io.prepared_data import DOCUMENTATION, WIKI1M
 from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models.hybrid import describe_parts, hybrid_part
 from dystress_text.models.hybrid_module import DOCUMENT

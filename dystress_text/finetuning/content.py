@@ -7,10 +7,10 @@ from pathlib import Path
 
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
-from dystress_text.config.settings import LEXICAL, RunSettings
-from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
 from dystress_text.evaluation.readers import checksum_of
+from dystress_text.finetuning.settings import LEXICAL, RunSettings
+from dystress_text.finetuning.texts import TrainingText, training_text
 from dystress_text.io.atomic import sha256_of
 from dystress_text.io.hub import model_file
 from dystress_text.io.paths import model_path

@@ -21,9 +21,9 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from tokenizers import Tokenizer
 from torch import nn
 
-from dystress_text.config.settings import LEXICAL, TextSettings
-from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, naming, reason_of
+from dystress_text.finetuning.settings import LEXICAL, TextSettings
+from dystress_text.finetuning.texts import TrainingText, training_text
 from dystress_text.io.paths import model_path
 from dystress_text.io.words import reader_for
 from dystress_text.models.distillation import distill

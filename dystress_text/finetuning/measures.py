@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from dystress_text.config.settings import RunSettings
-from dystress_text.data.texts import reading_lines
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import EvaluatorList, sts_metrics
 from dystress_text.evaluation.nearest_texts import nearest_texts
@@ -22,6 +20,8 @@ from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.finetuning.settings import RunSettings
+from dystress_text.finetuning.texts import reading_lines
 from dystress_text.finetuning.training_data import TrainingData
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.io.words import reader_for

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 from dystress_text.cli.command_line import any_character_printable, program
 from dystress_text.cli.options import SettingsParser, check_names, options_in_python
 from dystress_text.cli.progress import OUTPUT
-from dystress_text.config.arguments import SIMCSE
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import SentEvalSettings
+from dystress_text.finetuning.arguments import SIMCSE
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -9,7 +9,7 @@ from scipy import stats
 from sweep_runs import record_of
 
 from dystress_text.analysis.outcome import outcome
-from dystress_text.config.arguments import parse
+from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.holdout import RECALL, compared
 from dystress_text.training.run_record import Metric, RunRecord
 

@@ -13,6 +13,7 @@ from dystress_text.analysis.text_runs import TRAINING, evaluated_models, read_te
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
 from dystress_text.evaluation.retrieval import METRICS
+from dystress_text.finetuning.presets import PRESETS
 from dystress_text.programs.report import main
 from dystress_text.training.run_record import BASE, Metric
 
@@ -36,13 +37,13 @@ def sweep(tmp_path_factory):
 
 
 def verdict(folder, baseline=None):
-    runs = read_text_runs([folder], baseline)
+    runs = read_text_runs([folder], baseline, PRESETS)
     return tables.verdict(runs, tables.compare(runs))
 
 
 def rows(folder, title="STS, Spearman x 100"):
     """The rows of a table by name, each a dictionary by column."""
-    compared = read_text_runs([folder])
+    compared = read_text_runs([folder], None, PRESETS)
     (group,) = [group for group in tables.groups_of(compared.evaluated) if group.title == title]
     lines = tables.means(compared, group)
     return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[1:]}
@@ -69,7 +70,10 @@ def test_means_and_deviations(sweep):
 
 
 def test_differences_are_paired_by_seed(sweep):
-    found = {each.name: each.difference for each in tables.compare(read_text_runs([sweep]))}
+    found = {
+        each.name: each.difference
+        for each in tables.compare(read_text_runs([sweep], None, PRESETS))
+    }
     for name in ("sts-macl", SHIFTED):
         expected = stats.ttest_rel(FIGURES[name], FIGURES[CONSTANT])
         assert found[name].mean == pytest.approx(

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 import dystress_text as dt
 from dystress_text.errors import ParameterError, TrainingError
+from dystress_text.finetuning import run as fine_tuning
 from dystress_text.finetuning.measures import RunMeasures
-from dystress_text.programs import fine_tuning
 from dystress_text.programs.report import main as report
 
 ONE = make_sentences(12, seed=5)

@@ -11,8 +11,8 @@ from huggingface_hub import ModelCard
 from model_cases import build_model, build_static
 from sweep_runs import record_of
 
-from dystress_text.config.arguments import parse
 from dystress_text.export.card import CARD, describe_base, write_card
+from dystress_text.finetuning.arguments import parse
 from dystress_text.io.words import WordReader
 from dystress_text.models.hybrid import lexical_part, new_hybrid
 from dystress_text.models.static import (

@@ -11,8 +11,8 @@ from scipy.stats import sem
 from sklearn.metrics.pairwise import cosine_similarity
 
 from dystress_text.analysis.outcome import held_out
-from dystress_text.config.arguments import parse
 from dystress_text.errors import ParameterError
+from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.holdout import (
     RECALL,
     bm25_recall,

@@ -7,9 +7,9 @@ import re
 from dataclasses import asdict
 
 from dystress_text import __version__
-from dystress_text.config.arguments import parse
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
+from dystress_text.finetuning.arguments import parse
 from dystress_text.training.run_record import Metric
 
 METRICS = (

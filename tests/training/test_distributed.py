@@ -20,9 +20,9 @@ from trainer_cases import SHIFTED, log_of, make_task, run
 
 import dystress_text
 from dystress_text import losses
-from dystress_text.data.corpus import load_corpus
-from dystress_text.data.texts import plain_text
 from dystress_text.errors import UserError
+from dystress_text.finetuning.corpus import load_corpus
+from dystress_text.finetuning.texts import plain_text
 from dystress_text.training.accelerator import (
     StopSignals,
     before_first_step,

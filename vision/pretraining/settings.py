@@ -8,11 +8,11 @@ from dataclasses import Field, dataclass, field
 from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, default_of, option
+from dystress_text.cli.presets import Program
 from dystress_text.errors import ParameterError
 from dystress_text.losses.objectives import ContrastiveLoss, Objective
 from dystress_text.losses.other_losses import QueueInfoNCELoss
 from dystress_text.losses.registry import name_of
-from dystress_text.training.presets import Program
 from dystress_text.training.settings import TrainingSettings
 from vision.data import SET_NAMES
 from vision.data.crops import STRONGEST_JITTER

@@ -18,11 +18,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dystress_text.config.settings import RunSettings, TextSettings
-from dystress_text.data.quickstart import write_documentation_corpus
 from dystress_text.errors import ParameterError, reason_of
+from dystress_text.finetuning.quickstart import write_documentation_corpus
+from dystress_text.finetuning.settings import RunSettings, TextSettings
 from dystress_text.io.hub import published_file
 from dystress_text.io.paths import data_root
+from dystress_text.io.prepared_data import DOCUMENTATION, WIKI1M
 from dystress_text.io.tables import READERS, Table, is_hub_name, is_table, open_table, python_table
 from dystress_text.io.text_lines import (
     MAX_LINE_BYTES,
@@ -35,8 +36,6 @@ from dystress_text.io.text_lines import (
     read_sentences,
 )
 
-WIKI1M = "wiki1m_for_simcse.txt"
-DOCUMENTATION = "python-documentation"
 TEXT_COLUMNS = "text", "sentence"
 FORMATS = f".txt (UTF-8, one sentence a line), {', '.join(READERS)}, or OWNER/NAME on the hub"
 TITLED = ["title", "text"]

@@ -20,8 +20,6 @@ from dystress_text.analysis.text_page import text_page
 from dystress_text.analysis.text_runs import single_run
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.cli.text_table import lay_out
-from dystress_text.config.settings import RunSettings
-from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
 from dystress_text.export.card import describe_base, write_card
@@ -34,7 +32,9 @@ from dystress_text.finetuning.initial_model import (
     load_initial_model,
 )
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
+from dystress_text.finetuning.settings import RunSettings
 from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.texts import TrainingText, training_text
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
 from dystress_text.io.atomic import MODEL_STAGING, versions
 from dystress_text.io.paths import model_path

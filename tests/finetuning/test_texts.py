@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from trainer_cases import interrupt
 
 import dystress_text
-from dystress_text.config.settings import RunSettings, TextSettings
-from dystress_text.data.texts import (
+from dystress_text.errors import ParameterError, UserError
+from dystress_text.finetuning.settings import RunSettings, TextSettings
+from dystress_text.finetuning.texts import (
     reading_lines,
     table_text,
     training_text,
     usual_columns,
     with_texts,
 )
-from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.tables import python_table
 from dystress_text.io.text_lines import CorpusReport
 
