@@ -74,8 +74,10 @@ def main(argv: list[str]) -> None:
             print("r relevant, n not, s skip, u undo, q quit: ", end="", flush=True)
             try:
                 key = click.getchar()
-            finally:  # the line of an interruption, too
-                print(ANSWERS.get(key, ""))
+            except KeyboardInterrupt:
+                print()
+                raise
+            print(ANSWERS.get(key, ""))
             if key in ANSWERS:
                 judging.save(folder, judging.answers + key)
             elif key == "u":
