@@ -91,8 +91,7 @@ class LexicalBaseline:
             DataError: no document has a token.
         """
         for scores in self.scores(queries, documents):
-            best = ranked(scores, most)
-            yield [(i, float(scores[i])) for i in best if scores[i] > 0]
+            yield [(i, float(scores[i])) for i in ranked(scores, most) if scores[i] > 0]
 
 
 def title(words: str) -> str:
