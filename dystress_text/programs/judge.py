@@ -72,12 +72,11 @@ def main(argv: list[str]) -> None:
             for text, lines in ((queries[query], 4), (documents[document], DOCUMENT_LINES)):
                 print(textwrap.fill(one_line(text), WIDTH, max_lines=lines), end="\n\n")
             print("r relevant, n not, s skip, u undo, q quit: ", end="", flush=True)
+            key = None
             try:
                 key = click.getchar()
-            except KeyboardInterrupt:
-                print()
-                raise
-            print(ANSWERS.get(key, ""))
+            finally:  # ends the line of an interruption, too
+                print(ANSWERS.get(key or "", ""))
             if key in ANSWERS:
                 judging.save(folder, judging.answers + key)
             elif key == "u":
