@@ -78,8 +78,8 @@ class LexicalBaseline:
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
-    ) -> list[list[tuple[int, float]]]:
-        """Return indices and BM25 scores of each query's best documents with a common token.
+    ) -> Iterator[list[tuple[int, float]]]:
+        """Yield indices and BM25 scores of each query's best documents with a common token.
 
         Args:
             queries: texts.
@@ -89,11 +89,8 @@ class LexicalBaseline:
         Raises:
             DataError: no document has a token.
         """
-        hits = []
         for scores in self.scores(queries, documents):
-            best = ranked(scores, most)
-            hits.append([(i, float(scores[i])) for i in best if scores[i] > 0])
-        return hits
+            yield [(i, float(scores[i])) for i in ranked(scores, most) if scores[i] > 0]
 
 
 def title(words: str) -> str:

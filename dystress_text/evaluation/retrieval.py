@@ -142,10 +142,10 @@ class Collection:
     def by_query(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, list[float]]:
         """Return each query's figures from 0 to 1, by metric, in the order of the queries."""
         names = list(self.documents)
-        # one more than a figure needs, since a query's own document does not count
-        found = encoder.search(
-            list(self.queries.values()), list(self.documents.values()), DEEPEST + 1
-        )
+        # one more than a figure needs, since a query's own document does not count; of judged
+        # documents all, since each may lie behind any number of others
+        most = len(names) if self.judged else DEEPEST + 1
+        found = encoder.search(list(self.queries.values()), list(self.documents.values()), most)
         figures = []
         for query, hits in zip(self.queries, found, strict=True):
             ranking = [names[index] for index, _ in hits]

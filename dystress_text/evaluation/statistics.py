@@ -81,7 +81,7 @@ class Estimate:
 
     def __str__(self) -> str:
         """Return such as ``+2.1 (0.4 to 3.9; 52 queries, paired)``."""
-        number = f"{self.mean:+.1f}" if self.paired else f"{self.mean:.1f}"
+        number = f"{self.mean:+z.1f}" if self.paired else f"{self.mean:z.1f}"
         if self.interval is None:
             return f"{number} (no interval)"
         varied = []
@@ -93,7 +93,7 @@ class Estimate:
         if self.paired:
             varied.append("paired")
         low, high = self.interval
-        return f"{number} ({low:.1f} to {high:.1f}; {', '.join(varied)})"
+        return f"{number} ({low:z.1f} to {high:z.1f}; {', '.join(varied)})"
 
 
 def estimate(values: Any, scores: Any = None, data: str = "") -> Estimate:

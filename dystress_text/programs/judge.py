@@ -68,18 +68,21 @@ def main(argv: list[str]) -> None:
         while judging.left and key not in ("q", ""):
             query, document = judging.shown[len(judging.answers)]
             print("\n" + WIDTH * "-")
-            print(f"query {query + 1} of {len(queries)}; {judging.left} documents are left")
+            print(f"query {query + 1} of {len(queries)}; documents left: {judging.left}")
             for text, lines in ((queries[query], 4), (documents[document], DOCUMENT_LINES)):
                 print(textwrap.fill(one_line(text), WIDTH, max_lines=lines), end="\n\n")
             print("r relevant, n not, s skip, u undo, q quit: ", end="", flush=True)
-            key = click.getchar()
-            print(ANSWERS.get(key, ""))
+            key = None
+            try:
+                key = click.getchar()
+            finally:  # ends the line of an interruption, too
+                print(ANSWERS.get(key or "", ""))
             if key in ANSWERS:
                 judging.save(folder, judging.answers + key)
             elif key == "u":
                 judging.save(folder, judging.answers[:-1])
     if judging.left:
-        print(f"{judging.left} documents are left; the same command goes on")
+        print(f"documents left: {judging.left}; the same command goes on")
     elif RELEVANT not in judging.answers:
         print("no document is relevant, so there is nothing to compare")
     else:

@@ -110,7 +110,7 @@ def test_all_ways_to_search_find_the_same(file, tmp_path):
     dt.train("own-text", train_file=file, output_dir=tmp_path / "out", **SMALL)
     model = load_sentence_transformer(str(tmp_path / "out"))
     queries = [row["title"].split()[0] for row in ROWS]
-    ours = TextEncoder(model).search(queries, DOCUMENTS, 10)
+    ours = list(TextEncoder(model).search(queries, DOCUMENTS, 10))
     theirs = util.semantic_search(model.encode_query(queries), model.encode_document(DOCUMENTS))
     for one, other in zip(ours, theirs, strict=True):
         scores = [score for _, score in one]
