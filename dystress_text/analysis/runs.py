@@ -32,6 +32,7 @@ class FinishedRun:
         record: of the run, which ``run.json`` holds.
 
     Examples:
+        >>> from dystress_text.training.run_record import RunRecord
         >>> record = RunRecord(trained={"sts_b_dev_spearman": 79.1})
         >>> FinishedRun(Path("mine"), record).evaluation
         {'sts_b_dev_spearman': 79.1}

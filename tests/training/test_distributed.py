@@ -187,7 +187,7 @@ def test_accumulation_of_the_settings_comes_first(monkeypatch):
 def train_and_show(options, folder):
     """Train, or find the run finished; leave what this process knows of it."""
     run = dystress_text.train(**options, resume_from_checkpoint="auto", output_dir=folder)
-    known = {"shown": repr(run), "evaluation": run.evaluation, "record": run.record}
+    known = {"shown": repr(run), "evaluation": run.evaluation, "record": run.record.to_json()}
     file = folder.parent / f"{os.environ['RANK']}.json"
     file.write_text(json.dumps(known, default=str))
 
