@@ -21,7 +21,6 @@ from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.finetuning.settings import RunSettings
-from dystress_text.finetuning.texts import reading_lines
 from dystress_text.finetuning.training_data import TrainingData
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.io.words import reader_for
@@ -174,7 +173,7 @@ def description(
     """Return lines that describe the data, the loss and the length of a run."""
     options = settings.text
     data = measures.data
-    lines = [*measures.initial.notes, *reading_lines(data.text, data.corpus.report)]
+    lines = [*measures.initial.notes, f"{data.corpus.report.summary()} ({data.text.name})"]
     if options.drop_duplicates:
         lines.append(f"{data.dropped:,} samples with the tokens of an earlier one are dropped")
     if options.cropped:

@@ -34,7 +34,7 @@ from dystress_text.finetuning.initial_model import (
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
 from dystress_text.finetuning.settings import RunSettings
 from dystress_text.finetuning.task import SimcseTask
-from dystress_text.finetuning.texts import TrainingText, training_text
+from dystress_text.finetuning.texts import TrainingText, first_samples, training_text
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
 from dystress_text.io.atomic import MODEL_STAGING, versions
 from dystress_text.io.paths import model_path
@@ -103,6 +103,7 @@ def fine_tune(
                     check_dense(settings.text.dense_model, option)
                 with accelerator.local_main_process_first():  # the others reuse its downloads
                     text = texts or training_text(settings.text)
+                on_main_process(accelerator, partial(_show, text, settings))
                 loss = copy.deepcopy(settings.loss).to(accelerator.device)
                 loss.gather = make_gather(accelerator)
                 evaluation = build_evaluators(
@@ -146,6 +147,12 @@ def fine_tune(
             finally:
                 trainer.close()
     return FinishedRun(output, record)
+
+
+def _show(text: TrainingText, settings: RunSettings) -> None:
+    """Print the first samples as they are read, before the whole text is."""
+    samples = first_samples(text, settings.text.max_train_samples)
+    OUTPUT.info("\n".join([f"reading {text.name}", *samples]))
 
 
 def _choose_metric(

@@ -161,16 +161,10 @@ def _line(cell: Any, in_row: bool) -> bytes:
     return line
 
 
-def reading_lines(text: TrainingText, counts: CorpusReport) -> list[str]:
-    """Return lines for the user: the counts of a text, and its first samples.
-
-    Args:
-        text: the source, whose first samples are read again.
-        counts: the report of the whole text.
-    """
-    lines = [f"{counts.summary()} ({text.name})"]
-    most = min(SHOWN, counts.sentences // text.columns)
-    for i, sentence in enumerate(text.sentences(samples=most)):
+def first_samples(text: TrainingText, most: int | None = None) -> list[str]:
+    """Return lines with the first samples of a text, at most ``most``."""
+    lines = []
+    for i, sentence in enumerate(text.sentences(samples=min(SHOWN, most or SHOWN))):
         row, column = divmod(i, text.columns)
         position = f"sample {row + 1}"
         if text.column_names:

@@ -17,7 +17,7 @@ import dystress_text
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.finetuning.settings import RunSettings, TextSettings
 from dystress_text.finetuning.texts import (
-    reading_lines,
+    first_samples,
     table_text,
     training_text,
     usual_columns,
@@ -122,7 +122,7 @@ def test_columns_are_joined_and_files_concatenated(tmp_path):
     report = text.report()
     assert list(text.sentences(report, None)) == expected
     assert (report.sentences, report.empty, report.duplicates) == (4, 1, 1)
-    assert reading_lines(text, report)[1] == f"sample 1, subject + body: {joined[0]!r}"
+    assert first_samples(text)[0] == f"sample 1, subject + body: {joined[0]!r}"
 
 
 def test_files_of_a_pattern_are_concatenated_without_byte_order_marks(tmp_path):
