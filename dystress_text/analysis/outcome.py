@@ -20,6 +20,7 @@ _MEASURES = {  # by the end of a metric's name
     "alignment": "alignment, lower is better",
     "uniformity": "uniformity, lower is better",
     "accuracy": "accuracy x 100, higher is better",
+    "agreement": "agreement of two views x 100, higher is better",
     "ndcg@10_with_bm25": f"{FUSION} x 100, higher is better",
     "ndcg@10": "nDCG@10 x 100, higher is better",
     "ndcg@10_graded": "nDCG@10 of graded judgements x 100, higher is better",

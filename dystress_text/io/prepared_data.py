@@ -10,6 +10,7 @@ from dystress_text.errors import DataError
 from dystress_text.io.atomic import write_json
 
 MANIFEST = "prepared.json"
+CLASSES = "classes.txt"  # a selection of classes of images: folder names, one a line
 
 
 @dataclass(frozen=True)
