@@ -36,33 +36,59 @@ def test_unknown_command_is_one_line(capsys):
     assert "sweep" in error
 
 
-def test_help_and_wrong_options_do_not_load_torch():
-    lines = [
+HELP = {
+    "dystress_text.__main__": [
         [],
         ["train", "--help"],
         ["train", "--list_presets"],
-        ["train", "--presett", "x"],
-        ["train", "--eval_set", "stsb"],
         ["senteval", "--help"],
-        ["senteval", "--model", "x", "--tasks", "sts-b"],
         ["prepare", "--help"],
         ["sweep", "--help"],
         ["export", "--help"],
         ["report", "--help"],
-    ]
+    ],
+    "vision.train": [["--help"], ["--preset", "imagenet100", "--help"], ["--list_presets"]],
+    "vision.evaluate": [["--help"]],
+    "vision.export": [["--help"]],
+    "vision.prepare": [["--help"], ["list"]],
+}
+WRONG = {
+    "dystress_text.__main__": [
+        ["train", "--presett", "x"],
+        ["train", "--eval_set", "stsb"],
+        ["senteval", "--model", "x", "--tasks", "sts-b"],
+    ],
+    "vision.train": [
+        ["--presett", "x"],
+        ["--preset", "cifar"],
+        ["--jitter", "9"],
+        ["--architecture", "resnet19"],
+        ["--out_dim", "0"],
+        ["--min_scale", "0.05", "--small_crops", "2"],
+    ],
+    "vision.evaluate": [["--modell", "x"], ["--model", "x", "--tasks", "svn"], ["--k", "1"]],
+    "vision.export": [["--modell", "x"], ["--model", "x", "--output", "x.pth"]],
+    "vision.prepare": [["cifar"], ["cifar10", "--form", "x"]],
+}
+
+
+@pytest.mark.parametrize("module", HELP)
+def test_help_and_wrong_options_do_not_load_torch(module):
     program = f"""
-import contextlib, sys
-from dystress_text.__main__ import main
-for line in {lines}:
+import contextlib, importlib, sys
+main = importlib.import_module({module!r}).main
+for line in {HELP[module]}:
     with contextlib.suppress(SystemExit):
         main(line)
+print([main(line) for line in {WRONG[module]}])
 heavy = {{"torch", "transformers", "accelerate", "datasets", "scipy", "sklearn", "pyarrow"}}
+heavy |= {{"safetensors", "kornia", "PIL"}}
 print(sorted(heavy & sys.modules.keys()))
 """
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert len(done.stderr.splitlines()) == 3
+    assert done.stdout.splitlines()[-2:] == [str([2] * len(WRONG[module])), "[]"]
+    assert len(done.stderr.splitlines()) == len(WRONG[module])
 
 
 @pytest.mark.parametrize("folder", ["dystress_text", "vision", "eval", "data"])

@@ -6,6 +6,8 @@
     python vision/evaluate.py --model out_vision/ --dataset cifar10 --compare
     python vision/evaluate.py --model out_vision/ --dataset sorted/ --tasks transfer \\
         --class_weights mhist
+    # features with file names, also of images without labels
+    python vision/evaluate.py --model out_vision/ --dataset photos/ --features features.npz
 
 Accuracies are x 100, on the test images, with features of the backbone. Images are cut and
 normalised as in training. Training images are the bank of the nearest neighbours and train the
@@ -16,11 +18,8 @@ appended to a file of JSON lines.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-import transformers
-
-from dystress_text.cli.command_line import exit_code
+from dystress_text.cli.command_line import program
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import SettingsParser
 from vision.evaluation.settings import EvaluationSettings
@@ -31,18 +30,19 @@ def make_parser() -> SettingsParser:
     return SettingsParser([EvaluationSettings], "evaluate.py", __doc__)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code."""
-    transformers.utils.logging.set_verbosity_error()
+@program("evaluate.py", "interrupted; the result file holds what was finished")
+def main(argv: list[str]) -> None:
+    """Run the program."""
+    (settings,) = make_parser().settings(argv)
+    require("vision", "this program")
+    from transformers.utils import logging
 
-    def work() -> bool:
-        (settings,) = make_parser().settings(argv)
-        require("vision", "this program")
-        from vision.evaluation.run import run
+    from vision.data.decoding import pixel_limit
+    from vision.evaluation.run import run
 
-        return run(settings)
-
-    return exit_code("evaluate.py", work, "interrupted; the result file holds what was finished")
+    logging.set_verbosity_error()
+    with pixel_limit(settings.max_pixels):
+        run(settings)
 
 
 if __name__ == "__main__":

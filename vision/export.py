@@ -1,14 +1,10 @@
-"""Write a pre-trained backbone under torchvision's names, for programs that expect its ResNets.
+"""Write a pre-trained backbone under torchvision's names, for timm, torchvision and the like.
 
     python vision/export.py --model out_vision/ --output resnet18.safetensors
 
-    from safetensors.torch import load_file
-    network = torchvision.models.resnet18()
-    # all but the classifier fc
-    network.load_state_dict(load_file("resnet18.safetensors"), strict=False)
-
-With the CIFAR stem, ``conv1`` and ``maxpool`` must first be replaced, as the program prints. The
-file's metadata holds architecture, stem, and the size, mean and deviation of the training images.
+The program prints the lines that load the file in timm or torchvision; with the CIFAR stem they
+replace ``conv1`` and ``maxpool``. The file's metadata holds architecture, stem, and the size, mean
+and deviation of the training images.
 """
 
 from __future__ import annotations
@@ -16,21 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import transformers
-from safetensors.torch import save
-
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, program
 from dystress_text.errors import ParameterError
-from vision.resnet import contiguous, load_encoder, torchvision_names
-
-OF_TORCHVISION = ("resnet18", "resnet34", "resnet50")
-CIFAR_STEM = """\
-network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
-network.maxpool = torch.nn.Identity()"""
+from dystress_text.io.atomic import write_bytes
+from vision.architectures import IN_OTHER_LIBRARIES
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -45,28 +33,36 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def export(model: Path, output: Path) -> bool:
+def export(model: Path, output: Path) -> None:
     """Write the backbone of ``model`` as ``output``, and print how it is loaded."""
+    if output.suffix != ".safetensors":
+        raise ParameterError("output", f"{str(output)!r} must end in .safetensors, its format")
     if output.exists():
         raise ParameterError("output", f"{str(output)!r} exists; name a new file")
+    # here, so that help and errors of options come at once
+    from safetensors.torch import save
+    from transformers.utils import logging
+
+    from vision.resnet import code_for_loading, contiguous, load_encoder, torchvision_names
+
+    logging.set_verbosity_error()
     encoder = load_encoder(model)
     made = encoder.description
-    if made.architecture not in OF_TORCHVISION:
+    if made.architecture not in IN_OTHER_LIBRARIES:
         raise ParameterError("model", f"torchvision and timm have no {made.architecture}")
     metadata = {"format": "pt", "architecture": made.architecture, "stem": made.stem}
     metadata |= {name: json.dumps(value) for name, value in asdict(encoder.input).items()}
-    output.write_bytes(save(contiguous(torchvision_names(encoder)), metadata))
-    print(f"network = torchvision.models.{made.architecture}()")
-    if made.stem == "cifar":
-        print(CIFAR_STEM)
-    print(f"network.load_state_dict(safetensors.torch.load_file({str(output)!r}), strict=False)")
-    return True
+    try:
+        write_bytes(output, save(contiguous(torchvision_names(encoder)), metadata))
+    except OSError as error:
+        raise ParameterError("output", f"cannot write {str(output)!r}: {error.strerror}") from error
+    print(*code_for_loading(made, str(output)), sep="\n")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code."""
-    transformers.utils.logging.set_verbosity_error()
-    return exit_code("export.py", lambda: export(**vars(make_parser().parse_args(argv))))
+@program("export.py")
+def main(argv: list[str]) -> None:
+    """Run the program."""
+    export(**vars(make_parser().parse_args(argv)))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.errors import ParameterError
 from dystress_text.io.prepared_data import Manifest
 from dystress_text.preparation import command
 from dystress_text.preparation.data_sets import Request
@@ -27,7 +28,9 @@ def make_parser() -> OneLineParser:
     """Return the parser of the program's options."""
     parser = command.make_parser("prepare.py", __doc__, CATALOG)
     parser.add_argument(
-        "--classes", type=Path, help="imagenet100: a file with one class (folder name) a line"
+        "--classes",
+        type=command.absolute,
+        help="imagenet100: a file with one class (folder name) a line",
     )
     return parser
 
@@ -36,7 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code."""
 
     def work() -> bool:
-        return command.run("prepare.py", make_parser().parse_args(argv), CATALOG, _build)
+        options = make_parser().parse_args(argv)
+        if options.classes is not None and "imagenet100" not in options.what:
+            raise ParameterError("classes", "is an option of imagenet100")
+        if options.source is not None and set(options.what) == {"imagenet100"}:
+            raise ParameterError("from", "imagenet100 is made from imagenet1k, once that is ready")
+        return command.run("prepare.py", options, CATALOG, _build)
 
     return exit_code("prepare.py", work)
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import torch
@@ -23,31 +24,17 @@ from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
+from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES
 
-_BASIC = {"layer_type": "basic", "hidden_sizes": (64, 128, 256, 512)}
-ARCHITECTURES: dict[str, dict[str, Any]] = {  # as ResNetConfig takes them
-    "resnet10_narrow": {
-        "layer_type": "basic",
-        "depths": (1, 1, 1, 1),
-        "hidden_sizes": (32, 64, 128, 256),
-        "embedding_size": 32,
-    },
-    "resnet18": {**_BASIC, "depths": (2, 2, 2, 2)},
-    "resnet34": {**_BASIC, "depths": (3, 4, 6, 3)},
-    "resnet50": {
-        "layer_type": "bottleneck",
-        "depths": (3, 4, 6, 3),
-        "hidden_sizes": (256, 512, 1024, 2048),
-    },
-}
-STEMS = ("cifar", "imagenet")
-PROJECTORS = ("cifar", "simclr", "expander", "byol")
+CIFAR_STEM = [
+    "network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
+    "network.maxpool = torch.nn.Identity()",
+]
 DESCRIPTION = "encoder.json"
 BACKBONE = "model.safetensors"
 PROJECTOR = "projector.safetensors"
 PROCESSOR = "preprocessor_config.json"
 _INPUT = "input"
-LARGEST_OUT_DIM = 65_536
 
 
 @dataclass(frozen=True)
@@ -61,12 +48,22 @@ class EncoderDescription:
 
 
 @dataclass(frozen=True)
-class ImageInput:
-    """The images that an encoder was trained on; evaluation prepares images in the same way."""
+class Square:
+    """The middle square of a picture that enters an encoder."""
 
-    image_size: int  # side of the square input
-    # share of the image's shorter side that the square covers; 1 if images have the input's size
-    crop: float
+    image_size: int  # side of the square, in pixels
+    crop: float  # share of the picture's shorter side that the square covers
+
+    @property
+    def resized_side(self) -> int:
+        """Return the shorter side to which the picture is resized before the square is cut."""
+        return round(self.image_size / self.crop)
+
+
+@dataclass(frozen=True)
+class ImageInput(Square):
+    """An encoder's input in training; evaluation prepares images in the same way."""
+
     mean: tuple[float, ...]  # of the channels, of values from 0 to 1
     std: tuple[float, ...]
 
@@ -160,9 +157,9 @@ def mlp(*widths: int) -> nn.Sequential:
 def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-trained.") -> None:
     """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
 
-    The files are renamed into the folder when all are complete; other files in it remain. With the
-    standard stem ``AutoModel.from_pretrained`` reads the backbone and
-    ``AutoImageProcessor.from_pretrained`` its input; :func:`load_encoder` reads everything.
+    The files are renamed into the folder when all are complete; other files in it remain.
+    ``AutoImageProcessor.from_pretrained`` reads the input and, with the standard stem,
+    ``AutoModel.from_pretrained`` the backbone; :func:`load_encoder` reads everything.
 
     Args:
         encoder: the encoder, on any device.
@@ -174,8 +171,7 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-tra
             state = contiguous(encoder.backbone.state_dict())
             encoder.backbone.save_pretrained(staging, state_dict=state)
             save_file(contiguous(encoder.projector.state_dict()), staging / PROJECTOR)
-            if encoder.description.stem == "imagenet":
-                write_json(staging / PROCESSOR, _processor(encoder.input))
+            write_json(staging / PROCESSOR, _processor(encoder.input))
             described = {**asdict(encoder.description), _INPUT: asdict(encoder.input)}
             write_json(staging / DESCRIPTION, described)
             (staging / "README.md").write_text(_card(encoder, card), encoding="utf-8")
@@ -201,6 +197,12 @@ def _card(encoder: ImageEncoder, card: str) -> str:
             "does not know: `AutoModel.from_pretrained` cannot read this folder. It loads, in a "
             "checkout of the project, with"
         )
+    file = f"{made.architecture}.safetensors"
+    libraries = ""
+    if made.architecture in IN_OTHER_LIBRARIES:
+        command = f"python vision/export.py --model FOLDER --output {file}"
+        code = indent("\n".join(code_for_loading(made, file)), "    ")
+        libraries = f"\nIn timm or torchvision, after `{command}`:\n\n{code}\n"
     return f"""\
 ---
 library_name: transformers
@@ -218,20 +220,18 @@ pipeline_tag: image-feature-extraction
     encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector
     features = encoder.eval().features(images)  # (n, {encoder.feature_dim})
 
-It takes images (n, 3, h, w) of values from 0 to 1, normalised; `input` in encoder.json has their
-size, mean and standard deviation in training.
-"""
+It takes images (n, 3, h, w) of values from 0 to 1, normalised;
+`transformers.AutoImageProcessor.from_pretrained(FOLDER)` prepares them as evaluation does.
+{libraries}"""
 
 
 def _processor(image_input: ImageInput) -> dict[str, Any]:
-    """Return the settings of ``AutoImageProcessor`` for images of any size.
-
-    The shorter side is resized to size / crop_pct, and the middle is cut out.
-    """
+    """Return the settings of ``AutoImageProcessor``, which cuts the square of evaluation."""
+    side = image_input.image_size
     return {
-        "image_processor_type": "ConvNextImageProcessor",
-        "size": {"shortest_edge": image_input.image_size},
-        "crop_pct": image_input.crop,
+        "image_processor_type": "BitImageProcessor",
+        "size": {"shortest_edge": image_input.resized_side},
+        "crop_size": {"height": side, "width": side},
         "resample": 2,
         "image_mean": image_input.mean,
         "image_std": image_input.std,
@@ -269,6 +269,17 @@ def fingerprint(encoder: ImageEncoder) -> str:
     for tensor in encoder.backbone.state_dict().values():
         digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def code_for_loading(made: EncoderDescription, file: str) -> list[str]:
+    """Return the lines that load a file of vision/export.py in timm or torchvision."""
+    name = made.architecture
+    weights = f"safetensors.torch.load_file({file!r})"
+    return [
+        f'network = torchvision.models.{name}()  # or timm.create_model("{name}")',
+        *(CIFAR_STEM if made.stem == "cifar" else []),
+        f"network.load_state_dict({weights}, strict=False)  # all but fc",
+    ]
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:

@@ -4,15 +4,17 @@ pair.
     accelerate launch vision/train.py --preset cifar10   # the paper's CIFAR-10 run
     # no network, no GPU: shapes drawn at run time
     python vision/train.py --preset quickstart
-    # own photos, with or without classes
+    # own photos, with or without classes: ResNet-18 at 96 pixels
+    python vision/train.py --dataset FOLDER
+    # and ResNet-50 at 224
     accelerate launch vision/train.py --preset imagenet100 --dataset FOLDER
     # SimCLR's constant temperature
     accelerate launch vision/train.py --preset cifar10 --temp 0.2
     # the methods without negatives, for comparison
     accelerate launch vision/train.py --preset imagenet100-byol
 
-The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluate.py --model
-out_vision`` evaluates it.
+The encoder lands in ``out_vision/`` (``--output_dir``). ``python vision/evaluate.py --model
+out_vision`` evaluates it, with ``--features FILE.npz`` also where there are no labels.
 """
 
 from __future__ import annotations
@@ -20,9 +22,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-import transformers
-
-from dystress_text.cli.command_line import exit_code
+from dystress_text.cli.command_line import program
 from dystress_text.cli.extras import require
 from dystress_text.cli.presets import parse_options
 from vision.pretraining.settings import PROGRAM, PretrainSettings
@@ -33,20 +33,18 @@ def parse(argv: Sequence[str]) -> PretrainSettings:
     return PretrainSettings.of(parse_options(PROGRAM, argv, "train.py", __doc__))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
+@program("train.py")
+def main(argv: list[str]) -> None:
+    """Run the program."""
+    settings = parse(argv)
+    require("vision", "this program")
+    from transformers.utils import logging
 
-    def work() -> bool:
-        settings = parse(sys.argv[1:] if argv is None else argv)
-        require("vision", "this program")
-        from vision.pretraining.run import pretrain
+    from vision.pretraining.run import pretrain
 
-        pretrain(settings)
-        return True
-
-    return exit_code("train.py", work)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    pretrain(settings)
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ def render_page(
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
     estimates: Mapping[str, Mapping[str, Estimate]] | None = None,
+    examples: Sequence[tuple[str, Sequence[tuple[str, str]]]] = (),
 ) -> str:
     """Return the page of one or several runs as HTML.
 
@@ -64,6 +65,7 @@ def render_page(
         notes: on the tables.
         verdict: the first lines; those of a single run follow its outcome.
         estimates: to draw, by set and then by name.
+        examples: pictures by heading, each with its description and a URI.
 
     Raises:
         UserError: the extra ``plots`` is not installed, or a log is damaged.
@@ -84,7 +86,7 @@ def render_page(
         names=labels(runs),
         tables=[(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]],
         intervals=page_drawings.draw_estimates(estimates or {}),
-        galleries=page_drawings.galleries(runs),
+        galleries=[*examples, *page_drawings.galleries(runs)],
         notes=notes,
         verdict=verdict,
         defining=options,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ class Program:
     presets: Mapping[str, Preset]
     default: str  # name of the default preset
     loss_options: Collection[str] = ()  # of a preset, dropped if another loss is given
+    loss_module: str = "dystress_text.losses"  # registers the losses of the program when imported
 
     def listing(self) -> str:
         """Return one line per preset: its name and description."""
@@ -77,6 +79,7 @@ class Program:
                 raise ParameterError(option, f"{reason} HF_TOKEN")
         groups = instances(self.groups, values)
         # last, so that help and errors of the command line come at once: it needs torch
+        importlib.import_module(self.loss_module)
         objective = _objective(wanted, tau, "loss" in given)
         groups = [
             replace(group, loss=str(objective)) if hasattr(group, "loss") else group

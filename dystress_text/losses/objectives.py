@@ -26,7 +26,7 @@ DistributedDataParallel averages, equal those of one process with the whole batc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -59,9 +59,16 @@ class Objective(LossPart):
         True
     """
 
+    # of pre-training on images: the task, and the options that it has for this objective
+    task: ClassVar[str] = "views"
+    task_options: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self, gather: Gather | None = None) -> None:
         super().__init__()
         self.gather: Gather = gather or LocalGather()
+
+    def start(self, dim: int) -> None:
+        """Prepare for embeddings of ``dim`` numbers; most objectives need nothing."""
 
 
 def loss(text: str, own_classes: bool = False) -> Objective:

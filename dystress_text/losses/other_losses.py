@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dystress_text.errors import ParameterError
 from dystress_text.losses.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.losses.pairs import Pairs
 from dystress_text.losses.registry import check_count, check_number, register
@@ -41,6 +42,8 @@ class QueueInfoNCELoss(ContrastiveLoss):
     """
 
     source = "MoCo (He et al., CVPR 2020)"
+    task = "queue"
+    task_options = ("key_momentum",)
 
     negatives_from_batch = False
     queue: Tensor  # (queue_size, dim), the oldest key first
@@ -60,6 +63,8 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def start(self, dim: int) -> None:
         """Fill the queue with random keys of ``dim`` numbers, equal in every process."""
+        if self.dim not in (None, dim):
+            raise ParameterError("loss", f"queue: dim is {self.dim}, but embeddings have {dim}")
         generator = torch.Generator().manual_seed(0)
         keys = torch.randn(self.queue_size, dim, generator=generator)
         self.register_buffer("queue", unit_vectors(keys))

@@ -25,7 +25,7 @@ def make_parser(
     add = parser.add_argument
     names = [*known, "list"]
     add("what", nargs="+", metavar="NAME", choices=names, help=f"data sets: {', '.join(names)}")
-    add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")
+    add("--from", dest="source", type=absolute, help="a local file or folder instead of the hub")
     add(
         "--variant",
         help="name of the variant, if the data are not the published ones; results record it",
@@ -33,6 +33,11 @@ def make_parser(
     add("--again", action="store_true", help="prepare sets again that are ready")
     add("--data_dir", help="folder of prepared data; default $DYSTRESS_DATA, else see above")
     return parser
+
+
+def absolute(path: str) -> Path:
+    """Return a path that holds in any working directory, as the manifest keeps it."""
+    return Path(path).expanduser().absolute()
 
 
 def run(
@@ -84,4 +89,4 @@ def _state(manifest: Manifest | None) -> str:
         state += f" but for {'; '.join(missing)}"
     if manifest.variant:
         state += f"; variant: {manifest.variant}"
-    return state
+    return f"{state}; made from {manifest.source}"

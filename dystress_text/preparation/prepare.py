@@ -16,7 +16,7 @@ from dystress_text.errors import DataError, reason_of
 from dystress_text.io.atomic import atomic_folder, recover
 from dystress_text.io.hub import hub_reachable
 from dystress_text.io.lock import LOCK, locked
-from dystress_text.io.prepared_data import Manifest, read_manifest, write_manifest
+from dystress_text.io.prepared_data import CLASSES, Manifest, read_manifest, write_manifest
 from dystress_text.preparation.data_sets import DataSet, Request
 
 
@@ -29,7 +29,8 @@ def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> M
         build: puts the verified files into a folder.
 
     Raises:
-        DataError: the set cannot be downloaded or written, or is not the published one.
+        DataError: the set cannot be downloaded or written, is not the published one, or is ready
+            and was made with other options.
     """
     final = request.root / name
     try:
@@ -40,6 +41,7 @@ def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> M
             recover(final)
             manifest = read_manifest(final)
             if manifest is not None and not (manifest.not_ready or request.source or request.again):
+                _check_options(request, manifest, final)
                 return manifest
             with atomic_folder(final) as staging:
                 manifest = build(staging)
@@ -48,6 +50,20 @@ def prepare(name: str, request: Request, build: Callable[[Path], Manifest]) -> M
     except OSError as error:
         reason = f"{error.strerror or error} ({error.filename or request.root})"
         raise DataError(f"{name}: {reason}") from error
+
+
+def _check_options(request: Request, manifest: Manifest, folder: Path) -> None:
+    """Reject options that a ready set was not made with."""
+    changed = [] if request.variant in (None, manifest.variant) else [f"variant {request.variant}"]
+    if request.classes is not None:
+        wanted = request.classes.read_text(encoding="utf-8", errors="replace").split()
+        if wanted != (folder / CLASSES).read_text(encoding="utf-8").split():
+            changed.append(f"the classes of {request.classes}")
+    if changed:
+        made = f"{manifest.name} is ready, made from {manifest.source}"
+        variant = "" if manifest.variant is None else f", variant {manifest.variant}"
+        again = f"--again makes it with {' and '.join(changed)}"
+        raise DataError(f"{made}{variant}; {again}")
 
 
 def files_of(entry: DataSet, request: Request) -> list[Path]:

@@ -125,6 +125,8 @@ class RunRecord:
     random_pairs: Mapping[str, Any] | None = None
     # some texts, each with its nearest three, by model: BASE, untrained, trained
     samples: dict[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    # some images, each with its nearest five before training, by row of the set
+    nearest: Sequence[Sequence[int]] | None = None
     learned_temperature: Mapping[str, float] = field(default_factory=dict)
     steps: int | None = None
     best_step: int | None = None

@@ -30,6 +30,7 @@ FREE_OPTIONS = (
     "data_dir",
     "train_list",
     "skip_corrupt",
+    "max_pixels",
     "preset",
     "push_to_hub",
 )

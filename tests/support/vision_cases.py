@@ -3,6 +3,7 @@
 import io
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -25,6 +26,12 @@ def encoded(image, kind="PNG", **options):
     stream = io.BytesIO()
     image.save(stream, kind, **options)
     return stream.getvalue()
+
+
+def noise(height, width, seed=0):
+    """An RGB picture of random pixels."""
+    random = np.random.default_rng(seed)
+    return Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 def square(gray, side=8):
@@ -87,7 +94,6 @@ def colour_images(n, classes=3, size=16, seed=0, name="colours", variant=None):
         labels=labels,
         classes=tuple("abcd"[:classes]),
         variant=variant,
-        size=size,
     )
 
 

@@ -1,15 +1,20 @@
 """Encoders against a ResNet written plainly; saving, loading and export."""
 
+import re
+
 import pytest
+import safetensors
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoImageProcessor, AutoModel
-from vision_cases import as_float, tiny_encoder
+from vision_cases import as_float, noise, tiny_encoder
 
 from dystress_text.errors import UserError
+from vision.data.loading import load_images
+from vision.evaluation.features import image_features
 from vision.export import main as export
 from vision.resnet import ImageInput, build_encoder, load_encoder, save_encoder, torchvision_names
 
@@ -108,6 +113,26 @@ def test_transformers_read_backbone_and_input(tmp_path):
         torch.testing.assert_close(pooled, encoder.features(pixels))
 
 
+@pytest.mark.parametrize("side", [32, 96, 160, 224, 384])
+@pytest.mark.parametrize(("height", "width"), [(480, 640), (601, 350), (50, 66)])
+@pytest.mark.parametrize("crop", [0.875, 1.0])
+def test_evaluation_cuts_the_square_of_the_saved_processor(side, height, width, crop, tmp_path):
+    encoder = tiny_encoder()
+    encoder.input = ImageInput(side, crop, (0.25, 0.5, 0.75), (1.0, 0.5, 0.25))
+    save_encoder(encoder, tmp_path / "model")
+    picture = noise(height, width)
+    (tmp_path / "photos").mkdir()
+    picture.save(tmp_path / "photos" / "1.png")
+
+    encoder.features = lambda images: images.flatten(1)  # to see what enters
+    images = load_images(str(tmp_path / "photos"), input_size=side)
+    seen = image_features(encoder, images, 1).view(3, side, side)
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "model")
+    expected = processor(picture, return_tensors="pt")["pixel_values"][0]
+    levels = 255 * torch.tensor(encoder.input.std).view(3, 1, 1)
+    assert ((seen - expected) * levels).abs().max() <= 1.001
+
+
 @pytest.mark.parametrize("stem", ["cifar", "imagenet"])
 def test_export_has_torchvisions_names(tmp_path, stem, capsys):
     encoder = randomise(build_encoder("resnet18", stem, "cifar", 32)).eval()
@@ -116,7 +141,11 @@ def test_export_has_torchvisions_names(tmp_path, stem, capsys):
     file = tmp_path / "names.safetensors"
     flags = [f"--model={tmp_path / 'out'}", f"--output={file}"]
     assert export(flags) == 0
-    assert ("network.conv1 = " in capsys.readouterr().out) == (stem == "cifar")
+    printed = capsys.readouterr().out
+    assert ("network.conv1 = " in printed) == (stem == "cifar")
+    card = (tmp_path / "out" / "README.md").read_text()
+    for line in printed.replace(str(file), "resnet18.safetensors").splitlines():
+        assert f"    {line}\n" in card
     found = load_file(file)
     assert {"conv1.weight", "bn1.running_var", "layer4.0.downsample.0.weight"} < set(found)
     for name, weights in torchvision_names(encoder).items():
@@ -128,3 +157,43 @@ def test_export_has_torchvisions_names(tmp_path, stem, capsys):
     before = file.stat()
     assert export(flags) == 2
     assert file.stat() == before
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_the_printed_code_loads_the_backbone(tmp_path, library, capsys):
+    """Neither library is a dependency of this project."""
+    module = pytest.importorskip(library)
+    for architecture, stem in [
+        ("resnet18", "cifar"),
+        ("resnet34", "imagenet"),
+        ("resnet50", "cifar"),
+    ]:
+        encoder = randomise(build_encoder(architecture, stem, "cifar", 32)).eval()
+        encoder.input = INPUT
+        save_encoder(encoder, tmp_path / architecture)
+        capsys.readouterr()
+        file = tmp_path / f"{architecture}.safetensors"
+        assert export([f"--model={tmp_path / architecture}", f"--output={file}"]) == 0
+        code = capsys.readouterr().out
+        if library == "timm":
+            code = re.sub(r"torchvision.*  # or ", "", code)
+        names = {library: module, "torch": torch, "safetensors": safetensors}
+        exec(code, names)
+        network = names["network"].eval()
+        network.fc = nn.Identity()
+        images = torch.rand(2, 3, 32, 32)
+        with torch.no_grad():
+            torch.testing.assert_close(network(images), encoder.features(images))
+
+
+@pytest.mark.parametrize("name", ["names.pth", "names", "missing/names.safetensors"])
+def test_export_refuses_a_file_that_it_cannot_write(tmp_path, name, capsys):
+    encoder = build_encoder("resnet18", out_dim=8)
+    encoder.input = INPUT
+    save_encoder(encoder, tmp_path / "out")
+    capsys.readouterr()
+    assert export([f"--model={tmp_path / 'out'}", f"--output={tmp_path / name}"]) == 2
+    error = capsys.readouterr().err
+    assert "--output" in error
+    assert error.count("\n") == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}

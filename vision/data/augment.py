@@ -1,4 +1,4 @@
-"""SimCLR's augmentation of a batch on its device, and the plain transform of evaluation.
+"""SimCLR's augmentation of a batch on its device, and normalisation.
 
 Crop, bilinear resize and flip are one ``grid_sample``, clamped to each sample's crop box, which
 gives the same pixels as cropping at whole pixels, resizing and flipping. kornia's operations change
@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-import torch.nn.functional as F
 from kornia.color import rgb_to_grayscale
 from kornia.enhance import (
     adjust_brightness_accumulative,
@@ -26,13 +25,13 @@ from kornia.enhance import (
 from kornia.filters import filter2d_separable, get_gaussian_kernel1d
 from torch import Tensor
 
-from vision.data.crops import JITTER, RandomCrop, crop_resize_flip, draw_crops
+from vision.data import JITTER
+from vision.data.crops import RandomCrop, crop_resize_flip, draw_crops
 
 JITTER_RATE = 0.8
 GRAY_RATE = 0.2
 BLUR_RATE = 0.5
 SIGMA = (0.1, 2.0)
-EVALUATION_CROP = 7 / 8  # 224 of 256
 _NEUTRAL = (1.0, 1.0, 1.0, 0.0)  # the parameters of OPERATIONS that change nothing
 _SECTORS = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
 _NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
@@ -57,7 +56,7 @@ class CropAndFlip:
         crops = draw_crops(len(images), height, width, self.crop, images.device)
         views = crop_resize_flip(images, crops, self.crop.size)
         views = self.recoloured(views, count)
-        return _normalised(views, self.mean, self.std)
+        return normalised(views, self.mean, self.std)
 
     @torch.no_grad()
     def of_crops(self, crops: Tensor) -> Tensor:
@@ -65,7 +64,7 @@ class CropAndFlip:
         count = crops.shape[1]
         views = crops.transpose(0, 1).flatten(0, 1) / 255  # (count n, 3, size, size)
         views = self.recoloured(views, count)
-        return _normalised(views, self.mean, self.std)
+        return normalised(views, self.mean, self.std)
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
         """Change the colours of views (count n, 3, size, size) in [0, 1]; here they stay."""
@@ -85,7 +84,7 @@ class SimclrAugment(CropAndFlip):
         views = self._jittered(views, count)
         gray = _column(_chosen(views, GRAY_RATE))
         views = torch.where(gray, rgb_to_grayscale(views), views)
-        if self.blur:
+        if self.blur and self.crop.size > 1:  # the padding of the blur needs two pixels
             views = self._blurred(views)
         return views
 
@@ -161,42 +160,12 @@ def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     return blurred
 
 
-def evaluation_transform(
-    images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]
-) -> Tensor:
-    """Return images as evaluation sees them, normalised and channels_last.
-
-    Images of that size are not resized. The shorter side of others is resized to 8/7 of the size
-    (bilinear, filtered), and the middle is cut out: 224 of 256.
-
-    Args:
-        images: uint8 (n, 3, h, w).
-        size: side of the encoder's input, in pixels.
-        mean: of the channels, of values from 0 to 1.
-        std: of the channels.
-
-    Returns:
-        float32 (n, 3, size, size).
-    """
-    values = images.float() / 255
-    height, width = images.shape[-2:]
-    if (height, width) != (size, size):
-        scale = round(size / EVALUATION_CROP) / min(height, width)
-        if scale != 1:
-            height = max(size, round(height * scale))
-            width = max(size, round(width * scale))
-            values = F.interpolate(values, (height, width), mode="bilinear", antialias=True)
-        top = (height - size) // 2
-        left = (width - size) // 2
-        values = values[..., top : top + size, left : left + size]
-    return _normalised(values, mean, std)
-
-
-def _normalised(values: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+def normalised(values: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Return images (n, 3, h, w) of values from 0 to 1, normalised by channel and channels_last."""
     constants = _constant((tuple(mean), tuple(std)), values.device)
     shift, scale = constants.view(2, 3, 1, 1)
-    normalised: Tensor = (values - shift) / scale
-    return normalised.contiguous(memory_format=torch.channels_last)
+    result: Tensor = (values - shift) / scale
+    return result.contiguous(memory_format=torch.channels_last)
 
 
 @lru_cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,10 +11,6 @@ from torch import Tensor
 
 ASPECT = (3 / 4, 4 / 3)
 FLIP_RATE = 0.5
-JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
-STRONGEST_JITTER = 1 / max(JITTER[:3])  # beyond it, factors would be negative
-# further arguments of SimclrAugment; SimCLR's
-AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True}
 _ATTEMPTS = 10
 
 

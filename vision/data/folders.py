@@ -1,10 +1,20 @@
-"""Folders of images, without the hidden files of systems."""
+"""Folders of images, without the hidden files of systems and the output of training."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-CLASSES = "classes.txt"  # a selection of classes: folder names, one a line
+from dystress_text.io.lock import LOCK
+from dystress_text.training.run_folder import RECORD
+from vision.data import SET_NAMES, SHAPES
+
+# names of splits, as datasets knows them; the first that a set has is read
+SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "testing", "val", "valid", "validation", "eval", "evaluation", "dev"),
+}
 # hidden files of file browsers, network disks and archives without a leading dot
 _SYSTEM_NAMES = {
     "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "lost+found", "@eadir",
@@ -15,30 +25,59 @@ _IMAGES = {
 }  # fmt: skip
 
 
-def is_hidden(name: str) -> bool:
-    """Return whether the name is that of a hidden or system file."""
-    return name.startswith(".") or name.casefold() in _SYSTEM_NAMES
-
-
 def folder_names(folder: Path) -> list[str]:
-    """Return the sorted names of the subfolders that are not hidden, such as classes."""
-    return sorted(
-        path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name)
-    )
+    """Return the sorted names of the subfolders that are read, such as classes."""
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and _is_read(path))
 
 
-def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the images in a folder, and of its other visible files.
+def image_names(folder: Path) -> list[str]:
+    """Return the sorted names of the images in a folder itself."""
+    return sorted(path.name for path in folder.iterdir() if _is_image(path))
+
+
+def files_below(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the sorted images in a folder and its subfolders, and the other visible files.
 
     The index of an image in its data set depends on this order.
     """
-    images = []
-    others = []
-    for path in folder.iterdir():
-        if is_hidden(path.name):
-            continue
-        if path.suffix.lower() in _IMAGES:
-            images.append(path.name)
-        elif not path.is_dir():
-            others.append(path.name)
-    return sorted(images), sorted(others)
+    images: list[Path] = []
+    others: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        if _is_image(path):
+            images.append(path)
+        elif path.is_dir() and _is_read(path):
+            below = files_below(path)
+            images += below[0]
+            others += below[1]
+        elif not path.is_dir() and not _is_hidden(path.name):
+            others.append(path)
+    return images, others
+
+
+def is_known(dataset: str) -> bool:
+    """Return whether this is the name of a set."""
+    return dataset.replace("-", "_") in {*SET_NAMES, SHAPES}
+
+
+def absolute_paths(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return those of ``dataset``, ``data_dir`` and ``train_list`` that are paths, as absolute."""
+    paths = {name: options[name] for name in ("data_dir", "train_list") if options[name]}
+    dataset = options["dataset"]
+    if not is_known(dataset) and Path(dataset).is_dir():
+        paths["dataset"] = dataset
+    return {name: str(Path(path).absolute()) for name, path in paths.items()}
+
+
+def _is_read(folder: Path) -> bool:
+    """Return whether a folder is visible, and neither a run of training nor around itself."""
+    is_run = any((folder / name).is_file() for name in (RECORD, LOCK))
+    is_loop = folder.parent.resolve().is_relative_to(folder.resolve())
+    return not (is_run or is_loop or _is_hidden(folder.name))
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in _IMAGES and not _is_hidden(path.name)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.casefold() in _SYSTEM_NAMES

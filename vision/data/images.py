@@ -8,19 +8,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.training.batches import prefetch
-from vision.data.crops import RandomCrop, draw_crops
-from vision.data.decoding import decode, resized
+from vision.data.crops import ASPECT, RandomCrop, draw_crops
+from vision.data.decoding import cut_box, cut_square, decode, pixels_of
 from vision.data.image_files import ImageFiles
+from vision.resnet import Square
 
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # by channel, of values from 0 to 1
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -31,8 +34,8 @@ KNOWN_MEAN_STD: dict[str, MeanStd] = {
     "imagenet100": _IMAGENET,
     "imagenet1k": _IMAGENET,
 }
+EVALUATION_CROP = 7 / 8  # 224 of 256
 _SAMPLE = 1000  # files that are decoded for mean and deviation
-_DECODED_AT_ONCE = 100
 _DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
 T = TypeVar("T")
 
@@ -49,9 +52,9 @@ class _Split(ABC):
     labels: Tensor | None = None  # (n,) int64
     classes: tuple[str, ...] = ()  # their names, by label
     variant: str | None = None  # how it differs from the published set
-    size: int = 0  # side of the images as evaluation sees them, before its own crop
     corrupt: int = 0  # how many damaged images were left out or replaced
     files_id: str = ""  # a hash of the files' names and labels, before damaged ones were replaced
+    notes: tuple[str, ...] = ()  # lines for the user about what is not read
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -65,8 +68,16 @@ class _Split(ABC):
         """Return bytes that identify the images."""
 
     @abstractmethod
-    def batch(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU."""
+    def picture(self, row: int) -> Image.Image:
+        """Return an image as RGB, at its own size."""
+
+    def squares(self, rows: NDArray[np.int64], square: Square) -> Tensor:
+        """Return the squares of the images at ``rows``, uint8 (b, 3, side, side), on the CPU."""
+
+        def pixels(row: int) -> Tensor:
+            return pixels_of(cut_square(self.picture(row), square))
+
+        return torch.stack(list(_DECODERS.map(pixels, rows.tolist())))
 
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
         """Return the images at ``indices``, in that order."""
@@ -97,6 +108,10 @@ class _Split(ABC):
             note = f"{self.variant}, {note}"
         return replace(self, variant=note)
 
+    def noting(self, note: str) -> Self:
+        """Return the set with a line for the user added to its notes."""
+        return replace(self, notes=(*self.notes, note))
+
     def sample(self, count: int | None, seed: int) -> Self:
         """Return ``count`` images drawn with the seed, or all if there are no more."""
         if count is None or count >= len(self):
@@ -114,38 +129,52 @@ class _Split(ABC):
             digest.update(self.labels.numpy().data)
         return digest.hexdigest()[:16]
 
-    def batches(self, batch_size: int, device: torch.device) -> Iterator[Tensor]:
-        """Yield all images in order, (b, 3, size, size) on the device."""
+    def batches(self, batch_size: int, device: torch.device, square: Square) -> Iterator[Tensor]:
+        """Yield the squares of all images in order, uint8 (b, 3, side, side), on the device."""
         starts = range(batch_size, len(self), batch_size)
         rows = np.split(np.arange(len(self)), starts)
-        loaded = prefetch(lambda rows: {"images": self.batch(rows)}, rows, device)
+        loaded = prefetch(lambda rows: {"images": self.squares(rows, square)}, rows, device)
         return (batch["images"] for batch in loaded)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DecodedImages(_Split):
-    """Small images in memory."""
+    """Small images of one size, in memory."""
 
-    pixels: Tensor  # (n, 3, size, size) uint8, on the CPU
+    pixels: Tensor  # (n, 3, height, width) uint8, on the CPU
+    files: ImageFiles | None = None  # what they were decoded from; None for drawn ones
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Return height and width."""
+        return self.pixels.shape[2:]
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def _content(self, rows: Tensor) -> dict[str, Any]:
-        return {"pixels": self.pixels[rows]}
+        files = None if self.files is None else self.files.subset(rows.tolist())
+        return {"pixels": self.pixels[rows], "files": files}
 
     def _fingerprint(self) -> Iterable[memoryview]:
         return [self.pixels.numpy().data]
 
-    def batch(self, rows: NDArray[np.int64]) -> Tensor:
-        return self.pixels[torch.from_numpy(rows)]
+    def picture(self, row: int) -> Image.Image:
+        return Image.fromarray(self.pixels[row].permute(1, 2, 0).numpy())
+
+    def squares(self, rows: NDArray[np.int64], square: Square) -> Tensor:
+        side = square.image_size
+        if square.crop == 1 and self.size == (side, side):
+            return self.pixels[torch.from_numpy(rows)]
+        return super().squares(rows, square)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EncodedImages(_Split):
-    """Images that threads decode batch by batch; evaluation sees their middle squares."""
+    """Images that threads decode batch by batch."""
 
     files: ImageFiles
+    size: tuple[int, ...] | None = None  # height and width, if all images have the same
 
     def __len__(self) -> int:
         return len(self.files)
@@ -156,14 +185,8 @@ class EncodedImages(_Split):
     def _fingerprint(self) -> Iterable[bytes]:
         return self.files.fingerprint()
 
-    def image(self, row: int) -> Tensor:
-        """Return the middle square, uint8 (3, size, size), after the shorter side was resized."""
-        picture = self.read(row, decode)
-        return resized(picture, self.size)
-
-    def batch(self, rows: NDArray[np.int64]) -> Tensor:
-        decoded = _DECODERS.map(self.image, rows.tolist())
-        return torch.stack(list(decoded))
+    def picture(self, row: int) -> Image.Image:
+        return self.read(row, decode)
 
     def read(self, row: int, reader: Callable[[bytes | Path, str], T]) -> T:
         """Call ``reader`` with a file's content or path and its name, and return the result."""
@@ -188,18 +211,21 @@ class EncodedImages(_Split):
             A tensor for each kind, uint8 (b, count, 3, size, size).
         """
 
+        # the smallest crops keep twice their views' side in a picture that is decoded smaller
+        enough = max(2 * crop.size / math.sqrt(ASPECT[0] * crop.min_scale) for crop, _ in kinds)
+
         def crops_of(row: int) -> list[Tensor]:
             (seed,) = np.random.SeedSequence([*key, row]).generate_state(1)
             generator = torch.Generator().manual_seed(int(seed))
-            image = self.read(row, decode)
-            found = []
+            picture = self.read(row, partial(decode, enough=enough))
+            views_by_kind = []
             for crop, count in kinds:
-                drawn = draw_crops(count, image.height, image.width, crop, generator=generator)
-                boxes = [resized(image, crop.size, box) for box in drawn.boxes()]
-                views = torch.stack(boxes)  # (count, 3, size, size)
+                drawn = draw_crops(count, picture.height, picture.width, crop, generator=generator)
+                parts = [cut_box(picture, crop.size, box) for box in drawn.boxes()]
+                views = torch.stack([pixels_of(part) for part in parts])  # (count, 3, size, size)
                 flip = drawn.flip[:, None, None, None]
-                found.append(torch.where(flip, views.flip(3), views))
-            return found
+                views_by_kind.append(torch.where(flip, views.flip(3), views))
+            return views_by_kind
 
         by_image = _DECODERS.map(crops_of, rows.tolist())
         return [torch.stack(of_kind) for of_kind in zip(*by_image, strict=True)]
@@ -208,25 +234,40 @@ class EncodedImages(_Split):
 ImageSet = DecodedImages | EncodedImages
 
 
-def mean_std(images: ImageSet) -> MeanStd:
+def square_of(images: ImageSet, side: int) -> Square:
+    """Return what evaluation sees of images like these: all of images that have the input's size.
+
+    Args:
+        images: for training.
+        side: of the encoder's input, in pixels.
+    """
+    crop = 1.0 if images.size == (side, side) else EVALUATION_CROP
+    return Square(side, crop)
+
+
+def mean_std(images: ImageSet, square: Square) -> MeanStd:
     """Return mean and standard deviation of a training split's channels, of values from 0 to 1.
 
     CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers
-    of the full set. For other sets they are computed, from at most 1,000 evenly spaced images if
-    these are decoded one by one.
+    of the full set. For other sets they are computed from the images' squares, of at most 1,000
+    evenly spaced images if these are decoded one by one.
     """
     known = images.name.replace("_", "-").removesuffix("-lt")
     if known in KNOWN_MEAN_STD:
         return KNOWN_MEAN_STD[known]
     step = 1 if isinstance(images, DecodedImages) else math.ceil(len(images) / _SAMPLE)
-    rows = np.arange(0, len(images), step)
-    sums = torch.zeros(2, 3, dtype=torch.float64)  # of values and of their squares
-    for part in np.array_split(rows, math.ceil(len(rows) / _DECODED_AT_ONCE)):
-        values = images.batch(part).float() / 255  # (b, 3, h, w)
-        both = torch.stack((values, values.square()))
-        sums += both.sum((1, 3, 4), dtype=torch.float64)
-    mean, squares = sums / (len(rows) * values[0, 0].numel())
-    variance = squares - mean.square()
+    rows = range(0, len(images), step)
+
+    def histogram_of(row: int) -> list[int]:
+        return cut_square(images.picture(row), square).histogram()
+
+    counts = np.zeros(3 * 256, dtype=np.int64)  # of each channel's values
+    for histogram in _DECODERS.map(histogram_of, rows):
+        counts += histogram
+    shares = counts.reshape(3, 256) / (len(rows) * square.image_size**2)
+    values = np.arange(256, dtype=np.float32) / 255
+    mean = shares @ values
+    variance = shares @ np.square(values) - np.square(mean)
     # a channel of one value would otherwise divide by 0
-    std = variance.clamp_min(1 / 255**2).sqrt()
+    std = np.sqrt(variance.clip(min=1 / 255**2))
     return tuple(mean.tolist()), tuple(std.tolist())

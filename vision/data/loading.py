@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,14 +11,14 @@ from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
-from vision.data.augment import EVALUATION_CROP
-from vision.data.decoding import decode, image_size
+from vision.data import SHAPES
+from vision.data.decoding import decode, image_size, pixels_of
 from vision.data.images import DecodedImages, EncodedImages, ImageSet, NoAccuracyError
-from vision.data.shapes import SHAPES, make_shapes
+from vision.data.shapes import make_shapes
 from vision.data.sources import find_images
 
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
-SMALL = 96  # images up to this side keep it
+SMALL = 96  # images whose shorter side is at most this may be kept in memory
 USUAL = 224  # an encoder's side for larger ones
 CORRUPT_SHARE = 0.01  # at most this share of the images may be corrupt,
 CORRUPT_COUNT = 10  # or this number if it is more
@@ -32,7 +30,6 @@ def load_images(
     name_or_path: str,
     split: str = "train",
     data_dir: str | None = None,
-    size: int | None = None,
     skip_corrupt: bool = False,
     input_size: int = USUAL,
     train_list: str | None = None,
@@ -40,11 +37,11 @@ def load_images(
 ) -> ImageSet:
     """Load a split of a data set.
 
-    Images of up to 96 pixels are loaded as they are and cropped on the device. Larger ones stay
-    encoded. So do images more than twice as large as the encoder's input: crops on the device have
-    no filter against aliasing. The random crops of encoded images are taken from the whole picture;
-    evaluation takes the middle square, after the shorter side is resized to 8/7 of the input (256
-    for 224).
+    Images of one size, whose shorter side has up to 96 pixels, are loaded as they are and cropped
+    on the device. All others stay encoded: larger ones, those of several sizes, and images more
+    than twice as large as the encoder's input, as crops on the device have no filter against
+    aliasing. All random crops are taken from the whole picture; evaluation
+    sees the middle square, by :func:`~vision.data.decoding.cut_square`.
 
     Args:
         name_or_path: one of ``SET_NAMES``, as ``vision/prepare.py`` prepared it; ``shapes``,
@@ -53,10 +50,9 @@ def load_images(
             layout.
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.io.paths.data_root`.
-        size: side of the images, or of the middle squares of pictures; None to choose it as above.
-        skip_corrupt: count damaged images and leave them out, with one warning; this decodes every
+        skip_corrupt: count damaged images and leave them out, with a note; this decodes every
             picture once.
-        input_size: side of the encoder's input, used if ``size`` is None.
+        input_size: side of the encoder's input.
         train_list: file that chooses the training images: a path a line, for image files, or an
             array of positions.
         keep_count: replace damaged images by the next whole one of their class, so that a run goes
@@ -69,23 +65,23 @@ def load_images(
     found = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:
         found = _without_corrupt(found, keep_count)
-    small = size is not None and size <= SMALL
-    if size is None:
-        step = math.ceil(len(found) / _SAMPLE)
-        sides = [min(found.read(row, image_size)) for row in range(0, len(found), step)]
-        side = statistics.median_low(sides)
-        small = side <= min(SMALL, 2 * input_size)
-        size = side
-        if not small:
-            size = round(input_size / EVALUATION_CROP)
-    found = replace(found, size=size)
-    if not small or len(found) * 3 * size * size > MEMORY:
+    step = math.ceil(len(found) / _SAMPLE)
+    sizes = {found.read(row, image_size) for row in range(0, len(found), step)}
+    if len(sizes) > 1:
         return found
-    return _decoded(found)
+    (size,) = sizes
+    found = replace(found, size=size)
+    if min(size) > min(SMALL, 2 * input_size) or len(found) * 3 * math.prod(size) > MEMORY:
+        return found
+    return _decoded(found, size)
 
 
 def load_test(
-    train: ImageSet, name_or_path: str, data_dir: str | None = None, skip_corrupt: bool = False
+    train: ImageSet,
+    name_or_path: str,
+    data_dir: str | None = None,
+    skip_corrupt: bool = False,
+    input_size: int = USUAL,
 ) -> ImageSet:
     """Load the test split that belongs to training images, with the labels of those.
 
@@ -96,6 +92,7 @@ def load_test(
         name_or_path: as in :func:`load_images`.
         data_dir: folder of prepared data.
         skip_corrupt: count damaged images and leave them out.
+        input_size: side of the encoder's input.
 
     Raises:
         NoAccuracyError: a split, labels or a second class are missing.
@@ -103,7 +100,7 @@ def load_test(
     """
     if len(torch.unique(train.targets)) < 2:
         raise NoAccuracyError("dataset", f"the training images of {train.name} are of one class")
-    test = load_images(name_or_path, "test", data_dir, train.size, skip_corrupt)
+    test = load_images(name_or_path, "test", data_dir, skip_corrupt, input_size)
     unknown = set(test.classes) - set(train.classes)
     if unknown:
         raise DataError(
@@ -115,12 +112,15 @@ def load_test(
     return replace(test, labels=labels, classes=train.classes)
 
 
-def _decoded(found: EncodedImages) -> DecodedImages:
-    """Return the set with its images in memory."""
-    pixels = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
+def _decoded(found: EncodedImages, size: tuple[int, int]) -> ImageSet:
+    """Return the set with its images in memory, or as it is if one has another size."""
+    pixels = torch.empty(len(found), 3, *size, dtype=torch.uint8)
     for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
-        pixels[row] = found.image(row)
-    shared = {name: value for name, value in vars(found).items() if name != "files"}
+        picture = pixels_of(found.picture(row))
+        if picture.shape[1:] != size:
+            return replace(found, size=None)
+        pixels[row] = picture
+    shared = {name: value for name, value in vars(found).items() if name != "size"}
     return DecodedImages(pixels=pixels, **shared)
 
 
@@ -153,6 +153,8 @@ def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
     count = len(found)
     message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
     first = next(iter(faults.values()))
+    if count - len(faults) < 2:
+        raise DataError(f"{message}, so too few are left. The first: {first}")
     if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count):
         most = f"{CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}"
         raise DataError(f"{message}; skip_corrupt leaves out at most {most}. The first: {first}")
@@ -161,8 +163,8 @@ def _without_corrupt(found: EncodedImages, keep_count: bool) -> EncodedImages:
     if keep_count:
         rows = _replaced(found, rows)
         what = "replaced"
-    warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
-    return replace(found.subset(rows), corrupt=len(faults))
+    intact = replace(found.subset(rows), corrupt=len(faults))
+    return intact.noting(f"{message} and {what}; the first: {first}")
 
 
 def _replaced(found: EncodedImages, intact: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,10 +12,10 @@ import pyarrow.parquet as pq
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, reason_of
-from dystress_text.io.prepared_data import Manifest, read_manifest
+from dystress_text.io.prepared_data import CLASSES, Manifest, read_manifest
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import files_of
-from vision.data.folders import CLASSES, folder_names, image_and_other_names
+from vision.data.folders import files_below, folder_names
 from vision.data.image_sets import ImageData
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
@@ -42,14 +43,14 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
     """Copy parquet files, and check that they hold the images of the set."""
     source = str(request.source or entry.repository)
     counts = dict.fromkeys(entry.counts, 0)
-    labels: set[int] = set()
+    labels: Counter[int] = Counter()
     encodings: set[str] = set()
     image, label = entry.columns
     for path in progress_bar(paths, desc=entry.name, unit=" files"):
         split = "train" if path.name.startswith("train") else "test"
         try:
             table = pq.read_table(path, columns=[image, label])
-            labels.update(table[label].unique().to_pylist())
+            labels.update(table[label].to_pylist())
             files = pc.struct_field(table[image], "bytes")
             for beginning in pc.binary_slice(files, 0, 3).unique().to_pylist():
                 encodings.add(_ENCODINGS[beginning])
@@ -59,6 +60,8 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
                 f"{entry.name}: {path} is damaged or has an unexpected layout: {reason_of(error)}"
             ) from error
         shutil.copyfile(path, staging / path.name)
+    if len(set(labels.values())) > 1:  # no published set is unbalanced
+        request.compare(entry.name, source, "classes of several sizes", "classes of one size")
     _compare(entry, request, source, counts, len(labels))
     variant = request.variant
     if variant is None and encodings != {entry.encoding}:
@@ -120,6 +123,6 @@ def _counts(folder: Path, classes: list[str]) -> dict[str, int]:
     counts = {"train": 0, "val": 0}
     for split in counts:
         for name in progress_bar(classes, desc=split):
-            images, _ = image_and_other_names(folder / split / name)
+            images, _ = files_below(folder / split / name)
             counts[split] += len(images)
     return counts

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from vision.data import SHAPES
 from vision.data.images import DecodedImages
 
-SHAPES = "shapes"  # the name of the set
 SIDE = 24
 PER_CLASS = 256
 HUES = {"train": (0.00, 0.45), "test": (0.50, 0.95)}  # parts of the circle
@@ -41,7 +41,6 @@ def make_shapes(split: str) -> DecodedImages:
         pixels=images,
         labels=labels,
         classes=tuple(_FIGURES),
-        size=SIDE,
     )
 
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from dystress_text.errors import DataError, ParameterError, reason_of
+from dystress_text.errors import DataError, ParameterError
 from dystress_text.io.paths import data_root
-from dystress_text.io.prepared_data import read_manifest, variant_of
+from dystress_text.io.prepared_data import CLASSES, read_manifest, variant_of
 from vision.data import SET_NAMES
-from vision.data.folders import CLASSES, folder_names, image_and_other_names, is_hidden
-from vision.data.image_files import ImageFiles, read_labels, read_parquet
+from vision.data.folders import SPLITS, files_below, folder_names, image_names
+from vision.data.image_files import ImageFiles
 from vision.data.images import EncodedImages, NoAccuracyError
 from vision.data.long_tail import RATIO, long_tail_indices
+from vision.data.parquet_files import image_rows, read_parquet, tables_of_split
+from vision.data.train_list import listed
 
-# names of a split's folder, in any case, or of its parquet files up to here; the first is preferred
-_SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
-_Split = tuple[ImageFiles, Tensor | None, tuple[str, ...]]  # images, labels, names of the classes
+_UNLABELLED = {
+    "unlabeled",
+    "unlabelled",
+    "unsupervised",
+    "extra",
+}  # further splits, as STL-10 and SVHN have them
 
 
 def find_images(
@@ -41,22 +44,17 @@ def find_images(
     name = known if known in SET_NAMES else None
     root = data_root(data_dir)
     folder = _folder_of(name_or_path, name, root)
-    files, labels, classes = _read(folder, split)
-    found = EncodedImages(
-        name=name or folder.resolve().name,
-        files=files,
-        labels=labels,
-        classes=classes,
-        variant=variant_of(folder),
-    )
-    if len(found) == 0:
+    images = _read(folder, split)
+    if len(images) == 0:
         raise DataError(f"{folder} has no images")
+    images = replace(images, name=name or folder.resolve().name, variant=variant_of(folder))
+    labels = images.labels
     if split == "train" and train_list is not None:
-        found = _listed(found, Path(train_list))
+        images = listed(images, Path(train_list))
     elif split == "train" and labels is not None and known.endswith("_lt") and name is not None:
-        tail = found.subset(torch.from_numpy(long_tail_indices(labels.numpy())))
-        found = tail.with_variant(f"long tail of ratio {RATIO}")
-    return replace(found, files_id=found.checksum())
+        tail = images.subset(torch.from_numpy(long_tail_indices(labels.numpy())))
+        images = tail.with_variant(f"long tail of ratio {RATIO}")
+    return replace(images, files_id=images.checksum())
 
 
 def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
@@ -80,177 +78,136 @@ def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
     return folder
 
 
-def _listed(found: EncodedImages, file: Path) -> EncodedImages:
-    """Return the images that a list chooses.
-
-    The variant states the sizes of the classes, as they reveal a list in another order than the
-    images.
-    """
-    try:
-        rows = _positions(file, len(found)) if file.suffix == ".npy" else _named(file, found)
-    except (OSError, EOFError, ValueError) as error:
-        reason = f"{str(file)!r} cannot be read: {reason_of(error)}"
-        raise ParameterError("train_list", reason) from error
-    chosen = found.subset(sorted(set(rows)))
-    variant = f"listed in {file.name}, {len(chosen):,} images"
-    if chosen.labels is not None:
-        sizes = torch.bincount(chosen.labels, minlength=len(found.classes))
-        variant += f", {sizes.min():,} to {sizes.max():,} a class"
-    return chosen.with_variant(variant)
-
-
-def _positions(file: Path, count: int) -> list[int]:
-    """Read a NumPy array of positions, counted from 0, as Kukleva et al. publish them."""
-    rows = np.load(file, mmap_mode="r", allow_pickle=False)
-    is_list = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
-    if not is_list or rows.min() < 0 or rows.max() >= count:
-        raise ValueError(f"expected one row of positions from 0 to {count - 1:,}")
-    positions: list[int] = rows.tolist()
-    return positions
-
-
-def _named(file: Path, found: EncodedImages) -> list[int]:
-    """Read paths, one a line, relative to the folder of the training images or to its parent."""
-    paths = found.files.contents
-    if not isinstance(paths, list):
-        raise ValueError(f"{found.name} has parquet files, whose rows only FILE.npy can choose")
-    folder = paths[0].parent
-    if found.classes:
-        folder = folder.parent
-    row_of = {path: row for row, path in enumerate(paths)}
-    rows = []
-    for line in file.read_text("utf-8").splitlines():
-        # published lists put the class's number after each path, in another order than ours
-        name = re.sub(r"\s+\d+$", "", line.strip())
-        if not name:
-            continue
-        row = row_of.get(folder / name, row_of.get(folder.parent / name))
-        if row is None:
-            raise ValueError(f"{folder} has no {name}")
-        rows.append(row)
-    if not rows:
-        raise ValueError("it names no file")
-    return rows
-
-
-def _read(folder: Path, split: str) -> _Split:
+def _read(folder: Path, split: str) -> EncodedImages:
     """Return a split of a folder, or of the folder that prepared data point to."""
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
         classes: list[str] = []
-        listed = folder / CLASSES
-        if listed.is_file():
-            classes = listed.read_text("utf-8").split()
+        file = folder / CLASSES
+        if file.is_file():
+            classes = file.read_text("utf-8").split()
         return _from_folder(Path(manifest.folder), split, classes)
-    tables = []
-    for path in sorted(folder.rglob("*.parquet")):
-        parts = path.relative_to(folder).parts
-        if not any(is_hidden(part) for part in parts):
-            tables.append(path)
-    if tables:
-        return _from_parquet(folder, tables, split)
-    return _from_folder(folder, split)
+    pictures, others = files_below(folder)
+    tables = [path for path in others if path.suffix == ".parquet"]
+    if not tables:
+        return _from_folder(folder, split)
+    if pictures and sum(map(image_rows, tables)) <= len(pictures):
+        images = _from_folder(folder, split)
+        unread = tables
+    else:
+        images = _from_parquet(folder, tables, split)
+        unread = pictures
+    if not unread:
+        return images
+    reason = "of pictures and parquet files in one folder, those with more images are read"
+    return images.noting(f"{len(unread):,} files are not read, such as {unread[0]}: {reason}")
 
 
-def _with_labels(splits: Sequence[str], has_labels: Callable[[str], bool]) -> str:
-    """Return the first of the test splits that has labels, else the first.
+def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> EncodedImages:
+    files_of = tables_of_split(tables, split)
+    if not files_of:
+        wanted = f"parquet files of the {split} split ({split}-*.parquet)"
+        raise NoAccuracyError("dataset", f"{str(folder)!r} has no {wanted}")
+    read = cache(lambda name: read_parquet(files_of[name]))
+    name, notes = _preferred([*files_of], lambda name: read(name).labels is not None)
+    return replace(read(name), notes=tuple(notes))
+
+
+def _preferred(names: Sequence[str], has_labels: Callable[[str], bool]) -> tuple[str, list[str]]:
+    """Return the first of the test splits that has labels, else the first, and a note of others.
 
     Published test splits often have no labels.
     """
-    first = splits[0]
-    for name in splits:
-        if has_labels(name):
-            if name != first:
-                note = f"{first} has no labels, so {name} is the test split"
-                warnings.warn(note, stacklevel=5)
-            return name
-    return first
+    if len(names) == 1:
+        return names[0], []
+    chosen = next(filter(has_labels, names), names[0])
+    known = ", ".join(names)
+    return chosen, [f"of {known}, {chosen} is the test split: the first with labels, if any"]
 
 
-def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> _Split:
-    splits: dict[str, list[Path]] = {}  # by the first file
-    for name in _SPLITS[split]:
-        files = [path for path in tables if path.name.casefold().startswith(name)]
-        if files:
-            splits[files[0].name] = files
-    if not splits:
-        wanted = f"parquet files of the {split} split ({split}-*.parquet)"
-        raise NoAccuracyError("dataset", f"{str(folder)!r} has no {wanted}")
+def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedImages:
+    """Return the images of class folders, all or the chosen ones, or images without classes.
 
-    def has_labels(name: str) -> bool:
-        labels, _ = read_labels(splits[name])
-        return labels is not None
-
-    chosen = next(iter(splits))
-    if split == "test":
-        chosen = _with_labels(list(splits), has_labels)
-    files = splits[chosen]
-    folders = sorted({str(path.parent) for path in files})
-    if len(folders) > 1:  # configurations may share their images
-        reason = f"name one of the folders with parquet files: {', '.join(folders)}"
-        raise ParameterError("dataset", reason)
-    labels, classes = read_labels(files)
-    return read_parquet(files), labels, classes
-
-
-def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> _Split:
-    """Return the images of class folders, all or the chosen ones, or images without classes."""
-    folder = _split_folder(root, split)
-    classes: Sequence[str] = folder_names(folder)
-    if classes and chosen:
-        classes = chosen
+    Images next to folders have no class, so that those below the folders have none either.
+    """
+    folder, notes = _split_folder(root, split)
+    sources = [folder / name for name in folder_names(folder)]
+    if sources and chosen:
+        known = {*sources}
+        # a test split may lack chosen classes
+        sources = [folder / name for name in chosen]
+        sources = [source for source in sources if split == "train" or source in known]
+    elif sources and image_names(folder):
+        note = f"{folder} has images next to folders, so that those are no classes: all images"
+        notes.append(f"{note} are read, without labels")
+        sources = []
+    classes: list[str] = []
     files: list[Path] = []
     ignored: list[Path] = []
     labels: list[int] = []
-    sources = [folder / name for name in classes] or [folder]
-    for label, source in enumerate(sources):
-        images: list[str] = []
-        others: list[str] = []
-        if source.is_dir():
-            images, others = image_and_other_names(source)
-        elif split == "test":
-            continue  # it may lack chosen classes
-        if classes and not images:
-            problem = f"{source} is a class without images"
+    for source in sources or [folder]:
+        images, others = files_below(source)
+        if not images:
+            problem = f"{source} has no images"
             if others:
-                problem += f" of a known ending, such as .jpg; it has {others[0]}"
+                problem += f" of a known ending, such as .jpg; it has {others[0].name}"
             raise DataError(problem)
-        files += [source / name for name in images]
-        ignored += [source / name for name in others]
-        labels += [label] * len(images)
-    strays, _ = image_and_other_names(folder)
-    if classes and strays:
-        raise DataError(f"{folder} has images next to class folders; move them into a class")
+        files += images
+        ignored += others
+        labels += [len(classes)] * len(images)
+        classes.append(source.name)
     if ignored:
-        warnings.warn(
+        notes.append(
             f"{len(ignored):,} files in {folder} are ignored: their endings are not those of "
-            f"images. The first: {ignored[0]}",
-            stacklevel=4,
+            f"images. The first: {ignored[0]}"
         )
-    found = ImageFiles(files, np.arange(len(files)))
-    if not classes:
-        return found, None, ()
-    return found, torch.tensor(labels), tuple(classes)
+    contents = ImageFiles(files, np.arange(len(files)), str(folder))
+    images_found = EncodedImages(name="", files=contents, notes=tuple(notes))
+    if not sources:
+        return images_found
+    return replace(images_found, labels=torch.tensor(labels), classes=tuple(classes))
 
 
-def _split_folder(root: Path, split: str) -> Path:
-    """Return ``root/train`` and the like; without such folders the root is the training split."""
-    found = _split_names(root, split)
-    tests = _split_names(root, "test")
-    if not found and not tests and split == "train":
-        return root
-    if not found:
-        problem = f"{str(root)!r} has no {split} split (a folder {' or '.join(_SPLITS[split])})"
-        if tests:
-            problem += f"; it has only {tests[0]}; move the other images or class folders to train"
+def _split_folder(root: Path, split: str) -> tuple[Path, list[str]]:
+    """Return ``root/train`` and the like, and notes; an undivided root is the training split.
+
+    Folders are splits only where all other folders with images are splits, too: a class may be
+    called train.
+    """
+    names = {kind: _split_names(root, kind) for kind in SPLITS}
+    splits = names["train"] + names["test"]
+    others = [name for name in folder_names(root) if name not in splits] if splits else []
+    classes = [name for name in others if name.casefold() not in _UNLABELLED]
+    classes = [name for name in classes if files_below(root / name)[0]]
+    nested = any(folder_names(root / name) for name in splits)
+    if classes and nested and not all(names.values()):
+        reason = f"{root / splits[0]} may be a split, or a class like {classes[0]}"
+        raise ParameterError("dataset", f"{reason}; rename it, or move the others away")
+    notes: list[str] = []
+    if classes and not nested:
+        notes.append(f"{root / splits[0]} is not read as a split, because of {classes[0]}")
+        splits = []
+    if not splits and split == "train":
+        return root, notes
+    if not splits or not names[split]:
+        problem = f"{str(root)!r} has no {split} split (a folder {SPLITS[split][0]})"
+        if splits:
+            problem += f"; it has only {splits[0]}; move the other images or class folders to train"
         raise NoAccuracyError("dataset", problem)
+    name = names[split][0]
     if split == "test":
-        return root / _with_labels(found, lambda name: bool(folder_names(root / name)))
-    return root / found[0]
+        name, notes = _preferred(names[split], lambda name: bool(folder_names(root / name)))
+    elif len(names[split]) > 1:
+        both = " and ".join(names[split])
+        raise DataError(f"{root} has {both}; keep one for the training split")
+    else:
+        others += image_names(root)[:1]
+        notes = [f"{root / other} is not read, as it lies next to {name}" for other in others]
+    return root / name, notes
 
 
 def _split_names(root: Path, split: str) -> list[str]:
     """Return the names of a split's folders, the preferred one first."""
-    known = _SPLITS[split]
+    known = SPLITS[split]
     names = [name for name in folder_names(root) if name.casefold() in known]
     return sorted(names, key=lambda name: known.index(name.casefold()))

@@ -41,7 +41,7 @@ class RandomViews:
         Another step gives other crops.
         """
         if isinstance(self.images, DecodedImages):
-            return {"images": self.images.batch(rows)}
+            return {"images": self.images.pixels[torch.from_numpy(rows)]}
         wanted = [(augment.crop, count) for augment, count in self.kinds]
         crops = self.images.crops(rows, wanted, (self.seed, step))
         return {f"crops{kind}": of_kind for kind, of_kind in enumerate(crops)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ from torch import Tensor, nn
 from dystress_text.errors import ParameterError, TrainingError
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
-from vision.evaluation.features import image_features
-from vision.evaluation.knn import Accuracy
+from vision.evaluation.features import image_features, in_parts
+from vision.evaluation.knn import figures_of
 from vision.evaluation.settings import NAMED_WEIGHTS
 from vision.resnet import ImageEncoder
 
@@ -54,10 +53,12 @@ def fine_tune(
     weights: Tensor,
     epochs: int,
     seed: int = 0,
+    encoded_at_once: int = BATCH_SIZE,
 ) -> tuple[ImageEncoder, float]:
     """Train a copy of an encoder as a classifier by plain SGD.
 
-    Only the views draw from the caller's random state.
+    Only the views draw from the caller's random state. The gradients of a step are accumulated over
+    parts of its batch, each with its own batch statistics.
 
     Args:
         encoder: where training starts; it stays as it is.
@@ -65,6 +66,7 @@ def fine_tune(
         weights: of the classes, (classes,), from :func:`weights_of`.
         epochs: passes over the images.
         seed: of the new layer and of the order of the images.
+        encoded_at_once: most images in a part.
 
     Returns:
         The classifier and its mean loss in the last epoch.
@@ -76,6 +78,9 @@ def fine_tune(
     device = encoder.device
     labels = train.targets.to(device)
     weights = weights.to(device)
+    # the loss is a mean over the images' weights, or, for two classes, over the images, as with
+    # torch's pos_weight
+    divisors = torch.ones_like(weights) if len(weights) == 2 else weights
     model = new_classifier(encoder, len(weights), seed).train()
     optimizer = torch.optim.SGD(model.parameters())
     generator = torch.Generator().manual_seed(seed)
@@ -86,14 +91,15 @@ def fine_tune(
         # a single image has no batch statistics
         batches = [rows for rows in torch.split(order, BATCH_SIZE) if len(rows) > 1]
         total = torch.zeros((), device=device)
-        for rows, (view,) in zip(batches, views.batches(batches, device, epoch), strict=True):
-            loss = weighted_loss(model(view), labels[rows.to(device)], weights)
+        for rows, parts in in_parts(views, batches, encoded_at_once, device, epoch):
             optimizer.zero_grad()
-            torch.autograd.backward(loss)
+            divisor = divisors[labels[rows.to(device)]].sum()
+            for part, (view,) in parts:
+                loss = loss_sum(model(view), labels[part.to(device)], weights) / divisor
+                torch.autograd.backward(loss)
+                total += loss.detach() * len(rows)
             optimizer.step()
-            total += loss.detach() * len(rows)
-        seen = sum(len(rows) for rows in batches)
-        mean = total.item() / seen
+        mean = total.item() / sum(map(len, batches))
         if not math.isfinite(mean):
             raise TrainingError(f"fine-tuning diverged in epoch {epoch + 1}: the loss is {mean}")
     return model, mean
@@ -113,21 +119,21 @@ def score_classifier(model: ImageEncoder, test: ImageSet, batch_size: int) -> di
     scores = logits
     if binary:  # the first class's logit is 0
         scores = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    found: dict[str, Any] = asdict(Accuracy.of(scores, labels))
+    figures = figures_of(scores, labels, test.classes)
     if binary and len(torch.unique(labels)) == 2:
         balanced = balanced_accuracy_score(labels, scores.argmax(1))
         area = roc_auc_score(labels, logits[:, 0])
-        found["balanced_accuracy"] = 100 * float(balanced)
-        found["auc"] = 100 * float(area)
-    return found
+        figures["balanced_accuracy"] = 100 * float(balanced)
+        figures["auc"] = 100 * float(area)
+    return figures
 
 
-def parse_class_weights(given: Sequence[str]) -> dict[str, float]:
+def parse_class_weights(entries: Sequence[str]) -> dict[str, float]:
     """Return weights by class from a name in :data:`NAMED_WEIGHTS` or from ``CLASS=WEIGHT``."""
-    if len(given) == 1 and given[0] in NAMED_WEIGHTS:
-        return NAMED_WEIGHTS[given[0]]
+    if len(entries) == 1 and entries[0] in NAMED_WEIGHTS:
+        return NAMED_WEIGHTS[entries[0]]
     weights: dict[str, float] = {}
-    for entry in given:
+    for entry in entries:
         name, _, number = entry.rpartition("=")
         try:
             weights[name] = float(number)
@@ -152,16 +158,16 @@ def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Te
     return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 
 
-def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted cross-entropy.
+def loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Return the sum of the weighted cross-entropies.
 
     Args:
         logits: (n, classes), or for two classes (n, 1), the logit of the second.
         labels: (n,).
-        weights: of the classes, (classes,). The sum is divided by the images' weights, or, for two
-            classes, by the number of images, as with torch's ``pos_weight``.
+        weights: of the classes, (classes,).
     """
     if logits.shape[1] > 1:
-        return F.cross_entropy(logits, labels, weight=weights)
+        return F.cross_entropy(logits, labels, weight=weights, reduction="sum")
+    each = weights[labels]
     truth = labels.to(logits)
-    return F.binary_cross_entropy_with_logits(logits[:, 0], truth, weights[labels])
+    return F.binary_cross_entropy_with_logits(logits[:, 0], truth, each, reduction="sum")

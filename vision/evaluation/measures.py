@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,16 +17,17 @@ from dystress_text.losses.geometry import (
     tolerance,
     uniformity,
 )
+from vision.data import AT_IMAGENET_SCALE
 from vision.data.augment import CropAndFlip, SimclrAugment
-from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
+from vision.data.crops import RandomCrop
 from vision.data.images import DecodedImages, ImageSet
 from vision.data.loading import SMALL
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.evaluation.fine_tuning import fine_tune, score_classifier
-from vision.evaluation.knn import Accuracy, cosine_votes
+from vision.evaluation.knn import accuracy_by_class, cosine_votes, figures_of
 from vision.evaluation.probe import augmented_probe, balanced_svm, linear_probe
-from vision.evaluation.settings import EvaluationSettings
+from vision.evaluation.settings import NEIGHBOURS, EvaluationSettings
 from vision.resnet import ImageEncoder
 
 
@@ -44,11 +46,14 @@ class Subject:
 
     def knn(self) -> dict[str, Any]:
         """Return the accuracy of the nearest neighbours by cosine."""
-        k = self.settings.k
+        k = self.settings.k or min(NEIGHBOURS, len(self.train))
         classes = len(self.train.classes)
         votes = cosine_votes(self.bank, self.labels, self.queries, classes, k)
-        accuracy = Accuracy.of(votes, self.truth, above=0)
-        return {"k": k, **asdict(accuracy)}
+        # a class without a vote is not predicted
+        figures = self.figures(votes.masked_fill(votes == 0, -math.inf))
+        if k < 5:  # neighbours of fewer than five classes
+            figures["top5"] = None
+        return {"k": k, **figures}
 
     def linear(self) -> dict[str, Any]:
         """Train the linear probe: the published one for photos, the fast one for small images."""
@@ -64,22 +69,30 @@ class Subject:
         else:
             with seeded(seed, self.encoder.device):
                 scores = augmented_probe(
-                    self.encoder, self.crop_and_flip, self.queries, epochs, seed
+                    self.encoder,
+                    self.crop_and_flip,
+                    self.queries,
+                    epochs,
+                    seed,
+                    settings.batch_size,
                 )
-        accuracy = Accuracy.of(scores, self.truth)
-        return {**asdict(accuracy), "probe": probe}
+        return {**self.figures(scores), "probe": probe}
 
     def svm(self) -> dict[str, Any]:
         """Train a linear SVM on a balanced part of the training images."""
-        return balanced_svm(self.bank, self.labels, self.queries, self.truth, self.settings.seed)
+        seed = self.settings.seed
+        figures = balanced_svm(self.bank, self.labels, self.queries, self.truth, seed)
+        predicted = figures.pop("predicted")
+        by_class = accuracy_by_class(predicted, self.truth, self.train.classes)
+        return {**figures, "by_class": by_class}
 
     def geometry(self) -> dict[str, Any]:
         """Measure the features of the test images; encoders with one seed see the same views."""
         settings = self.settings
-        given = self.encoder.input
-        side = given.image_size
+        image_input = self.encoder.input
+        side = image_input.image_size
         scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
-        augment = SimclrAugment(RandomCrop(side), given.mean, given.std, **scale)
+        augment = SimclrAugment(RandomCrop(side), image_input.mean, image_input.std, **scale)
         views = RandomViews(self.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.encoder.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
@@ -95,15 +108,20 @@ class Subject:
                 self.weights,
                 settings.transfer_epochs,
                 settings.seed,
+                settings.batch_size,
             )
         figures = score_classifier(model, self.test, settings.batch_size)
         return {**figures, "last_loss": loss}
 
+    def figures(self, scores: Tensor) -> dict[str, Any]:
+        """Return the accuracy of scores (m, classes) of the test images."""
+        return figures_of(scores, self.truth, self.train.classes)
+
     @property
     def crop_and_flip(self) -> RandomViews:
         """Return a view of each training image, in its colours, to train a classifier."""
-        given = self.encoder.input
-        augment = CropAndFlip(RandomCrop(given.image_size), given.mean, given.std)
+        image_input = self.encoder.input
+        augment = CropAndFlip(RandomCrop(image_input.image_size), image_input.mean, image_input.std)
         return RandomViews(self.train, augment, 1, self.settings.seed)
 
     @property
@@ -139,13 +157,13 @@ def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor) 
         labels: (n,).
     """
     of_class = torch.bincount(labels)
-    found = {"alignment": alignment(view1, view2)}
+    figures = {"alignment": alignment(view1, view2)}
     if len(features) > 1:
-        found["uniformity"] = uniformity(features)
+        figures["uniformity"] = uniformity(features)
     if of_class.count_nonzero() > 1:
-        found["interclass_uniformity"] = interclass_uniformity(features, labels)
+        figures["interclass_uniformity"] = interclass_uniformity(features, labels)
     if of_class.max() > 1:
-        found["tolerance"] = tolerance(features, labels)
+        figures["tolerance"] = tolerance(features, labels)
     pairs = similarity_histograms(view1, view2, labels)
-    found |= pairs._asdict()  # edges, and counts by kind of pair
-    return {name: figure.tolist() for name, figure in found.items()}
+    figures |= pairs._asdict()  # edges, and counts by kind of pair
+    return {name: figure.tolist() for name, figure in figures.items()}

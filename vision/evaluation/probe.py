@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from dystress_text.cli.progress import progress_bar
 from dystress_text.losses.vectors import unit_vectors
 from vision.data.views import RandomViews
-from vision.evaluation.features import evaluating
+from vision.evaluation.features import evaluating, in_parts
 from vision.resnet import ImageEncoder
 
 BATCH_SIZE = 256
@@ -68,7 +69,7 @@ def linear_probe(
 
 def balanced_svm(
     train: Tensor, labels: Tensor, queries: Tensor, truth: Tensor, seed: int
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Return the accuracy of a linear SVM on balanced classes, FS of Kukleva et al.
 
     It is trained on unit vectors, as many of each class as there are of the rarest.
@@ -81,21 +82,23 @@ def balanced_svm(
         seed: of the choice of images.
 
     Returns:
-        The accuracy x 100, ``top1``, and the number of training images, ``images``.
+        The accuracy x 100, ``top1``, the number of training images, ``images``, and the labels that
+        are ``predicted``, (m,).
     """
     x = unit_vectors(train).cpu().numpy()
     y = labels.cpu().numpy()
     asked = unit_vectors(queries).cpu().numpy()
-    found, counts = np.unique(y, return_counts=True)
+    present, counts = np.unique(y, return_counts=True)
     random = np.random.default_rng(seed)
     chosen = []
-    for label in found:
+    for label in present:
         of_class = random.permutation(np.flatnonzero(y == label))
         chosen.append(of_class[: counts.min()])
     rows = np.concatenate(chosen)
     svm = LinearSVC(random_state=seed).fit(x[rows], y[rows])
-    accuracy = svm.score(asked, truth.cpu().numpy())
-    return {"top1": 100 * float(accuracy), "images": len(rows)}
+    predicted = torch.from_numpy(svm.predict(asked))
+    top1 = 100 * (predicted == truth.cpu()).double().mean().item()
+    return {"top1": top1, "images": len(rows), "predicted": predicted}
 
 
 def augmented_probe(
@@ -104,6 +107,7 @@ def augmented_probe(
     queries: Tensor,
     epochs: int,
     seed: int,
+    encoded_at_once: int = BATCH_SIZE,
 ) -> Tensor:
     """Return scores (m, classes) of a linear classifier trained on random views, as SimCLR's.
 
@@ -117,6 +121,7 @@ def augmented_probe(
         queries: test features (m, dim).
         epochs: passes over the training images.
         seed: of the order of the images.
+        encoded_at_once: most images that go through the encoder together.
     """
     labels = views.images.targets
     device = queries.device
@@ -127,11 +132,11 @@ def augmented_probe(
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for epoch in range(epochs):
             order = torch.randperm(len(labels), generator=generator)
-            parts = torch.split(order[: per_epoch * batch_size], batch_size)
-            for rows, (view,) in zip(parts, views.batches(parts, device, epoch), strict=True):
+            batches = torch.split(order[: per_epoch * batch_size], batch_size)
+            for rows, parts in in_parts(views, batches, encoded_at_once, device, epoch):
                 with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                    features = encoder.features(view).float()
-                yield features, labels[rows].to(device)
+                    features = [encoder.features(view).float() for _, (view,) in parts]
+                yield torch.cat(features), labels[rows].to(device)
 
     steps = epochs * per_epoch
     with evaluating(encoder):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from dystress_text.io.atomic import append_json, versions
 from dystress_text.training.accelerator import single_process_device
 from dystress_text.training.global_state import full_fp32
 from dystress_text.training.run_folder import RECORD, find_record
-from vision.data.images import ImageSet
+from vision.data.images import ImageSet, NoAccuracyError
 from vision.data.loading import load_images, load_test
-from vision.evaluation.features import seeded
+from vision.evaluation.features import seeded, write_features
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.measures import Subject
 from vision.evaluation.settings import UNTRAINED, EvaluationSettings
@@ -28,11 +29,9 @@ from vision.resnet import ImageEncoder, build_encoder, fingerprint, load_encoder
 
 
 @full_fp32()
-def run(settings: EvaluationSettings) -> bool:
-    """Evaluate: append a line to the result file after each measure, then print a table.
-
-    Returns:
-        True, as everything was measured.
+def run(settings: EvaluationSettings) -> None:
+    """Write the features, if asked for; append a line to the result file after each measure, and
+    print a table.
 
     Raises:
         ParameterError: an option cannot be satisfied; raised before any encoder runs.
@@ -40,20 +39,28 @@ def run(settings: EvaluationSettings) -> bool:
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
-    skip = settings.skip_corrupt
     side = input_size_of(encoders.values())
-    train = load_images(dataset, "train", data_dir, None, skip, side, train_list)
-    train = train.sample(settings.limit, settings.seed)
-    test = load_test(train, dataset, data_dir, skip)
-    test = test.sample(settings.limit, settings.seed)
-    if "knn" in settings.tasks and settings.k > len(train):
+    sets = load_sets(settings, dataset, data_dir, train_list, side)
+    train = sets["train"]
+    tasks = settings.measures
+    if "knn" in tasks and settings.k is not None and settings.k > len(train):
         bank = f"{len(train):,}"
         reason = f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}"
         raise ParameterError("k", reason)
     weights = weights_of(class_weights, train.classes)
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.jsonl"
-    _append(file)  # report a file that cannot be written before any work
+    if tasks:
+        _append(file)  # report a file that cannot be written before any work
     device = single_process_device()
+    if settings.features is not None:
+        encoder = encoders[settings.model].to(device)
+        with _writing("features", settings.features):
+            write_features(settings.features, encoder, sets, settings.batch_size)
+        encoder.cpu()
+        print(f"{settings.features}: features of {sum(map(len, sets.values())):,} images")
+    if not tasks:
+        return
+    test = sets["test"]
     used = {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights}
     conditions = {
         "settings": {**asdict(settings), **used},
@@ -66,7 +73,7 @@ def run(settings: EvaluationSettings) -> bool:
         columns[name] = {}
         model = {"model": name, "weights": fingerprint(encoder), "input": asdict(encoder.input)}
         subject = Subject(encoder.to(device), train, test, settings, weights)
-        for task in settings.tasks:
+        for task in tasks:
             start = time.perf_counter()
             measure = getattr(subject, task)
             figures = measure()
@@ -78,15 +85,56 @@ def run(settings: EvaluationSettings) -> bool:
         encoder.cpu()
     print(f"\n{train.title}, {len(test):,} test images\n{lay_out(cells(columns))}\n")
     print(f"{file}: all results")
-    return True
+
+
+def load_sets(
+    settings: EvaluationSettings,
+    dataset: str,
+    data_dir: str | None,
+    train_list: str | None,
+    side: int,
+) -> dict[str, ImageSet]:
+    """Load the splits by name; features alone need no test images.
+
+    Args:
+        settings: how many images, and whether damaged ones are left out.
+        dataset: its name or folder.
+        data_dir: folder of prepared data.
+        train_list: file that chooses the training images.
+        side: of the encoders' input, in pixels.
+
+    Raises:
+        NoAccuracyError: there is no labelled test split, and something is to be measured.
+    """
+    skip = settings.skip_corrupt
+    train = load_images(dataset, "train", data_dir, skip, side, train_list)
+    sets = {"train": train.sample(settings.limit, settings.seed)}
+    try:
+        test = load_test(sets["train"], dataset, data_dir, skip, side)
+        sets["test"] = test.sample(settings.limit, settings.seed)
+    except NoAccuracyError as error:
+        if settings.measures:
+            raise
+        print(f"features of the training images alone: {error}", file=sys.stderr)
+    for images in sets.values():
+        for note in images.notes:
+            print(note, file=sys.stderr)
+    return sets
+
+
+@contextmanager
+def _writing(parameter: str, file: Path) -> Iterator[None]:
+    """Make the folder of a file, and let errors of the system name the parameter."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise ParameterError(parameter, f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def _append(file: Path, *lines: Mapping[str, Any]) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with _writing("output", file):
         append_json(file, *lines)
-    except OSError as error:
-        raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def data_record(train: ImageSet, test: ImageSet) -> dict[str, Any]:

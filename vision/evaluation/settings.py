@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from dystress_text.cli.options import check_options, option
+from dystress_text.errors import ParameterError
 
 TASKS = ("knn", "linear", "geometry", "svm", "transfer")
 UNTRAINED = "untrained"
+NEIGHBOURS = 200  # the paper's
 # the paper's, by the class names of data/README.md, which says what counts they come from
 NAMED_WEIGHTS: dict[str, dict[str, float]] = {
     "mura": {"positive": 0.7097},
@@ -34,10 +37,10 @@ class EvaluationSettings:
     data_dir: str | None = option(
         None, "Folder of prepared data; default: as in training, $DYSTRESS_DATA, or data/prepared."
     )
-    tasks: list[str] = option(
-        list(TASKS[:3]),
-        "Default: the first three. svm is linear, on balanced classes (FS of Kukleva et al.); "
-        "transfer trains the whole encoder.",
+    tasks: list[str] | None = option(
+        None,
+        "Default: the first three, or none with --features. svm is linear, on balanced classes (FS "
+        "of Kukleva et al.); transfer trains the whole encoder.",
         choices=TASKS,
         nargs="+",
     )
@@ -48,15 +51,16 @@ class EvaluationSettings:
         const=UNTRAINED,
         metavar="FOLDER",
     )
-    k: int = option(
-        200,
-        "knn: neighbours, by cosine; default 200.",
+    k: int | None = option(
+        None,
+        f"knn: neighbours, by cosine; default {NEIGHBOURS}, or all training images if they are "
+        "fewer.",
         interval="[1, inf)",
     )
     probe: str | None = option(
         None,
         "linear: train on augmented images, as published figures have it, or on fixed features, "
-        "which is faster; default: augmented for images of more than 96 pixels.",
+        "which is faster; default: fixed for small images of one size.",
         choices=("augmented", "fixed"),
     )
     probe_epochs: int = option(90, "linear: epochs; default 90.", interval="[1, inf)")
@@ -73,12 +77,23 @@ class EvaluationSettings:
     )
     batch_size: int = option(
         256,
-        "Images that are encoded at a time, in the steps of the probe (256 images) and of "
-        "fine-tuning (128) too; default 256.",
+        "Images that are encoded at a time, also in the steps of the probe (256 images) and of "
+        "fine-tuning (128; below it, batch statistics are those of so many); default 256.",
         interval="[1, inf)",
     )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
+    max_pixels: int | None = option(
+        None,
+        "Refuse pictures of more pixels; default: more than Pillow's 178,956,970.",
+        interval="[1, inf)",
+    )
     seed: int = option(0, "Of everything that is drawn; default 0.")
+    features: Path | None = option(
+        None,
+        "Write the features of all images, with their file names and any labels, to this file. "
+        "Images without labels have features too.",
+        metavar="FILE.npz",
+    )
     output: Path | None = option(
         None,
         "File to which results are appended; default vision-DATA.jsonl in the model's folder.",
@@ -87,3 +102,13 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.features is not None and self.features.suffix != ".npz":
+            reason = f"{str(self.features)!r} must end in .npz, its format"
+            raise ParameterError("features", reason)
+
+    @property
+    def measures(self) -> Sequence[str]:
+        """Return the tasks that are asked for, or the default ones."""
+        if self.tasks is not None:
+            return self.tasks
+        return TASKS[:3] if self.features is None else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+MOST_CLASSES = 20
 Column = dict[str, str]  # figures as text, by their label
 _NAMES = {  # of figures, with the digits after the point
     "top1": ("top-1", 2),
@@ -30,7 +31,8 @@ def labelled(task: str, figures: Mapping[str, Any]) -> Column:
 
     Args:
         task: such as ``knn``.
-        figures: by name; None and those that the table does not show are left out.
+        figures: by name; None, those that the table does not show, and those of each of more than
+            20 classes are left out.
     """
     prefix = _PREFIXES[task].format(**figures)
     column = {}
@@ -38,6 +40,11 @@ def labelled(task: str, figures: Mapping[str, Any]) -> Column:
         figure = figures.get(name)
         if figure is not None:
             column[f"{prefix}{label}"] = f"{figure:.{digits}f}"
+    of_classes = figures.get("by_class", {})
+    if len(of_classes) <= MOST_CLASSES:
+        for name, of_class in of_classes.items():
+            label = f"{prefix}top-1 of {name} (n = {of_class['images']:,})"
+            column[label] = f"{of_class['top1']:.2f}"
     return column
 
 

@@ -13,15 +13,14 @@ from torch import nn
 
 from dystress_text.errors import ParameterError
 from dystress_text.losses.objectives import Objective
-from dystress_text.losses.other_losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import make_gather
 from dystress_text.training.settings import TrainingSettings
 from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
-from vision.pretraining.negative_free import DINOLoss
+from vision.pretraining.held_out import HeldOutAgreement
 from vision.pretraining.presets import LARS_RATES, LarsRates
-from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
+from vision.pretraining.settings import PretrainSettings, VisionSettings
 from vision.pretraining.task import (
     PREDICTOR_HIDDEN,
     PretrainTask,
@@ -46,14 +45,14 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> Object
     """Return the loss of the settings, on the accelerator's device, for all processes' rows."""
     vision = settings.vision
     objective = copy.deepcopy(settings.loss)
-    if isinstance(objective, QueueInfoNCELoss):
-        if accelerator.num_processes > 1 and not vision.sync_batchnorm:
-            reason = (
-                "queue on several processes needs --sync_batchnorm; with batch statistics of its "
-                "own, a process can tell its keys from those of the others"
-            )
-            raise ParameterError("loss", reason)
-        objective.start(vision.out_dim)
+    several = accelerator.num_processes > 1
+    if objective.task == "queue" and several and not vision.sync_batchnorm:
+        reason = (
+            "queue on several processes needs --sync_batchnorm; with batch statistics of its "
+            "own, a process can tell its keys from those of the others"
+        )
+        raise ParameterError("loss", reason)
+    objective.start(vision.out_dim)
     objective.gather = make_gather(accelerator)
     return objective.to(accelerator.device)
 
@@ -63,10 +62,10 @@ def task_of(
     encoder: ImageEncoder,
     views: RandomViews,
     objective: Objective,
-    online: OnlineKnn | None,
+    online: OnlineKnn | HeldOutAgreement | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
-    """Return the task of the settings; its parts are on the accelerator's device."""
+    """Return the task that the objective names; its parts are on the accelerator's device."""
     vision = settings.vision
     dim = vision.out_dim
     common: dict[str, Any] = {
@@ -77,14 +76,15 @@ def task_of(
         "online": online,
         "card": f"Pre-trained on {views.images.name} with {settings.loss}.",
     }
-    if not isinstance(objective, WITH_FOLLOWER):
+    if objective.task == "views":
         return PretrainTask(**common)
     common |= {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
-    if isinstance(objective, QueueInfoNCELoss):
+    if objective.task == "queue":
         return QueueTask(**common)
-    if isinstance(objective, DINOLoss):
-        prototypes = prepared(Prototypes(dim, objective.prototypes), vision, accelerator)
-        return TeacherTask(**common, head=prototypes, head_in_teacher=True)
+    if objective.task == "prototypes":
+        prototypes = Prototypes(dim, objective.argument("prototypes"))
+        head = prepared(prototypes, vision, accelerator)
+        return TeacherTask(**common, head=head, head_in_teacher=True)
     predictor = prepared(mlp(dim, PREDICTOR_HIDDEN, dim), vision, accelerator)
     return TeacherTask(**common, head=predictor, head_in_teacher=False)
 

@@ -30,6 +30,9 @@ class NegativeFreeLoss(Objective):
 
     def forward(self, *views: Tensor) -> Tensor:
         """Return the loss of the views' embeddings, each (batch, dim)."""
+        shapes = {tuple(z.shape) for z in views}
+        if len(shapes) > 1 or views[0].ndim != 2:
+            raise ValueError(f"embeddings must have the same shape (batch, dim), got {shapes}")
         with torch.autocast(device_type=views[0].device.type, enabled=False):
             return self.of_views(*map(at_least_fp32, views))
 
@@ -47,6 +50,10 @@ class GlobalBatchLoss(NegativeFreeLoss):
 
     def of_views(self, *views: Tensor) -> Tensor:
         both = self.gather(torch.cat(views, dim=1))  # (N, 2 dim)
+        if len(both) < 2:
+            raise ValueError(
+                "batch of 1 image has no statistics: the batch size must be at least 2"
+            )
         return self.formula(*both.chunk(2, dim=1))
 
 
@@ -189,6 +196,9 @@ class BYOLLoss(NegativeFreeLoss):
     teacher's outputs t.
     """
 
+    task = "predictor"
+    task_options = ("key_momentum",)
+
     def of_views(self, *views: Tensor) -> Tensor:
         p1, p2, t1, t2 = (F.normalize(z, dim=1) for z in views)
         first = (p1 - t2.detach()).square().sum(1)  # (batch,)
@@ -210,6 +220,9 @@ class DINOLoss(NegativeFreeLoss):
     It takes the student's outputs for the two large crops and for any number of small ones, then
     the teacher's for the two large ones, all (batch, prototypes).
     """
+
+    task = "prototypes"
+    task_options = ("key_momentum", "small_crops")
 
     centre: Tensor
     student_temperature = 0.1  # the paper's

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dystress_text.cli.presets import Preset
-from vision.data.crops import AT_IMAGENET_SCALE
+from vision.data import AT_IMAGENET_SCALE
 
 Options = dict[str, Any]
 Presets = dict[str, Preset]
@@ -294,13 +294,40 @@ class LarsRates(NamedTuple):
     biases: float = 1.0  # rate of biases and normalisation layers, times learning_rate
 
 
-# the rates of presets that do not have the usual ones: those of Zero-CL and ARB
+# the rates of presets that do not have the usual ones: those of Zero-CL, ARB and lightly
 LARS_RATES = {
     **dict.fromkeys(_without_negatives(), LarsRates(0.02, 0.016)),
     "imagenet100-400-arb": LarsRates(0.001, 0.016),
+    "imagenet1k-barlow-twins": LarsRates(biases=0.0048 / 0.2),  # lightly's
 }
 
+OWN_PHOTOS = "own-photos"
 PRESETS: Presets = {
+    OWN_PHOTOS: Preset(
+        "20 photos or more of your own, with or without classes, in minutes without a GPU; no row "
+        "of the paper",
+        {
+            **_cosine(0.1, 0.2),
+            "dataset": "photos",
+            "architecture": "resnet18",
+            "stem": "imagenet",
+            "projector": "simclr",
+            "out_dim": 128,
+            "image_size": 96,
+            "min_scale": 0.2,
+            "optimizer": "adamw",
+            "learning_rate": 1e-3,
+            "weight_decay": 1e-4,
+            "lr_scheduler_type": "cosine",
+            "warmup_ratio": 0.05,
+            "train_batch_size": 64,
+            "max_steps": 200,
+            "eval_steps": 0,
+            "knn_k": 5,
+            "held_out": 200,
+            "one_pass": True,
+        },
+    ),
     **_cifar("cifar10"),
     **_cifar("cifar100"),
     **_long_tailed_cifar("cifar10_lt", "cifar10lt"),

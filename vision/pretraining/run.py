@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
+from dystress_text.analysis.outcome import Table
 from dystress_text.analysis.page import leave_report, render_page
 from dystress_text.analysis.runs import FinishedRun
 from dystress_text.errors import ParameterError
@@ -31,32 +34,61 @@ from dystress_text.training.run_folder import IMAGE_PROGRAM, find_record
 from dystress_text.training.run_record import RunRecord
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
-from vision.data.augment import EVALUATION_CROP, SimclrAugment
+from vision.architectures import IN_OTHER_LIBRARIES
+from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
-from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std
+from vision.data.decoding import pixel_limit
+from vision.data.images import DecodedImages, ImageSet, NoAccuracyError, mean_std, square_of
 from vision.data.loading import load_images, load_test
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
+from vision.pretraining.held_out import (
+    HEADING,
+    DividedImages,
+    HeldOutAgreement,
+    divide,
+    gallery,
+    nearest,
+)
 from vision.pretraining.settings import SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
-from vision.resnet import ImageInput, build_encoder
+from vision.resnet import (
+    EncoderDescription,
+    ImageInput,
+    build_encoder,
+    code_for_loading,
+    load_encoder,
+)
 
 # images that a CPU's evaluation while training takes: all would take minutes
 CPU_BANK = 10_000
 CPU_QUERIES = 3_000
 
 
+class PreparedRun(NamedTuple):
+    """What a run of pre-training needs before its first step."""
+
+    settings: PretrainSettings  # their batch is not larger than the set
+    task: PretrainTask
+    examples: ImageSet  # for the page: pictures held out, if any, then some of training
+    notes: tuple[str, ...]  # on what is measured, and on the batch
+
+
 @restored_global_state()
 def pretrain(settings: PretrainSettings) -> RunRecord:
     """Pre-train with settings, on all processes of a launch; return the record."""
-    training = settings.training
-    accelerator = make_accelerator(training)
-    with open_run(accelerator, training, settings.options()) as (folder, finished):
+    accelerator = make_accelerator(settings.training)
+    with (
+        pixel_limit(settings.vision.max_pixels),
+        open_run(accelerator, settings.training, settings.asked()) as (folder, finished),
+    ):
         if finished is not None:
             return finished
         with before_first_step(accelerator):
-            task, measured = make_task(settings, accelerator)
+            prepared_run = prepare_run(settings, accelerator)
+            settings, task, _, _ = prepared_run
+            training = settings.training
             record = _new_record(settings, task, folder)
             optimizer = partial(
                 make_optimizer,
@@ -76,22 +108,22 @@ def pretrain(settings: PretrainSettings) -> RunRecord:
             )
             trainer = Trainer(run, training, accelerator, folder)
         try:
-            begin = partial(_begin, settings, trainer, task, record, measured, folder)
+            begin = partial(_begin, prepared_run, trainer, record, folder)
             on_main_process(accelerator, begin)
             trainer.fit()
             with StopSignals(accelerator):  # the page takes seconds; a signal waits
-                publish = partial(_publish, settings, trainer, record, folder)
+                publish = partial(_publish, prepared_run, trainer, record, folder)
                 record = on_main_process(accelerator, publish)
         finally:
             trainer.close()
     return record
 
 
-def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[PretrainTask, str]:
-    """Load images and network; return the task, and what is measured while it trains."""
+def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> PreparedRun:
+    """Load images and network, and make the task."""
     vision = settings.vision
-    training = settings.training
-    set_seed(training.seed)
+    seed = settings.training.seed
+    set_seed(seed)
     encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
     prepared(encoder, vision, accelerator)
     objective = objective_of(settings, accelerator)
@@ -99,41 +131,64 @@ def make_task(settings: PretrainSettings, accelerator: Accelerator) -> tuple[Pre
         vision.dataset,
         "train",
         vision.data_dir,
-        None,
         vision.skip_corrupt,
         vision.image_size,
         vision.train_list,
         keep_count=True,
     )
-    crop = 1.0 if images.size == vision.image_size else EVALUATION_CROP
-    encoder.input = ImageInput(vision.image_size, crop, *mean_std(images))
-    images = images.sample(vision.max_train_samples, training.seed)
-    knn: OnlineKnn | None = None
+    square = square_of(images, vision.image_size)
+    encoder.input = ImageInput(square.image_size, square.crop, *mean_std(images, square))
+    images = images.sample(vision.max_train_samples, seed)
+    notes = []
+    queries: ImageSet | None = None
+    held_out = 0
     try:
-        knn = _online_knn(settings, images, accelerator)
-        measured = (
-            f"kNN while training ({knn.metric.name}): {len(knn.bank):,} training images vote on "
-            f"{len(knn.queries):,} test images"
-        )
+        queries = _queries(settings, images)
     except NoAccuracyError as error:
-        measured = f"no accuracy while training ({error})"
-    metric = training.metric_for_best_model
-    if metric is not None and (knn is None or metric != knn.metric.name):
-        reason = f"{metric!r} is not measured; {measured}"
+        notes.append(f"no accuracy while training ({error})")
+        if vision.knn_k:
+            held_out = vision.held_out
+    divided = divide(images, held_out, seed)
+    settings = _fitted(settings, len(divided.train), accelerator.num_processes)
+    # whether each forward pass sees one view of each image
+    apart = not vision.one_pass or vision.small_crops == 1
+    of_process = settings.training.train_batch_size // accelerator.num_processes
+    if apart and of_process < 2 and not vision.sync_batchnorm:
+        reason = "batch normalisation needs at least 2 images in each process"
+        raise ParameterError("train_batch_size", reason)
+    views = _views(settings, divided.train, encoder.input)
+    online = _online(settings, divided, queries, views, accelerator)
+    if queries is not None:
+        notes += queries.notes
+    if online is not None:
+        notes.append(online.description)
+    metric = settings.training.metric_for_best_model
+    if metric is not None and (online is None or metric != online.metric.name):
+        reason = f"{metric!r} is not measured; {'; '.join(notes)}"
         raise ParameterError("metric_for_best_model", reason)
-    views = _views(settings, images, encoder.input)
-    return task_of(settings, encoder, views, objective, knn, accelerator), measured
+    task = task_of(settings, encoder, views, objective, online, accelerator)
+    return PreparedRun(settings, task, divided.examples, tuple(notes))
+
+
+def _fitted(settings: PretrainSettings, count: int, processes: int) -> PretrainSettings:
+    """Return the settings with a batch of all images, if there are fewer and none was given."""
+    fewer = count // processes * processes
+    batch_size = settings.training.train_batch_size
+    if "train_batch_size" in settings.given or not 2 <= fewer < batch_size:
+        return settings
+    return replace(settings, training=replace(settings.training, train_batch_size=fewer))
 
 
 def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) -> RunRecord:
     """Return the record of a run before its first step."""
     images = task.views.images
-    knn = task.online
+    online = task.online
+    knn = online if isinstance(online, OnlineKnn) else None
     return RunRecord(
         program=IMAGE_PROGRAM,
         settings=settings.options(),
         loss=str(settings.loss),
-        metrics={} if knn is None else {knn.metric.name: knn.metric},
+        metrics={} if online is None else {online.metric.name: online.metric},
         data={
             "name": images.name,
             "variant": images.variant,
@@ -143,6 +198,7 @@ def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) ->
             "corrupt": images.corrupt,
             "knn_bank": None if knn is None else len(knn.bank),
             "knn_queries": None if knn is None else len(knn.queries),
+            "held_out": online.count if isinstance(online, HeldOutAgreement) else 0,
         },
         versions=versions("kornia", "pytorch_optimizer", "pillow"),
     )
@@ -164,41 +220,49 @@ def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dic
     return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
 
 
-def _begin(
-    settings: PretrainSettings,
-    trainer: Trainer,
-    task: PretrainTask,
-    record: RunRecord,
-    measured: str,
-    folder: Path,
-) -> None:
+def _begin(prepared_run: PreparedRun, trainer: Trainer, record: RunRecord, folder: Path) -> None:
     """Print what is trained, measure the untrained network, and write the record."""
+    settings, task, examples, notes = prepared_run
     images = task.views.images
     batch_size = settings.training.train_batch_size
+    decoded = "decoded in each step at their own sizes, large JPEGs at a part of theirs"
+    if isinstance(images, DecodedImages):
+        height, width = images.size
+        decoded = f"{width} x {height} pixels, in memory"
     print(
-        f"{len(images):,} images of {images.title}, {len(images.classes)} classes",
-        measured,
+        f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {decoded}",
+        *images.notes,
+        *notes,
         f"loss: {record.loss}",
         f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",
         sep="\n",
         flush=True,
     )
-    before = find_record(folder).untrained if settings.training.resumes else {}
-    record.untrained = before or {"": dict(task.evaluate())}
+    earlier = find_record(folder) if settings.training.resumes else RunRecord()
+    record.untrained = earlier.untrained or {"": dict(task.evaluate())}
+    if not settings.vision.no_samples:
+        record.nearest = earlier.nearest or nearest(task.encoder, examples, batch_size)
     begin_record(trainer, record)
 
 
 def _publish(
-    settings: PretrainSettings,
-    trainer: Trainer,
-    record: RunRecord,
-    folder: Path,
+    prepared_run: PreparedRun, trainer: Trainer, record: RunRecord, folder: Path
 ) -> RunRecord:
     """Write record and page, print the results of the run, and return the record."""
+    settings, task, examples, _ = prepared_run
     output = Path(settings.training.output_dir)
     end_record(trainer, record)
     finish_run(trainer, record)
-    run = FinishedRun(output, record)
+
+    def page() -> str:
+        pictures = []
+        if record.nearest is not None:
+            encoder = load_encoder(output).to(trainer.accelerator.device)
+            trained = nearest(encoder, examples, settings.training.train_batch_size)
+            pictures = gallery(examples, record.nearest, trained)
+        loading = _loading(task.encoder.description, output)
+        return render_page([FinishedRun(output, record)], loading, examples=[(HEADING, pictures)])
+
     lines = [
         f"{record.samples_per_second:,.0f} images/s, {record.train_seconds:,.0f} s of training, "
         f"peak memory {record.peak_memory_gb:.2f} GB"
@@ -208,9 +272,29 @@ def _publish(
     for metric, value in record.trained.items():
         untrained = record.untrained[""][metric]
         lines.append(f"{metric}: untrained {untrained:.2f}, trained {value:.2f}{note}")
-    lines.append(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
-    print(*lines, leave_report(output, lambda: render_page([run])), sep="\n", flush=True)
+    lines.append(f"\n{_next_command(settings, record)}.")
+    print(*lines, leave_report(output, page), sep="\n", flush=True)
     return record
+
+
+def _loading(made: EncoderDescription, folder: Path) -> list[tuple[str, Table]]:
+    """Return the page's table of the code that loads the backbone in other libraries, if any do."""
+    if made.architecture not in IN_OTHER_LIBRARIES:
+        return []
+    file = f"{made.architecture}.safetensors"
+    command = f"python vision/export.py --model {quote(str(folder))} --output {file}"
+    code = "\n".join(code_for_loading(made, file))
+    return [("The backbone in timm and torchvision", [["", "code"], [f"after {command}", code]])]
+
+
+def _next_command(settings: PretrainSettings, record: RunRecord) -> str:
+    """Return what to do with the encoder: without labelled test images there are only features."""
+    command = f"python vision/evaluate.py --model {quote(settings.training.output_dir)}"
+    if settings.vision.skip_corrupt:
+        command += " --skip_corrupt"
+    if record.data["knn_queries"] is None:
+        return f"{command} --features features.npz writes its features"
+    return f"{command} evaluates the encoder"
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
@@ -227,19 +311,37 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
     return replace(views, others=((small, vision.small_crops),))
 
 
-def _online_knn(
-    settings: PretrainSettings, images: ImageSet, accelerator: Accelerator
-) -> OnlineKnn:
-    """Return the evaluation while training, or raise NoAccuracyError."""
+def _queries(settings: PretrainSettings, images: ImageSet) -> ImageSet:
+    """Return the labelled test images, or raise NoAccuracyError."""
     vision = settings.vision
     if vision.knn_k == 0:
         raise NoAccuracyError("knn_k", "0")
-    queries = load_test(images, vision.dataset, vision.data_dir, vision.skip_corrupt)
-    if accelerator.device.type == "cpu":
-        images = images.sample(CPU_BANK, settings.training.seed)
-        queries = queries.sample(CPU_QUERIES, settings.training.seed)
-    if vision.knn_k > len(images):
-        reason = f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
-        raise ParameterError("knn_k", reason)
+    return load_test(
+        images, vision.dataset, vision.data_dir, vision.skip_corrupt, vision.image_size
+    )
+
+
+def _online(
+    settings: PretrainSettings,
+    divided: DividedImages,
+    queries: ImageSet | None,
+    views: RandomViews,
+    accelerator: Accelerator,
+) -> OnlineKnn | HeldOutAgreement | None:
+    """Return the evaluation while training: of test images, else of held-out ones if there are."""
+    k = settings.vision.knn_k
+    seed = settings.training.seed
     batch_size = settings.training.train_batch_size // accelerator.num_processes
-    return OnlineKnn(images, queries, vision.knn_k, batch_size)
+    bank = divided.train
+    if queries is None and not divided.held_out:
+        return None
+    if queries is not None and accelerator.device.type == "cpu":
+        bank = bank.sample(CPU_BANK, seed)
+        queries = queries.sample(CPU_QUERIES, seed)
+    if k > len(bank):
+        reason = f"{k} neighbours of {len(bank)} training images; 0 for no evaluation"
+        raise ParameterError("knn_k", reason)
+    if queries is not None:
+        return OnlineKnn(bank, queries, k, batch_size)
+    seen = replace(views, images=divided.examples, count=2, others=())
+    return HeldOutAgreement(seen, divided.held_out, k, batch_size)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dystress_text.cli.options import check_options, default_of, option
 from dystress_text.cli.presets import Program
 from dystress_text.errors import ParameterError
-from dystress_text.losses.objectives import ContrastiveLoss, Objective
-from dystress_text.losses.other_losses import QueueInfoNCELoss
-from dystress_text.losses.registry import name_of
 from dystress_text.training.settings import TrainingSettings
-from vision.data import SET_NAMES
-from vision.data.crops import STRONGEST_JITTER
-from vision.pretraining.negative_free import BYOLLoss, DINOLoss, WMSELoss
-from vision.pretraining.presets import PRESETS
-from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
+from vision.architectures import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
+from vision.data import SET_NAMES, SHAPES, STRONGEST_JITTER
+from vision.data.folders import absolute_paths, is_known
+from vision.pretraining.presets import OWN_PHOTOS, PRESETS
 
-# a second encoder follows the trained one by --key_momentum
-WITH_FOLLOWER = (QueueInfoNCELoss, BYOLLoss, DINOLoss)
+if TYPE_CHECKING:
+    from dystress_text.losses.objectives import Objective
+
 SMALLEST_CROP = 0.05  # share of an image's area; DINO's
-_LOSSES_WITH = {"key_momentum": WITH_FOLLOWER, "small_crops": (DINOLoss,)}
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,8 @@ class VisionSettings:
     dataset: str = option(
         "cifar10",
         f"{', '.join(SET_NAMES)}, shapes (drawn at run time), or a folder of images (all "
-        "together, or train/CLASS/ and test/CLASS/) or parquet files.",
+        "together, or train/CLASS/ and test/CLASS/) or parquet files; of these --preset "
+        f"{OWN_PHOTOS} is the default.",
     )
     data_dir: str | None = option(
         None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared."
@@ -49,6 +46,11 @@ class VisionSettings:
         None, "Use this many images, drawn with the seed.", interval="[2, inf)"
     )
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
+    max_pixels: int | None = option(
+        None,
+        "Refuse pictures of more pixels; default: more than Pillow's 178,956,970.",
+        interval="[1, inf)",
+    )
     loss: str = option(
         "ntxent(cosine(0.07, 0.2))",
         "The loss: an objective of a temperature (docs/losses.md); queue is MoCo v2's. No "
@@ -111,6 +113,13 @@ class VisionSettings:
     knn_k: int = option(
         200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)"
     )
+    held_out: int = option(
+        0,
+        "Without labelled test images: hold out a tenth of the images, this many at most, and "
+        "measure whether the two views of each find one another.",
+        interval="[0, inf)",
+    )
+    no_samples: bool = option(False, "Leave the pictures out of the page.")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -144,32 +153,48 @@ PROGRAM = Program(
     PRESETS,
     default="cifar10",
     loss_options=("key_momentum", "small_crops", "small_crop_size"),
+    loss_module="vision.pretraining.negative_free",
 )
 
 
 @dataclass(frozen=True)
 class PretrainSettings:
-    """All settings of a run."""
+    """All settings of a run; ``given`` holds the names of the options that the user has given."""
 
     vision: VisionSettings
     training: TrainingSettings
     loss: Objective
     preset: str
+    given: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> PretrainSettings:
-        """Return the settings of a preset and the options that replace its own."""
-        (vision, training), loss, preset = PROGRAM.settings(given)
-        return cls(vision, training, loss, preset)
+        """Return the settings of a preset and the options that replace its own.
+
+        A folder of one's own has another preset by default than the sets with a name.
+        """
+        default = {}
+        if not is_known(str(given.get("dataset", SHAPES))):
+            default = {"preset": OWN_PHOTOS}
+        (vision, training), loss, preset = PROGRAM.settings({**default, **given})
+        return cls(vision, training, loss, preset, frozenset(given))
 
     def __post_init__(self) -> None:
-        for unused, owners in _LOSSES_WITH.items():
-            given = getattr(self.vision, unused) != getattr(VisionSettings, unused)
-            if given and not isinstance(self.loss, owners):
-                names = ", ".join(map(name_of, owners))
-                raise ParameterError(
-                    unused, f"has no effect with the loss {self.loss}; used by {names}"
+        # here, so that help and errors of options come at once
+        from dystress_text.losses.objectives import ContrastiveLoss, Objective
+        from dystress_text.losses.registry import PARTS
+        from vision.pretraining.negative_free import WMSELoss
+
+        for name in ("key_momentum", "small_crops"):
+            changed = getattr(self.vision, name) != getattr(VisionSettings, name)
+            if changed and name not in self.loss.task_options:
+                users = ", ".join(
+                    loss
+                    for loss, part in PARTS.items()
+                    if issubclass(part, Objective) and name in part.task_options
                 )
+                reason = f"has no effect with the loss {self.loss}; used by {users}"
+                raise ParameterError(name, reason)
         if self.training.grad_cache_chunk is not None:
             reason = (
                 "batch normalisation uses the statistics of its batch, which a chunk does not "
@@ -185,5 +210,13 @@ class PretrainSettings:
             raise ParameterError("log_similarity", reason)
 
     def options(self) -> dict[str, Any]:
-        """Return every option by its name."""
-        return {"preset": self.preset, **vars(self.vision), **vars(self.training)}
+        """Return every option by its name; paths of data hold in any working directory."""
+        options = {"preset": self.preset, **vars(self.vision), **vars(self.training)}
+        return options | absolute_paths(options)
+
+    def asked(self) -> dict[str, Any]:
+        """Return the options by which a finished run is recognised: a batch only if given."""
+        options = self.options()
+        if "train_batch_size" not in self.given:
+            del options["train_batch_size"]
+        return options

@@ -25,6 +25,7 @@ from dystress_text.losses.vectors import at_least_fp32
 from dystress_text.training.batches import Batch, Embeddings
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
+from vision.pretraining.held_out import HeldOutAgreement
 from vision.pretraining.negative_free import PROTOTYPES
 from vision.resnet import ImageEncoder, save_encoder
 
@@ -40,7 +41,7 @@ class PretrainTask:
     objective: Objective
     # whether all views of a side share a forward pass, and with it the batch statistics
     one_pass: bool = False
-    online: OnlineKnn | None = None  # metrics of the encoder while it trains
+    online: OnlineKnn | HeldOutAgreement | None = None  # metrics of the encoder while it trains
     card: str = "Pre-trained."  # text for the saved folder's card
 
     def __post_init__(self) -> None:

@@ -38,6 +38,16 @@ def test_other_encodings_are_a_variant(magic, variant, tmp_path):
     assert prepare("cifar10", Request(tmp_path / "root", tmp_path)).variant == variant
 
 
+def test_a_copy_with_classes_of_other_sizes_is_refused(tmp_path):
+    write_cifar10(tmp_path)
+    file = tmp_path / "cifar10" / "plain_text" / "train-00000-of-00001.parquet"
+    table = pq.read_table(file)
+    labels = pa.array([0, 1, *np.arange(48) % 8 + 2])
+    pq.write_table(table.set_column(1, "label", labels), file)
+    with pytest.raises(DataError, match=r"^cifar10[^\n]*\Z"):
+        prepare("cifar10", Request(tmp_path / "root", tmp_path))
+
+
 @pytest.mark.parametrize(
     "options", [{"train": 40}, {"label": "klass"}, {"classes": 5}, {"magic": b"GIF89a"}]
 )
@@ -66,6 +76,34 @@ def test_imagenet_stays_where_it_is(tmp_path):
             prepare("imagenet100", Request(root, classes=classes))
     chosen = prepare("imagenet100", Request(root, classes=classes, variant="toy"))
     assert chosen.counts == {"train": 4, "val": 4}
+
+
+def test_a_ready_set_is_refused_for_other_options(tmp_path, monkeypatch, capsys):
+    for split in ("train", "val"):
+        for name in ("n1", "n2", "n3"):
+            folder = tmp_path / "in" / split / name
+            folder.mkdir(parents=True)
+            (folder / "0.JPEG").touch()
+    monkeypatch.chdir(tmp_path)
+    for file, names in (("old.txt", "n1\nn2\n"), ("same.txt", "n1 n2"), ("new.txt", "n1\nn3\n")):
+        (tmp_path / file).write_text(names)
+    toy = ["--variant=toy", "--data_dir=root"]
+    assert main(["imagenet1k", "--from=in", *toy]) == 0
+    assert main(["imagenet100", "--classes=old.txt", *toy]) == 0
+    capsys.readouterr()
+    for options in (["--classes=same.txt"], toy[:1], []):
+        assert main(["imagenet100", *options, "--data_dir=root"]) == 0
+        assert f"made from {tmp_path / 'old.txt'}" in capsys.readouterr().out
+    for options in (["--classes=new.txt"], ["--variant=other"]):
+        assert main(["imagenet100", *options, "--data_dir=root"]) == 1
+        assert str(tmp_path / "old.txt") in capsys.readouterr().err
+    assert main(["imagenet100", "--classes=new.txt", "--again", *toy]) == 0
+    assert (tmp_path / "root" / "imagenet100" / "classes.txt").read_text() == "n1\nn3\n"
+
+
+@pytest.mark.parametrize("argv", [["cifar10", "--classes=x.txt"], ["imagenet100", "--from=x"]])
+def test_options_of_other_sets_are_refused(argv, tmp_path):
+    assert main([*argv, f"--data_dir={tmp_path}"]) == 2
 
 
 def test_the_program_prepares_and_lists_sets(tmp_path, capsys):

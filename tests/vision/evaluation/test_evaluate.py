@@ -1,17 +1,22 @@
 """The program from a model's folder to its table and results; features."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from vision_cases import as_float, colour_images, tiny_encoder
+from PIL import Image
+from sklearn.metrics import recall_score
+from vision_cases import as_float, colour_images, tiny_encoder, write_folder
 
 from vision.data import loading
 from vision.evaluate import main
 from vision.evaluation import run
 from vision.evaluation.features import image_features
 from vision.evaluation.knn import Accuracy, cosine_votes
-from vision.resnet import load_encoder, save_encoder
+from vision.resnet import ImageEncoder, load_encoder, save_encoder
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,19 @@ def test_every_task_of_two_encoders(model, data, tmp_path, capsys):
     votes = cosine_votes(bank, data["train"].labels, queries, 3, 5)
     accuracy = Accuracy.of(votes, data["test"].labels).top1
     assert mine["figures"]["top1"] == pytest.approx(accuracy)
+    of_each = recall_score(data["test"].labels, votes.argmax(1), average=None)
+    for name, recall in zip("abc", of_each, strict=True):
+        assert mine["figures"]["by_class"][name] == {
+            "top1": pytest.approx(100 * recall),
+            "images": 7,
+        }
+    for line in lines:
+        if line["task"] != "geometry":
+            figures = line["figures"]
+            of_classes = [of_class["top1"] for of_class in figures["by_class"].values()]
+            assert sum(of_classes) / 3 == pytest.approx(figures["top1"])  # classes of one size
     printed = capsys.readouterr().out
+    assert "5-NN top-1 of b (n = 7) " in printed
     assert "colours (JPEG copy), 21 test images" in printed
     assert f"{accuracy:.2f}" in printed
 
@@ -86,6 +103,97 @@ def test_undefined_figures_are_left_out(model, data, tmp_path):
     undefined = {"uniformity", "interclass_uniformity", "tolerance"}
     assert not undefined & of_views["figures"].keys()
     assert "auc" not in of_classifier["figures"]
+
+
+@pytest.mark.parametrize("batch_size", [3, 7])
+@pytest.mark.usefixtures("data")
+def test_batch_size_rules_every_task(model, tmp_path, batch_size, monkeypatch):
+    encoded = []
+    features = ImageEncoder.features
+
+    def counted(self, images):
+        encoded.append(len(images))
+        return features(self, images)
+
+    monkeypatch.setattr(ImageEncoder, "features", counted)
+    flags = ["--dataset=colours", f"--batch_size={batch_size}", f"--output={tmp_path / 'r.jsonl'}"]
+    epochs = ["--k=5", "--probe=augmented", "--probe_epochs=1", "--transfer_epochs=1"]
+    tasks = ["--tasks", "knn", "linear", "geometry", "svm", "transfer"]
+    assert main([f"--model={model}", *flags, *epochs, *tasks]) == 0
+    # train and test; probe; test, twice; fine-tuning; test
+    assert sum(encoded) == 48 + 21 + 48 + 2 * 21 + 48 + 21
+    assert max(encoded) == batch_size
+
+
+@pytest.mark.parametrize(("k", "has_top5"), [(1, False), (4, False), (5, True)])
+def test_four_neighbours_have_no_top5(model, data, tmp_path, k, has_top5, capsys):
+    """Of nine classes, of which four neighbours rank no five."""
+    for split, images in data.items():
+        labels = torch.arange(len(images)) % 9
+        data[split] = replace(images, labels=labels, classes=tuple("abcdefghi"))
+    output = tmp_path / "r.jsonl"
+    flags = ["--dataset=colours", f"--k={k}", "--tasks=knn", f"--output={output}"]
+    assert main([f"--model={model}", *flags]) == 0
+    (line,) = results(output)
+    assert (line["figures"]["top5"] is not None) == has_top5
+    assert (f"{k}-NN top-5" in capsys.readouterr().out) == has_top5
+
+
+def features_of(encoder, names):
+    """Of the files, read by Pillow; they have the size of the encoder's input."""
+    pixels = [np.asarray(Image.open(name).convert("RGB")) for name in names]
+    images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+    with torch.no_grad():
+        return encoder.eval().features(as_float(images)).numpy()
+
+
+def test_features_of_photos_without_labels(model, tmp_path):
+    photos = tmp_path / "photos"
+    write_folder(tmp_path, {"photos": range(0, 250, 25)}, side=16)
+    output = tmp_path / "new" / "features.npz"
+    assert main([f"--model={model}", f"--dataset={photos}", f"--features={output}"]) == 0
+    with np.load(output) as found:
+        assert set(found) == {"features", "names", "split"}
+        assert found["features"].dtype == np.float32
+        assert sorted(found["names"]) == sorted(map(str, photos.iterdir()))
+        expected = features_of(load_encoder(model), found["names"])
+        np.testing.assert_allclose(found["features"], expected, rtol=1e-4, atol=1e-5)
+    assert not list(model.glob("*.jsonl"))
+
+
+@pytest.mark.parametrize("tasks", [[], ["--tasks=knn", "--k=2"]])
+def test_features_of_labelled_images(model, tmp_path, tasks):
+    """Some of them, in an order that is drawn."""
+    for split, start in (("train", 0), ("test", 5)):
+        grays = {name: range(start + i, 250, 25) for i, name in enumerate(["cat", "dog"])}
+        write_folder(tmp_path / "sorted" / split, grays, side=16)
+    output = tmp_path / "features.npz"
+    flags = [f"--dataset={tmp_path / 'sorted'}", f"--features={output}", "--limit=7"]
+    file = tmp_path / "r.jsonl"
+    assert main([f"--model={model}", *flags, *tasks, f"--output={file}"]) == 0
+    assert file.is_file() == bool(tasks)
+    with np.load(output) as found:
+        expected = features_of(load_encoder(model), found["names"])
+        np.testing.assert_allclose(found["features"], expected, rtol=1e-4, atol=1e-5)
+        assert found["split"].tolist() == ["train"] * 7 + ["test"] * 7
+        named = [Path(name).parts[-3:-1] for name in found["names"]]
+        labels = found["classes"][found["labels"]]
+        assert named == list(zip(found["split"], labels, strict=True))
+
+
+@pytest.mark.parametrize("name", ["features.npy", "file/x.npz"])
+def test_features_need_a_file_that_can_be_written(model, tmp_path, name, capsys):
+    write_folder(tmp_path, {"photos": [1, 2]}, side=16)
+    (tmp_path / "file").touch()
+    flags = [f"--dataset={tmp_path / 'photos'}", f"--features={tmp_path / name}"]
+    assert main([f"--model={model}", *flags]) == 2
+    assert "--features: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_fewer_images_than_the_default_of_neighbours_all_vote(model, data, tmp_path):
+    output = tmp_path / "r.jsonl"
+    assert main([f"--model={model}", "--dataset=x", "--tasks=knn", f"--output={output}"]) == 0
+    assert results(output)[0]["figures"]["k"] == len(data["train"])
 
 
 def test_features_are_those_of_each_image_alone():

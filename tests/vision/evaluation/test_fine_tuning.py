@@ -36,6 +36,23 @@ def test_a_step_is_gradient_descent_on_the_weighted_loss(classes, rate):
         torch.testing.assert_close(new, old - rate * old.grad, rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("encoded_at_once", [1, 3, 5])
+def test_parts_of_a_step_add_up_to_its_gradient(classes, encoded_at_once, monkeypatch):
+    """Without batch statistics; of 11 images, so that no part size divides them."""
+    monkeypatch.setattr(torch.nn.BatchNorm2d, "train", lambda self, mode=True: self)
+    encoder = tiny_encoder()
+    for module in encoder.modules():
+        module.training = False
+    train = colour_images(11, classes)
+    weights = weights_of({"b": 2.45}, train.classes)
+    model, loss = fine_tune(encoder, whole(train), weights, 2, 5, encoded_at_once)
+    expected, whole_loss = fine_tune(encoder, whole(train), weights, 2, 5)
+    assert loss == pytest.approx(whole_loss, rel=1e-4)
+    for one, other in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
 def test_the_rate_falls_twice():
     rates = [rate_of(epoch, 50, 3) for epoch in (0, 29, 30, 39, 40)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001])

@@ -5,10 +5,12 @@ import torch
 from meta_cases import META, leave_autocast_out, step, to_meta
 from torch import nn
 
+from dystress_text.errors import ParameterError
+from dystress_text.losses import QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import TrainingSettings
 from vision.pretraining.build_task import make_optimizer
-from vision.pretraining.run import make_task
+from vision.pretraining.run import prepare_run
 from vision.pretraining.settings import VisionSettings
 from vision.train import parse
 
@@ -45,6 +47,20 @@ def test_lars_against_its_formula():
     torch.testing.assert_close(parameters, expected, rtol=1e-9, atol=1e-12, check_stride=False)
 
 
+def test_barlow_twins_has_lightlys_rates():
+    """Those of its benchmark on ImageNet-1K at batch 256; biases and norms have their own."""
+    settings = parse(["--preset=imagenet1k-barlow-twins"])
+    net = nn.Linear(2, 2)
+    optimizer = make_optimizer(net, settings.training, settings.vision, 256, settings.preset)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert rates == pytest.approx([0.2, 0.0048])
+
+
+def test_a_queue_of_another_width_is_refused():
+    with pytest.raises(ParameterError, match="64"):
+        QueueInfoNCELoss(0.2, dim=64).start(128)
+
+
 SHORT = "--preset=quickstart --max_train_samples=64 --train_batch_size=16 --out_dim=8 --knn_k=0"
 
 
@@ -56,7 +72,7 @@ def test_a_step(loss, tmp_path, monkeypatch):
     leave_autocast_out(monkeypatch)
     output = f"--output_dir={tmp_path / 'out'}"
     settings = parse([*SHORT.split(), f"--loss={loss}", output, "--blur=true"])
-    task, _ = make_task(settings, make_accelerator(settings.training))
+    task = prepare_run(settings, make_accelerator(settings.training)).task
     to_meta(task)
     # torch's fused optimisers do not know the meta device
     found = step(task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1))

@@ -219,3 +219,13 @@ def test_the_mean_over_processes_is_the_single_process(name):
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
     for _, of_rank in ranks:
         torch.testing.assert_close(of_rank, centre, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((4, 8), (5, 8)), ((4, 8), (4, 9)), ((2, 4, 8),) * 2, ((1, 8),) * 2]
+)
+def test_embeddings_without_a_loss_are_refused(shapes):
+    """Of other shapes than (batch, dim), or a batch without statistics."""
+    views = [torch.randn(shape) for shape in shapes]
+    with pytest.raises(ValueError, match="batch"):
+        objectives.BarlowTwinsLoss()(*views)

@@ -4,14 +4,17 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
+from html import unescape
 
 import pytest
 import torch
 from accelerate import Accelerator
 from conftest import reset_accelerator
 from PIL import Image
+from processes import spawn
 from safetensors.torch import load_file
 from trainer_cases import interrupt
 from vision_cases import colour_images
@@ -121,6 +124,31 @@ def test_a_resumed_run_equals_an_uninterrupted_one(flags, side, folder, tmp_path
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
+@pytest.mark.parametrize("part", ["", "train", "train/a"])
+def test_the_command_that_a_run_prints_works(folder, tmp_path, part, monkeypatch, capsys):
+    """Of labelled pictures, with a test split and without, and of pictures without labels."""
+    monkeypatch.chdir(tmp_path)
+    flags = ["--max_steps=1", "--skip_corrupt", "--held_out=0"]
+    for picture in folder.glob("*/*/1?.png"):
+        picture.write_bytes(picture.read_bytes()[:50])
+    assert run(folder / part, tmp_path / "an encoder", *flags) == 0
+    line = re.compile(r"^python vision/evaluate.py (.*) (?:writes|evaluates) ", re.MULTILINE)
+    (command,) = map(shlex.split, line.findall(capsys.readouterr().out))
+    assert evaluate.main(command) == 0
+    assert ("--features" in command) == (part != "")
+
+
+@pytest.mark.parametrize("architecture", ["resnet18", "resnet10_narrow"])
+def test_the_page_says_how_other_libraries_load_the_backbone(architecture, folder, tmp_path):
+    """If they have the network."""
+    output = tmp_path / "out"
+    assert run(folder, output, f"--architecture={architecture}", "--max_steps=1") == 0
+    page = unescape((output / "report.html").read_text())
+    for code in ('timm.create_model("resnet18")', "torchvision.models.resnet18()"):
+        assert (code in page) == (architecture == "resnet18")
+    assert ("vision/export.py --model" in page) == (architecture == "resnet18")
+
+
 def test_other_pictures_are_another_run(folder, tmp_path, capsys):
     """Damaged ones that were skipped are not."""
     out = tmp_path / "out"
@@ -133,8 +161,27 @@ def test_other_pictures_are_another_run(folder, tmp_path, capsys):
     assert run(folder, out, *flags, RESUME) == 2
     assert "pictures, 24 images" in capsys.readouterr().err
     picture.write_bytes(content[:50])
-    with pytest.warns(UserWarning, match="1 of 24 images"):
-        assert run(folder, out, *flags, RESUME, "--skip_corrupt") == 0
+    assert run(folder, out, *flags, RESUME, "--skip_corrupt") == 0
+    assert "1 of 24 images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("dataset", "flag"), [("pictures", ""), ("own-set", "--data_dir=prepared")]
+)
+def test_the_data_are_found_from_another_folder(dataset, flag, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if flag:
+        shutil.move(folder, tmp_path / "prepared" / dataset)
+    listed = [f"train/{'ab'[row % 2]}/{row}.png\n" for row in range(12)]
+    (tmp_path / "list.txt").write_text("".join(listed))
+    flags = ["--max_steps=1", "--train_list=list.txt", "--knn_k=0", flag]
+    assert run(dataset, tmp_path / "out", *filter(None, flags)) == 0
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert evaluate.main(["--model=../out", "--tasks=knn", "--k=3"]) == 0
+    (file,) = (tmp_path / "out").glob("vision-*.jsonl")
+    assert json.loads(file.read_text())["data"]["train_images"] == 12
 
 
 @pytest.fixture
@@ -172,9 +219,10 @@ def test_a_run_goes_on_after_a_photo_is_damaged(photos, tmp_path, capsys, monkey
     line = capsys.readouterr().err.strip().splitlines()[-1]
     step = int(re.search(r"L\.jpg .*step (\d) is saved", line)[1])
     assert (out / f"checkpoint-{step}").is_dir()
-    with pytest.warns(UserWarning, match="1 of 6 images"):
-        assert run(photos, out, *flags, RESUME, "--skip_corrupt") == 0
-    assert f"going on after step {step}" in capsys.readouterr().out
+    assert run(photos, out, *flags, RESUME, "--skip_corrupt") == 0
+    printed = capsys.readouterr().out
+    assert "1 of 6 images" in printed
+    assert f"going on after step {step}" in printed
     assert record_of(out)["data"]["corrupt"] == 1
 
 
@@ -212,6 +260,64 @@ def test_one_class_trains_and_is_not_evaluated(photos, tmp_path):
     assert run(photos, tmp_path / "out", *PHOTOS) == 0
     assert record_of(tmp_path / "out")["trained"] == {}
     assert evaluate.main([f"--model={tmp_path / 'out'}"]) == 2
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_sets_without_an_intact_image_are_one_line(labelled, photos, tmp_path, capsys):
+    folder = photos if labelled else photos / "train" / "cat"
+    out = tmp_path / "out"
+    for photo in folder.rglob("*.jpg"):
+        photo.write_bytes(photo.read_bytes()[:300])
+    assert run(folder, out, *PHOTOS, "--skip_corrupt") == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "corrupt" in line
+
+
+def test_a_test_split_without_an_intact_image_has_no_accuracy(photos, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run(photos, out, *PHOTOS) == 0
+    for photo in (photos / "test").rglob("*.jpg"):
+        photo.write_bytes(photo.read_bytes()[:300])
+    capsys.readouterr()
+    flags = ["--skip_corrupt", "--k=2", "--tasks=knn"]
+    assert evaluate.main([f"--model={out}", *flags]) == 2
+    assert "6 of 6 images" in capsys.readouterr().err
+
+
+def refuse_one_image_each(folder, out):
+    assert run(folder, out, "--train_batch_size=2", "--max_steps=1") == 2
+
+
+@pytest.mark.slow(30)
+def test_one_image_in_each_process_is_refused(folder, tmp_path):
+    """It has no batch statistics."""
+    spawn(2, refuse_one_image_each, folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_blur_of_one_pixel(folder, tmp_path):
+    flags = ["--blur", "--image_size=1", "--max_steps=1", "--knn_k=2"]
+    assert run(folder, tmp_path / "out", *flags) == 0
+
+
+def test_a_larger_limit_of_pixels(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 5_000)  # photos have 12,000
+    out = tmp_path / "out"
+    assert run(photos, out, *PHOTOS) == 2
+    assert "max_pixels" in capsys.readouterr().err
+    assert run(photos, out, *PHOTOS, "--max_pixels=12000") == 0
+    assert Image.MAX_IMAGE_PIXELS == 5_000
+    flags = [f"--model={out}", "--k=2", "--tasks=knn"]
+    assert evaluate.main([*flags, "--max_pixels=11000"]) == 2
+    assert evaluate.main([*flags, "--max_pixels=12000"]) == 0
+
+
+@pytest.mark.parametrize(("side", "said"), [(16, "16 x 16 pixels"), (120, "at their own sizes")])
+def test_the_run_says_at_what_size_images_are_cropped(side, said, folder, tmp_path, capsys):
+    for picture in folder.glob("*/*/*.png"):
+        Image.open(picture).resize((side, side)).save(picture)
+    assert run(folder, tmp_path / "out", "--max_steps=1") == 0
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.slow(40)

@@ -1,0 +1,185 @@
+"""Parquet files of images in the hub's layout: which are a split's, and what they hold."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from glob import escape
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
+
+from dystress_text.errors import DataError, ParameterError, reason_of
+from dystress_text.io.paths import cache_root
+from vision.data.folders import SPLITS
+from vision.data.image_files import ImageFiles
+from vision.data.images import EncodedImages
+
+_IMAGE_COLUMNS = ("img", "image")
+_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "target")  # CIFAR-100 has coarse ones
+_SPLIT_NAMES = {name for known in SPLITS.values() for name in known}
+_NUMBER = re.compile(r"[-_. ]?(\d+)(?:-of-(\d+))?(?:-[0-9a-f]{16})?$")  # and the hub's hash
+
+
+def tables_of_split(tables: Sequence[Path], split: str) -> dict[str, list[Path]]:
+    """Return the parquet files of a split by its names in them, the preferred one first.
+
+    A set may have several test splits.
+
+    Args:
+        tables: all parquet files of a set.
+        split: ``train`` or ``test``.
+
+    Raises:
+        DataError: numbered files are missing, or files of several splits may be the training split.
+        ParameterError: the files are of several configurations.
+    """
+    by_name: dict[str, list[Path]] = defaultdict(list)
+    for path in tables:
+        by_name[_split_of(path)].append(path)
+    names = []
+    for known in SPLITS[split]:
+        names += [name for name in by_name if _first_word(name) == known]
+    # test-mini is another split than test, but the test split of a set without test
+    names = [name for name in names if name.casefold() in SPLITS[split]] or names
+    if split == "train" and len(names) > 1:
+        raise DataError(f"{' and '.join(names)} may be the training split; keep one")
+    for name in names:
+        _check_complete(name, by_name[name])
+    return {name: by_name[name] for name in names}
+
+
+def _split_of(path: Path) -> str:
+    """Return the split in a name such as ``train-00000-of-00005`` or ``train/0000``."""
+    name = _NUMBER.sub("", path.stem)
+    folder = path.parent.name
+    is_inside = _first_word(name) not in _SPLIT_NAMES and folder.casefold() in _SPLIT_NAMES
+    return folder if is_inside else name
+
+
+def _first_word(name: str) -> str:
+    return re.split("[^a-z]", name.casefold())[0]
+
+
+def _check_complete(name: str, files: Sequence[Path]) -> None:
+    """Reject a split whose files are of several configurations, or not all that there were."""
+    folders = {path.parent.parent if path.parent.name == name else path.parent for path in files}
+    if len(folders) > 1:  # configurations may share their images
+        reason = (
+            f"name one of the folders with parquet files: {', '.join(map(str, sorted(folders)))}"
+        )
+        raise ParameterError("dataset", reason)
+    matches = [_NUMBER.search(path.stem) for path in files]
+    numbers = sorted(int(match[1]) for match in matches if match)
+    totals = {int(match[2]) for match in matches if match and match[2]}
+    if not totals and 0 in numbers:
+        totals = {numbers[-1] + 1}
+    if totals and (totals != {len(files)} or numbers != [*range(len(files))]):
+        names = ", ".join(map(str, files))
+        raise DataError(f"{names} are not all files of one numbered set")
+
+
+def _cache(files: Sequence[Path]) -> str:
+    """Return the folder for a copy of these files; changed files get another one."""
+    identity = []
+    for path in files:
+        stat = path.stat()  # st_ctime, since st_mtime can be set
+        identity.append((str(path.resolve()), stat.st_ino, stat.st_size, stat.st_ctime_ns))
+    digest = hashlib.sha256(repr(identity).encode()).hexdigest()
+    return str(cache_root() / "datasets" / digest[:32])
+
+
+def read_parquet(files: Sequence[Path]) -> EncodedImages:
+    """Return the images of parquet files, without a name.
+
+    A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the
+    files once to a cache, from where they are mapped into memory. The column's field ``bytes``
+    holds image files. Classes are numbers if the files give no names. There are no labels if every
+    label is -1, as in test splits on the hub.
+
+    Args:
+        files: of a split, in order.
+
+    Raises:
+        DataError: a file is damaged or has no column of images, or a label is not a class.
+    """
+    import datasets  # slow to import
+
+    datasets.disable_progress_bars()
+    origin = _origin(files)
+    with _naming(files):
+        schema = pq.read_schema(files[0])
+        image = _column(schema, _IMAGE_COLUMNS, pa.types.is_struct)
+        label = _column(schema, _LABEL_COLUMNS, pa.types.is_integer)
+        if image is None:
+            raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
+        if label is None and _LABEL_COLUMNS[0] in schema.names:
+            raise ValueError(
+                f"labels are whole numbers, not {schema.field(_LABEL_COLUMNS[0]).type}"
+            )
+        columns = [image] if label is None else [image, label]
+        patterns = [escape(str(path.absolute())) for path in files]
+        stored = datasets.Dataset.from_parquet(patterns, columns=columns, cache_dir=_cache(files))
+        contents = pc.struct_field(stored.data.table[image], "bytes")
+    if contents.null_count:
+        raise DataError(f"{origin} has rows without an image")
+    rows = np.arange(len(contents))
+    images = EncodedImages(name="", files=ImageFiles(contents, rows, origin))
+    labels = [-1] if label is None else stored.data.table[label].to_pylist()
+    if set(labels) == {-1}:
+        return images
+    if None in labels:
+        raise DataError(f"{origin} has rows without a class")
+    names = getattr(stored.features[label], "names", None) or range(max(labels, default=-1) + 1)
+    last = len(names) - 1
+    if labels and (min(labels) < 0 or max(labels) > last):
+        raise DataError(f"{origin} has labels outside the classes 0 to {last}")
+    return replace(images, labels=torch.tensor(labels), classes=tuple(map(str, names)))
+
+
+def image_rows(file: Path) -> int:
+    """Return the rows of a parquet file with images; 0 if it has none or cannot be read."""
+    try:
+        metadata = pq.read_metadata(file)
+        schema = metadata.schema.to_arrow_schema()
+        return metadata.num_rows if _column(schema, _IMAGE_COLUMNS, pa.types.is_struct) else 0
+    except (pa.ArrowException, OSError):
+        return 0
+
+
+def _column(
+    schema: pa.Schema, known: Sequence[str], is_kind: Callable[[pa.DataType], bool]
+) -> str | None:
+    """Return the first known name of a column of a kind of data."""
+    for name in known:
+        if name in schema.names and is_kind(schema.field(name).type):
+            return name
+    return None
+
+
+def _origin(files: Sequence[Path]) -> str:
+    first = str(files[0])
+    if len(files) == 1:
+        return first
+    return f"{first} to {files[-1].name}"
+
+
+@contextmanager
+def _naming(files: Sequence[Path]) -> Iterator[None]:
+    """Turn an error inside the context into a DataError that names the damaged file."""
+    file = files[0]
+    try:
+        for file in files:
+            pq.read_schema(file)
+        yield
+    except Exception as error:  # the libraries that read tables have many kinds
+        reason = reason_of(error.__cause__ or error)
+        raise DataError(f"{file} is damaged or has an unexpected layout: {reason}") from error

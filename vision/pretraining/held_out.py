@@ -1,0 +1,154 @@
+"""Measure and show what training does to pictures without labels.
+
+The measure holds pictures out of training and asks whether the two views of each find one another.
+The page shows pictures with those nearest to them, before and after training.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from dystress_text.losses.vectors import unit_vectors
+from dystress_text.training.run_record import Metric
+from vision.data.images import ImageSet
+from vision.data.views import RandomViews
+from vision.evaluation.features import image_features, seeded, view_features
+from vision.resnet import ImageEncoder
+
+METRIC = Metric("held_out", "agreement", "held-out pictures: agreement of two views x 100")
+FEWEST = 5  # pictures to hold out, if these are at most a quarter
+SEARCHED = 500  # training pictures among which neighbours are searched
+MEASURED = 50  # least pairs of views; fewer pictures are seen in several
+SHOWN = 12  # pictures on the page
+NEAREST = 5  # neighbours of each
+HEADING = "Pictures (left) and the five nearest to each: before training (above), after it (below)"
+_SIDE = 96  # of a picture on the page, in pixels
+_FRAME = 3
+Rows = Sequence[Sequence[int]]  # for each picture that is shown those of its neighbours
+
+
+class DividedImages(NamedTuple):
+    """Images to train on, and others to measure and to show."""
+
+    train: ImageSet
+    examples: ImageSet  # those held out, then some to train on
+    held_out: int
+
+
+def divide(images: ImageSet, most: int, seed: int) -> DividedImages:
+    """Hold out a tenth of the images, drawn with the seed, and at most ``most``.
+
+    Files that a list repeats are held out wholly.
+    """
+    fewest = min(FEWEST, len(images) // 4)
+    count = min(most, max(len(images) // 10, fewest))
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(images), generator=generator).tolist()
+    held_out = order[:count]
+    others = order[count:]
+    if held_out:
+        name = images.files.name if images.files is not None else str
+        names = set(map(name, held_out))
+        others = [row for row in others if name(row) not in names]
+    examples = images.subset(held_out + others[:SEARCHED])
+    if held_out:
+        images = images.subset(sorted(others))
+    return DividedImages(images, examples, count)
+
+
+def agreement(first: Tensor, second: Tensor, count: int, k: int) -> float:
+    """Return how often one view of a picture is among the k nearest to the other one, x 100.
+
+    A view is searched among the other views of all pictures, by cosine. Views that are equally near
+    count as nearer, so that equal features score nothing.
+
+    Args:
+        first: features of a view of each picture, (n, dim).
+        second: features of another one, (n, dim).
+        count: the pictures whose views are searched, the first ones.
+        k: number of neighbours.
+    """
+    found = []
+    for asked, others in ((first, second), (second, first)):
+        similarity = unit_vectors(asked[:count]) @ unit_vectors(others).T  # (count, n)
+        own = similarity.diagonal()[:, None]
+        rank = (similarity >= own).sum(1)
+        found.append(rank <= k)
+    return 100 * torch.cat(found).double().mean().item()
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutAgreement:
+    """Measure :func:`agreement` of held-out pictures while an encoder trains."""
+
+    views: RandomViews  # two of each of the examples of :class:`DividedImages`
+    count: int  # pictures held out
+    k: int
+    batch_size: int  # images that are encoded at a time
+
+    metric = METRIC
+
+    @property
+    def description(self) -> str:
+        pictures = len(self.views.images)
+        chance = 100 * self.k / pictures
+        return (
+            f"{METRIC.name}: {self.count:,} pictures are held out; is one view of each among "
+            f"the {self.k} nearest of {pictures:,} to the other? By chance {chance:.1f} of 100"
+        )
+
+    def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
+        figures = []
+        for i in range(math.ceil(MEASURED / self.count)):
+            views = replace(self.views, seed=self.views.seed + i)
+            with seeded(views.seed, encoder.device):
+                first, second = view_features(encoder, views, self.batch_size)
+            figures.append(agreement(first, second, self.count, self.k))
+        return {METRIC.name: sum(figures) / len(figures)}
+
+
+def nearest(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> Rows:
+    """Return the rows that are nearest to each of the first images, the nearest one first."""
+    features = unit_vectors(image_features(encoder, images, batch_size))  # (n, dim)
+    similarity = features[:SHOWN] @ features.T
+    similarity.fill_diagonal_(-math.inf)
+    count = min(NEAREST, len(images) - 1)
+    rows: list[list[int]] = similarity.topk(count, dim=1).indices.tolist()
+    return rows
+
+
+def gallery(images: ImageSet, before: Rows, after: Rows) -> list[tuple[str, str]]:
+    """Return a description and a data URI for each picture that is shown.
+
+    The JPEG has the picture and its neighbours before training, and below these after training.
+    """
+    pictures = []
+    for row, ranked in enumerate(zip(before, after, strict=True)):
+        shown = _tile(images, row, "black")
+        strips = []
+        for rows in ranked:
+            neighbours = [_tile(images, each) for each in rows]
+            strips.append(np.hstack([shown, *neighbours]))
+        with io.BytesIO() as stream:
+            Image.fromarray(np.vstack(strips)).save(stream, "JPEG", quality=85)
+            content = base64.b64encode(stream.getvalue()).decode("ascii")
+        description = f"picture {row + 1} and its neighbours before and after training"
+        pictures.append((description, f"data:image/jpeg;base64,{content}"))
+    return pictures
+
+
+def _tile(images: ImageSet, row: int, frame: str = "white") -> NDArray[np.uint8]:
+    """Return the middle square of an image in a frame, uint8 (height, width, 3)."""
+    square = ImageOps.fit(images.picture(row), (_SIDE, _SIDE))
+    return np.asarray(ImageOps.expand(square, _FRAME, frame))
