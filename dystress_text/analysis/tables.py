@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from dystress_text.analysis.choice import by_halves, end_of_range
-from dystress_text.analysis.page import Table
+from dystress_text.analysis.outcome import Table
 from dystress_text.analysis.runs import differing
 from dystress_text.analysis.text_runs import TRAINING, Evaluated, TextRun, TextRuns
 from dystress_text.cli import text_table
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Row, average
 from dystress_text.evaluation.results import Result
-from dystress_text.evaluation.retrieval import FUSION, METRICS, WITH_BM25
+from dystress_text.evaluation.retrieval import FUSION, WITH_BM25
 from dystress_text.evaluation.statistics import (
     Estimate,
     average_of,
@@ -50,20 +51,21 @@ class Group:
         title: of the table.
         tasks: in order.
         mean: the column of their average; "" for none.
+        main: the tasks that are compared where there is no average; in search in one metric.
+        fused: whether a task is a model's ranking fused with that of BM25.
     """
 
     key: str
     title: str
     tasks: Sequence[str]
     mean: str = ""
+    main: Sequence[str] = ()
+    fused: bool = False
 
     @property
-    def headlines(self) -> list[str]:
-        """The columns that are compared: the average, or each set in its first metric."""
-        if self.mean:
-            return [self.mean]
-        first = METRICS[0] if self.key == "retrieval" else ""
-        return [task for task in self.tasks if task.endswith(first)]
+    def headlines(self) -> Sequence[str]:
+        """The columns that are compared: the average, or the main ones."""
+        return [self.mean] if self.mean else self.main
 
     def row(self, model: Evaluated) -> Row:
         """Return the figures of a model by column."""
@@ -146,14 +148,22 @@ def groups_of(models: Sequence[Evaluated]) -> list[Group]:
     for model in models:
         for key, row in model.figures.items():
             tasks.setdefault(key, {}).update(dict.fromkeys(row))
-    return [_group(key, list(names)) for key, names in tasks.items() if names]
+    groups = []
+    for key, names in tasks.items():
+        results = [model.results.get(key, {}) for model in models]
+        if names:
+            groups.append(_group(key, list(names), results))
+    return groups
 
 
-def _group(key: str, tasks: list[str]) -> Group:
+def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) -> Group:
+    """Return a table, given its tasks and the results of each model by main column."""
     suite, _, kind = key.partition("/")
     try:
         if not kind:
-            return Group(key, _TITLES[key], tasks)
+            main = list(dict.fromkeys(chain(*results)))
+            fused = any(WITH_BM25 in each.figures for found in results for each in found.values())
+            return Group(key, _TITLES[key], tasks, main=main, fused=fused)
         published = [task.name for task in SUITES[suite][kind]]
         tasks.sort(key=published.index)
     except (KeyError, ValueError) as error:  # results of another version
@@ -303,7 +313,7 @@ def _intervals(
 
 def _fusion(group: Group) -> list[str]:
     """Return a line on the column with BM25, if a table has one."""
-    return [FUSION] if any(task.endswith(WITH_BM25) for task in group.tasks) else []
+    return [FUSION] if group.fused else []
 
 
 def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from dystress_text.analysis.page import Table, leave_report, render_page
+from dystress_text.analysis.outcome import Table
+from dystress_text.analysis.page import render_page
 from dystress_text.analysis.tables import (
     compare,
     estimates_of,
@@ -13,7 +12,7 @@ from dystress_text.analysis.tables import (
     notes_of,
     verdict,
 )
-from dystress_text.analysis.text_runs import TRAINING, TextRuns, read_text_runs
+from dystress_text.analysis.text_runs import TRAINING, TextRuns
 from dystress_text.errors import UserError
 from dystress_text.evaluation.lexical import title
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs_rows
@@ -23,11 +22,6 @@ _NEAREST = (
     f"nearest texts: by cosine, among all distinct texts, or {MOST_SENTENCES:,} drawn from more; "
     "long ones are cut, and no_samples leaves them out"
 )
-
-
-def leave_text_report(folder: Path) -> str:
-    """Write the ``report.html`` of a finished text run; return a line about it."""
-    return leave_report(folder, lambda: text_page(read_text_runs([folder])))
 
 
 def text_page(compared: TextRuns) -> str:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from dystress_text.errors import DataError
 from dystress_text.evaluation.ranking import ranked
 from dystress_text.io.words import reader_for
-from dystress_text.training.run_record import RunRecord
 
 LEXICAL = "lexical"  # its name in --model and tables of evaluations
 
@@ -107,11 +106,3 @@ def _known(tokens: list[list[str]]) -> list[list[str]]:
     if not any(tokens):
         raise DataError("no text has a word")
     return tokens
-
-
-def not_beaten(record: RunRecord) -> list[str]:
-    """Return a line for each measure on which the trained model is not above a baseline."""
-    return [
-        f"not above {baseline}: {name} {record.trained[name]:.1f}, {baseline} {floor:.1f}"
-        for name, baseline, floor in record.not_above_baseline
-    ]

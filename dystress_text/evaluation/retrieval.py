@@ -36,11 +36,19 @@ from dystress_text.evaluation.readers import (
     slug_of,
 )
 from dystress_text.io.text_lines import is_text
+from dystress_text.training.run_record import Metric
 
 METRICS = ("nDCG@10", "MRR@10", "recall@100")
 GRADED = "nDCG@10 (graded)"  # scores are gains, as in BEIR; METRICS count them as 0 or 1
 WITH_BM25 = f"{METRICS[0]} with BM25"  # of a model
 FUSION = f"{WITH_BM25} (z-scores of each query, weight {WEIGHT})"  # what that is
+_MEASURES = {  # in names of metrics, by title
+    "nDCG@10": "ndcg@10",
+    "MRR@10": "mrr@10",
+    "recall@100": "recall@100",
+    GRADED: "ndcg@10_graded",
+    WITH_BM25: "ndcg@10_with_bm25",
+}
 QRELS = ("qrels.tsv", "qrels/test.tsv")  # of the test split
 DEEPEST = 100  # documents that a figure needs
 JUDGE = "judge.json"  # in a folder whose judgements are of what some models find first
@@ -113,6 +121,18 @@ class Collection:
     def metrics(self) -> list[str]:
         """The names of the figures."""
         return [*METRICS, GRADED] if self.graded else list(METRICS)
+
+    def metric(self, figure: str) -> Metric:
+        """Return the metric of a figure: one of :attr:`metrics`, or ``WITH_BM25``."""
+        main = f"{self.slug}_{_MEASURES[METRICS[0]]}"
+        title = FUSION if figure == WITH_BM25 else figure
+        return Metric(
+            self.slug,
+            _MEASURES[figure],
+            f"{self.name}: {title} x 100",
+            lexical="BM25" if figure in (METRICS[0], WITH_BM25) else "",
+            lexical_metric=main if figure == WITH_BM25 else "",
+        )
 
     def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
         """Return the :attr:`metrics` x 100, means over the queries."""

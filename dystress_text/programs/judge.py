@@ -91,8 +91,8 @@ def main(argv: list[str]) -> None:
 
 def _read(parameter: str, files: list[str], columns: list[str] | None = None) -> list[str]:
     """Return the distinct texts of files."""
-    from dystress_text.config.settings import TextSettings
-    from dystress_text.data.texts import training_text
+    from dystress_text.finetuning.settings import TextSettings
+    from dystress_text.finetuning.texts import training_text
 
     try:
         text = training_text(TextSettings(train_file=files, text_columns=columns, views="crop"))

@@ -49,8 +49,9 @@ def main(argv: list[str]) -> None:
     from dystress_text.analysis.tables import render
     from dystress_text.analysis.text_page import text_page
     from dystress_text.analysis.text_runs import read_text_runs
+    from dystress_text.finetuning.presets import PRESETS
 
-    compared = read_text_runs(options.folders, options.baseline)
+    compared = read_text_runs(options.folders, options.baseline, PRESETS)
     if options.format == "html":
         print(text_page(compared))
     else:

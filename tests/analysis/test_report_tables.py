@@ -1,7 +1,7 @@
 """Tables of runs against NumPy and SciPy."""
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -13,9 +13,11 @@ from dystress_text.analysis.text_runs import TRAINING, evaluated_models, read_te
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
 from dystress_text.evaluation.retrieval import METRICS
+from dystress_text.finetuning.presets import PRESETS
 from dystress_text.programs.report import main
-from dystress_text.training.run_record import BASE
+from dystress_text.training.run_record import BASE, Metric
 
+MEAN = Metric("avg_transfer_dev", "accuracy", sets=("mr_dev", "cr_dev"))
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
 FIGURES = {
@@ -35,13 +37,13 @@ def sweep(tmp_path_factory):
 
 
 def verdict(folder, baseline=None):
-    runs = read_text_runs([folder], baseline)
+    runs = read_text_runs([folder], baseline, PRESETS)
     return tables.verdict(runs, tables.compare(runs))
 
 
 def rows(folder, title="STS, Spearman x 100"):
     """The rows of a table by name, each a dictionary by column."""
-    compared = read_text_runs([folder])
+    compared = read_text_runs([folder], None, PRESETS)
     (group,) = [group for group in tables.groups_of(compared.evaluated) if group.title == title]
     lines = tables.means(compared, group)
     return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[1:]}
@@ -68,7 +70,10 @@ def test_means_and_deviations(sweep):
 
 
 def test_differences_are_paired_by_seed(sweep):
-    found = {each.name: each.difference for each in tables.compare(read_text_runs([sweep]))}
+    found = {
+        each.name: each.difference
+        for each in tables.compare(read_text_runs([sweep], None, PRESETS))
+    }
     for name in ("sts-macl", SHIFTED):
         expected = stats.ttest_rel(FIGURES[name], FIGURES[CONSTANT])
         assert found[name].mean == pytest.approx(
@@ -231,15 +236,18 @@ def test_other_measurements_are_not_compared(tmp_path, theirs, is_compared):
 @pytest.mark.parametrize(
     ("metric", "group", "task", "column"),
     [
-        ("sts_b_test_spearman", "senteval/sts", "STS-B", "STS-B"),
-        ("mr_dev_accuracy", "senteval/transfer", "MR", "MR"),
-        ("cisi_mrr@10", "retrieval", "cisi", "cisi nDCG@10"),
+        (Metric("sts_b_test", "spearman"), "senteval/sts", "STS-B", "STS-B"),
+        (Metric("mr_dev", "accuracy"), "senteval/transfer", "MR", "MR"),
+        (Metric("cisi", "mrr@10"), "retrieval", "cisi", "cisi nDCG@10"),
+        (Metric("cisi", "ndcg@10_graded"), "retrieval", "cisi", "cisi nDCG@10"),
+        (MEAN, "senteval/transfer", "MR", "MR"),
     ],
 )
 def test_sets_that_selected_the_checkpoint(tmp_path, metric, group, task, column):
     for name, figure in ((SHIFTED, 90.0), (CONSTANT, 10.0)):
-        options = [f"--metric_for_best_model={metric}"]
-        run = write_run(tmp_path, name, 0, 0.0, options, tasks=(), trained={metric: figure})
+        options = [f"--metric_for_best_model={metric.name}"]
+        measured = {"trained": {metric.name: figure}, "metrics": {metric.name: asdict(metric)}}
+        run = write_run(tmp_path, name, 0, 0.0, options, tasks=(), **measured)
         write_results(run, {task: dict.fromkeys(("spearman", "accuracy", *METRICS), figure)}, group)
     _, line = verdict(tmp_path)
     assert line.endswith(f"not compared: {column} selected the checkpoint")

@@ -15,9 +15,10 @@ from scipy.stats import spearmanr
 from search_cases import make_collection
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from dystress_text.analysis.outcome import not_beaten
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
-from dystress_text.evaluation.lexical import LexicalBaseline, not_beaten
+from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
 from dystress_text.programs.senteval import evaluate, main
 from dystress_text.programs.train import main as train

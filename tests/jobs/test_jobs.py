@@ -36,8 +36,8 @@ from trainer_cases import logged, outcome
 
 import dystress_text
 from dystress_text import __main__ as dystress
-from dystress_text.config.arguments import parse
 from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.finetuning.arguments import parse
 from dystress_text.io.paths import model_path
 
 SHORT = ("--train_batch_size=16", "--mixed_precision=no")

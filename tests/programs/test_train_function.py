@@ -75,7 +75,7 @@ def test_it_is_the_run_of_the_command_line(options, tmp_path):
     assert main([*words, "--loss=infonce(0.05)", f"--output_dir={line}"]) == 0
     run = dystress_text.train(**options, loss=InfoNCELoss(0.05), output_dir=tmp_path / "function")
     assert outcome(line) == outcome(run.folder)
-    assert run.evaluation == run.record["trained"]
+    assert run.evaluation == run.record.trained
     assert run.model.encode(make_sentences(3)).shape == (3, 16)
 
 
