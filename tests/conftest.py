@@ -21,8 +21,8 @@ from hypothesis import settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-from dystress_text.data.corpus import load_corpus
-from dystress_text.data.texts import plain_text
+from dystress_text.finetuning.corpus import load_corpus
+from dystress_text.finetuning.texts import plain_text
 
 # background jobs of a shell ignore Ctrl-C, and so do the programs that they start
 signal.signal(signal.SIGINT, signal.default_int_handler)

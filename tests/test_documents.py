@@ -18,8 +18,8 @@ import pytest
 from conftest import reset_accelerator
 
 from dystress_text import __main__ as dystress
-from dystress_text.config.arguments import parse
 from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.finetuning.arguments import parse
 from dystress_text.losses.registry import PARTS
 from dystress_text.programs import sweep
 

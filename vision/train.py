@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from dystress_text.cli.command_line import program
 from dystress_text.cli.extras import require
-from dystress_text.training.presets import parse_options
+from dystress_text.cli.presets import parse_options
 from vision.pretraining.settings import PROGRAM, PretrainSettings
 
 

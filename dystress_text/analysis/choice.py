@@ -44,8 +44,10 @@ def end_of_range(settings: Mapping[str, Mapping[str, Any]], best: str) -> list[s
 def by_halves(results: Mapping[str, Sequence[Result]]) -> list[str]:
     """Return a line with the figure of the best on queries or pairs that did not choose it.
 
+    Without ``each`` there is no line, nor if a half has no figure, as its scores are all equal.
+
     Args:
-        results: by configuration, of all its seeds and tasks; without ``each`` there is no line.
+        results: by configuration, of all its seeds and tasks.
     """
     measured = [each.each.get("model", ()) for several in results.values() for each in several]
     if min(map(len, measured)) < _FEWEST:
@@ -57,6 +59,8 @@ def by_halves(results: Mapping[str, Sequence[Result]]) -> list[str]:
         }
         for half in (0, 1)
     ]
+    if not np.isfinite([figure for figures in halves for figure in figures.values()]).all():
+        return []
     chosen = [max(figures, key=lambda name: figures[name]) for figures in halves]
     figure = (halves[1][chosen[0]] + halves[0][chosen[1]]) / 2
     names = " and ".join(dict.fromkeys(chosen))

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dystress_text.analysis.outcome import metric_title, outcome, title
+from dystress_text.analysis.outcome import Table, outcome, results
 from dystress_text.analysis.runs import FinishedRun, differing, labels
 from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
-from dystress_text.evaluation.statistics import Estimate
 from dystress_text.io.atomic import write_text
-from dystress_text.training.run_folder import REPORT
-from dystress_text.training.run_record import BASE, Figures, RunRecord
+from dystress_text.training.run_folder import REPORT, TEXT_PROGRAM
+from dystress_text.training.run_record import RunRecord
 
-Table = list[list[str]]  # cells as text, the header first
+if TYPE_CHECKING:
+    from dystress_text.evaluation.statistics import Estimate
+
 _ENVIRONMENT = (
     "program",
     "data",
@@ -81,7 +82,7 @@ def render_page(
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     form = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     page: str = form.render(
-        title=title(runs),
+        title=_title(runs),
         names=labels(runs),
         tables=[(name, lines) for name, lines in tables if lines[1:] and lines[0][1:]],
         intervals=page_drawings.draw_estimates(estimates or {}),
@@ -97,23 +98,28 @@ def render_page(
     return page.encode("utf-8", "backslashreplace").decode()
 
 
-def results(record: RunRecord) -> Table:
-    """Return a row for each metric: before and after training, and of the lexical baseline.
+def _title(runs: Sequence[FinishedRun]) -> str:
+    """Return which model was trained on which data."""
+    trained = "; ".join(dict.fromkeys(_trained(run.record) for run in runs))
+    return trained if len(runs) == 1 else f"{len(runs)} runs: {trained}"
 
-    Before training there are the best pooler and that of the run.
-    """
-    figures: dict[str, Figures] = {}
-    labels = {record.pooler: record.start, BASE: BASE}
-    for pooler, untrained in record.untrained_best_and_own.items():
-        figures[labels.get(pooler, f"{record.start}, best pooler {pooler}")] = untrained
-    figures["trained"] = record.trained
-    if record.lexical:
-        figures[record.lexical_label] = record.lexical
-    rows = [["", *figures]]
-    for metric in record.trained:
-        cells = [f"{each[metric]:.2f}" if metric in each else "-" for each in figures.values()]
-        rows.append([metric_title(metric), *cells])
-    return rows
+
+def _trained(record: RunRecord) -> str:
+    settings = record.settings
+    if record.program != TEXT_PROGRAM:
+        data = record.data.get("name") or settings.get("dataset")
+        images = record.data.get("images")
+        if images is not None:
+            data = f"{images:,} images of {data}"
+        return f"{settings.get('architecture', 'image encoder')} on {data}"
+    corpus = record.corpus
+    samples = corpus.get("samples", corpus["sentences"])
+    unit = "rows" if corpus.get("columns", 1) > 1 else "texts"
+    files = ", ".join(Path(file).name for file in record.train_files) or "Wiki1M"
+    model = Path(settings["model_name_or_path"]).name
+    if model == "static":  # of --model_name_or_path, without a base model
+        model = "word vectors"
+    return f"{model} trained on {samples:,} {unit} of {files}"
 
 
 def _environment(record: RunRecord) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import io
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import cycle
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
@@ -14,16 +15,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dystress_text.analysis.outcome import metric_title
 from dystress_text.analysis.plots import draw_losses, style
 from dystress_text.analysis.runs import FinishedRun
-from dystress_text.evaluation.statistics import Estimate
 from dystress_text.losses.objectives import loss
 from dystress_text.losses.registry import LossError
 from dystress_text.training.run_record import RunRecord
 
+if TYPE_CHECKING:
+    from dystress_text.evaluation.statistics import Estimate
+
 Picture = tuple[str, str]  # description, and the picture as a URI
-Estimates = Mapping[str, Mapping[str, Estimate]]  # by set, then by configuration or model
 Curve = dict[int, float]  # a value by step
 WIDTH = 9 / 2.54  # inches
 _NOT_DRAWN = {"step", "learning_rate", "samples_per_second"}
@@ -51,8 +52,8 @@ def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, list[Picture]]]:
     return [("Over training", over_steps), ("Similarities and temperature", similarities)]
 
 
-def draw_estimates(estimates: Estimates) -> list[Picture]:
-    """Draw a dot and a 95 % interval for each configuration and model, a picture for each set."""
+def draw_estimates(estimates: Mapping[str, Mapping[str, Estimate]]) -> list[Picture]:
+    """Draw a dot and a 95 % interval for each name in a set, and a picture for each set."""
     pictures = []
     with style():
         for where, of_set in estimates.items():
@@ -108,7 +109,7 @@ def _draw_curves(
         axes.plot(list(curve), list(curve.values()), label=label, **looks[name])
     if len(runs) == 1:
         _mark(axes, runs[0].record, metric)
-    title = _LOGGED.get(metric) or metric_title(metric)
+    title = _LOGGED.get(metric) or runs[0].record.metric(metric).full_title
     axes.set(title=title.replace(": ", "\n"), xlabel="optimiser steps")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if len(axes.lines) > 1:

@@ -5,23 +5,63 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from dystress_text.analysis.outcome import outcome, results
+from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import UserError
 from dystress_text.training import run_folder
 from dystress_text.training.run_record import FINISHED, RunRecord
 from dystress_text.training.settings import CONFIGURATION_FREE
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 Line = Mapping[str, Any]  # of a log: step, and values by name
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run of text or images."""
+    """A finished run of text or images.
+
+    Attributes:
+        folder: of the model, the logs and the page.
+        record: of the run, which ``run.json`` holds.
+
+    Examples:
+        >>> from dystress_text.training.run_record import RunRecord
+        >>> record = RunRecord(trained={"sts_b_dev_spearman": 79.1})
+        >>> FinishedRun(Path("mine"), record).evaluation
+        {'sts_b_dev_spearman': 79.1}
+    """
 
     folder: Path
     record: RunRecord
+
+    def __repr__(self) -> str:
+        """Return at most five lines: settings, results and folder."""
+        record = self.record
+        trained = f"{record.settings.get('preset')}, {record.loss}, {record.steps} steps"
+        return "\n".join([trained, *outcome(record)[:3], f"in {self.folder}"])
+
+    def _repr_html_(self) -> str:
+        """Return the same and all figures, as a notebook shows them."""
+        return f"<pre>{escape(repr(self))}</pre>{lay_out(results(self.record), 'html')}"
+
+    @property
+    def evaluation(self) -> dict[str, float]:
+        """Metrics of the trained model by name."""
+        return dict(self.record.trained)
+
+    @cached_property
+    def model(self) -> SentenceTransformer:
+        """The trained model of a run on text."""
+        from dystress_text.models.loading import load_sentence_transformer  # slow to import
+
+        return load_sentence_transformer(str(self.folder), device=None)
 
     @property
     def seed(self) -> int:
@@ -75,7 +115,7 @@ def read_finished(
     runs = []
     unfinished = []
     for folder in run_folder.run_folders(folders):
-        record = run_folder.read_run(folder)
+        record = run_folder.read_record(folder)
         if record.program not in programs:
             file = folder / run_folder.RECORD
             raise UserError(f"{file} is not the record of a run of {' or '.join(programs)}")

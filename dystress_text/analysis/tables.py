@@ -5,21 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from dystress_text.analysis.choice import by_halves, end_of_range
-from dystress_text.analysis.page import Table
+from dystress_text.analysis.outcome import Table
 from dystress_text.analysis.runs import differing
 from dystress_text.analysis.text_runs import TRAINING, Evaluated, TextRun, TextRuns
 from dystress_text.cli import text_table
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Row, average
 from dystress_text.evaluation.results import Result
-from dystress_text.evaluation.retrieval import FUSION, METRICS, WITH_BM25
+from dystress_text.evaluation.retrieval import FUSION, WITH_BM25
 from dystress_text.evaluation.statistics import (
     Estimate,
     average_of,
-    differences,
     over_seeds,
     spread,
 )
@@ -51,20 +51,21 @@ class Group:
         title: of the table.
         tasks: in order.
         mean: the column of their average; "" for none.
+        main: the tasks that are compared where there is no average; in search in one metric.
+        fused: whether a task is a model's ranking fused with that of BM25.
     """
 
     key: str
     title: str
     tasks: Sequence[str]
     mean: str = ""
+    main: Sequence[str] = ()
+    fused: bool = False
 
     @property
-    def headlines(self) -> list[str]:
-        """The columns that are compared: the average, or each set in its first metric."""
-        if self.mean:
-            return [self.mean]
-        first = METRICS[0] if self.key == "retrieval" else ""
-        return [task for task in self.tasks if task.endswith(first)]
+    def headlines(self) -> Sequence[str]:
+        """The columns that are compared: the average, or the main ones."""
+        return [self.mean] if self.mean else self.main
 
     def row(self, model: Evaluated) -> Row:
         """Return the figures of a model by column."""
@@ -147,14 +148,22 @@ def groups_of(models: Sequence[Evaluated]) -> list[Group]:
     for model in models:
         for key, row in model.figures.items():
             tasks.setdefault(key, {}).update(dict.fromkeys(row))
-    return [_group(key, list(names)) for key, names in tasks.items() if names]
+    groups = []
+    for key, names in tasks.items():
+        results = [model.results.get(key, {}) for model in models]
+        if names:
+            groups.append(_group(key, list(names), results))
+    return groups
 
 
-def _group(key: str, tasks: list[str]) -> Group:
+def _group(key: str, tasks: list[str], results: Sequence[Mapping[str, Result]]) -> Group:
+    """Return a table, given its tasks and the results of each model by main column."""
     suite, _, kind = key.partition("/")
     try:
         if not kind:
-            return Group(key, _TITLES[key], tasks)
+            main = list(dict.fromkeys(chain(*results)))
+            fused = any(WITH_BM25 in each.figures for found in results for each in found.values())
+            return Group(key, _TITLES[key], tasks, main=main, fused=fused)
         published = [task.name for task in SUITES[suite][kind]]
         tasks.sort(key=published.index)
     except (KeyError, ValueError) as error:  # results of another version
@@ -173,9 +182,11 @@ def compare(compared: TextRuns) -> list[Comparison]:
     if compared.configurations:
         references = names + references
         names = list(compared.configurations)
+    subtracted = dict.fromkeys([compared.baseline, *references])
+    pairs = [(name, other) for other in subtracted for name in names if name != other]
     found = []
     for group, column in _main_columns(compared):
-        for name, other in differences(names, compared.baseline, references):
+        for name, other in pairs:
             found += _comparison(compared, group, column, name, other)
     return found
 
@@ -234,21 +245,13 @@ def _unlike(group: Group, tasks: Sequence[str], models: Sequence[Evaluated]) -> 
     return f"measured differently: {'; '.join(parts)}" if parts else ""
 
 
-def sections(compared: TextRuns, except_group: str | None = None) -> list[tuple[str, Table]]:
-    """Return the tables with their titles, all but that of ``except_group``."""
-    groups = groups_of(compared.evaluated)
-    return [(group.title, _means(compared, group)) for group in groups if group.key != except_group]
-
-
-def _means(compared: TextRuns, group: Group) -> Table:
+def means(compared: TextRuns, group: Group) -> Table:
     """Return the figures of models, then mean and deviation of each configuration."""
     columns = [*group.tasks, group.mean] if group.mean else list(group.tasks)
     lines = [["", *columns]]
     for model in compared.models:
         if group.key in model.figures:
-            row = group.row(model).values()
-            cells = ["-" if figure is None else f"{figure:.2f}" for figure in row]
-            lines.append([model.name, *cells])
+            lines.append([model.name, *map(text_table.cell, group.row(model).values())])
     for name, runs in compared.configurations.items():
         seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds"
         lines.append([f"{name}, {seeds}", *(_cell(group, runs, column) for column in columns)])
@@ -272,26 +275,49 @@ def render(compared: TextRuns, style: str) -> str:
     """
     heading, note = _STYLES[style]
     comparisons = compare(compared)
-    parts = [
-        "\n".join(note + line for line in [*verdict(compared, comparisons), *_alone(compared)])
-    ]
-    for title, lines in sections(compared):
-        parts.append(heading.format(title) + text_table.lay_out(lines, style))
+    parts = ["\n".join(note + line for line in verdict(compared, comparisons))]
+    for group in groups_of(compared.evaluated):
+        table = text_table.lay_out(means(compared, group), style)
+        parts.append(heading.format(group.title) + table)
+        parts.append("\n".join(note + line for line in _intervals(compared, group)))
     parts.append("\n".join(note + line for line in notes_of(compared, comparisons)))
     return "\n\n".join(filter(None, parts))
 
 
-def _alone(compared: TextRuns) -> list[str]:
-    """Return the interval of each figure; a page draws them."""
+def render_evaluation(compared: TextRuns) -> str:
+    """Return the tables of models that were measured together, each above its intervals."""
+    comparisons = compare(compared)
     lines = []
-    for where, estimates in estimates_of(compared).items():
-        known = [(name, each) for name, each in estimates.items() if each.interval is not None]
-        lines += [f"{where}: {name} {each}" for name, each in known]
+    for group in groups_of(compared.models):
+        lines.append("\n" + text_table.lay_out(means(compared, group)))
+        lines += [*_fusion(group), *_intervals(compared, group, comparisons)]
+    return "\n".join(lines)
+
+
+def _intervals(
+    compared: TextRuns, group: Group, comparisons: Sequence[Comparison] = ()
+) -> list[str]:
+    """Return the intervals of a table's main figures, then of their differences."""
+    estimates = estimates_of(compared)
+    lines = []
+    for column in group.headlines:
+        where = group.where(column)
+        figures = estimates.get(where, {}).items()
+        found = [f"{name}: {each}" for name, each in figures if each.interval is not None]
+        differences = [each for each in comparisons if each.where == where]
+        found += [each.summary() for each in differences if each.difference.interval is not None]
+        if found:
+            lines += [f"95 % intervals, {column}:", *found]
     return lines
 
 
+def _fusion(group: Group) -> list[str]:
+    """Return a line on the column with BM25, if a table has one."""
+    return [FUSION] if group.fused else []
+
+
 def verdict(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]:
-    """Return the best configuration of each column, all differences, and intervals of figures."""
+    """Return the best configuration of each column, and all differences."""
     of_columns: dict[str, list[Comparison]] = {}
     for each in comparisons:
         of_columns.setdefault(each.where, []).append(each)
@@ -322,7 +348,8 @@ def _answer(compared: TextRuns, found: Sequence[Comparison]) -> list[str]:
         answer += f"; {lead.summary()}"
         if lead.difference.interval is not None:
             low, high = lead.difference.interval
-            answer += ": not significant" if low <= 0 <= high else ": significant"
+            contains = "contains" if low <= 0 <= high else "does not contain"
+            answer += f": the interval {contains} 0"
     settings = {name: compared.configurations[name][0].settings for name in names}
     results = {name: group.results(compared.by_seed(name), column) for name in names}
     about = [*end_of_range(settings, best), *by_halves(results)]
@@ -343,8 +370,7 @@ def notes_of(compared: TextRuns, comparisons: Sequence[Comparison]) -> list[str]
     notes += [f"Variant of the published data: {variant}" for variant in sorted(variants)]
     for group in groups_of(compared.evaluated):
         notes.append(_unlike(group, group.tasks, compared.evaluated))
-        if any(task.endswith(WITH_BM25) for task in group.tasks):
-            notes.append(FUSION)
+        notes += _fusion(group)
     if comparisons:
         notes.append(f"Compared with {compared.baseline}; --baseline names another")
     if any(each.difference.interval is not None for each in comparisons):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from dystress_text.analysis.page import Table, leave_report, render_page
-from dystress_text.analysis.tables import compare, estimates_of, notes_of, sections, verdict
-from dystress_text.analysis.text_runs import TRAINING, TextRuns, read_text_runs
+from dystress_text.analysis.outcome import Table
+from dystress_text.analysis.page import render_page
+from dystress_text.analysis.tables import (
+    compare,
+    estimates_of,
+    groups_of,
+    means,
+    notes_of,
+    verdict,
+)
+from dystress_text.analysis.text_runs import TRAINING, TextRuns
 from dystress_text.errors import UserError
 from dystress_text.evaluation.lexical import title
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs_rows
@@ -14,13 +20,8 @@ from dystress_text.training.run_record import RunRecord
 
 _NEAREST = (
     f"nearest texts: by cosine, among all distinct texts, or {MOST_SENTENCES:,} drawn from more; "
-    "long ones are cut, and --no_samples leaves them out"
+    "long ones are cut, and no_samples leaves them out"
 )
-
-
-def leave_text_report(folder: Path) -> str:
-    """Write the ``report.html`` of a finished text run; return a line about it."""
-    return leave_report(folder, lambda: text_page(read_text_runs([folder])))
 
 
 def text_page(compared: TextRuns) -> str:
@@ -32,11 +33,13 @@ def text_page(compared: TextRuns) -> str:
     runs = compared.runs
     if not runs:
         raise UserError("an HTML page needs a run: --format text shows the figures of models")
-    tables = sections(compared)
+    groups = groups_of(compared.evaluated)
+    if len(runs) == 1:  # the page has its own table of that
+        groups = [group for group in groups if group.key != TRAINING]
+    tables = [(group.title, means(compared, group)) for group in groups]
     notes = []
     if len(runs) == 1:
         record = runs[0].record
-        tables = sections(compared, except_group=TRAINING)  # the page has its own table of that
         if record.document_row:
             notes.append("search: encode documents with encode_document, queries with encode_query")
         reached = list(map(list, random_pairs_rows(record.random_pairs)))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from dystress_text.analysis.runs import FinishedRun, as_folder, by_configuration, read_finished
 from dystress_text.cli.options import check_names
-from dystress_text.config.presets import PRESETS
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import (
     MINI_TRANSFER_TASKS,
@@ -74,10 +73,11 @@ class TextRun(FinishedRun):
 
     def selected_on(self, column: str) -> bool:
         """Return whether the data of a column selected the checkpoint."""
-        metric = self.record.settings.get("metric_for_best_model") or ""
-        metrics = list(self.record.trained) if metric.startswith("avg_") else [metric]
-        selected = {each.rpartition("_")[0] for each in metrics}
-        return self.evaluated.sets.get(column) in selected
+        name = self.record.settings.get("metric_for_best_model")
+        if name is None:
+            return False
+        metric = self.record.metric(name)
+        return self.evaluated.sets.get(column) in (metric.sets or [metric.set])
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class TextRuns:
     """What a report compares.
 
     Attributes:
-        configurations: finished runs; the presets come first, in the paper's order.
+        configurations: finished runs, in order.
         models: evaluated ones without a run.
         unfinished: names of runs.
         baseline: the configuration or model that the others are compared with.
@@ -112,7 +112,16 @@ class TextRuns:
         return [*(run.evaluated for run in self.runs), *self.models]
 
 
-def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextRuns:
+def single_run(run: FinishedRun) -> TextRuns:
+    """Return a finished text run alone, with the results in its folder."""
+    results = results_in(run.folder)
+    alone = _with_figures(run, results, task_names(results))
+    return TextRuns({run.configuration: [alone]}, [], [], run.configuration)
+
+
+def read_text_runs(
+    places: Sequence[Path], baseline: str | None = None, order: Iterable[str] = ()
+) -> TextRuns:
     """Read finished text runs, and models without a run.
 
     A model is known by its weights and its path, the user's data by their content.
@@ -122,6 +131,7 @@ def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextR
         places: runs, evaluated models, folders of both, or result files (``.jsonl``). Models inside
             the folder of a run belong to it.
         baseline: a configuration by its name, folder or loss, or a model; None for the first.
+        order: of configurations, such as the presets; the others follow by name.
 
     Raises:
         UserError: a place holds no run and no model, a file is damaged, runs of one configuration
@@ -143,8 +153,8 @@ def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextR
     of_models += [each for each in beside if each is not None]
     runs = zip(finished, of_runs, strict=True)
     by_name = by_configuration(_with_figures(run, results, names) for run, results in runs)
-    published = [name for name in PRESETS if name in by_name]
-    ordered = [*published, *sorted(by_name.keys() - PRESETS.keys())]
+    first = [name for name in order if name in by_name]
+    ordered = dict.fromkeys([*first, *sorted(by_name)])
     losses = {name: by_name[name][0].record.loss for name in ordered}
     models = _models(of_models, names)
     known = losses | {model.name: model.name for model in models}
@@ -154,6 +164,13 @@ def read_text_runs(places: Sequence[Path], baseline: str | None = None) -> TextR
         unfinished,
         baseline_named(baseline, known),
     )
+
+
+def evaluated_models(results: Mapping[str, Sequence[Result]]) -> TextRuns:
+    """Return models, whose results were measured together, by the names that they were given."""
+    models = [_evaluated(name, of_model, {}) for name, of_model in results.items() if of_model]
+    trained = [model.name for model in models if not model.is_reference]
+    return TextRuns({}, models, (), next(iter(trained), ""))
 
 
 def baseline_named(wanted: str | None, losses: Mapping[str, str]) -> str:
@@ -200,11 +217,7 @@ def _models(results: Iterable[Result], names: Names) -> list[Evaluated]:
         of_model.setdefault((path, result.weights), []).append(result)
     models = []
     for content, label in distinct_names({each: each for each in of_model}).items():
-        if of_model[content][0].model == LEXICAL:
-            label = lexical_label(lexical_words(of_model[content]))
-        model = _evaluated(label, of_model[content], names)
-        model.is_reference = of_model[content][0].is_reference
-        models.append(model)
+        models.append(_evaluated(label, of_model[content], names))
     return models
 
 
@@ -220,7 +233,9 @@ def _with_figures(run: FinishedRun, results: Sequence[Result], names: Names) -> 
 
 def _evaluated(label: str, results: Sequence[Result], names: Names) -> Evaluated:
     """Return the newest figures of the weights that were evaluated last."""
-    model = Evaluated(label)
+    if results and results[0].model == LEXICAL:
+        label = lexical_label(lexical_words(results))
+    model = Evaluated(label, is_reference=bool(results) and results[0].is_reference)
     current = [each for each in results if each.weights == results[-1].weights]
     for result in newest(current, lambda result: result.content):
         way = f"data {(result.data or 'unknown')[:12]}"

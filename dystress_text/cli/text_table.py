@@ -28,3 +28,8 @@ def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
     if style == "latex":
         table = table.replace("±", r"$\pm$")
     return table
+
+
+def cell(figure: float | None) -> str:
+    """Return a figure with two decimals; a dash for a missing one."""
+    return "-" if figure is None else f"{figure:.2f}"

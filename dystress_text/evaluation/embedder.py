@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from typing import Any
@@ -93,8 +93,8 @@ class TextEncoder:
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
-    ) -> list[list[tuple[int, float]]]:
-        """Return indices and similarities of each query's nearest documents, nearest first.
+    ) -> Iterator[list[tuple[int, float]]]:
+        """Yield indices and similarities of each query's nearest documents, nearest first.
 
         The similarity is the model's own, computed in fp64; with BM25 it is :func:`with_bm25`.
 
@@ -110,14 +110,12 @@ class TextEncoder:
         bm25 = None if lexical is None else iter(lexical.scores(queries, documents))
         parts = torch.split(self._encode(documents, "document"), DOCUMENTS_AT_ONCE)
         queries_at_once = max(1, SIMILARITIES_AT_ONCE // len(documents))
-        found = []
         for some in torch.split(self._encode(queries, "query"), queries_at_once):
             blocks = [self.model.similarity(some.double(), part.double()) for part in parts]
             for scores in torch.cat(blocks, 1).numpy():  # (documents,)
                 if bm25 is not None:
                     scores = with_bm25(scores, next(bm25))
-                found.append([(i, float(scores[i])) for i in ranked(scores, most)])
-        return found
+                yield [(i, float(scores[i])) for i in ranked(scores, most)]
 
     def _encode(self, texts: Sequence[str], role: Role = "", normalize: bool = True) -> Tensor:
         return self._kept(tuple(texts), role, normalize)[:, : self.columns]

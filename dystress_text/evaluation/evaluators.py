@@ -8,7 +8,6 @@ random state is restored afterwards: the weights are bit for bit those of a run 
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -48,15 +47,16 @@ from dystress_text.evaluation.statistics import EACH
 from dystress_text.evaluation.sts import score_vectors, spearman, subset_figures
 from dystress_text.io.words import WordReader, reader_for
 from dystress_text.models.embedder import encode, in_evaluation_mode
+from dystress_text.training.run_record import Metric
 
 Encoder = TextEncoder | LexicalBaseline
 
-AVERAGE = "avg_spearman"
+AVERAGE = "avg"  # the set of the mean of several
 TRANSFER_AVERAGE = "avg_transfer_dev"
 _LOGGED = ("step", "loss", "learning_rate", "samples_per_second")  # in metrics.jsonl
 _SIMCSE_NAMES = {  # of metrics
-    "avg_sts": AVERAGE,
-    "avg_transfer": TRANSFER_AVERAGE,
+    "avg_sts": "avg_spearman",
+    "avg_transfer": "avg_transfer_dev_accuracy",
     "stsb_spearman": "sts_b_dev_spearman",
     "sickr_spearman": "sick_r_dev_spearman",
 }
@@ -68,7 +68,8 @@ class Evaluator(SentenceEvaluator):
     Args:
         group: of result lines, such as ``senteval/sts``, ``pairs`` or ``retrieval``.
         task: the name of the data in result lines and tables.
-        metrics: names of the figures of a model in training, the primary one first.
+        metrics: of figures in training, by the names that :meth:`figures` gives them; the primary
+            one first.
         details: of the data, for result lines: ``sha256``, and sizes.
     """
 
@@ -78,13 +79,13 @@ class Evaluator(SentenceEvaluator):
     scores: Sequence[float] = ()  # of pairs
 
     def __init__(
-        self, group: str, task: str, metrics: Sequence[str], details: Mapping[str, Any]
+        self, group: str, task: str, metrics: Mapping[str, Metric], details: Mapping[str, Any]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.group = group
         self.task = task
-        self.metrics = list(metrics)
-        self.primary_metric = self.metrics[0]
+        self.metrics = metrics
+        self.primary_metric: str = next(iter(metrics.values())).name
         self.details = details
 
     def __call__(
@@ -137,8 +138,8 @@ class Evaluator(SentenceEvaluator):
 
     def by_metric(self, figures: Mapping[str, Any]) -> dict[str, float]:
         """Return the finite ones of an encoder's figures, by metric."""
-        numbers = [figure for name, figure in figures.items() if name != EACH]
-        return _finite(dict(zip(self.metrics, numbers, strict=False)))
+        known = {name: metric for name, metric in self.metrics.items() if name in figures}
+        return _finite({metric.name: figures[name] for name, metric in known.items()})
 
 
 class PairsEvaluator(Evaluator):
@@ -162,7 +163,8 @@ class PairsEvaluator(Evaluator):
         details = {"pairs": len(pairs), "sha256": pairs.checksum}
         if pairs.source:
             details["source"] = pairs.source
-        super().__init__(group, pairs.name, [pairs.metric("spearman")], details)
+        metrics = {name: pairs.metric(name) for name in ("spearman", "alignment", "uniformity")}
+        super().__init__(group, pairs.name, metrics, details)
         self.pairs = pairs
         self.scores = pairs.scores.tolist()
         self.subsets = subsets or {}
@@ -218,7 +220,9 @@ class TransferEvaluator(Evaluator):
             "texts": {name: len(split) for name, split in splits.items()},
             "sha256": checksum_of(content),
         }
-        super().__init__(group, task.name, [f"{task.name.lower()}_dev_accuracy"], details)
+        title = f"{task.name} dev: accuracy x 100"
+        metric = Metric(f"{task.name.lower()}_dev", "accuracy", title)
+        super().__init__(group, task.name, {"accuracy": metric}, details)
         self.classes = task.classes
         self.splits = splits
         self.mode = mode
@@ -227,7 +231,7 @@ class TransferEvaluator(Evaluator):
         from dystress_text.evaluation.transfer import dev_accuracy  # scikit-learn is slow to import
 
         accuracy = dev_accuracy(self.classes, self.splits, TextEncoder(model))
-        return {self.metrics[0]: accuracy}
+        return {self.metrics["accuracy"].name: accuracy}
 
     def figures(self, encoder: Encoder) -> dict[str, Any]:
         from dystress_text.evaluation.transfer import evaluate_transfer
@@ -246,9 +250,8 @@ class RetrievalEvaluator(Evaluator):
     """
 
     def __init__(self, collection: Collection) -> None:
-        figures = [*collection.metrics, WITH_BM25]
-        names = [re.sub(r"[ ()]+", "_", name.lower()).strip("_") for name in figures]
-        metrics = [f"{collection.slug}_{name}" for name in names]
+        figures = (*collection.metrics, WITH_BM25)
+        metrics = {figure: collection.metric(figure) for figure in figures}
         super().__init__("retrieval", collection.name, metrics, collection.metadata)
         self.collection = collection
 
@@ -307,20 +310,29 @@ class EvaluatorList:
         return EvaluatorList([each for each in self.evaluators if each.has_baseline])
 
     @property
-    def _averages(self) -> dict[str, list[str]]:
-        """The metrics of several sets, by the name of their mean."""
-        spearmans = [pairs.metric("spearman") for pairs in self.pairs]
-        accuracies = [
-            each.metrics[0] for each in self.evaluators if isinstance(each, TransferEvaluator)
+    def metrics(self) -> dict[str, Metric]:
+        """All metrics by name, those of the user's evaluator first."""
+        own = [Metric(name) for name in self._own_metrics]
+        ours = [metric for each in self.evaluators for metric in each.metrics.values()]
+        return {metric.name: metric for metric in (*own, *ours, *self._means)}
+
+    @property
+    def _means(self) -> list[Metric]:
+        """The means over several sets of scored pairs, and over several transfer tasks."""
+        pairs = [each.slug for each in self.pairs]
+        transfer = [each for each in self.evaluators if isinstance(each, TransferEvaluator)]
+        tasks = [each.metrics["accuracy"].set for each in transfer]
+        means = [
+            Metric(AVERAGE, "spearman", "mean Spearman x 100", sets=tuple(pairs)),
+            Metric(TRANSFER_AVERAGE, "accuracy", "mean dev accuracy x 100", sets=tuple(tasks)),
         ]
-        averages = {AVERAGE: spearmans, TRANSFER_AVERAGE: accuracies}
-        return {name: metrics for name, metrics in averages.items() if len(metrics) > 1}
+        return [mean for mean in means if len(mean.sets) > 1]
 
     def __call__(self, model: SentenceTransformer) -> dict[str, float]:
         """Return the finite figures of all evaluators, by metric.
 
         Several sets of scored pairs also have the mean ``avg_spearman``, several transfer tasks
-        ``avg_transfer_dev``.
+        ``avg_transfer_dev_accuracy``.
         """
         metrics: dict[str, float] = {}
         start = time.perf_counter()
@@ -345,9 +357,10 @@ class EvaluatorList:
         return self._with_averages(figures)
 
     def _with_averages(self, figures: dict[str, float]) -> dict[str, float]:
-        for average, names in self._averages.items():
+        for mean in self._means:
+            names = [Metric(each, mean.measure).name for each in mean.sets]
             if set(names) <= set(figures):
-                figures[average] = float(np.mean([figures[name] for name in names]))
+                figures[mean.name] = float(np.mean([figures[name] for name in names]))
         return figures
 
     def try_own(self, model: SentenceTransformer) -> None:
@@ -374,8 +387,7 @@ class EvaluatorList:
         Raises:
             ParameterError: no evaluator has the metric.
         """
-        known = [*self._own_metrics, *(name for each in self.evaluators for name in each.metrics)]
-        known += self._averages
+        known = [metric.name for metric in self.metrics.values() if metric.higher_is_better]
         if name is None:
             name = getattr(self.own, "primary_metric", None) or next(iter(known), None)
         if name is None:
@@ -417,8 +429,7 @@ def build_evaluators(
     names = [name for name in dict.fromkeys(settings.eval_set) if name != "none"]
     sets = [eval_pairs(name, data_dir) for name in names]
     sets += [read_scored_pairs(file) for file in settings.eval_file or []]
-    average = AVERAGE.removesuffix("_spearman")
-    check_distinct("eval_file", [average, *(pairs.slug for pairs in sets)])
+    check_distinct("eval_file", [AVERAGE, *(pairs.slug for pairs in sets)])
     evaluators: list[Evaluator] = [PairsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators += transfer_evaluators(settings.eval_transfer, data_dir)
@@ -451,7 +462,7 @@ def transfer_evaluators(
 def sts_metrics(pairs: StsPairs, vectors: Tensor, similarity: str = "cosine") -> dict[str, float]:
     """Score embeddings of ``pairs.sentences`` (n, dim); drop metrics that are NaN."""
     scores = score_vectors(pairs, vectors, similarity)
-    return _finite({pairs.metric(kind): score for kind, score in scores.items()})
+    return _finite({pairs.metric(measure).name: score for measure, score in scores.items()})
 
 
 def _numbers(

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from dystress_text.errors import DataError
 from dystress_text.evaluation.ranking import ranked
 from dystress_text.io.words import reader_for
-from dystress_text.training.run_record import RunRecord
 
 LEXICAL = "lexical"  # its name in --model and tables of evaluations
 
@@ -79,8 +78,8 @@ class LexicalBaseline:
 
     def search(
         self, queries: Sequence[str], documents: Sequence[str], most: int
-    ) -> list[list[tuple[int, float]]]:
-        """Return indices and BM25 scores of each query's best documents with a common token.
+    ) -> Iterator[list[tuple[int, float]]]:
+        """Yield indices and BM25 scores of each query's best documents with a common token.
 
         Args:
             queries: texts.
@@ -90,11 +89,8 @@ class LexicalBaseline:
         Raises:
             DataError: no document has a token.
         """
-        hits = []
         for scores in self.scores(queries, documents):
-            best = ranked(scores, most)
-            hits.append([(i, float(scores[i])) for i in best if scores[i] > 0])
-        return hits
+            yield [(i, float(scores[i])) for i in ranked(scores, most) if scores[i] > 0]
 
 
 def title(words: str) -> str:
@@ -110,11 +106,3 @@ def _known(tokens: list[list[str]]) -> list[list[str]]:
     if not any(tokens):
         raise DataError("no text has a word")
     return tokens
-
-
-def not_beaten(record: RunRecord) -> list[str]:
-    """Return a line for each measure on which the trained model is not above a baseline."""
-    return [
-        f"not above {baseline}: {name} {record.trained[name]:.1f}, {baseline} {floor:.1f}"
-        for name, baseline, floor in record.not_above_baseline
-    ]

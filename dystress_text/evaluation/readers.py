@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.io.text_lines import is_text, not_utf8
+from dystress_text.training.run_record import Metric
 
 POSITIVE_SCORE = 4.0  # alignment is measured on the pairs scored above it, as in SimCSE
 BINARY = ("0", "1")
@@ -52,9 +53,12 @@ class StsPairs:
         """The name inside metric names, such as ``sts_b_dev`` for ``STS-B dev``."""
         return slug_of(self.name)
 
-    def metric(self, kind: str) -> str:
-        """Return the name of a metric, such as ``sts_b_dev_spearman``."""
-        return f"{self.slug}_{kind}"
+    def metric(self, measure: str) -> Metric:
+        """Return a metric of these pairs: ``spearman``, ``alignment`` or ``uniformity``."""
+        if measure == "spearman":
+            title = f"{self.name}: Spearman x 100"
+            return Metric(self.slug, measure, title, lexical="TF-IDF")
+        return Metric(self.slug, measure, f"{self.name}: {measure}", higher_is_better=False)
 
     @property
     def sentences(self) -> list[str]:

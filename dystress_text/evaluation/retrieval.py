@@ -36,11 +36,19 @@ from dystress_text.evaluation.readers import (
     slug_of,
 )
 from dystress_text.io.text_lines import is_text
+from dystress_text.training.run_record import Metric
 
 METRICS = ("nDCG@10", "MRR@10", "recall@100")
 GRADED = "nDCG@10 (graded)"  # scores are gains, as in BEIR; METRICS count them as 0 or 1
 WITH_BM25 = f"{METRICS[0]} with BM25"  # of a model
 FUSION = f"{WITH_BM25} (z-scores of each query, weight {WEIGHT})"  # what that is
+_MEASURES = {  # in names of metrics, by title
+    "nDCG@10": "ndcg@10",
+    "MRR@10": "mrr@10",
+    "recall@100": "recall@100",
+    GRADED: "ndcg@10_graded",
+    WITH_BM25: "ndcg@10_with_bm25",
+}
 QRELS = ("qrels.tsv", "qrels/test.tsv")  # of the test split
 DEEPEST = 100  # documents that a figure needs
 JUDGE = "judge.json"  # in a folder whose judgements are of what some models find first
@@ -114,6 +122,18 @@ class Collection:
         """The names of the figures."""
         return [*METRICS, GRADED] if self.graded else list(METRICS)
 
+    def metric(self, figure: str) -> Metric:
+        """Return the metric of a figure: one of :attr:`metrics`, or ``WITH_BM25``."""
+        main = f"{self.slug}_{_MEASURES[METRICS[0]]}"
+        title = FUSION if figure == WITH_BM25 else figure
+        return Metric(
+            self.slug,
+            _MEASURES[figure],
+            f"{self.name}: {title} x 100",
+            lexical="BM25" if figure in (METRICS[0], WITH_BM25) else "",
+            lexical_metric=main if figure == WITH_BM25 else "",
+        )
+
     def scores(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, float]:
         """Return the :attr:`metrics` x 100, means over the queries."""
         by_query = self.by_query(encoder)
@@ -122,10 +142,10 @@ class Collection:
     def by_query(self, encoder: TextEncoder | LexicalBaseline) -> dict[str, list[float]]:
         """Return each query's figures from 0 to 1, by metric, in the order of the queries."""
         names = list(self.documents)
-        # one more than a figure needs, since a query's own document does not count
-        found = encoder.search(
-            list(self.queries.values()), list(self.documents.values()), DEEPEST + 1
-        )
+        # one more than a figure needs, since a query's own document does not count; of judged
+        # documents all, since each may lie behind any number of others
+        most = len(names) if self.judged else DEEPEST + 1
+        found = encoder.search(list(self.queries.values()), list(self.documents.values()), most)
         figures = []
         for query, hits in zip(self.queries, found, strict=True):
             ranking = [names[index] for index, _ in hits]

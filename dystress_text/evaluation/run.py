@@ -16,14 +16,12 @@ import numpy as np
 from sentence_transformers import SentenceTransformer
 
 from dystress_text.cli.progress import OUTPUT, PROGRESS
-from dystress_text.cli.text_table import lay_out
+from dystress_text.cli.text_table import cell
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
-    SUITES,
     Row,
     StsTask,
     Task,
-    average,
     choose,
     suite_folder,
 )
@@ -36,20 +34,13 @@ from dystress_text.evaluation.evaluators import (
 )
 from dystress_text.evaluation.lexical import LEXICAL, title
 from dystress_text.evaluation.readers import StsPairs, check_distinct, joined, read_scored_pairs
-from dystress_text.evaluation.results import (
-    Result,
-    append,
-    lexical_words,
-    open_results,
-    result_file,
-)
-from dystress_text.evaluation.retrieval import FUSION, WITH_BM25, Collection, read_collections
+from dystress_text.evaluation.results import Result, append, open_results, result_file
+from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
-from dystress_text.evaluation.statistics import EACH, Estimate, average_of, interval_lines
+from dystress_text.evaluation.statistics import EACH
 from dystress_text.io.paths import model_path
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.models.loading import check_sentence_transformer, is_sentence_transformer
-from dystress_text.training.run_record import lexical_label
 
 
 @dataclass
@@ -105,16 +96,10 @@ class ModelEvaluation:
         if self.file is not None:
             append(self.file, result)
         self.results.append(result)
-        shown = [f"{column} {_cell(figure)}" for column, figure in result.columns.items()]
+        shown = [f"{column} {cell(figure)}" for column, figure in result.columns.items()]
         if "similarity" in entry:
             shown.append(f"by {similarity}")
         PROGRESS.info(f"{self.model}: {', '.join(shown)}")
-
-    def ending(self) -> str:
-        """Return one line that says where the results are."""
-        if self.file is None:
-            return f"{self.model}: not saved, --output FILE.jsonl saves the results"
-        return f"{self.model}: results in {self.file}"
 
 
 def run(
@@ -122,7 +107,7 @@ def run(
     models: Sequence[SentenceTransformer] = (),
     own_data: Sequence[StsPairs | Collection] = (),
 ) -> list[ModelEvaluation]:
-    """Evaluate models and print the tables.
+    """Evaluate models.
 
     Args:
         settings: names of models to load, and what they are measured on.
@@ -161,12 +146,7 @@ def run(
     if lexical is None:  # the baseline alone
         lexical = _lexical_figures(evaluators, settings.language)
     evaluations.append(_baseline(settings, evaluators, lexical))
-    shown = _with_dense_models(evaluations)
-    _print_tables(shown)
-    for each in evaluations:
-        if each.model != LEXICAL or LEXICAL in settings.model:
-            OUTPUT.info(each.ending())
-    return shown
+    return _with_dense_models(evaluations)
 
 
 def _with_dense_models(evaluations: Iterable[ModelEvaluation]) -> list[ModelEvaluation]:
@@ -211,9 +191,6 @@ def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
     return settings.pooler_type
 
 
-# ---- what is measured
-
-
 def _own_data(
     settings: SentEvalSettings, in_memory: Sequence[StsPairs | Collection]
 ) -> list[Evaluator]:
@@ -256,76 +233,6 @@ def evaluator_of(task: Task, folder: Path, group: str = "", mode: str = "test") 
         subsets = task.read(folder)
         return PairsEvaluator(joined([*subsets.values()], task.name), group, subsets)
     return TransferEvaluator(task, task.read(folder), group, mode)
-
-
-# ---- what is printed
-
-
-def _print_tables(evaluations: Sequence[ModelEvaluation]) -> None:
-    """Print a table for each group of results, then the intervals of its main figures."""
-    groups = dict.fromkeys(result.group for each in evaluations for result in each.results)
-    for group in groups:
-        results = {}
-        for each in evaluations:
-            of_group = [result for result in each.results if result.group == group]
-            if of_group:
-                lexical = each.model == LEXICAL
-                label = lexical_label(lexical_words(of_group)) if lexical else each.model
-                results[label] = of_group
-        rows: dict[str, Row] = {}
-        for label, several in results.items():
-            rows[label] = {}
-            for result in several:
-                rows[label] |= result.columns
-        OUTPUT.info(f"\n{_table(rows, group)}")
-        if any(column.endswith(WITH_BM25) for row in rows.values() for column in row):
-            OUTPUT.info(FUSION)
-        for line in _intervals(results, _average_of(rows, group)):
-            OUTPUT.info(line)
-
-
-def _intervals(results: Mapping[str, Sequence[Result]], average_title: str) -> list[str]:
-    """Return lines with the intervals of the main figures, by the label of a row."""
-    references = [label for label, several in results.items() if several[0].is_reference]
-    estimates: dict[str, dict[str, list[Estimate]]] = {}  # by column and label
-    for label, several in results.items():
-        for result in several:
-            column = average_title or next(iter(result.columns))
-            if result.estimate is not None:
-                estimates.setdefault(column, {}).setdefault(label, []).append(result.estimate)
-    lines = []
-    for column, of_rows in estimates.items():
-        averages = {label: average_of(several) for label, several in of_rows.items()}
-        found = interval_lines(averages, references)
-        if found:
-            lines += [f"95 % intervals, {column}:", *found]
-    return lines
-
-
-def _average_of(rows: Mapping[str, Row], group: str) -> str:
-    """Return the heading of the average of a suite's tasks; "" for the user's own data."""
-    suite, _, kind = group.partition("/")
-    if suite not in SUITES:
-        return ""
-    tasks = {task for row in rows.values() for task in row}
-    return "avg" if len(tasks) == len(SUITES[suite][kind]) else f"avg of {len(tasks)}"
-
-
-def _table(rows: Mapping[str, Row], group: str) -> str:
-    """Return a table with a row for each model, and the averages of a suite's tasks."""
-    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-    average_title = _average_of(rows, group)
-    lines = [["", *columns, *filter(None, [average_title])]]
-    for label, row in rows.items():
-        line = [label, *(_cell(row.get(column)) for column in columns)]
-        if average_title:
-            line.append(_cell(average({column: row.get(column) for column in columns})))
-        lines.append(line)
-    return lay_out(lines)
-
-
-def _cell(figure: float | None) -> str:
-    return "-" if figure is None else f"{figure:.2f}"
 
 
 def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:

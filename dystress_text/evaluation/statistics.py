@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -81,7 +81,7 @@ class Estimate:
 
     def __str__(self) -> str:
         """Return such as ``+2.1 (0.4 to 3.9; 52 queries, paired)``."""
-        number = f"{self.mean:+.1f}" if self.paired else f"{self.mean:.1f}"
+        number = f"{self.mean:+z.1f}" if self.paired else f"{self.mean:z.1f}"
         if self.interval is None:
             return f"{number} (no interval)"
         varied = []
@@ -93,7 +93,7 @@ class Estimate:
         if self.paired:
             varied.append("paired")
         low, high = self.interval
-        return f"{number} ({low:.1f} to {high:.1f}; {', '.join(varied)})"
+        return f"{number} ({low:z.1f} to {high:z.1f}; {', '.join(varied)})"
 
 
 def estimate(values: Any, scores: Any = None, data: str = "") -> Estimate:
@@ -137,34 +137,6 @@ def average_of(estimates: Sequence[Estimate]) -> Estimate:
     units = sum(each.units for each in estimates)
     data = " ".join(each.data for each in estimates)
     return Estimate(figures, resampled, units, estimates[0].kind, data)
-
-
-def differences(
-    names: Sequence[str], first: str, references: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Return which figures are subtracted: each model less the first, and less each reference."""
-    subtracted = dict.fromkeys([first, *references])
-    return [(name, other) for other in subtracted for name in names if name != other]
-
-
-def interval_lines(estimates: Mapping[str, Estimate], references: Sequence[str]) -> list[str]:
-    """Return a line for each interval: of the figures, then of their :func:`differences`.
-
-    Args:
-        estimates: of the models and the references, by name.
-        references: such as the lexical baseline.
-    """
-    lines = []
-    for name, each in estimates.items():
-        if each.interval is not None:
-            lines.append(f"{name}: {each}")
-    names = [name for name in estimates if name not in references]
-    known = [name for name in references if name in estimates]
-    for name, other in differences(names, next(iter(names), ""), known):
-        difference = estimates[name] - estimates[other]
-        if difference.interval is not None:
-            lines.append(f"{name} - {other}: {difference}")
-    return lines
 
 
 def _resamples(units: int, data: str) -> Iterator[Counts]:

@@ -47,7 +47,7 @@ def spearman(similarities: NDArray[np.floating], scores: NDArray[np.floating]) -
     """
     size = np.abs(similarities).max() or 1.0
     rounded = (similarities / size).round(6)
-    if len(np.unique(rounded)) < 2:
+    if len(np.unique(rounded)) < 2 or len(np.unique(scores)) < 2:
         return math.nan
     return 100 * float(stats.spearmanr(rounded, scores).statistic)
 

@@ -18,12 +18,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.data.texts import DOCUMENTATION, WIKI1M
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.evaluation.retrieval import FUSION
 from dystress_text.export.citation import CITATION, SIMCSE, credits_of
 from dystress_text.io.atomic import write_text
 from dystress_text.io.hub import HUB_REPOSITORY, model_file
+from dystress_text.io.prepared_data import DOCUMENTATION, WIKI1M
 from dystress_text.losses.temperature import DYSTRESS
 from dystress_text.models.hybrid import describe_parts, hybrid_part
 from dystress_text.models.hybrid_module import DOCUMENT
@@ -101,20 +101,20 @@ def write_card(
     write_text(folder / CARD, re.sub(r"\n{3,}", "\n\n", str(text)).rstrip() + "\n")
 
 
-def describe_base(name_or_path: str) -> dict[str, Any]:
-    """Return an encoder's name without its path, whether it is on the hub, and its licence."""
+def describe_base(name_or_path: str) -> BaseModel:
+    """Describe an encoder, by its name without its path."""
     if name_or_path == STATIC:
-        return {"name": None, "on_hub": False, "license": None}
+        return BaseModel()
     folder = Path(name_or_path)
     is_local = folder.is_dir()
     stated = None
     with suppress(Exception):  # no card, no network, or a card that is not YAML
         stated = ModelCard.load(model_file(name_or_path, CARD) or "").data.get("license")
-    return {
-        "name": folder.resolve().name if is_local else name_or_path,
-        "on_hub": not is_local,
-        "license": stated if isinstance(stated, str) else None,
-    }
+    return BaseModel(
+        name=folder.resolve().name if is_local else name_or_path,
+        on_hub=not is_local,
+        license=stated if isinstance(stated, str) else None,
+    )
 
 
 def plain_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -43,7 +43,7 @@ from dystress_text.models.loading import (
 )
 from dystress_text.models.poolers import FIRST, pooler_of
 from dystress_text.models.static import is_static, pretrained_tokenizer
-from dystress_text.training.run_folder import RECORD, read_run
+from dystress_text.training.run_folder import RECORD, read_record
 from dystress_text.training.run_record import RunRecord
 
 LAYOUTS = ("native", "hf", "onnx")
@@ -136,7 +136,7 @@ def _write_card_of_copy(
         text = original.read_text(encoding="utf-8")
         write_text(card, text.replace(json.dumps(HERE), json.dumps(at)))
         return
-    record = read_run(model) if (model / RECORD).is_file() else RunRecord()
+    record = read_record(model) if (model / RECORD).is_file() else RunRecord()
     write_card(folder, record, trained, to, at)
     add_results(card, results_in(model))
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
-from dystress_text.config.settings import LEXICAL, RunSettings
-from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
 from dystress_text.evaluation.readers import checksum_of
+from dystress_text.finetuning.settings import LEXICAL, RunSettings
+from dystress_text.finetuning.texts import TrainingText, training_text
 from dystress_text.io.atomic import sha256_of
 from dystress_text.io.hub import model_file
 from dystress_text.io.paths import model_path
 from dystress_text.models.static import STATIC
-from dystress_text.training.run_folder import AUDIT, RECORD, TRACKER_FOLDER
+from dystress_text.training.run_folder import AUDIT, RECORD
+from dystress_text.training.settings import TRACKER_FOLDER
 
 # weights, tokenizer, configuration, chat template
 _FILES = {".safetensors", ".bin", ".json", ".txt", ".model", ".jinja"}

@@ -13,14 +13,10 @@ from numpy.typing import NDArray
 
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.sts import Embed
-from dystress_text.training.run_record import BASE, RunRecord
+from dystress_text.training.run_record import HeldOut, Metric
 
 LEAST = 25  # least rows to hold out, and to keep: fewer give no useful interval
-METRIC = "pairs_recall@1"
-MEANING = (
-    "This measures whether an anchor retrieves its positive among those of the held-out rows; "
-    "among more texts it is harder."
-)
+RECALL = Metric("pairs", "recall@1", "held-out pairs: recall@1 x 100", lexical="BM25")
 Row = tuple[str, ...]  # anchor, positive and negatives
 
 
@@ -98,9 +94,7 @@ def _found(scores: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     return np.where(at_least == 1, 1.0, 0.0)
 
 
-def compared(
-    rows: list[Row], before: NDArray[np.float64], after: NDArray[np.float64]
-) -> dict[str, Any]:
+def compared(rows: list[Row], before: NDArray[np.float64], after: NDArray[np.float64]) -> HeldOut:
     """Return the record of the gain and its standard error over the rows.
 
     The error adds one gained and one lost row (Bonett and Price, 2012), so that it is not 0 where
@@ -108,22 +102,4 @@ def compared(
     """
     gains = 100 * (after - before)  # (n,)
     error = np.append(gains, [100, -100]).std() / (len(gains) + 2) ** 0.5
-    return {
-        "texts": len(rows),
-        "gain": float(gains.mean()),
-        "error": float(error),
-    }
-
-
-def outcome(record: RunRecord) -> list[str]:
-    """Return lines with the gain on a run's held-out rows; [] if there are none."""
-    held = record.held_out
-    if held is None or METRIC not in record.trained:  # earlier, texts were held out, too
-        return []
-    before = BASE if BASE in record.untrained else record.start
-    gain = f"{held.gain:+.1f}"
-    if held.error is not None:
-        half = 1.96 * held.error
-        low, high = max(held.gain - half, -100), min(held.gain + half, 100)
-        gain += f" ({low:.1f} to {high:.1f}; {held.texts} held-out samples, paired)"
-    return [f"recall@1 of held-out pairs x 100: trained - {before}: {gain}", MEANING]
+    return HeldOut(len(rows), float(gains.mean()), float(error), RECALL.name)

@@ -7,7 +7,7 @@ model.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -21,9 +21,9 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from tokenizers import Tokenizer
 from torch import nn
 
-from dystress_text.config.settings import LEXICAL, TextSettings
-from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError, UserError, naming, reason_of
+from dystress_text.finetuning.settings import LEXICAL, TextSettings
+from dystress_text.finetuning.texts import TrainingText, training_text
 from dystress_text.io.paths import model_path
 from dystress_text.io.words import reader_for
 from dystress_text.models.distillation import distill
@@ -68,6 +68,7 @@ from dystress_text.models.static import (
     new_static,
     table_of,
 )
+from dystress_text.training.run_record import Hybrid
 
 # origin of a head's weights
 NEW_HEAD = "new"
@@ -85,7 +86,9 @@ class InitialModel:
         untrained: the model without a new head, for the figures before training.
         pooler: a name of :data:`dystress_text.models.poolers.POOLERS`; None for other pooling.
         notes: lines for the user: what was loaded, what was ignored, and what is trained.
-        metadata: the same for the run's record.
+        head: where the head of training comes from, and whether the model keeps it; None without.
+        document_row: whether the table has a row that documents are embedded with.
+        hybrid: the parts of a hybrid; None for other models.
     """
 
     embedder: Embedder
@@ -93,7 +96,9 @@ class InitialModel:
     untrained: SentenceTransformer
     pooler: str | None
     notes: list[str]
-    metadata: dict[str, Any] = field(default_factory=dict)
+    head: Mapping[str, Any] | None = None
+    document_row: bool = False
+    hybrid: Hybrid | None = None
 
     @property
     def is_static(self) -> bool:
@@ -250,9 +255,9 @@ def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
     if settings.mlp_only_train is not None:
         keep = not settings.mlp_only_train
     notes = [parts.note]
-    metadata: dict[str, Any] = {"head": None}
+    described = None
     if head is not None:
-        metadata["head"] = {"starts": origin, "kept": keep}
+        described = {"starts": origin, "kept": keep}
         notes.append(f"head: {origin}, {'kept' if keep else 'dropped after training'}")
         if keep:
             model = SentenceTransformer(modules=[*parts.modules, head, *parts.last], **made)
@@ -267,7 +272,7 @@ def _assemble(parts: _Parts, settings: TextSettings) -> InitialModel:
         raise ParameterError("max_seq_length", reason)
     if settings.dropout != 0 and settings.views == "dropout" and not settings.supervised:
         check_views(embedder)  # --dropout 0 is on purpose
-    return InitialModel(embedder, model, untrained, parts.pooler, notes, metadata)
+    return InitialModel(embedder, model, untrained, parts.pooler, notes, described)
 
 
 def new_head(transformer: Any, dim: int | None = None) -> Dense:
@@ -322,7 +327,7 @@ def _static(
     notes = [f"static: {rows - has_row:,} word pieces, {dim} numbers each"]
     if not has_row:
         notes.append("no document row: its documents are embedded like queries")
-    metadata: dict[str, Any] = {"head": None, "document_row": has_row}
+    parts: Hybrid | None = None
     saved = model
     if settings.is_hybrid:
         source = texts or training_text(settings)
@@ -331,10 +336,11 @@ def _static(
         lexical = lexical_part(sentences, reader, 2 * dim)
         saved = new_hybrid(model, dense=dense, distilled=distilled, lexical=lexical)
         hybrid = cast(HybridEmbedding, saved[0])
-        own = {"pivot": PIVOT, "words": reader.title}
-        metadata["hybrid"] = {"dims": hybrid.dims, "weights": hybrid.weights, **own}
+        parts = Hybrid(dims=hybrid.dims, weights=hybrid.weights, pivot=PIVOT, words=reader.title)
         notes += [f"vector: {describe_parts(hybrid)}", f"lexical part: {reader.title}"]
-    return InitialModel(Embedder(model), saved, saved, "avg", notes, metadata)
+    return InitialModel(
+        Embedder(model), saved, saved, "avg", notes, document_row=has_row, hybrid=parts
+    )
 
 
 def distill_text(

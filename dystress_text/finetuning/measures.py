@@ -6,15 +6,12 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from dystress_text.config.settings import RunSettings
-from dystress_text.data.texts import reading_lines
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import EvaluatorList, sts_metrics
 from dystress_text.evaluation.nearest_texts import nearest_texts
@@ -23,6 +20,7 @@ from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.finetuning import holdout
 from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.finetuning.settings import RunSettings
 from dystress_text.finetuning.training_data import TrainingData
 from dystress_text.io.prepared_data import variant_of
 from dystress_text.io.words import reader_for
@@ -34,7 +32,7 @@ from dystress_text.models.poolers import (
     attends_to_the_left_only,
     embeddings_by_pooler,
 )
-from dystress_text.training.run_record import BASE
+from dystress_text.training.run_record import BASE, RunRecord
 from dystress_text.training.settings import TrainingSettings
 
 
@@ -46,13 +44,13 @@ class RunMeasures:
         initial: the model.
         data: the training samples and the held-out rows.
         evaluation: the evaluators; the first set of scored pairs is shown in table and page.
-        record: the content of ``run.json``, which the methods extend.
+        record: of the run, which the methods fill.
     """
 
     initial: InitialModel
     data: TrainingData
     evaluation: EvaluatorList
-    record: dict[str, Any]
+    record: RunRecord
     # whether each held-out anchor found its positive before training, (n,)
     _before: NDArray[np.float64] | None = field(default=None, init=False)
 
@@ -87,28 +85,29 @@ class RunMeasures:
             figures |= self.evaluation.direct(model)
             if held_out:
                 found = holdout.measure(held_out, partial(encode, model))
-                figures[holdout.METRIC] = 100 * float(found.mean())
+                figures[holdout.RECALL.name] = 100 * float(found.mean())
                 if self._before is None:
                     self._before = found
         self._add_untrained_samples(own)
         if shown is not None:
-            metric = shown.metric("spearman")
+            metric = shown.metric("spearman").name
             before = similarity_histograms(shown, encode(own, shown.sentences))
             above = shown.positive_above
-            record["similarities"] = {"set": shown.name, "positive_above": above, "before": before}
+            record.similarities = {"set": shown.name, "positive_above": above, "before": before}
             if hybrid is None:  # best pooler first
                 ranked = sorted(untrained, key=lambda name: -untrained[name].get(metric, -math.inf))
                 untrained = {name: untrained[name] for name in ranked}
         readers = [each.reader for each in self.evaluation.direct.evaluators]
         if held_out:
             texts = [text for row in held_out for text in row]
-            reader = reader_for(record["settings"]["language"], texts)
+            reader = reader_for(record.settings["language"], texts)
             found = holdout.bm25_recall(held_out, reader.name)
-            lexical[holdout.METRIC] = 100 * float(found.mean())
+            lexical[holdout.RECALL.name] = 100 * float(found.mean())
             readers.append(reader)
-        record["lexical"] = lexical
-        record["lexical_words"] = ", ".join(dict.fromkeys(reader.title for reader in readers))
-        record["untrained"] = {name: figures for name, figures in untrained.items() if figures}
+            record.metrics = {**record.metrics, holdout.RECALL.name: holdout.RECALL}
+        record.lexical = lexical
+        record.lexical_words = ", ".join(dict.fromkeys(reader.title for reader in readers))
+        record.untrained = {name: figures for name, figures in untrained.items() if figures}
 
     def _by_pooler(
         self, model: SentenceTransformer, shown: StsPairs
@@ -129,18 +128,17 @@ class RunMeasures:
             columns = dense_columns(model)
             if columns is not None:  # the dense model's vectors are the first numbers
                 self._add_samples(BASE, vectors[:, :columns])
-            self._add_samples(self.record["start"], vectors)
+            self._add_samples(self.record.start, vectors)
 
     @property
     def _shows_samples(self) -> bool:
-        options = self.record["settings"]
+        options = self.record.settings
         return not (options["supervised"] or options["no_samples"])
 
     def _add_samples(self, label: str, vectors: Tensor) -> None:
         """Record samples of a plain text with those nearest by vectors of ``corpus.some``."""
-        samples = self.record.setdefault("samples", {})
-        seed = self.record["settings"]["seed"]
-        samples[label] = nearest_texts(self.data.corpus.some, vectors, seed)
+        seed = self.record.settings["seed"]
+        self.record.samples[label] = nearest_texts(self.data.corpus.some, vectors, seed)
 
     def after_training(self, model: SentenceTransformer) -> None:
         """Measure the saved model: held-out rows, similarities, random pairs, nearest texts."""
@@ -149,13 +147,14 @@ class RunMeasures:
         held_out = self.data.held_out
         if self._before is not None:
             after = holdout.measure(held_out, partial(encode, model))
-            record["trained"] = {**record["trained"], holdout.METRIC: 100 * float(after.mean())}
-            record["held_out"] = holdout.compared(held_out, self._before, after)
+            recall = 100 * float(after.mean())
+            record.trained = {**record.trained, holdout.RECALL.name: recall}
+            record.held_out = holdout.compared(held_out, self._before, after)
         if shown is not None:
             embeddings = encode(model, shown.sentences)
-            record["similarities"]["after"] = similarity_histograms(shown, embeddings)
+            record.similarities["after"] = similarity_histograms(shown, embeddings)
         some = encode(model, self.data.corpus.some)
-        record["random_pairs"] = random_pairs(some.cpu().numpy())
+        record.random_pairs = random_pairs(some.cpu().numpy())
         if self._shows_samples:
             self._add_samples("trained", some)
 
@@ -174,7 +173,7 @@ def description(
     """Return lines that describe the data, the loss and the length of a run."""
     options = settings.text
     data = measures.data
-    lines = [*measures.initial.notes, *reading_lines(data.text, data.corpus.report)]
+    lines = [*measures.initial.notes, f"{data.corpus.report.summary()} ({data.text.name})"]
     if options.drop_duplicates:
         lines.append(f"{data.dropped:,} samples with the tokens of an earlier one are dropped")
     if options.cropped:
@@ -183,7 +182,7 @@ def description(
         titled = "title and body, and as often " if data.text.titled else ""
         lines.append(f"views: {titled}two crops of a sample, each {share}")
     lines += [collection.summary() for collection in measures.evaluation.collections]
-    lines.append(f"loss: {measures.record['loss']}")
+    lines.append(f"loss: {measures.record.loss}")
     batch = training.train_batch_size
     epochs = steps * training.gradient_accumulation_steps / (len(data) // batch)
     length = f"{epochs:.4g} epochs, {steps:,} steps of {batch}"

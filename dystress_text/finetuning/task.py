@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dystress_text.data.corpus import Corpus
 from dystress_text.evaluation.evaluators import EvaluatorList
+from dystress_text.finetuning.corpus import Corpus
 from dystress_text.finetuning.initial_model import InitialModel
 from dystress_text.losses.geometry import tolerance
 from dystress_text.losses.objectives import ContrastiveLoss

@@ -10,18 +10,18 @@ from functools import partial
 import numpy as np
 from accelerate import Accelerator
 
-from dystress_text.config.settings import RunSettings
-from dystress_text.data.corpus import (
+from dystress_text.errors import ParameterError
+from dystress_text.finetuning import holdout
+from dystress_text.finetuning.corpus import (
     Corpus,
     TokenCroppedCorpus,
     load_corpus,
     title_lengths,
 )
-from dystress_text.data.crops import Crops
-from dystress_text.data.texts import TrainingText
-from dystress_text.errors import ParameterError
-from dystress_text.finetuning import holdout
+from dystress_text.finetuning.crops import Crops
 from dystress_text.finetuning.initial_model import InitialModel
+from dystress_text.finetuning.settings import RunSettings
+from dystress_text.finetuning.texts import TrainingText
 from dystress_text.models.reading import TextReader
 from dystress_text.models.static import STATIC, initialize_by_idf, set_document_row, table_of
 from dystress_text.training.batches import count_steps

@@ -10,6 +10,8 @@ from dystress_text.errors import DataError
 from dystress_text.io.atomic import write_json
 
 MANIFEST = "prepared.json"
+WIKI1M = "wiki1m_for_simcse.txt"  # the published text
+DOCUMENTATION = "python-documentation"  # written here, without a network
 CLASSES = "classes.txt"  # a selection of classes of images: folder names, one a line
 
 

@@ -60,7 +60,7 @@ class CorpusReport:
         cut = "cut at the training length (kept)"
         if 10 * self.truncated > self.sentences:
             share = 100 * self.tokens_cut / self.tokens
-            cut = f"cut, which leaves out {share:.0f} % of all tokens (raise --max_seq_length)"
+            cut = f"cut, which leaves out {share:.0f} % of all tokens (raise max_seq_length)"
         counts = {
             "empty (left out)": self.empty,
             f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,

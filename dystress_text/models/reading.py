@@ -65,7 +65,7 @@ class TextReader:
         return [row[: self._most] if len(row) else padding for row in rows], cut
 
     def batch(self, texts: Sequence[str]) -> Batch:
-        """Return a batch of texts, as :meth:`dystress_text.data.corpus.Corpus.batch` does."""
+        """Return a batch of texts, as :meth:`dystress_text.finetuning.corpus.Corpus.batch` does."""
         rows, _ = self.read(texts)
         lengths = [len(row) for row in rows]
         return {

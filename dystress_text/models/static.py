@@ -179,8 +179,8 @@ def set_document_row(model: SentenceTransformer, batches: Iterable[Mapping[str, 
 
     Args:
         model: a static one.
-        batches: of samples as :meth:`dystress_text.data.corpus.Corpus.batch` returns them, each
-            sample whole.
+        batches: of whole samples, as :meth:`dystress_text.finetuning.corpus.Corpus.batch` returns
+            them.
     """
     document = document_id(model)
     if document is None:

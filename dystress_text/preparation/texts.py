@@ -8,10 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dystress_text.data.texts import WIKI1M
 from dystress_text.errors import DataError, reason_of
 from dystress_text.evaluation.catalogue import SUITES
-from dystress_text.io.prepared_data import Manifest
+from dystress_text.io.prepared_data import WIKI1M, Manifest
 from dystress_text.io.text_lines import UNPACK_ERRORS, open_text
 from dystress_text.preparation.data_sets import DataSet, Request
 from dystress_text.preparation.prepare import files_of

@@ -60,9 +60,9 @@ def main(argv: list[str]) -> None:
     # imported here because torch would slow down --help
     from dystress_text.analysis.audit import audit_log, summary, to_json
 
-    if run_folder.read_record(folder).get("program") not in run_folder.PROGRAMS:
+    record = run_folder.find_record(folder)
+    if record.program not in run_folder.PROGRAMS:
         raise UserError(f"no run in {str(folder)!r}; --figure draws a loss")
-    record = run_folder.read_run(folder)
     log = folder / run_folder.SIMILARITY_LOG
     if not log.is_file():
         raise UserError(f"{str(folder)!r} has no {log.name}: train with --log_similarity")

@@ -68,18 +68,21 @@ def main(argv: list[str]) -> None:
         while judging.left and key not in ("q", ""):
             query, document = judging.shown[len(judging.answers)]
             print("\n" + WIDTH * "-")
-            print(f"query {query + 1} of {len(queries)}; {judging.left} documents are left")
+            print(f"query {query + 1} of {len(queries)}; documents left: {judging.left}")
             for text, lines in ((queries[query], 4), (documents[document], DOCUMENT_LINES)):
                 print(textwrap.fill(one_line(text), WIDTH, max_lines=lines), end="\n\n")
             print("r relevant, n not, s skip, u undo, q quit: ", end="", flush=True)
-            key = click.getchar()
-            print(ANSWERS.get(key, ""))
+            key = None
+            try:
+                key = click.getchar()
+            finally:  # ends the line of an interruption, too
+                print(ANSWERS.get(key or "", ""))
             if key in ANSWERS:
                 judging.save(folder, judging.answers + key)
             elif key == "u":
                 judging.save(folder, judging.answers[:-1])
     if judging.left:
-        print(f"{judging.left} documents are left; the same command goes on")
+        print(f"documents left: {judging.left}; the same command goes on")
     elif RELEVANT not in judging.answers:
         print("no document is relevant, so there is nothing to compare")
     else:
@@ -88,8 +91,8 @@ def main(argv: list[str]) -> None:
 
 def _read(parameter: str, files: list[str], columns: list[str] | None = None) -> list[str]:
     """Return the distinct texts of files."""
-    from dystress_text.config.settings import TextSettings
-    from dystress_text.data.texts import training_text
+    from dystress_text.finetuning.settings import TextSettings
+    from dystress_text.finetuning.texts import training_text
 
     try:
         text = training_text(TextSettings(train_file=files, text_columns=columns, views="crop"))

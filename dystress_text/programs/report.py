@@ -7,9 +7,9 @@
     # with curves, settings and similarities
     dystress report out_a/ out_b/ --format html > compare.html
 
-The first lines are the differences with intervals, paired by seed and corrected for their number.
-Figures on different data are not compared. The baseline is the first configuration of the tables,
-or the one that --baseline names, or its loss.
+The first lines are the differences with their intervals, paired by query or pair and by seed; the
+intervals of the figures follow each table. Figures on different data are not compared. The baseline
+is the first configuration of the tables, or the one that --baseline names, or its loss.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def main(argv: list[str]) -> None:
     from dystress_text.analysis.tables import render
     from dystress_text.analysis.text_page import text_page
     from dystress_text.analysis.text_runs import read_text_runs
+    from dystress_text.finetuning.presets import PRESETS
 
-    compared = read_text_runs(options.folders, options.baseline)
+    compared = read_text_runs(options.folders, options.baseline, PRESETS)
     if options.format == "html":
         print(text_page(compared))
     else:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +28,9 @@ from typing import TYPE_CHECKING, Any
 from dystress_text.cli.command_line import any_character_printable, program
 from dystress_text.cli.options import SettingsParser, check_names, options_in_python
 from dystress_text.cli.progress import OUTPUT
-from dystress_text.config.arguments import SIMCSE
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import SentEvalSettings
+from dystress_text.finetuning.arguments import SIMCSE
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -87,7 +88,6 @@ def evaluate(
         bert-mini-wiki: 38.0 (29.4 to 46.1; 526 pairs)
         TF-IDF/BM25 over English stems: 37.6 (28.6 to 46.3; 526 pairs)
         bert-mini-wiki - TF-IDF/BM25 over English stems: +0.4 (-4.5 to 5.3; 526 pairs, paired)
-        bert-mini-wiki: not saved, --output FILE.jsonl saves the results
         >>> figures
         {'bert-mini-wiki': {'MiniSTS': 37.98}, 'lexical': {'MiniSTS': 37.61}}
     """
@@ -129,7 +129,9 @@ def _evaluate(
 ) -> list[ModelEvaluation]:
     """Evaluate models, and update their pages and cards."""
     # imported here, so that the command line's help and errors are fast
-    from dystress_text.analysis.text_page import leave_text_report
+    from dystress_text.analysis.page import leave_report
+    from dystress_text.analysis.tables import render_evaluation
+    from dystress_text.analysis.text_runs import evaluated_models
     from dystress_text.evaluation.run import run
     from dystress_text.export.results import renew_results
     from dystress_text.models.loading import quiet
@@ -137,15 +139,28 @@ def _evaluate(
 
     with quiet():
         evaluations = run(settings, models, own_data)
+    results = {each.model: each.results for each in evaluations}
+    OUTPUT.info(render_evaluation(evaluated_models(results)))
+    for each in evaluations:
+        if each.file is not None:
+            OUTPUT.info(f"{each.model}: results in {each.file}")
     if settings.output is not None:
         return evaluations
     for folder in [each.file.parent for each in evaluations if each.file is not None]:
         if (folder / REPORT).is_file():  # the page of a run shows results
-            OUTPUT.info(leave_text_report(folder))
+            OUTPUT.info(leave_report(folder, partial(_page, folder)))
         line = renew_results(folder) if settings.mode == "test" else None
         if line is not None:
             OUTPUT.info(line)
     return evaluations
+
+
+def _page(folder: Path) -> str:
+    """Return the page of the run in a folder."""
+    from dystress_text.analysis.text_page import text_page
+    from dystress_text.analysis.text_runs import read_text_runs
+
+    return text_page(read_text_runs([folder]))
 
 
 @program("dystress senteval", "interrupted; finished results are saved")

@@ -20,7 +20,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, program
-from dystress_text.config.presets import TABLES
+from dystress_text.finetuning.presets import TABLES
 
 
 def make_parser() -> OneLineParser:
@@ -93,6 +93,6 @@ def main(argv: list[str]) -> bool:
     cut = argv.index("--") if "--" in argv else len(argv)
     options = make_parser().parse_args(argv[:cut])
     # imported here because torch would slow down --help
-    from dystress_text.analysis.sweep import sweep
+    from dystress_text.finetuning.sweep import sweep
 
     return sweep(options, argv[cut + 1 :])

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import program
 from dystress_text.cli.options import options_in_python
-from dystress_text.config.arguments import parse
-from dystress_text.config.settings import PROGRAM, RunSettings
+from dystress_text.finetuning.arguments import parse
+from dystress_text.finetuning.settings import PROGRAM, RunSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
     from sentence_transformers.base.evaluation import SentenceEvaluator
 
+    from dystress_text.analysis.runs import FinishedRun
     from dystress_text.losses.objectives import ContrastiveLoss
-    from dystress_text.programs.fine_tuning import FinishedTraining
 
 
 def train(
@@ -40,7 +40,7 @@ def train(
     texts: Iterable[str] | Iterable[Sequence[str]] | Dataset | None = None,
     evaluator: SentenceEvaluator | None = None,
     **options: Any,
-) -> FinishedTraining:
+) -> FinishedRun:
     """Train a model as ``dystress train`` does.
 
     Args:
@@ -85,8 +85,8 @@ def train(
             given["output_dir"] = folder
         settings = RunSettings.of({name: x for name, x in given.items() if x is not None})
         # here, so that help and errors come at once
-        from dystress_text.data.texts import with_texts
-        from dystress_text.programs.fine_tuning import fine_tune
+        from dystress_text.finetuning.run import fine_tune
+        from dystress_text.finetuning.texts import with_texts
 
         training_text = None
         if texts is not None:
@@ -100,6 +100,6 @@ def train(
 def main(argv: list[str]) -> None:
     """Run the program."""
     settings = parse(argv, __doc__)
-    from dystress_text.programs.fine_tuning import fine_tune
+    from dystress_text.finetuning.run import fine_tune
 
     fine_tune(settings)

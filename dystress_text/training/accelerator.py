@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -32,8 +33,7 @@ from dystress_text.errors import (
     reason_of,
 )
 from dystress_text.losses.gather import Gather, LocalGather, ProcessGather
-from dystress_text.training.run_folder import TRACKER_FOLDER
-from dystress_text.training.settings import AUTO_FP16, TrainingSettings
+from dystress_text.training.settings import AUTO_FP16, TRACKER_FOLDER, TrainingSettings
 
 T = TypeVar("T")
 _ECHO_SECONDS = 1.0  # ignore the duplicate SIGINT that launchers forward
@@ -165,6 +165,19 @@ def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
     if caught is not None:
         raise caught
     return cast(T, result)
+
+
+@contextmanager
+def before_first_step(accelerator: Accelerator) -> Iterator[None]:
+    """Turn failures of devices and processes into one line; wait for all processes at the end."""
+    try:
+        yield
+        accelerator.wait_for_everyone()  # until all have read the folder
+    except (RuntimeError, MemoryError) as error:
+        reason = describe_failure(error, accelerator)
+        if reason is None:
+            raise
+        raise TrainingError(f"before the first step: {reason}") from error
 
 
 def make_gather(accelerator: Accelerator) -> Gather:

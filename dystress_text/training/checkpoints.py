@@ -90,7 +90,7 @@ class Checkpoints:
             "mixed_precision": accelerator.mixed_precision,
             "number of processes": accelerator.num_processes,
             "training data": run.data_id,
-            **run.record.get("content", {}),
+            **(run.record.content or {}),
         }
 
     def write(self, state: TrainingState) -> None:
@@ -105,8 +105,8 @@ class Checkpoints:
             (staging / _STATE).write_text(json.dumps(content), encoding="utf-8")
             shutil.rmtree(final, ignore_errors=True)
             staging.rename(final)
-            if self.record.get("state") == NOT_STARTED:
-                self.record["state"] = INTERRUPTED
+            if self.record.state == NOT_STARTED:
+                self.record.state = INTERRUPTED
                 write_record(self.output, self.record)
             for old in checkpoint_folders(self.output)[_KEPT:]:
                 shutil.rmtree(old, ignore_errors=True)

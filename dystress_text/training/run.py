@@ -1,4 +1,4 @@
-"""Open the folder of a run, and write its record before and after training."""
+"""The start and the end of a run, on all its processes: folder, lock and record."""
 
 from __future__ import annotations
 
@@ -12,22 +12,17 @@ from accelerate import Accelerator
 
 from dystress_text import __version__
 from dystress_text.cli.progress import OUTPUT
-from dystress_text.errors import TrainingError
-from dystress_text.training.accelerator import (
-    describe,
-    describe_failure,
-    on_main_process,
-    peak_memory,
-)
-from dystress_text.training.run_folder import TRACKER_FOLDER, checkpoint_folders, write_record
-from dystress_text.training.run_record import FINISHED
-from dystress_text.training.run_state import (
+from dystress_text.training.accelerator import describe, on_main_process, peak_memory
+from dystress_text.training.run_folder import (
+    checkpoint_folders,
     choose_folder,
     finish_replacement,
     locked_folder,
     prepare_folder,
+    write_record,
 )
-from dystress_text.training.settings import TrainingSettings
+from dystress_text.training.run_record import FINISHED, RunRecord
+from dystress_text.training.settings import TRACKER_FOLDER, TrainingSettings
 from dystress_text.training.trainer import Trainer
 
 
@@ -37,7 +32,7 @@ def open_run(
     settings: TrainingSettings,
     requested: Mapping[str, Any],
     content: Callable[[], Mapping[str, str]] = dict,
-) -> Iterator[tuple[Path, dict[str, Any] | None]]:
+) -> Iterator[tuple[Path, RunRecord | None]]:
     """Lock the folder of a run, on all processes.
 
     Args:
@@ -52,7 +47,7 @@ def open_run(
     output = Path(settings.output_dir)
     with ExitStack() as held:
 
-        def choose() -> tuple[Path, dict[str, Any] | None]:
+        def choose() -> tuple[Path, RunRecord | None]:
             held.enter_context(locked_folder(output))
             return choose_folder(output, settings, requested, content)
 
@@ -62,70 +57,48 @@ def open_run(
         elif accelerator.is_main_process:
             OUTPUT.info(
                 f"the run in {output} has finished; nothing was changed "
-                "(--overwrite_output_dir replaces it)"
+                "(overwrite_output_dir replaces it)"
             )
         yield folder, finished
 
 
-@contextmanager
-def before_first_step(accelerator: Accelerator) -> Iterator[None]:
-    """Turn failures of devices and processes into one line; wait for all processes at the end."""
-    try:
-        yield
-        accelerator.wait_for_everyone()  # until all have read the folder
-    except (RuntimeError, MemoryError) as error:
-        reason = describe_failure(error, accelerator)
-        if reason is None:
-            raise
-        raise TrainingError(f"before the first step: {reason}") from error
-
-
-def begin_record(
-    trainer: Trainer, settings: TrainingSettings, folder: Path, record: dict[str, Any]
-) -> None:
+def begin_record(trainer: Trainer, record: RunRecord) -> None:
     """Write the record of a run that starts or resumes. Call it on the main process."""
-    record.update(
-        version=__version__,
-        processes=trainer.accelerator.num_processes,
-        device=describe(trainer.accelerator),
-    )
-    prepare_folder(folder, settings, record)
-    if settings.resumes:
+    record.version = __version__
+    record.processes = trainer.accelerator.num_processes
+    record.device = describe(trainer.accelerator)
+    prepare_folder(trainer.folder, trainer.settings, record)
+    if trainer.settings.resumes:
         step = trainer.state.step
         OUTPUT.info(
             f"going on after step {step:,}" if step else "no checkpoint yet: starting at step 1"
         )
 
 
-def end_record(
-    trainer: Trainer, settings: TrainingSettings, folder: Path, record: dict[str, Any]
-) -> None:
+def end_record(trainer: Trainer, record: RunRecord) -> None:
     """Add the results to the record of a trained run, and move the run to its final folder.
 
     Call it on the main process.
     """
     state = trainer.state
-    record.update(
-        trained=state.metrics,
-        best_step=state.best_step,
-        skipped_steps=state.skipped_steps,
-        steps=state.step,
-        train_seconds=round(state.train_seconds, 2),
-        peak_memory_gb=round(peak_memory(trainer.accelerator.device) / 1e9, 3),
-    )
-    if state.learned:
-        record["learned_temperature"] = state.learned
-    output = Path(settings.output_dir)
-    if folder != output:
+    record.trained = state.metrics
+    record.best_step = state.best_step
+    record.skipped_steps = state.skipped_steps
+    record.learned_temperature = state.learned
+    record.steps = state.step
+    record.train_seconds = round(state.train_seconds, 2)
+    record.samples_per_second = round(trainer.samples_per_second, 1)
+    record.peak_memory_gb = round(peak_memory(trainer.accelerator.device) / 1e9, 3)
+    output = Path(trainer.settings.output_dir)
+    if trainer.folder != output:
         finish_replacement(output)
         trainer.folder = output
-    record["state"] = FINISHED
+    record.state = FINISHED
 
 
-def finish_run(settings: TrainingSettings, record: Mapping[str, Any]) -> None:
+def finish_run(trainer: Trainer, record: RunRecord) -> None:
     """Write the record of a finished run; then remove the checkpoints, which it no longer needs."""
-    output = Path(settings.output_dir)
-    write_record(output, record)
-    if not settings.keep_checkpoints:
-        for folder in checkpoint_folders(output):
+    write_record(trainer.folder, record)
+    if not trainer.settings.keep_checkpoints:
+        for folder in checkpoint_folders(trainer.folder):
             shutil.rmtree(folder)

@@ -1,32 +1,40 @@
-"""Read and write the files in the folder of a run.
+"""The folder of a run: which files are its own, and where a run lives by the run already there.
 
 A run owns ``run.json``, ``metrics.jsonl``, ``similarity.jsonl``, ``report.html``, ``audit.json``,
 ``checkpoint-STEP/``, ``tracker-logs/dystress/``, the model, and the results of its evaluations
-(``results.jsonl``, ``vision-DATASET.jsonl``). All other files are the user's.
+(``results.jsonl``, ``vision-DATASET.jsonl``). All other files are the user's. The logs are lines of
+JSON objects, each with its ``step``.
 
-The logs are lines of JSON objects, each with its ``step``.
+A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.json``. Only
+``--overwrite_output_dir`` replaces a finished run. The new run is trained in a folder inside the
+old one's, and its files then replace the old ones. An interrupted replacement is finished at the
+next start.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dystress_text.errors import UserError
-from dystress_text.io.atomic import append_json, write_json, write_text
-from dystress_text.training.run_record import RunRecord
-from dystress_text.training.settings import CONFIGURATION_FREE
+from dystress_text.errors import ParameterError, UserError
+from dystress_text.io.atomic import MODEL_STAGING, append_json, move_files, write_json, write_text
+from dystress_text.io.lock import LOCK, locked
+from dystress_text.training.run_record import FINISHED, INTERRUPTED, NOT_STARTED, RunRecord
+from dystress_text.training.settings import CONFIGURATION_FREE, TRACKER_FOLDER, TrainingSettings
 
 RECORD = "run.json"
 REPORT = "report.html"
 AUDIT = "audit.json"
 LOG = "metrics.jsonl"
 SIMILARITY_LOG = "similarity.jsonl"
-TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
+REPLACING = ".replacing"  # a run that is to replace the one in the folder
+TRAINED = ".replacing-trained"  # the same folder while its files are moved
 TEXT_PROGRAM = "dystress_text/train.py"
 IMAGE_PROGRAM = "vision/train.py"
 PROGRAMS = (TEXT_PROGRAM, IMAGE_PROGRAM)
@@ -44,11 +52,10 @@ FILES = (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES)
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
-def changed_options(record: Mapping[str, Any], requested: Mapping[str, Any]) -> str:
+def changed_options(record: RunRecord, requested: Mapping[str, Any]) -> str:
     """Return how the options of a run differ from the requested ones; "" if they do not."""
-    options = record.get("settings") or {}
     compared = requested.keys() - set(CONFIGURATION_FREE)
-    return differences(options, {name: requested[name] for name in sorted(compared)})
+    return differences(record.settings, {name: requested[name] for name in sorted(compared)})
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -58,26 +65,26 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in names)
 
 
-def write_record(output: Path, record: Mapping[str, Any]) -> None:
+def write_record(folder: Path, record: RunRecord) -> None:
     """Write ``run.json``."""
-    write_json(output / RECORD, record)
+    write_json(folder / RECORD, record.to_json())
 
 
-def read_record(output: Path) -> dict[str, Any]:
-    """Return the content of ``run.json``; {} if it cannot be read."""
-    try:
-        return read_json(output / RECORD)
-    except UserError:
-        return {}
-
-
-def read_run(folder: Path) -> RunRecord:
-    """Return the record of the run in a folder, of this version or 0.2."""
+def read_record(folder: Path) -> RunRecord:
+    """Return the record of the run in a folder."""
     values = read_json(folder / RECORD)
     try:
         return RunRecord.from_json(values)
     except (AttributeError, TypeError) as error:
         raise UserError(f"{folder / RECORD} is not the record of a run: {error}") from error
+
+
+def find_record(folder: Path) -> RunRecord:
+    """Return the record of the run in a folder, an empty one if there is none to read."""
+    try:
+        return read_record(folder)
+    except UserError:
+        return RunRecord()
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -147,3 +154,121 @@ def _step_of(line: str) -> int:
         return int(json.loads(line)["step"])
     except (ValueError, TypeError, LookupError, RecursionError):
         return 0
+
+
+# ---- where a run lives
+
+
+@contextmanager
+def locked_folder(output: Path) -> Iterator[None]:
+    """Lock a folder, and finish an interrupted replacement."""
+    with locked(output / LOCK):
+        if (output / TRAINED).is_dir():
+            finish_replacement(output)
+        yield
+
+
+def choose_folder(
+    output: Path,
+    settings: TrainingSettings,
+    requested: Mapping[str, Any],
+    content: Callable[[], Mapping[str, str]] = dict,
+) -> tuple[Path, RunRecord | None]:
+    """Return the folder of a run, and its record if it has finished and is asked to resume.
+
+    Write nothing. A replacement is resumed only with the options that it was started with.
+
+    Args:
+        output: the user's ``--output_dir``.
+        settings: of the run.
+        requested: all options by name.
+        content: returns checksums of what the options name, as :func:`finished_record` needs them.
+
+    Raises:
+        ParameterError: the folder may not be used.
+    """
+    record = find_record(output)
+    is_run = record.program in PROGRAMS
+    occupied = output.is_dir() and any(path.name != LOCK for path in output.iterdir())
+    if not is_run:
+        if occupied or settings.resume_from_checkpoint == "yes":
+            reason = "holds no run of this program; name another folder"
+            raise ParameterError("output_dir", f"{str(output)!r} {reason}")
+        return output, None
+    if settings.overwrite_output_dir:
+        return output / REPLACING, None
+    if not settings.resumes:
+        reason = (
+            f"holds a run ({record.state}); add --overwrite_output_dir or --resume_from_checkpoint"
+        )
+        raise ParameterError("output_dir", f"{str(output)!r} {reason}")
+    replacing = find_record(output / REPLACING)
+    if replacing.program and not changed_options(replacing, requested):
+        return output / REPLACING, None
+    return output, finished_record(output, requested, content)
+
+
+def finished_record(
+    folder: Path,
+    requested: Mapping[str, Any],
+    content: Callable[[], Mapping[str, str]] = dict,
+) -> RunRecord | None:
+    """Return the record of the run in a folder; None if it has not finished.
+
+    Args:
+        folder: of the run.
+        requested: all options by name.
+        content: returns checksums of what the options name, which the record has as ``content``;
+            called for a finished run with these options.
+
+    Raises:
+        ParameterError: the run has other options, or read other data or models.
+    """
+    record = find_record(folder)
+    if record.state != FINISHED:
+        return None
+    changed = changed_options(record, requested)
+    if not changed and record.content is not None:  # 0.2 did not record it
+        changed = differences(record.content, content())
+    if changed:
+        further = f"--model_name_or_path {folder} --output_dir NEW trains its model further"
+        reason = f"holds a finished run of other settings or data ({changed}); {further}"
+        raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
+    return record
+
+
+def prepare_folder(folder: Path, settings: TrainingSettings, record: RunRecord) -> None:
+    """Create the folder of a run and write its record; without a checkpoint, start again."""
+    if folder.name == REPLACING and not settings.resumes:
+        shutil.rmtree(folder, ignore_errors=True)  # an abandoned replacement
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / STAGING, ignore_errors=True)  # from a killed run
+    if settings.resumes and checkpoint_folders(folder):
+        record.state = INTERRUPTED
+    else:
+        record.state = NOT_STARTED
+        _remove_run(folder)
+    write_record(folder, record)
+
+
+def finish_replacement(output: Path) -> None:
+    """Replace the run in a folder by the trained one inside it. Safe to repeat after a kill."""
+    inside = output / TRAINED
+    if (output / REPLACING).is_dir():
+        (output / REPLACING).rename(inside)
+    if (inside / RECORD).is_file():  # run.json is moved first, after the old run is removed
+        _remove_run(output, {path.name for path in inside.iterdir()})
+        (inside / RECORD).replace(output / RECORD)
+    move_files(inside, output)
+    shutil.rmtree(inside)
+
+
+def _remove_run(folder: Path, replaced: Collection[str] = ()) -> None:
+    """Remove the files of a run except those in ``replaced``; keep the user's own."""
+    for pattern in FILES:
+        for path in folder.glob(pattern):
+            if path.name not in replaced:
+                path.unlink()
+    tracker = folder / TRACKER_FOLDER / "dystress"
+    for inner in (*checkpoint_folders(folder), folder / MODEL_STAGING, tracker):
+        shutil.rmtree(inner, ignore_errors=True)

@@ -1,13 +1,14 @@
-"""The record of a run: the content of ``run.json``.
+"""The record of a run: what ``run.json`` holds.
 
-A field that the run has not reached, or that its program does not write, has its default.
+A run fills one record on all its processes; the main process writes it. A field that the run has
+not reached, or that its program does not use, keeps its default.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 # states of a run
@@ -17,20 +18,52 @@ FINISHED = "finished"
 
 BASE = "base model alone"  # the dense model of a hybrid, among the untrained ones
 
-# the ends of the metrics that are compared with a baseline
-_COMPARED = ("_spearman", "_ndcg@10", "_ndcg@10_with_bm25", "_recall@1")
-
-Figures = Mapping[str, float]  # by metric
-
-
-def state_of(record: Mapping[str, Any]) -> str:
-    """Return the state of a run."""
-    return str(record.get("state", NOT_STARTED))
+Figures = Mapping[str, float]  # by the name of the metric
 
 
 def lexical_label(words: str) -> str:
     """Return what reports call the lexical baseline over such words as ``English stems``."""
     return f"TF-IDF/BM25 over {words}" if words else "TF-IDF/BM25"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a figure measures, on which set.
+
+    Attributes:
+        set: of data, such as ``sts_b_dev``.
+        measure: such as ``spearman``; "" where the set's name says it.
+        title: of set and measure, for readers; the name by default.
+        higher_is_better: the direction.
+        lexical: the lexical baseline that a model has to beat, ``TF-IDF`` or ``BM25``; "" for none.
+        lexical_metric: the name of that baseline's metric; by default the same.
+        sets: whose mean the figure is; () for a single set.
+    """
+
+    set: str
+    measure: str = ""
+    title: str = ""
+    higher_is_better: bool = True
+    lexical: str = ""
+    lexical_metric: str = ""
+    sets: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name in options and files, such as ``sts_b_dev_spearman``."""
+        return f"{self.set}_{self.measure}" if self.measure else self.set
+
+    @property
+    def with_bm25(self) -> str:
+        """The name of the same measure, of the model's ranking fused with that of BM25."""
+        return f"{self.name}_with_bm25"
+
+    @property
+    def full_title(self) -> str:
+        """The title with the direction."""
+        if not self.title:
+            return self.name
+        return f"{self.title}, {'higher' if self.higher_is_better else 'lower'} is better"
 
 
 @dataclass(frozen=True)
@@ -58,39 +91,50 @@ class HeldOut:
 
     texts: int  # rows
     gain: float  # x 100
-    error: float | None  # standard error of the gain; None for one row
+    error: float | None = None  # standard error of the gain; None for one row
+    metric: str = ""  # its name
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunRecord:
     """The record of a run on text or images."""
 
     program: str = ""
+    version: str = ""  # of this package
     state: str = NOT_STARTED
     settings: Mapping[str, Any] = field(default_factory=dict)
+    content: Mapping[str, str] | None = None  # checksums of what the settings name
     loss: str = ""
     base_model: BaseModel = BaseModel()
     hybrid: Hybrid | None = None
     head: Mapping[str, Any] | None = None
     document_row: bool = False  # of a table, which encode_document uses
     corpus: Mapping[str, Any] = field(default_factory=dict)  # of text: sentences, sha256 and counts
+    collections: Mapping[str, Any] = field(default_factory=dict)  # for search, by name
     data: Mapping[str, Any] = field(default_factory=dict)  # of images
     data_variants: Mapping[str, str | None] = field(default_factory=dict)  # by option
     start: str = "untrained"  # what reports call the model before training
+    metrics: Mapping[str, Metric] = field(default_factory=dict)  # of the figures, by name
     untrained: Mapping[str, Figures] = field(default_factory=dict)  # by pooler; of images by ""
     lexical: Figures = field(default_factory=dict)  # of the lexical baseline
     lexical_words: str = ""  # what it compares, such as English stems
     trained: Figures = field(default_factory=dict)
     held_out: HeldOut | None = None
-    similarities: Mapping[str, Any] = field(default_factory=dict)  # histograms of scored pairs
+    # of the scored pairs that the page shows: histograms before and after training
+    similarities: dict[str, Any] = field(default_factory=dict)
     random_pairs: Mapping[str, Any] | None = None
     # some texts, each with its nearest three, by model: BASE, untrained, trained
-    samples: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    samples: dict[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    # some images, each with its nearest five before training, by row of the set
+    nearest: Sequence[Sequence[int]] | None = None
     learned_temperature: Mapping[str, float] = field(default_factory=dict)
     steps: int | None = None
     best_step: int | None = None
+    skipped_steps: int | None = None  # by fp16
     collapsed_step: int | None = None  # the evaluation since which all embeddings are one
     train_seconds: float | None = None
+    samples_per_second: float | None = None  # sentences or images
+    peak_memory_gb: float | None = None
     device: str | None = None
     processes: int | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -98,31 +142,41 @@ class RunRecord:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunRecord:
         """Return the record for the content of ``run.json``, without keys that are unknown."""
-        names = {entry.name for entry in fields(cls)}
-        given = {name: x for name, x in values.items() if name in names and x is not None}
+        known = _known(cls, values)
+        for entry in fields(cls):
+            is_mapping = isinstance(known.get(entry.name, {}), Mapping)
+            if entry.default_factory is dict and not is_mapping:
+                raise TypeError(f"{entry.name} is not an object")
         for name, kind in _NESTED.items():
-            if name in given:
-                parts = {entry.name for entry in fields(kind)} & given[name].keys()
-                given[name] = kind(**{part: given[name][part] for part in parts})
-        untrained = given.get("untrained", {})
-        if not all(isinstance(figures, Mapping) for figures in untrained.values()):
-            given["untrained"] = {"": untrained}
-        return cls(**given)
+            if name in known:
+                known[name] = kind(**_known(kind, known[name]))
+        metrics = {name: _known(Metric, x) for name, x in known.get("metrics", {}).items()}
+        known["metrics"] = {
+            name: Metric(**{**metric, "sets": tuple(metric.get("sets", ()))})
+            for name, metric in metrics.items()
+        }
+        untrained = known.get("untrained", {})  # of images, 0.2 had the figures themselves
+        known["untrained"] = {name: x for name, x in untrained.items() if isinstance(x, Mapping)}
+        return cls(**known)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of ``run.json``."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def pooler(self) -> str:
-        """Return the pooler of a run on text."""
+        """The pooler of a run on text."""
         return str(self.settings.get("pooler_type") or "")
 
     @property
     def train_files(self) -> list[str]:
-        """Return the training files as the user named them; [] for Wiki1M."""
+        """The training files as the user named them; [] for Wiki1M."""
         named = self.settings.get("train_file") or []
         return [named] if isinstance(named, str) else list(named)
 
     @property
     def untrained_best_and_own(self) -> dict[str, Figures]:
-        """Return the metrics before training of the best pooler and the run's, by pooler."""
+        """The metrics before training of the best pooler and the run's, by pooler."""
         names = dict.fromkeys([*list(self.untrained)[:1], self.pooler])
         return {name: self.untrained[name] for name in names if name in self.untrained}
 
@@ -131,21 +185,26 @@ class RunRecord:
         """What reports call the lexical baseline."""
         return lexical_label(self.lexical_words)
 
+    def metric(self, name: str) -> Metric:
+        """Return a metric by its name; records of earlier versions know the name alone."""
+        return self.metrics.get(name, Metric(name))
+
     @property
     def not_above_baseline(self) -> list[tuple[str, str, float]]:
-        """Return where the model is not above a baseline: metric, baseline and its figure.
+        """Where the model is not above a baseline: metric, baseline and its figure.
 
         A hybrid has to be above its dense model with BM25, too.
         """
         dense = self.untrained.get(BASE, {})
-        label = self.lexical_label
         found = []
         for name, figure in self.trained.items():
-            lexical = self.lexical.get(name.removesuffix("_with_bm25"))
-            own = "TF-IDF" if name.endswith("_spearman") else "BM25"
-            floors = {label.replace("TF-IDF/BM25", own): lexical}
-            floors[f"{BASE} with BM25"] = dense.get(f"{name}_with_bm25")
-            if name.endswith(_COMPARED) and name != "avg_spearman":
+            metric = self.metric(name)
+            if metric.lexical:
+                label = self.lexical_label.replace("TF-IDF/BM25", metric.lexical)
+                floors = {
+                    label: self.lexical.get(metric.lexical_metric or name),
+                    f"{BASE} with BM25": dense.get(metric.with_bm25),
+                }
                 for baseline, floor in floors.items():
                     if floor is not None and figure <= floor:
                         found.append((name, baseline, floor))
@@ -153,7 +212,7 @@ class RunRecord:
 
     @property
     def step_chosen_by(self) -> str | None:
-        """Return the metric that selected the model; None if only the last step was evaluated."""
+        """The metric that selected the model; None if only the last step was evaluated."""
         every = self.settings.get("eval_steps")
         single = every == 0 or (every is not None and every >= (self.steps or math.inf))
         if single and self.best_step in (None, self.steps):
@@ -163,3 +222,9 @@ class RunRecord:
 
 
 _NESTED = {"base_model": BaseModel, "hybrid": Hybrid, "held_out": HeldOut}
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass among values that are not None."""
+    names = {entry.name for entry in fields(kind)}
+    return {name: x for name, x in values.items() if name in names and x is not None}

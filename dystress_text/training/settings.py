@@ -12,6 +12,7 @@ from dystress_text.cli.options import check_options, option
 from dystress_text.errors import ParameterError
 
 AUTO_FP16 = "auto_fp16"
+TRACKER_FOLDER = "tracker-logs"  # inside the folder of a run
 # options that may change when a run resumes
 FREE_OPTIONS = (
     "output_dir",

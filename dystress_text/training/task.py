@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dystress_text.losses.objectives import Objective
 from dystress_text.training.batches import Batch
+from dystress_text.training.run_record import RunRecord
 
 
 class Task(Protocol):
@@ -59,7 +60,7 @@ class Run:
         samples: the number of training samples.
         options: all options of the run; a resumed run must have the same.
         data_id: identifies the content of the training data, such as a checksum.
-        record: the content of ``run.json``; it grows during the run.
+        record: of the run, which grows while it trains.
         make_optimizer: makes the optimizer of a network; None is AdamW.
         best_metric: the metric that selects the best model; None selects the last model.
         has_collapsed: tells whether the embeddings of all samples have become one; such a model
@@ -70,7 +71,7 @@ class Run:
     samples: int
     options: Mapping[str, Any] = field(default_factory=dict)
     data_id: str = ""
-    record: dict[str, Any] = field(default_factory=dict)
+    record: RunRecord = field(default_factory=RunRecord)
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
     best_metric: str | None = None
     has_collapsed: Callable[[], bool] = lambda: False

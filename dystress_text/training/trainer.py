@@ -339,11 +339,11 @@ class Trainer:
             self._log(metrics)
         record = self.run.record
         if self.run.has_collapsed():
-            record.setdefault("collapsed_step", state.step)
+            record.collapsed_step = record.collapsed_step or state.step
             if state.best_step not in (None, state.step):
                 return  # the model from before stays
         else:
-            record.pop("collapsed_step", None)
+            record.collapsed_step = None
         if name is None:
             state.metrics = metrics  # in the end those of the last step
             return

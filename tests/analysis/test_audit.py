@@ -14,8 +14,8 @@ from sweep_runs import error_of, record_of
 
 import dystress_text
 from dystress_text.analysis.audit import Audit, audit_log
-from dystress_text.config.arguments import parse
 from dystress_text.errors import UserError
+from dystress_text.finetuning.arguments import parse
 from dystress_text.losses import InfoNCELoss, diagnosis
 from dystress_text.programs import audit
 from dystress_text.programs.train import main as train

@@ -80,7 +80,8 @@ def test_the_best_against_the_second_and_the_models(lines):
     assert float(found[1]) == pytest.approx(lead, abs=0.051)
     low, high = map(float, found.group(2, 3))
     assert low < lead < high
-    assert lines[0].endswith("not significant." if low <= 0 <= high else "significant.")
+    contains = "contains" if low <= 0 <= high else "does not contain"
+    assert lines[0].endswith(f": the interval {contains} 0.")
     for name, values in (("untrained", UNTRAINED), ("TF-IDF/BM25", LEXICAL)):
         (line,) = [line for line in lines if f"dcl(0.2) - {name}: " in line]
         shown = float(re.search(r": ([+-][\d.]+) \(", line)[1])
@@ -112,6 +113,17 @@ def test_choosing_and_measuring_on_the_same_queries_flatters():
         flattered.append(100 * study.mean(1).max())
     assert np.mean(flattered) > 56
     assert np.mean(fair) == pytest.approx(50, abs=1.5)
+
+
+@pytest.mark.parametrize("constant", ["model", "scores"])
+def test_a_half_of_equal_values_has_no_figure(constant):
+    """The units of one half are equal, which has no rank correlation; all units have one."""
+    values = {"model": SCORES.copy(), "scores": SCORES.copy()}
+    values[constant][np.random.default_rng(0).permutation(PAIRS)[::2]] = 1.0
+    assert np.isfinite(stats.spearmanr(values["model"], values["scores"]).statistic)
+    entry = Result.of_entry({"spearman": 50.0}, "pairs", "mine", {"model": "m"})
+    each = {name: column.tolist() for name, column in values.items()}
+    assert by_halves({name: [replace(entry, each=each)] for name in "ab"}) == []
 
 
 @pytest.mark.parametrize("each", [{}, {"model": [0.5]}, {"model": [0.5], "scores": [1.0]}])

@@ -1,16 +1,19 @@
 """The outcome of a run: figures, the interval of the gain, and the kept step."""
 
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 from scipy import stats
 from sweep_runs import record_of
 
-from dystress_text.analysis.outcome import metric_title, outcome
-from dystress_text.config.arguments import parse
-from dystress_text.finetuning.holdout import METRIC, compared
-from dystress_text.training.run_record import RunRecord
+from dystress_text.analysis.outcome import outcome
+from dystress_text.finetuning.arguments import parse
+from dystress_text.finetuning.holdout import RECALL, compared
+from dystress_text.training.run_record import Metric, RunRecord
+
+METRIC = RECALL.name
 
 
 def record(*options, **more):
@@ -31,8 +34,9 @@ def test_gain_on_held_out_rows(gained):
     found = record(
         untrained={"cls": {METRIC: 20.0}},
         trained={METRIC: 20 + gains.mean()},
-        held_out={"gain": gains.mean(), "error": stats.sem(gains), "texts": 80},
+        held_out={"gain": gains.mean(), "error": stats.sem(gains), "texts": 80, "metric": METRIC},
         lexical={METRIC: 61.04},
+        metrics={METRIC: asdict(RECALL)},
     )
     low, high = stats.norm.interval(0.95, gains.mean(), stats.sem(gains))
     figures, line, *_, kept = outcome(found)
@@ -51,7 +55,8 @@ def test_gain_of_a_share_is_at_most_100(gain):
     found = record(
         untrained={"cls": {METRIC: 100 * before[0]}},
         trained={METRIC: 100 - 100 * before[0]},
-        held_out=compared(rows, before, 1 - before),
+        held_out=asdict(compared(rows, before, 1 - before)),
+        metrics={METRIC: asdict(RECALL)},
     )
     line = outcome(found)[1]
     mean, low, high, *_ = numbers(line.partition("trained - ")[2])
@@ -64,6 +69,7 @@ def test_best_untrained_pooler_and_lexical_baseline():
         untrained={"avg": {"mini_sts_spearman": 38.7}, "cls": {"mini_sts_spearman": 30.0}},
         trained={"mini_sts_spearman": 41.0, "x_ndcg@10": 5.0},
         lexical={"mini_sts_spearman": 36.8, "x_ndcg@10": 6.0},
+        metrics={"x_ndcg@10": {"set": "x", "measure": "ndcg@10", "lexical": "BM25"}},
         best_step=10,
         chose="mini_sts_spearman",
     )
@@ -80,8 +86,14 @@ def test_last_step_alone_is_measured():
     assert len(outcome(record(trained={}))) == 2
 
 
+def test_a_run_on_text_says_what_is_shown():
+    texts = [["a", "b", "c", "d"]] * 12
+    first, _ = outcome(record(trained={}, samples={"untrained": texts, "trained": texts}))
+    assert numbers(first) == [12]
+    assert "metric" not in first
+
+
 def test_metric_titles():
-    graded = "cisi: nDCG@10 of graded judgements x 100, higher is better"
-    assert metric_title("cisi_ndcg@10_graded") == graded
-    assert metric_title("sts_b_dev_alignment") == "STS-B dev: alignment, lower is better"
-    assert metric_title("knn200") == "knn200"
+    metric = Metric("my_set", "alignment", "My set: alignment", higher_is_better=False)
+    assert metric.full_title == "My set: alignment, lower is better"
+    assert Metric("knn200").full_title == "knn200"

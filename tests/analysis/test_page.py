@@ -8,9 +8,10 @@ import re
 import pytest
 from sweep_runs import PRESET, a_run
 
-from dystress_text.analysis.page import render_page
+from dystress_text.analysis.page import leave_report, render_page
 from dystress_text.analysis.runs import FinishedRun
-from dystress_text.analysis.text_page import leave_text_report
+from dystress_text.analysis.text_page import text_page
+from dystress_text.analysis.text_runs import read_text_runs
 from dystress_text.programs.report import main
 from dystress_text.training.run_record import RunRecord
 
@@ -24,8 +25,7 @@ def pictures(page):
 
 
 def page_of(run):
-    leave_text_report(run)
-    return (run / "report.html").read_text()
+    return text_page(read_text_runs([run]))
 
 
 def cells(page):
@@ -137,6 +137,18 @@ def test_a_constant_temperature_is_not_drawn(tmp_path):
     assert CURVE not in drawn
 
 
+@pytest.mark.usefixtures("with_pictures")
+def test_columns_of_text_are_left_aligned_with_their_headers(tmp_path):
+    """Short texts in the column too; figures are not."""
+    texts = [["a text", "one", "two", "three"], ["x " * 40, "one", "two", "three"]]
+    run = a_run(tmp_path, samples={"untrained": texts, "trained": texts})
+    page = page_of(run)
+    for name in ("text", "untrained", "trained"):
+        assert f'<th class="text">{name}</th>' in page
+    assert '<td class="text">a text</td>' in page
+    assert '<td class="text">70' not in page
+
+
 def test_title_counts_what_was_trained_on(tmp_path):
     corpus = {"sentences": 6000, "columns": 2, "dropped": 3, "samples": 2697, "sha256": "0" * 64}
     run = a_run(tmp_path, corpus=corpus)
@@ -152,7 +164,7 @@ def test_image_run_without_temperature(tmp_path):
         "settings": {"dataset": "shapes"},
         "loss": "byol()",
         "steps": 2,
-        "untrained": {"knn20": 50.0},
+        "untrained": {"": {"knn20": 50.0}},
         "trained": {"knn20": 60.0},
     }
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
@@ -164,5 +176,5 @@ def test_image_run_without_temperature(tmp_path):
 def test_failed_page_is_one_line(tmp_path):
     run = a_run(tmp_path)
     (run / "run.json").write_text("{")
-    assert leave_text_report(run).startswith("no report.html: ")
+    assert leave_report(run, lambda: page_of(run)).startswith("no report.html: ")
     assert not (run / "report.html").exists()

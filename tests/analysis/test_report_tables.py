@@ -1,7 +1,7 @@
 """Tables of runs against NumPy and SciPy."""
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -9,13 +9,15 @@ from scipy import stats
 from sweep_runs import error_of, write_results, write_run
 
 from dystress_text.analysis import tables
-from dystress_text.analysis.text_runs import TRAINING, read_text_runs
+from dystress_text.analysis.text_runs import TRAINING, evaluated_models, read_text_runs
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
 from dystress_text.evaluation.retrieval import METRICS
+from dystress_text.finetuning.presets import PRESETS
 from dystress_text.programs.report import main
-from dystress_text.training.run_record import BASE
+from dystress_text.training.run_record import BASE, Metric
 
+MEAN = Metric("avg_transfer_dev", "accuracy", sets=("mr_dev", "cr_dev"))
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
 FIGURES = {
@@ -35,13 +37,15 @@ def sweep(tmp_path_factory):
 
 
 def verdict(folder, baseline=None):
-    runs = read_text_runs([folder], baseline)
+    runs = read_text_runs([folder], baseline, PRESETS)
     return tables.verdict(runs, tables.compare(runs))
 
 
 def rows(folder, title="STS, Spearman x 100"):
     """The rows of a table by name, each a dictionary by column."""
-    lines = dict(tables.sections(read_text_runs([folder])))[title]
+    compared = read_text_runs([folder], None, PRESETS)
+    (group,) = [group for group in tables.groups_of(compared.evaluated) if group.title == title]
+    lines = tables.means(compared, group)
     return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[1:]}
 
 
@@ -66,7 +70,10 @@ def test_means_and_deviations(sweep):
 
 
 def test_differences_are_paired_by_seed(sweep):
-    found = {each.name: each.difference for each in tables.compare(read_text_runs([sweep]))}
+    found = {
+        each.name: each.difference
+        for each in tables.compare(read_text_runs([sweep], None, PRESETS))
+    }
     for name in ("sts-macl", SHIFTED):
         expected = stats.ttest_rel(FIGURES[name], FIGURES[CONSTANT])
         assert found[name].mean == pytest.approx(
@@ -115,7 +122,7 @@ def test_models_measured_on_different_days(tmp_path, printed, kind):
     low, high = np.quantile(resampled, [0.025, 0.975])
     (shown,) = re.findall(r"B - A: \S+ \((\S+) to (\S+); 52 \w+, paired\)", text)
     assert [float(each) for each in shown] == pytest.approx([low, high], abs=0.3)
-    (alone,) = re.findall(rf" A \S+ \((\S+) to (\S+); 52 {kind}\)", text)
+    (alone,) = re.findall(rf"\nA: \S+ \((\S+) to (\S+); 52 {kind}\)", text)
     assert float(alone[1]) - float(alone[0]) > 4 * (high - low)
     assert "A - B: " in printed(tmp_path / "A", tmp_path / "B", "--baseline=B")
     assert "paired" not in printed(tmp_path / "A", tmp_path / "other")
@@ -158,7 +165,7 @@ def test_own_pairs_and_baselines(tmp_path, printed, baseline):
     assert lines[0].startswith(start)
     differences = np.subtract(own["0.1"], own["0.2"])
     low, high = stats.ttest_1samp(differences, 0).confidence_interval()
-    lead = r"; dcl\(0.1\) - dcl\(0.2\): \+1.0 \((\S+) to (\S+); 3 seeds, paired\): significant.$"
+    lead = r"; dcl\(0.1\) - dcl\(0.2\): \+1.0 \((\S+) to (\S+); 3 seeds, paired\): the interval does not contain 0\.$"
     shown = re.search(lead, lines[0])
     assert [float(each) for each in shown.groups()] == pytest.approx([low, high], abs=0.06)
     for other, difference in (("dcl(0.05)", 3.1), ("untrained", 19.0), ("TF-IDF/BM25", 2.7)):
@@ -168,6 +175,35 @@ def test_own_pairs_and_baselines(tmp_path, printed, baseline):
     assert any(each.startswith(other) for each in lines)
     assert printed(tmp_path).startswith(start)
     assert any(f"{where}: dcl(0.05) - dcl(0.1): " in line for line in verdict(tmp_path, "dcl(0.1)"))
+
+
+def test_an_evaluation_and_a_report_print_the_same_intervals(tmp_path, printed):
+    values = np.random.default_rng(4).random((3, 29)).round(6)
+    figures = dict(zip(("a", "b", "lexical"), 100 * values.mean(1), strict=True))
+    results = {}
+    for (model, figure), each in zip(figures.items(), values, strict=True):
+        entry = {"nDCG@10": round(figure, 2), "sha256": "a", "lexical_words": "stems"}
+        result = Result.of_entry(entry, "retrieval", "c", {"model": model})
+        results[model] = [replace(result, each={"model": each.tolist()})]
+        append(tmp_path / "all.jsonl", results[model][0])
+    lexical = "TF-IDF/BM25 over stems"
+    labels = ["a", "b", lexical]
+    _, _, *rows, head, first, second, third, b_a, a_lexical, b_lexical = tables.render_evaluation(
+        evaluated_models(results)
+    ).splitlines()
+    assert [row.split()[-1] for row in rows] == [f"{figure:.2f}" for figure in figures.values()]
+    assert head == "95 % intervals, c nDCG@10:"
+    for line, label, figure in zip((first, second, third), labels, figures.values(), strict=True):
+        assert line.startswith(f"{label}: {figure:.1f} (")
+        assert line.endswith("; 29 queries, which are few)")
+    assert b_a.startswith(f"b - a: {figures['b'] - figures['a']:+.1f} (")
+    assert b_a.endswith("; 29 queries, which are few, paired)")
+    assert a_lexical.startswith(f"a - {lexical}: ")
+    assert b_lexical.startswith(f"b - {lexical}: ")
+    report = printed(tmp_path / "all.jsonl")
+    assert "\n".join([head, first, second, third]) in report
+    for line in (b_a, a_lexical, b_lexical):
+        assert f"c nDCG@10 (Search x 100): {line}\n" in report
 
 
 def test_other_settings_and_one_seed(tmp_path):
@@ -200,15 +236,18 @@ def test_other_measurements_are_not_compared(tmp_path, theirs, is_compared):
 @pytest.mark.parametrize(
     ("metric", "group", "task", "column"),
     [
-        ("sts_b_test_spearman", "senteval/sts", "STS-B", "STS-B"),
-        ("mr_dev_accuracy", "senteval/transfer", "MR", "MR"),
-        ("cisi_mrr@10", "retrieval", "cisi", "cisi nDCG@10"),
+        (Metric("sts_b_test", "spearman"), "senteval/sts", "STS-B", "STS-B"),
+        (Metric("mr_dev", "accuracy"), "senteval/transfer", "MR", "MR"),
+        (Metric("cisi", "mrr@10"), "retrieval", "cisi", "cisi nDCG@10"),
+        (Metric("cisi", "ndcg@10_graded"), "retrieval", "cisi", "cisi nDCG@10"),
+        (MEAN, "senteval/transfer", "MR", "MR"),
     ],
 )
 def test_sets_that_selected_the_checkpoint(tmp_path, metric, group, task, column):
     for name, figure in ((SHIFTED, 90.0), (CONSTANT, 10.0)):
-        options = [f"--metric_for_best_model={metric}"]
-        run = write_run(tmp_path, name, 0, 0.0, options, tasks=(), trained={metric: figure})
+        options = [f"--metric_for_best_model={metric.name}"]
+        measured = {"trained": {metric.name: figure}, "metrics": {metric.name: asdict(metric)}}
+        run = write_run(tmp_path, name, 0, 0.0, options, tasks=(), **measured)
         write_results(run, {task: dict.fromkeys(("spearman", "accuracy", *METRICS), figure)}, group)
     _, line = verdict(tmp_path)
     assert line.endswith(f"not compared: {column} selected the checkpoint")

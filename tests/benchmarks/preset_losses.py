@@ -44,7 +44,7 @@ IMAGES = [
 ]
 # the program (dystress_text/train.py before 0.2), its presets, the options of every run
 PROGRAMS = {
-    "text": ("dystress_text.programs.train", "dystress_text.config.presets", TEXT),
+    "text": ("dystress_text.programs.train", "dystress_text.finetuning.presets", TEXT),
     "images": ("vision.train", "vision.pretraining.presets", IMAGES),
 }
 LIST = """

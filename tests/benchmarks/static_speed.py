@@ -52,7 +52,7 @@ def theirs(file: Path, place: str) -> float:
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
     from tokenizers import Tokenizer
 
-    from dystress_text.data.crops import Crops
+    from dystress_text.finetuning.crops import Crops
     from dystress_text.io.paths import EMBEDDED
 
     texts = file.read_text(encoding="utf-8").splitlines()

@@ -43,11 +43,11 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from dystress_text import InfoNCELoss, ShiftedCosineTemperature
-from dystress_text.config.settings import TextSettings
-from dystress_text.data.corpus import load_corpus
-from dystress_text.data.texts import plain_text
+from dystress_text.finetuning.corpus import load_corpus
 from dystress_text.finetuning.initial_model import InitialModel, load_initial_model
+from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.texts import plain_text
 from dystress_text.io.paths import EMBEDDED
 from dystress_text.io.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.models.reading import TextReader

@@ -71,12 +71,15 @@ def test_the_first_five_of_each_model_are_shown_once_and_shuffled():
 
 
 def test_figures_are_of_the_shown_documents_alone():
-    judge("", "A", "B")
-    assert judge(keys_of(lambda query, document: document % 3 == query), "A", "B") == 0
+    texts = [*dict.fromkeys([*TEXTS, *make_sentences(300, seed=1)])]  # recall@100 reads fewer
+    Path("more.txt").write_text("\n".join(texts))
+    judge("", "A", "B", text="more.txt")
+    keys = keys_of(lambda query, document: document % 3 == query)
+    assert judge(keys, "A", "B", text="more.txt") == 0
     pool = [tuple(pair) for pair in record()["shown"]]
     expected = []
     model = loaded("A")
-    vectors = model.encode(TEXTS)
+    vectors = model.encode(texts)
     for query, text in enumerate(QUERIES):
         shown = [document for found, document in pool if found == query]
         gains = np.array([document % 3 == query for document in shown])
@@ -155,6 +158,7 @@ def test_keys_in_a_terminal_are_saved_at_once():
     screen = os.read(terminal, 65536).decode()
     assert max(map(len, screen.splitlines())) < 80
     assert "[...]" in screen  # a long document is cut
+    assert screen.endswith("quit: \r\n")  # the message of the interruption has its own line
     left = len(record()["shown"]) - 3
     assert judge("n" * left, "A") == 0
     assert record()["answers"] == "rsn" + left * "n"

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 import dystress_text as dt
 from dystress_text.errors import ParameterError, TrainingError
+from dystress_text.finetuning import run as fine_tuning
 from dystress_text.finetuning.measures import RunMeasures
-from dystress_text.programs import fine_tuning
 from dystress_text.programs.report import main as report
 
 ONE = make_sentences(12, seed=5)
@@ -126,11 +126,11 @@ def test_evaluators_of_sentence_transformers_choose_the_step(kind, name, train, 
     run = train(theirs)
     expected = theirs(run.model)
     assert run.evaluation == pytest.approx(expected, abs=1e-4)
-    chosen = run.record["settings"]["metric_for_best_model"]
+    chosen = run.record.settings["metric_for_best_model"]
     assert chosen.endswith(theirs.primary_metric)
     measured = {line["step"]: line[chosen] for line in log_of(tmp_path / "out") if chosen in line}
     assert set(measured) == {2, 4}
-    assert measured[run.record["best_step"]] == max(measured.values())
+    assert measured[run.record.best_step] == max(measured.values())
 
 
 class Scripted(SentenceEvaluator):
@@ -176,7 +176,7 @@ def test_any_number_is_a_figure_and_may_choose_the_step(train, tmp_path, capsys)
         "array": 0.75,
         "tensor": 0.75,
     }
-    assert run.record["best_step"] == 2
+    assert run.record.best_step == 2
     (line,) = [each for each in capsys.readouterr().out.splitlines() if "vector" in each]
     assert all(name in line for name in ("step", "loss", "text", "list", "nothing"))
     assert "numpy" not in line
@@ -189,7 +189,7 @@ def test_a_primary_metric_is_not_needed(value, train):
     run = train(Scripted(value, value, value))
     (name, figure), *_ = run.evaluation.items()
     assert figure == (1 if value is True else 0.5)
-    assert run.record["settings"]["metric_for_best_model"] == name
+    assert run.record.settings["metric_for_best_model"] == name
 
 
 def wrong_primary_metric():
@@ -240,7 +240,7 @@ def test_the_model_is_there_though_its_evaluation_fails(result, train, tmp_path)
         (RunMeasures, "after_training"),
         (fine_tuning, "write_card"),
         (fine_tuning, "finish_run"),
-        (fine_tuning, "leave_text_report"),
+        (fine_tuning, "leave_report"),
         (fine_tuning, "_upload"),
     ],
 )

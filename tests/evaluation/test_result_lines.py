@@ -1,7 +1,6 @@
 """Result lines: none is lost or changed, and damaged ones are refused."""
 
 import json
-import resource
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -65,6 +64,7 @@ def test_a_line_that_was_cut_off_is_removed(tmp_path, cut):
 def test_a_full_disk_costs_one_line(tmp_path):
     file = tmp_path / RESULTS
     append(file, LINE)
+    resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 20, limits[1]))
     try:

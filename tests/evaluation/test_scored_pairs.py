@@ -43,7 +43,7 @@ def files(tmp_path):
 def test_columns_are_found_by_name(files):
     for file, name in zip(files, ("my_pairs_2", "mine"), strict=True):
         pairs = read_scored_pairs(file)
-        assert pairs.metric("spearman") == f"{name}_spearman"
+        assert pairs.metric("spearman").name == f"{name}_spearman"
         assert pairs.first == tuple(row[0] for row in ROWS)
         assert pairs.second == tuple(row[1] for row in ROWS)
         assert pairs.scores.tolist() == [row[2] for row in ROWS]

@@ -7,7 +7,6 @@ from scipy import stats
 from dystress_text.evaluation.statistics import (
     average_of,
     estimate,
-    interval_lines,
     over_seeds,
     spread,
     without_units,
@@ -101,18 +100,6 @@ def test_sets_are_independent():
     assert both.units == 200
     assert np.ptp(both.interval) == pytest.approx(np.ptp(one.interval) / 2**0.5, rel=0.05)
     assert (one - other).interval is None  # other units: not paired
-
-
-def test_lines_compare_with_the_first_and_with_references():
-    values = np.random.default_rng(4).random((3, 29))
-    estimates = dict(zip(("a", "b", "bm25"), map(estimate, values), strict=True))
-    lines = interval_lines(estimates, ["bm25"])
-    named = [line.partition(":")[0] for line in lines]
-    assert named == ["a", "b", "bm25", "b - a", "a - bm25", "b - bm25"]
-    assert "29 queries" in lines[0]
-    assert "few" in lines[0]
-    assert "paired" in lines[3]
-    assert "paired" not in lines[0]
 
 
 @pytest.mark.slow(30)

@@ -111,7 +111,7 @@ def test_training_measures_dev_accuracies_and_their_mean():
     assert metrics == {
         "miniparaphrase_dev_accuracy": accuracies[0],
         "miniquestions_dev_accuracy": accuracies[1],
-        "avg_transfer_dev": pytest.approx(sum(accuracies) / 2),
+        "avg_transfer_dev_accuracy": pytest.approx(sum(accuracies) / 2),
     }
 
 

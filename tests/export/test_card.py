@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,8 @@ from huggingface_hub import ModelCard
 from model_cases import build_model, build_static
 from sweep_runs import record_of
 
-from dystress_text.config.arguments import parse
 from dystress_text.export.card import CARD, describe_base, write_card
+from dystress_text.finetuning.arguments import parse
 from dystress_text.io.words import WordReader
 from dystress_text.models.hybrid import lexical_part, new_hybrid
 from dystress_text.models.static import (
@@ -22,7 +23,7 @@ from dystress_text.models.static import (
     table_of,
     tokenizer_of,
 )
-from dystress_text.training.run_record import RunRecord
+from dystress_text.training.run_record import BaseModel, RunRecord
 
 LOSS = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"
 SETTINGS = {
@@ -123,8 +124,8 @@ def test_card_states_model_recipe_and_results(card):
 
 def test_card_of_a_static_model_claims_no_base(tmp_path):
     record = record_of(parse(["--preset=own-text", "--train_file=notes.txt"]))
-    record["base_model"] = describe_base("static")
-    write_card(tmp_path, RunRecord.from_json(record), build_static())
+    record = replace(RunRecord.from_json(record), base_model=describe_base("static"))
+    write_card(tmp_path, record, build_static())
     head = ModelCard.load(tmp_path / CARD).data.to_dict()
     assert not {"base_model", "license"} & head.keys()
 
@@ -169,6 +170,6 @@ def test_base_model_is_named_without_its_path(tmp_path):
     base = tmp_path / "my-bert"
     base.mkdir()
     (base / CARD).write_text("---\nlicense: mit\n---\n# A model\n")
-    assert describe_base(f"{base}/") == {"name": "my-bert", "on_hub": False, "license": "mit"}
+    assert describe_base(f"{base}/") == BaseModel("my-bert", license="mit")
     (base / CARD).write_text("---\nlicense: [\n---\n")
-    assert describe_base(str(base))["license"] is None
+    assert describe_base(str(base)).license is None

@@ -14,11 +14,11 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Static
 from trainer_cases import interrupt
 
 import dystress_text as dt
-from dystress_text.config.settings import TextSettings
-from dystress_text.data.corpus import TokenCroppedCorpus, load_corpus, title_lengths
-from dystress_text.data.crops import Crops
-from dystress_text.data.texts import training_text
 from dystress_text.evaluation.embedder import TextEncoder
+from dystress_text.finetuning.corpus import TokenCroppedCorpus, load_corpus, title_lengths
+from dystress_text.finetuning.crops import Crops
+from dystress_text.finetuning.settings import TextSettings
+from dystress_text.finetuning.texts import training_text
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.models.static import embedded_tokenizer, new_static, table_of
 
@@ -110,7 +110,7 @@ def test_all_ways_to_search_find_the_same(file, tmp_path):
     dt.train("own-text", train_file=file, output_dir=tmp_path / "out", **SMALL)
     model = load_sentence_transformer(str(tmp_path / "out"))
     queries = [row["title"].split()[0] for row in ROWS]
-    ours = TextEncoder(model).search(queries, DOCUMENTS, 10)
+    ours = list(TextEncoder(model).search(queries, DOCUMENTS, 10))
     theirs = util.semantic_search(model.encode_query(queries), model.encode_document(DOCUMENTS))
     for one, other in zip(ours, theirs, strict=True):
         scores = [score for _, score in one]
@@ -231,4 +231,4 @@ def test_a_title_in_no_document_or_alone(tmp_path, part):
     rows = [{"title": "", "text": "", part: row[part]} for row in ROWS]
     file = write(tmp_path / "rows.jsonl", rows)
     run = dt.train("own-text", train_file=file, output_dir=tmp_path / "out", **SMALL)
-    assert run.record["corpus"]["sentences"] == len(ROWS)
+    assert run.record.corpus["sentences"] == len(ROWS)

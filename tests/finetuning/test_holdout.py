@@ -10,19 +10,21 @@ from conftest import make_sentences
 from scipy.stats import sem
 from sklearn.metrics.pairwise import cosine_similarity
 
-from dystress_text.config.arguments import parse
+from dystress_text.analysis.outcome import held_out
 from dystress_text.errors import ParameterError
+from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.holdout import (
-    METRIC,
+    RECALL,
     bm25_recall,
     compared,
     hold_out,
     measure,
-    outcome,
 )
 from dystress_text.programs.train import main, train
 from dystress_text.training.run_record import BASE, HeldOut, RunRecord
 from dystress_text.training.trainer import Trainer
+
+METRIC = RECALL.name
 
 WORDS = [[*text.split(), f"tree{i}"] for i, text in enumerate(make_sentences(300))]
 ROWS = [(f"day {i} {' '.join(words[::2])}", " ".join(words[1:])) for i, words in enumerate(WORDS)]
@@ -95,9 +97,9 @@ def test_random_pairs_are_not_learned_from_the_swapped_rows(tmp_path):
     rows = [*pairs, *((second, first) for first, second in pairs)]
     options = {"dim": 64, "supervised": True, "num_train_epochs": 12, "learning_rate": 0.05}
     run = train("own-text", texts=rows, output_dir=tmp_path / "out", eval_set="none", **options)
-    held = run.record["held_out"]
-    assert held["texts"] == 40
-    assert abs(held["gain"]) < 4 * held["error"]
+    held = run.record.held_out
+    assert held.texts == 40
+    assert abs(held.gain) < 4 * held.error
 
 
 def test_recall_is_that_of_a_loop():
@@ -116,9 +118,9 @@ def test_recall_is_that_of_a_loop():
     assert 3 < found.sum() < 27
     record = compared(rows, found, found[::-1])
     gains = 100 * (found[::-1] - found)
-    assert record["gain"] == pytest.approx(gains.mean())
+    assert record.gain == pytest.approx(gains.mean())
     # Bonett and Price: one more of each kind, with n instead of n - 1
-    assert record["error"] == pytest.approx(sem([*gains, 100, -100], ddof=0))
+    assert record.error == pytest.approx(sem([*gains, 100, -100], ddof=0))
 
 
 def test_collapsed_embeddings_find_nothing():
@@ -151,7 +153,7 @@ def test_a_resumed_run_reports_the_same_on_console_page_and_card(
     out = tmp_path / "out"
     assert main([*command, f"--output_dir={out}"]) == 0
     record = read_record(out)
-    gain, meaning = outcome(RunRecord.from_json(record))
+    gain, meaning = held_out(RunRecord.from_json(record))
     assert f"\n{gain}\n{meaning}\n" in capsys.readouterr().out
     assert f"<p>{gain}" in (out / "report.html").read_text()
     card = (out / "README.md").read_text()
@@ -188,13 +190,14 @@ def test_no_rows_are_held_out_when_disabled_or_few(command, option, tmp_path):
 
 def test_a_hybrid_is_compared_with_its_dense_model():
     record = RunRecord(
-        held_out=HeldOut(70, 3.0, 1.0),
+        held_out=HeldOut(70, 3.0, 1.0, METRIC),
         settings={"pooler_type": "avg"},
         untrained={BASE: {METRIC: 50.0}, "avg": {METRIC: 54.0}},
         trained={METRIC: 53.0},
         lexical={METRIC: 55.0},
+        metrics={METRIC: RECALL},
     )
-    assert f"trained - {BASE}: +3.0" in outcome(record)[0]
+    assert f"trained - {BASE}: +3.0" in held_out(record)[0]
 
 
 def test_a_record_of_held_out_texts_still_reads():
@@ -202,7 +205,7 @@ def test_a_record_of_held_out_texts_still_reads():
     texts = {"half_document_recall@1": 53.0}
     held = {"texts": 70, "gain": 3.0, "error": 1.0, "metric": "half_document_recall@1"}
     values = {"held_out": held, "untrained": {"avg": texts}, "trained": texts}
-    assert outcome(RunRecord.from_json(values)) == []
+    assert held_out(RunRecord.from_json(values)) == []
 
 
 def test_only_rows_can_be_held_out():

@@ -11,13 +11,13 @@ from conftest import set_dropout
 from model_cases import text_reader, without_normalization
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-from dystress_text.config.arguments import parse
-from dystress_text.config.settings import TextSettings
-from dystress_text.data.corpus import load_corpus
-from dystress_text.data.texts import training_text
-from dystress_text.finetuning.holdout import METRIC
+from dystress_text.finetuning.arguments import parse
+from dystress_text.finetuning.corpus import load_corpus
+from dystress_text.finetuning.holdout import RECALL
 from dystress_text.finetuning.initial_model import load_initial_model
+from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.losses import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.programs.train import main
@@ -137,6 +137,6 @@ def test_own_text_learns_from_pairs(tmp_path):
     assert main([*options, "--vocabulary=text", f"--output_dir={out}"]) == 0
     record = json.loads((out / "run.json").read_text())
     assert 35 <= record["held_out"]["texts"] <= 40
-    assert record["untrained"]["avg"][METRIC] < 10
-    assert record["lexical"][METRIC] < 10
-    assert record["trained"][METRIC] > 50
+    assert record["untrained"]["avg"][RECALL.name] < 10
+    assert record["lexical"][RECALL.name] < 10
+    assert record["trained"][RECALL.name] > 50

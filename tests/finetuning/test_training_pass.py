@@ -17,10 +17,10 @@ from sentence_transformers.sentence_transformer.modules import (
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn.functional import normalize
 
-from dystress_text.config.arguments import parse
-from dystress_text.data.texts import training_text
 from dystress_text.errors import ParameterError, UserError
+from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.initial_model import check_saving, load_initial_model
+from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.embedder import Embedder, encode
 from dystress_text.programs.train import main

@@ -28,8 +28,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from devices import wait
 from training_speed import RATE, engine, random_bert
 
-from dystress_text.config.settings import TextSettings
 from dystress_text.finetuning.initial_model import load_initial_model
+from dystress_text.finetuning.settings import TextSettings
 from dystress_text.training.settings import TrainingSettings
 
 CUDA = torch.cuda.is_available()

@@ -1,7 +1,6 @@
 """One live process at a time holds a lock."""
 
 import errno
-import fcntl
 import multiprocessing
 import os
 import time
@@ -47,6 +46,7 @@ def test_disk_without_locks_warns(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
+    fcntl = pytest.importorskip("fcntl")
     monkeypatch.setattr(fcntl, "flock", fail)
     with pytest.warns(UserWarning, match="one process at a time"), locked(tmp_path / LOCK):
         pass

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from hub_server import hub_server, tar_of, with_hub
 
-from dystress_text.data.texts import wiki1m
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.finetuning.texts import wiki1m
 from dystress_text.io import paths
 from dystress_text.io.hub import HUB_REPOSITORY
 from dystress_text.io.paths import cache_root, data_root

@@ -14,9 +14,9 @@ from hub_server import hub_server, with_hub
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dystress_text.config.settings import TextSettings
-from dystress_text.data.texts import table_text
 from dystress_text.errors import UserError
+from dystress_text.finetuning.settings import TextSettings
+from dystress_text.finetuning.texts import table_text
 from dystress_text.io.tables import is_table, open_table
 from dystress_text.io.text_lines import CorpusReport
 

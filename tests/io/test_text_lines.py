@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dystress_text.config.arguments import parse
-from dystress_text.data.texts import training_text
+from dystress_text.finetuning.arguments import parse
+from dystress_text.finetuning.texts import training_text
 from dystress_text.io.text_lines import CorpusReport, read_sentences
 
 UNSEEN = st.characters(categories=["Zs", "Zl", "Zp", "Cf", "Cc"], exclude_characters="\n\0")

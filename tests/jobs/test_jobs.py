@@ -6,8 +6,10 @@ SimCSE's scripts, formulas by hand. tests/analysis has the comparison of three t
 
 import csv
 import gettext
+import html
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -17,10 +19,11 @@ import torch
 from conftest import reset_accelerator
 from datasets import Dataset
 from processes import finish, start, wait_for
-from scipy.stats import spearmanr
+from scipy.stats import bootstrap, spearmanr, t
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Dense
+from sklearn.metrics import ndcg_score
 from test_documents import (
     BLOCKS,
     OWN_CLASS,
@@ -33,8 +36,8 @@ from trainer_cases import logged, outcome
 
 import dystress_text
 from dystress_text import __main__ as dystress
-from dystress_text.config.arguments import parse
 from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.finetuning.arguments import parse
 from dystress_text.io.paths import model_path
 
 SHORT = ("--train_batch_size=16", "--mixed_precision=no")
@@ -150,6 +153,135 @@ def test_models_judged_on_own_queries():
     run(command, "--answers=keys.txt")
     figures = dystress_text.evaluate(["A", "B"], retrieval="judged")
     assert figures["B"]["judged nDCG@10"] == pytest.approx(100, abs=0.1)
+
+
+def pair_similarities(folders):
+    """Each model's similarities of the pairs in pairs.csv, and their scores."""
+    with open("pairs.csv", newline="") as file:
+        rows = list(csv.reader(file))[1:]
+    first, second, scores = zip(*rows, strict=True)
+    models = [load(folder) for folder in folders]
+    found = [
+        model.similarity_pairwise(model.encode(first), model.encode(second)) for model in models
+    ]
+    return [each.numpy() for each in found], np.array([float(score) for score in scores])
+
+
+def resampled(statistic, *units):
+    """SciPy's resamples of a statistic of columns, by rows."""
+    options = {"paired": True, "vectorized": False, "n_resamples": 2000, "rng": 1}
+    return bootstrap(units, statistic, method="percentile", **options).bootstrap_distribution
+
+
+def shown_difference(printed, name, other):
+    """A difference and its interval, printed as ``B - A: +2.1 (0.4 to 3.9; ...)``."""
+    number = r"([+-]?[\d.]+)"
+    names = re.escape(f"{name} - {other}: ")
+    (found,) = re.findall(rf"{names}{number} \({number} to {number};", printed)
+    return [float(each) for each in found]
+
+
+@pytest.mark.slow(30)
+def test_the_differences_of_models_on_own_pairs_and_own_search(shared, capsys):
+    """Their intervals are those of SciPy's paired bootstrap."""
+    cisi = shared / "data" / "retrieval" / "cisi"
+    Path("COLLECTION").symlink_to(cisi)
+    folders = ["mine-0/", "mine-1/", "mine-2/"]
+    for steps, folder in enumerate(folders, 1):
+        options = {"train_file": "mine.txt", "max_steps": 4**steps}
+        dystress_text.train("own-text", output_dir=folder, **options)
+    on_pairs, on_search = commands("evaluate.md", "--pairs pairs.csv")
+
+    similarities, scores = pair_similarities([folders[2], folders[0]])
+
+    def gain(ours, theirs, scores):
+        return 100 * (spearmanr(ours, scores).statistic - spearmanr(theirs, scores).statistic)
+
+    drawn = resampled(gain, *similarities, scores)
+    expected = [gain(*similarities, scores), *np.quantile(drawn, [0.025, 0.975])]
+    capsys.readouterr()
+    run(on_pairs)
+    shown = shown_difference(capsys.readouterr().out, folders[2], folders[0])
+    assert shown == pytest.approx(expected, abs=0.3)
+
+    documents = read_lines(cisi / "corpus.jsonl")
+    places = {row["_id"]: place for place, row in enumerate(documents)}
+    texts = [f"{row['title']} {row['text']}" for row in documents]
+    relevant = {}
+    for line in (cisi / "qrels.tsv").read_text().splitlines()[1:]:
+        query, document, _ = line.split("\t")
+        relevant.setdefault(query, np.zeros(len(texts)))[places[document]] = 1
+    queries = [row for row in read_lines(cisi / "queries.jsonl") if row["_id"] in relevant]
+    for folder, sign in ((folders[2], 100), (folders[0], -100)):
+        model = load(folder)
+        found = model.encode_query([row["text"] for row in queries])
+        similarity = model.similarity(found, model.encode_document(texts)).numpy()
+        for query, row in zip(queries, similarity, strict=True):
+            ndcg = ndcg_score([relevant[query["_id"]]], [row], k=10)
+            query["gain"] = query.get("gain", 0) + sign * ndcg
+    gains = np.array([query["gain"] for query in queries])
+    drawn = resampled(np.mean, gains)
+    run(on_search)
+    shown = shown_difference(capsys.readouterr().out, folders[2], folders[0])
+    assert shown == pytest.approx([gains.mean(), *np.quantile(drawn, [0.025, 0.975])], abs=0.3)
+
+
+@pytest.mark.slow(150)
+def test_three_losses_on_own_pairs(shared, capsys):
+    """The best, its lead, and the interval over pairs and seeds are SciPy's."""
+    Path("COLLECTION").symlink_to(shared / "data" / "retrieval" / "cisi")
+    sweep, report = commands("compare.md", "--pairs pairs.csv")
+    run(sweep._replace(arguments=("--seeds", "0", "1", *sweep.arguments)), "--max_steps=4")
+    printed = capsys.readouterr().out
+    (answer,) = re.findall("^Of the trained models .* on pairs .*$", printed, re.MULTILINE)
+    best, second = re.search(r"; (\S+) - (\S+): ", answer).groups()
+    losses = {loss: loss.replace("(", "-").replace(")", "") for loss in (best, second)}
+    folders = [f"compared/{name}-seed-{seed}" for name in losses.values() for seed in range(2)]
+    similarities, scores = pair_similarities([*folders, "compared/untrained"])
+
+    def figures(*columns):
+        *models, scores = columns
+        return np.array([100 * spearmanr(model, scores).statistic for model in models])
+
+    def gain(first, second, untrained, scores):
+        measured = figures(first, second, untrained, scores)
+        return measured[:2].mean() - measured[2]
+
+    *runs, untrained = figures(*similarities, scores)
+    assert shown_difference(answer, best, second)[0] == pytest.approx(
+        np.mean(runs[:2]) - np.mean(runs[2:]), abs=0.06
+    )
+    drawn = resampled(gain, *similarities[:2], similarities[-1], scores)
+    error = np.std(runs[:2], ddof=1) / 2**0.5
+    over_seeds = drawn[:, None] + error * t.ppf((np.arange(1000) + 0.5) / 1000, 1)
+    expected = [np.mean(runs[:2]) - untrained, *np.quantile(over_seeds, [0.025, 0.975])]
+    shown = shown_difference(printed, best, "untrained")
+    assert shown == pytest.approx(expected, abs=0.5)
+    run(report)
+    assert answer in capsys.readouterr().out
+
+
+@pytest.mark.slow(20)
+def test_nearest_texts_on_the_page():
+    """They are those of sentence-transformers; the page of a private run shows none."""
+    (command,) = commands("train.md", "--output_dir out_mine")
+    (private,) = commands("train.md", "--no_samples")
+    run(command, "--max_steps=20")
+    run(private, "--max_steps=2")
+    texts = Path("mine.txt").read_text().splitlines()
+    model = load("out_mine")
+    vectors = model.encode(texts)
+    similarity = model.similarity(vectors, vectors).fill_diagonal_(-1)
+    page = html.unescape(Path("out_mine/report.html").read_text())
+    table = page.partition("nearest three of each")[2].partition("</table>")[0]
+    cells = re.findall("<td.*?>(.*?)</td>", table, re.DOTALL)
+    assert len(cells) == 12 * 3  # a text, its nearest before training and after
+    for text, nearest in zip(cells[::3], cells[2::3], strict=True):
+        row = similarity[texts.index(text)]
+        shown = [row[texts.index(each)] for each in nearest.split("\n\n")]
+        assert shown == pytest.approx(row.topk(3).values.tolist(), abs=1e-5)
+    page = html.unescape(Path("out_private/report.html").read_text())
+    assert not any(text in page for text in texts)
 
 
 @pytest.mark.slow(30)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dystress_text as dt
-from dystress_text.config.presets import PRESETS
+from dystress_text.finetuning.presets import PRESETS
 from dystress_text.losses import registry
 from vision.pretraining import negative_free  # noqa: F401  # registers its losses
 from vision.pretraining.presets import PRESETS as IMAGE_PRESETS

@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
 from transformers import BertForMaskedLM, RobertaForMaskedLM
 
-from dystress_text.config.settings import TextSettings
-from dystress_text.data.corpus import load_corpus
-from dystress_text.data.texts import plain_text
 from dystress_text.errors import ParameterError
+from dystress_text.finetuning.corpus import load_corpus
 from dystress_text.finetuning.initial_model import load_initial_model
+from dystress_text.finetuning.settings import TextSettings
 from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.texts import plain_text
 from dystress_text.losses import InfoNCELoss
 from dystress_text.models.masked_lm import TokenMasking, load_lm_head
 from dystress_text.programs.train import main

@@ -9,9 +9,9 @@ from model_cases import TEXTS, build_model, build_static, random_head
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from dystress_text.config.settings import TextSettings
 from dystress_text.errors import UserError
 from dystress_text.finetuning.initial_model import check_saving, load_initial_model
+from dystress_text.finetuning.settings import TextSettings
 from dystress_text.models.embedder import Embedder, encode
 from dystress_text.models.hybrid import new_hybrid
 from dystress_text.models.loading import load_sentence_transformer, save_model

@@ -14,9 +14,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Static
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 import dystress_text as dt
-from dystress_text.data.corpus import TokenCroppedCorpus, load_corpus
-from dystress_text.data.crops import Crops
-from dystress_text.data.texts import plain_text
+from dystress_text.finetuning.corpus import TokenCroppedCorpus, load_corpus
+from dystress_text.finetuning.crops import Crops
+from dystress_text.finetuning.texts import plain_text
 from dystress_text.models.embedder import Embedder, encode
 from dystress_text.models.loading import save_model
 from dystress_text.models.static import (

@@ -8,8 +8,8 @@ from fuzz_cases import accepted, inputs, spoiled
 from hub_server import hub_server, tar_of, with_hub
 from hypothesis import given
 
-from dystress_text.data.texts import wiki1m
 from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.finetuning.texts import wiki1m
 from dystress_text.io.hub import HUB_REPOSITORY
 from dystress_text.io.prepared_data import MANIFEST, read_manifest, variant_of
 from dystress_text.preparation.texts import unpack

@@ -4,8 +4,8 @@ import pytest
 from conftest import make_sentences
 
 from dystress_text import __main__ as dystress
-from dystress_text.data.corpus import TokenizedCorpus
 from dystress_text.errors import UserError
+from dystress_text.finetuning.corpus import TokenizedCorpus
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.config.arguments import parse
+from dystress_text.finetuning.arguments import parse
 from dystress_text.programs import train
 
 

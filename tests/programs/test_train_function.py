@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -74,7 +75,7 @@ def test_it_is_the_run_of_the_command_line(options, tmp_path):
     assert main([*words, "--loss=infonce(0.05)", f"--output_dir={line}"]) == 0
     run = dystress_text.train(**options, loss=InfoNCELoss(0.05), output_dir=tmp_path / "function")
     assert outcome(line) == outcome(run.folder)
-    assert run.evaluation == run.record["trained"]
+    assert run.evaluation == run.record.trained
     assert run.model.encode(make_sentences(3)).shape == (3, 16)
 
 
@@ -192,6 +193,30 @@ def test_errors_name_options_as_keywords(options, tmp_path):
     with pytest.raises(ParameterError, match=r"^data_dir") as told:
         dystress_text.evaluate(tmp_path, data_dir=tmp_path)
     assert "--" not in str(told.value)
+
+
+def test_what_is_printed_has_no_options_of_the_command_line(options, tmp_path, capsys):
+    """With a cut of most texts, a run that had finished, and results that are not saved."""
+    options |= {"max_seq_length": 5, "output_dir": tmp_path}
+    dystress_text.train(**options)
+    run = dystress_text.train(**options, resume_from_checkpoint=True)
+    dystress_text.evaluate(run.model, suite="mini", tasks="sts")
+    printed = capsys.readouterr().out
+    assert "max_seq_length" in printed
+    assert "overwrite_output_dir" in printed
+    assert re.findall(r"(?<![\w-])--\w+", printed) == []
+
+
+@pytest.mark.parametrize("title", ["title", "subject"])
+def test_the_card_names_the_views_of_a_table(options, tmp_path, title):
+    rows = [f"{title},text"]
+    rows += [f"{sentence[:10]},{sentence}" for sentence in make_sentences(40)]
+    options["train_file"] = tmp_path / "table.csv"
+    options["train_file"].write_text("\n".join(rows))
+    run = dystress_text.train(**options, views="crop", output_dir=tmp_path / "out")
+    (views,) = re.findall(r"\| views \| (.*) \|", (run.folder / "README.md").read_text())
+    assert views.startswith("two crops of a sample")
+    assert ("title" in views) == (title == "title")
 
 
 def test_a_run_that_goes_on_from_a_trained_model(options, tmp_path, capsys):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 
 from dystress_text import __version__
-from dystress_text.config.arguments import parse
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.results import RESULTS, Result, append
+from dystress_text.finetuning.arguments import parse
+from dystress_text.training.run_record import Metric
 
+METRICS = (
+    Metric("sts_b_dev", "spearman", "STS-B dev: Spearman x 100", lexical="TF-IDF"),
+    Metric("sts_b_dev", "uniformity", "STS-B dev: uniformity", higher_is_better=False),
+)
 PRESET = "sts-shifted-0.4-0.05-0.07"
 HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20
 NAMES = (
@@ -62,6 +68,7 @@ def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
     record = {
         "train_seconds": 12.5,
         "untrained": {"cls": {"sts_b_dev_spearman": 31.25}},
+        "metrics": {each.name: asdict(each) for each in METRICS},
         "versions": {"torch": "2.13"},
     }
     if similarities:

@@ -20,15 +20,15 @@ from trainer_cases import SHIFTED, log_of, make_task, run
 
 import dystress_text
 from dystress_text import losses
-from dystress_text.data.corpus import load_corpus
-from dystress_text.data.texts import plain_text
 from dystress_text.errors import UserError
+from dystress_text.finetuning.corpus import load_corpus
+from dystress_text.finetuning.texts import plain_text
 from dystress_text.training.accelerator import (
     StopSignals,
+    before_first_step,
     make_accelerator,
     on_main_process,
 )
-from dystress_text.training.run import before_first_step
 from dystress_text.training.settings import TrainingSettings
 
 STEPS = 20  # two and a half epochs
@@ -187,7 +187,7 @@ def test_accumulation_of_the_settings_comes_first(monkeypatch):
 def train_and_show(options, folder):
     """Train, or find the run finished; leave what this process knows of it."""
     run = dystress_text.train(**options, resume_from_checkpoint="auto", output_dir=folder)
-    known = {"shown": repr(run), "evaluation": run.evaluation, "record": run.record}
+    known = {"shown": repr(run), "evaluation": run.evaluation, "record": run.record.to_json()}
     file = folder.parent / f"{os.environ['RANK']}.json"
     file.write_text(json.dumps(known, default=str))
 

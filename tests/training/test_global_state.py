@@ -84,7 +84,7 @@ def test_trainers_in_any_order(ours, precision, accumulation, tmp_path):
         assert weight.equal(expected[name])
         assert made_before.model.state_dict()[name].equal(expected[name])
     last = ours(**precision).model.state_dict()
-    assert first.record["settings"]["gradient_accumulation_steps"] == 2
+    assert first.record.settings["gradient_accumulation_steps"] == 2
     assert all(weight.equal(last[name]) for name, weight in alone.items())
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from meta_cases import META, leave_autocast_out, step, to_meta
 
-from dystress_text.config.arguments import parse
-from dystress_text.data.texts import training_text
+from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.initial_model import load_initial_model
 from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.training.accelerator import make_accelerator

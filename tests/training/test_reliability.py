@@ -3,7 +3,6 @@
 import contextlib
 import os
 import random
-import resource
 import shutil
 import signal
 import subprocess
@@ -157,12 +156,15 @@ def test_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
 
 def run_limited(arguments, errors):
     """Run the program in a new process where no file may be larger than 60,000 bytes."""
+    import resource
+
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
     run_main(arguments, errors)
 
 
 def test_full_disk_leaves_the_last_checkpoint(flags, tmp_path):
+    pytest.importorskip("resource")
     out = tmp_path / "out"
     errors = tmp_path / "errors"
     assert main(with_output(flags, out, "--max_steps=6")) == 0

@@ -5,13 +5,17 @@ import json
 import pytest
 
 from dystress_text.errors import UserError
-from dystress_text.training.run_folder import RECORD, read_run
-from dystress_text.training.run_record import BASE, NOT_STARTED, RunRecord
+from dystress_text.training.run_folder import RECORD, read_record, write_record
+from dystress_text.training.run_record import BASE, NOT_STARTED, HeldOut, Hybrid, Metric, RunRecord
 
 TEXT = {
     "program": "dystress_text/train.py",
     "state": "finished",
     "settings": {"pooler_type": "avg", "eval_steps": 5, "metric_for_best_model": "mini_spearman"},
+    "metrics": {
+        "mini_spearman": {"set": "mini", "measure": "spearman", "lexical": "TF-IDF"},
+        "avg_spearman": {"set": "avg", "measure": "spearman", "sets": ["mini", "other"]},
+    },
     "lexical": {"mini_spearman": 37.0, "avg_spearman": 99.0},
     "untrained": {"last": {"mini_spearman": 3.0}, "cls": {}, "avg": {"mini_spearman": 2.0}},
     "trained": {"mini_spearman": 36.0, "avg_spearman": 36.0},
@@ -28,13 +32,23 @@ def test_reads_a_record():
     assert record.not_above_baseline == [("mini_spearman", "TF-IDF", 37.0)]
     assert record.step_chosen_by == "mini_spearman"
     assert (record.hybrid.name, record.held_out.texts) == ("m", 70)
-    images = RunRecord.from_json({"program": "vision/train.py", "untrained": {"knn20": 1.0}})
-    assert images.untrained == {"": {"knn20": 1.0}}
+
+
+def test_a_written_record_reads_as_itself(tmp_path):
+    record = RunRecord.from_json(TEXT)
+    record.hybrid = Hybrid("m", dims={"table": 8}, weights={"table": 0.5}, pivot=0.75)
+    record.held_out = HeldOut(70, 1.0, 0.5, "pairs_recall@1")
+    write_record(tmp_path, record)
+    assert read_record(tmp_path) == record
 
 
 def test_baselines_of_search_and_held_out_samples():
     """A hybrid is also compared with its dense model and BM25; it is above that on ``b``."""
     fused = "ndcg@10_with_bm25"
+    metrics = [Metric("pairs", "recall@1", lexical="BM25"), Metric("a", "mrr@10")]
+    for name in ("a", "b"):
+        alone = Metric(name, "ndcg@10", lexical="BM25")
+        metrics += [alone, Metric(name, fused, lexical="BM25", lexical_metric=alone.name)]
     values = {
         "lexical": {"pairs_recall@1": 85.0, "a_ndcg@10": 30.0, "b_ndcg@10": 50.0, "a_mrr@10": 9.0},
         "untrained": {
@@ -50,7 +64,8 @@ def test_baselines_of_search_and_held_out_samples():
             f"b_{fused}": 48.0,
         },
     }
-    assert RunRecord.from_json(values).not_above_baseline == [
+    record = RunRecord(**values, metrics={metric.name: metric for metric in metrics})
+    assert record.not_above_baseline == [
         ("pairs_recall@1", "BM25", 85.0),
         ("a_ndcg@10", f"{BASE} with BM25", 41.0),
         ("b_ndcg@10", "BM25", 50.0),
@@ -68,4 +83,4 @@ def test_run_that_has_begun_has_defaults():
 def test_malformed_record_is_one_line(tmp_path, values):
     (tmp_path / RECORD).write_text(json.dumps(values))
     with pytest.raises(UserError, match=r"run\.json[^\n]+\Z"):
-        read_run(tmp_path)
+        read_record(tmp_path)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dystress_text.losses.vectors import unit_vectors
+from dystress_text.training.run_record import Metric
 from vision.data.images import ImageSet
 from vision.evaluation.features import image_features
 from vision.resnet import ImageEncoder
@@ -118,14 +119,14 @@ class OnlineKnn:
     batch_size: int  # images that are encoded at a time
 
     @property
-    def metric(self) -> str:
-        """Return the name of the accuracy, such as ``knn200``."""
-        return f"knn{self.k}"
+    def metric(self) -> Metric:
+        """Return the accuracy, such as ``knn200``."""
+        return Metric(f"knn{self.k}", title=f"accuracy x 100 of {self.k} nearest neighbours")
 
     @property
     def description(self) -> str:
         return (
-            f"kNN while training ({self.metric}): {len(self.bank):,} training images vote on "
+            f"kNN while training ({self.metric.name}): {len(self.bank):,} training images vote on "
             f"{len(self.queries):,} test images"
         )
 
@@ -134,4 +135,4 @@ class OnlineKnn:
         asked = image_features(encoder, self.queries, self.batch_size)
         labels = self.bank.targets.to(known.device)
         votes = cosine_votes(known, labels, asked, len(self.bank.classes), self.k)
-        return {self.metric: Accuracy.of(votes, self.queries.targets).top1}
+        return {self.metric.name: Accuracy.of(votes, self.queries.targets).top1}

@@ -17,7 +17,7 @@ from dystress_text.errors import ParameterError, naming
 from dystress_text.io.atomic import append_json, json_lines, versions
 from dystress_text.training.accelerator import single_process_device
 from dystress_text.training.global_state import full_fp32
-from dystress_text.training.run_folder import RECORD, read_record
+from dystress_text.training.run_folder import RECORD, find_record
 from vision.data.images import ImageSet, NoAccuracyError
 from vision.data.loading import load_images, load_test
 from vision.evaluation.features import seeded, write_features
@@ -173,7 +173,7 @@ def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None
         return settings.dataset, settings.data_dir, None
     file = Path(settings.model) / RECORD
     try:
-        trained = read_record(file.parent)["settings"]
+        trained = find_record(file.parent).settings
         data_dir = settings.data_dir or trained["data_dir"]
         return str(trained["dataset"]), data_dir, trained.get("train_list")
     except (KeyError, TypeError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,12 +20,13 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from dystress_text.losses.vectors import unit_vectors
+from dystress_text.training.run_record import Metric
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, view_features
 from vision.resnet import ImageEncoder
 
-METRIC = "held_out_agreement"
+METRIC = Metric("held_out", "agreement", "held-out pictures: agreement of two views x 100")
 FEWEST = 5  # pictures to hold out, if these are at most a quarter
 SEARCHED = 500  # training pictures among which neighbours are searched
 MEASURED = 50  # least pairs of views; fewer pictures are seen in several
@@ -33,7 +35,7 @@ NEAREST = 5  # neighbours of each
 HEADING = "Pictures (left) and the five nearest to each: before training (above), after it (below)"
 _SIDE = 96  # of a picture on the page, in pixels
 _FRAME = 3
-Rows = list[list[int]]  # for each picture that is shown those of its neighbours
+Rows = Sequence[Sequence[int]]  # for each picture that is shown those of its neighbours
 
 
 class DividedImages(NamedTuple):
@@ -102,7 +104,7 @@ class HeldOutAgreement:
         pictures = len(self.views.images)
         chance = 100 * self.k / pictures
         return (
-            f"{METRIC}: {self.count:,} pictures are held out; is one view of each among "
+            f"{METRIC.name}: {self.count:,} pictures are held out; is one view of each among "
             f"the {self.k} nearest of {pictures:,} to the other? By chance {chance:.1f} of 100"
         )
 
@@ -113,7 +115,7 @@ class HeldOutAgreement:
             with seeded(views.seed, encoder.device):
                 first, second = view_features(encoder, views, self.batch_size)
             figures.append(agreement(first, second, self.count, self.k))
-        return {METRIC: sum(figures) / len(figures)}
+        return {METRIC.name: sum(figures) / len(figures)}
 
 
 def nearest(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> Rows:
@@ -122,7 +124,7 @@ def nearest(encoder: ImageEncoder, images: ImageSet, batch_size: int) -> Rows:
     similarity = features[:SHOWN] @ features.T
     similarity.fill_diagonal_(-math.inf)
     count = min(NEAREST, len(images) - 1)
-    rows: Rows = similarity.topk(count, dim=1).indices.tolist()
+    rows: list[list[int]] = similarity.topk(count, dim=1).indices.tolist()
     return rows
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dystress_text.training.presets import Preset
+from dystress_text.cli.presets import Preset
 from vision.data import AT_IMAGENET_SCALE
 
 Options = dict[str, Any]

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.analysis.page import Table, leave_report, render_page
-from dystress_text.analysis.runs import read_finished
+from dystress_text.analysis.outcome import Table
+from dystress_text.analysis.page import leave_report, render_page
+from dystress_text.analysis.runs import FinishedRun
 from dystress_text.errors import ParameterError
 from dystress_text.io.atomic import versions
 from dystress_text.training.accelerator import (
     StopSignals,
+    before_first_step,
     describe,
     make_accelerator,
     on_main_process,
 )
 from dystress_text.training.global_state import restored_global_state
 from dystress_text.training.run import (
-    before_first_step,
     begin_record,
     end_record,
     finish_run,
     open_run,
 )
-from dystress_text.training.run_folder import IMAGE_PROGRAM, read_record
+from dystress_text.training.run_folder import IMAGE_PROGRAM, find_record
+from dystress_text.training.run_record import RunRecord
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment
@@ -69,8 +70,8 @@ class PreparedRun(NamedTuple):
 
 
 @restored_global_state()
-def pretrain(settings: PretrainSettings) -> dict[str, Any]:
-    """Pre-train with settings, on all processes of a launch; return what ``run.json`` holds."""
+def pretrain(settings: PretrainSettings) -> RunRecord:
+    """Pre-train with settings, on all processes of a launch; return the record."""
     accelerator = make_accelerator(settings.training)
     with (
         pixel_limit(settings.vision.max_pixels),
@@ -93,8 +94,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
             run = Run(
                 task=task,
                 samples=len(task.views.images),
-                options=record["settings"],
-                data_id=record["data"]["id"],
+                options=record.settings,
+                data_id=record.data["id"],
                 record=record,
                 make_optimizer=optimizer,
                 best_metric=training.metric_for_best_model,
@@ -156,7 +157,7 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
     if online is not None:
         notes.append(online.description)
     metric = settings.training.metric_for_best_model
-    if metric is not None and (online is None or metric != online.metric):
+    if metric is not None and (online is None or metric != online.metric.name):
         reason = f"{metric!r} is not measured; {'; '.join(notes)}"
         raise ParameterError("metric_for_best_model", reason)
     task = task_of(settings, encoder, views, objective, online, accelerator)
@@ -172,16 +173,17 @@ def _fitted(settings: PretrainSettings, count: int, processes: int) -> PretrainS
     return replace(settings, training=replace(settings.training, train_batch_size=fewer))
 
 
-def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) -> dict[str, Any]:
-    """Return what ``run.json`` holds from the start on."""
+def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) -> RunRecord:
+    """Return the record of a run before its first step."""
     images = task.views.images
     online = task.online
     knn = online if isinstance(online, OnlineKnn) else None
-    return {
-        "program": IMAGE_PROGRAM,
-        "settings": settings.options(),
-        "loss": str(settings.loss),
-        "data": {
+    return RunRecord(
+        program=IMAGE_PROGRAM,
+        settings=settings.options(),
+        loss=str(settings.loss),
+        metrics={} if online is None else {online.metric.name: online.metric},
+        data={
             "name": images.name,
             "variant": images.variant,
             "images": len(images),
@@ -192,8 +194,8 @@ def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) ->
             "knn_queries": None if knn is None else len(knn.queries),
             "held_out": online.count if isinstance(online, HeldOutAgreement) else 0,
         },
-        "versions": versions("kornia", "pytorch_optimizer", "pillow"),
-    }
+        versions=versions("kornia", "pytorch_optimizer", "pillow"),
+    )
 
 
 def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dict[str, str]:
@@ -203,7 +205,7 @@ def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dic
     resumed on the same files keeps its text, since damaged pixels cannot be compared.
     """
     files = images.files_id
-    before = read_record(folder).get("data", {})
+    before = find_record(folder).data
     if settings.vision.skip_corrupt and settings.training.resumes and before.get("files") == files:
         return {"files": files, "id": before["id"]}
     content = files
@@ -212,9 +214,7 @@ def _identity(images: ImageSet, settings: PretrainSettings, folder: Path) -> dic
     return {"files": files, "id": f"{images.name}, {len(images)} images, {content}"}
 
 
-def _begin(
-    prepared_run: PreparedRun, trainer: Trainer, record: dict[str, Any], folder: Path
-) -> None:
+def _begin(prepared_run: PreparedRun, trainer: Trainer, record: RunRecord, folder: Path) -> None:
     """Print what is trained, measure the untrained network, and write the record."""
     settings, task, examples, notes = prepared_run
     images = task.views.images
@@ -227,67 +227,61 @@ def _begin(
         f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {decoded}",
         *images.notes,
         *notes,
-        f"loss: {record['loss']}",
+        f"loss: {record.loss}",
         f"{trainer.total_steps:,} steps of {batch_size} images on {describe(trainer.accelerator)}",
         sep="\n",
         flush=True,
     )
-    earlier: Mapping[str, Any] = {}
-    if settings.training.resumes:
-        earlier = read_record(folder)
-    record["untrained"] = earlier.get("untrained") or dict(task.evaluate())
+    earlier = find_record(folder) if settings.training.resumes else RunRecord()
+    record.untrained = earlier.untrained or {"": dict(task.evaluate())}
     if not settings.vision.no_samples:
-        untrained = earlier.get("nearest") or nearest(task.encoder, examples, batch_size)
-        record["nearest"] = untrained
-    begin_record(trainer, settings.training, folder, record)
+        record.nearest = earlier.nearest or nearest(task.encoder, examples, batch_size)
+    begin_record(trainer, record)
 
 
 def _publish(
-    prepared_run: PreparedRun, trainer: Trainer, record: dict[str, Any], folder: Path
-) -> dict[str, Any]:
+    prepared_run: PreparedRun, trainer: Trainer, record: RunRecord, folder: Path
+) -> RunRecord:
     """Write record and page, print the results of the run, and return the record."""
     settings, task, examples, _ = prepared_run
     output = Path(settings.training.output_dir)
-    end_record(trainer, settings.training, folder, record)
-    record["images_per_second"] = round(trainer.samples_per_second, 1)
-    finish_run(settings.training, record)
+    end_record(trainer, record)
+    finish_run(trainer, record)
 
     def page() -> str:
-        (finished,), _ = read_finished([output])
         pictures = []
-        if not settings.vision.no_samples:
+        if record.nearest is not None:
             encoder = load_encoder(output).to(trainer.accelerator.device)
             trained = nearest(encoder, examples, settings.training.train_batch_size)
-            pictures = gallery(examples, record["nearest"], trained)
+            pictures = gallery(examples, record.nearest, trained)
         tables: list[tuple[str, Table]] = []
         code = code_for_exporting(task.encoder.description, str(output))
         if code:
             tables.append((LIBRARIES, [["", "code"], ["loading it", code]]))
-        return render_page([finished], tables, examples=[(HEADING, pictures)])
+        return render_page([FinishedRun(output, record)], tables, examples=[(HEADING, pictures)])
 
     lines = [
-        f"{record['images_per_second']:,.0f} images/s, "
-        f"{record['train_seconds']:,.0f} s of training, "
-        f"peak memory {record['peak_memory_gb']:.2f} GB"
+        f"{record.samples_per_second:,.0f} images/s, {record.train_seconds:,.0f} s of training, "
+        f"peak memory {record.peak_memory_gb:.2f} GB"
     ]
-    variant = record["data"]["variant"]
+    variant = record.data["variant"]
     note = "" if variant is None else f"  ({variant})"
-    for metric, value in record["trained"].items():
-        untrained = record["untrained"][metric]
+    for metric, value in record.trained.items():
+        untrained = record.untrained[""][metric]
         lines.append(f"{metric}: untrained {untrained:.2f}, trained {value:.2f}{note}")
     lines.append(f"\n{_next_command(settings, record)}.")
     print(*lines, leave_report(output, page), sep="\n", flush=True)
     return record
 
 
-def _next_command(settings: PretrainSettings, record: Mapping[str, Any]) -> str:
+def _next_command(settings: PretrainSettings, record: RunRecord) -> str:
     """Return what to do with the encoder: without labelled test images there are only features."""
     command = f"python vision/evaluate.py --model {quote(settings.training.output_dir)}"
     if settings.vision.skip_corrupt:
         command += " --skip_corrupt"
     if settings.vision.max_pixels is not None:
         command += f" --max_pixels {settings.vision.max_pixels}"
-    if record["data"]["knn_queries"] is None:
+    if record.data["knn_queries"] is None:
         return f"{command} --features features.npz writes its features"
     return f"{command} evaluates the encoder"
 

@@ -8,8 +8,8 @@ from dataclasses import Field, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dystress_text.cli.options import check_options, default_of, option
+from dystress_text.cli.presets import Program
 from dystress_text.errors import ParameterError
-from dystress_text.training.presets import Program
 from dystress_text.training.settings import TrainingSettings
 from vision.architectures import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 from vision.data import SET_NAMES, SHAPES, STRONGEST_JITTER

@@ -128,7 +128,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(flags, side, folder, tmp_path
 def test_the_command_that_a_run_prints_works(folder, tmp_path, part, monkeypatch, capsys):
     """Of labelled pictures, with a test split and without, and of pictures without labels."""
     monkeypatch.chdir(tmp_path)
-    flags = ["--max_steps=1", "--skip_corrupt", "--max_pixels=256"]
+    flags = ["--max_steps=1", "--skip_corrupt", "--max_pixels=256", "--held_out=0"]
     for picture in folder.glob("*/*/1?.png"):
         picture.write_bytes(picture.read_bytes()[:50])
     assert run(folder / part, tmp_path / "an encoder", *flags) == 0

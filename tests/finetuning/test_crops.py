@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from model_cases import text_reader
 from scipy import stats
 
-from dystress_text.data.corpus import load_corpus
-from dystress_text.data.crops import Crops, too_short
-from dystress_text.data.texts import plain_text
+from dystress_text.finetuning.corpus import load_corpus
+from dystress_text.finetuning.crops import Crops, too_short
+from dystress_text.finetuning.texts import plain_text
 
 WORDS = [f"w{i}" for i in range(50)]
 TEXT = " ".join(WORDS)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.config.presets import PRESETS
+from dystress_text.cli.presets import Program
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.training.presets import Program
+from dystress_text.finetuning.presets import PRESETS
 from dystress_text.training.settings import TrainingSettings
 
 if TYPE_CHECKING:

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from trainer_cases import interrupt
 
 import dystress_text
-from dystress_text.config.settings import RunSettings, TextSettings
-from dystress_text.data.texts import (
-    reading_lines,
+from dystress_text.errors import ParameterError, UserError
+from dystress_text.finetuning.settings import RunSettings, TextSettings
+from dystress_text.finetuning.texts import (
+    first_samples,
     table_text,
     training_text,
     usual_columns,
     with_texts,
 )
-from dystress_text.errors import ParameterError, UserError
 from dystress_text.io.tables import python_table
 from dystress_text.io.text_lines import CorpusReport
 
@@ -122,7 +122,7 @@ def test_columns_are_joined_and_files_concatenated(tmp_path):
     report = text.report()
     assert list(text.sentences(report, None)) == expected
     assert (report.sentences, report.empty, report.duplicates) == (4, 1, 1)
-    assert reading_lines(text, report)[1] == f"sample 1, subject + body: {joined[0]!r}"
+    assert first_samples(text)[0] == f"sample 1, subject + body: {joined[0]!r}"
 
 
 def test_files_of_a_pattern_are_concatenated_without_byte_order_marks(tmp_path):
@@ -177,10 +177,10 @@ def test_a_list_trains_like_a_file_and_is_resumed(tmp_path, tiny_bert):
     options["output_dir"] = tmp_path / "list"
     of_list = dystress_text.train(**options, texts=LINES)
     assert (of_list.folder / "model.safetensors").read_bytes() == weights
-    checksum = of_list.record["corpus"]["sha256"]
-    assert checksum == of_file.record["corpus"]["sha256"]
+    checksum = of_list.record.corpus["sha256"]
+    assert checksum == of_file.record.corpus["sha256"]
     name = f"list of 40 texts, sha256 {checksum[:16]}"
-    assert of_list.record["settings"]["train_file"] == name
+    assert of_list.record.settings["train_file"] == name
 
     options["resume_from_checkpoint"] = "yes"
     assert dystress_text.train(**options, texts=LINES).record == of_list.record

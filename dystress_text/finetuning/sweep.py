@@ -25,10 +25,6 @@ from dystress_text.analysis.tables import render
 from dystress_text.analysis.text_page import text_page
 from dystress_text.analysis.text_runs import baseline_named, read_text_runs
 from dystress_text.cli.command_line import one_line
-from dystress_text.config.arguments import parse
-from dystress_text.config.presets import TABLES
-from dystress_text.config.settings import RunSettings
-from dystress_text.data.texts import training_text
 from dystress_text.errors import DataError, Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, suite_folder
 from dystress_text.evaluation.embedder import load_model
@@ -36,12 +32,16 @@ from dystress_text.evaluation.readers import check_distinct, read_scored_pairs
 from dystress_text.evaluation.results import OWN_SETTINGS, RESULTS, Result, results_in
 from dystress_text.evaluation.retrieval import read_collections
 from dystress_text.evaluation.run import evaluator_of
+from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.content import read_content
 from dystress_text.finetuning.initial_model import load_initial_model
+from dystress_text.finetuning.presets import PRESETS, TABLES
+from dystress_text.finetuning.settings import RunSettings
+from dystress_text.finetuning.texts import training_text
 from dystress_text.finetuning.training_data import prepare_data
 from dystress_text.models.loading import quiet, save_model
 from dystress_text.training.global_state import restored_global_state
-from dystress_text.training.run_state import finished_record, locked_folder
+from dystress_text.training.run_folder import finished_record, locked_folder
 
 UNTRAINED = "untrained"  # the folder of the initial model and its results
 SET_HERE = {
@@ -266,7 +266,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         done = [run.folder for run in runs if run.folder.name not in failures]
         if done:
             untrained = [output / UNTRAINED] if results_in(output / UNTRAINED) else []
-            compared = read_text_runs([*untrained, *done], options.baseline)
+            compared = read_text_runs([*untrained, *done], options.baseline, PRESETS)
             print(f"\n{render(compared, 'text')}\n")
             print(leave_report(output, lambda: text_page(compared), "the runs"))
         print(f"{len(done)} done, {len(failures)} failed")

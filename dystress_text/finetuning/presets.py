@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dystress_text.cli.presets import Preset
 from dystress_text.io.paths import EMBEDDED_MODEL
-from dystress_text.training.presets import Preset
 from dystress_text.training.settings import AUTO_FP16
 
 _DEFAULT_LOSS = "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))"  # best STS row of the paper

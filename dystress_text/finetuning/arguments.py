@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dystress_text.config.settings import PROGRAM, RunSettings
-from dystress_text.training.presets import parse_options
+from dystress_text.cli.presets import parse_options
+from dystress_text.finetuning.settings import PROGRAM, RunSettings
 
 SIMCSE = "docs/from-simcse.md lists the options of SimCSE"
 

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, dataclass
-from functools import cached_property, partial
-from html import escape
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.evaluation import SentenceEvaluator
 
-from dystress_text.analysis.outcome import collapse, outcome
-from dystress_text.analysis.page import results
-from dystress_text.analysis.text_page import leave_text_report
+from dystress_text.analysis.outcome import collapse, held_out, not_beaten, results
+from dystress_text.analysis.page import leave_report
+from dystress_text.analysis.runs import FinishedRun
+from dystress_text.analysis.text_page import text_page
+from dystress_text.analysis.text_runs import single_run
 from dystress_text.cli.progress import OUTPUT
 from dystress_text.cli.text_table import lay_out
-from dystress_text.config.settings import RunSettings
-from dystress_text.data.texts import TrainingText, training_text
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.evaluators import EvaluatorList, build_evaluators
-from dystress_text.evaluation.lexical import not_beaten
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.export.copies import check_push, export
-from dystress_text.finetuning import holdout
 from dystress_text.finetuning.content import content_of, read_content
 from dystress_text.finetuning.initial_model import (
     InitialModel,
@@ -36,7 +32,9 @@ from dystress_text.finetuning.initial_model import (
     load_initial_model,
 )
 from dystress_text.finetuning.measures import RunMeasures, description, variants_of_data
+from dystress_text.finetuning.settings import RunSettings
 from dystress_text.finetuning.task import SimcseTask
+from dystress_text.finetuning.texts import TrainingText, first_samples, training_text
 from dystress_text.finetuning.training_data import TrainingData, fit_settings, prepare_data
 from dystress_text.io.atomic import MODEL_STAGING, versions
 from dystress_text.io.paths import model_path
@@ -47,6 +45,7 @@ from dystress_text.models.masked_lm import TokenMasking
 from dystress_text.models.static import STATIC
 from dystress_text.training.accelerator import (
     StopSignals,
+    before_first_step,
     describe,
     limit_kernel_caches,
     make_accelerator,
@@ -55,7 +54,6 @@ from dystress_text.training.accelerator import (
 )
 from dystress_text.training.global_state import full_fp32, restored_global_state
 from dystress_text.training.run import (
-    before_first_step,
     begin_record,
     end_record,
     finish_run,
@@ -68,50 +66,11 @@ from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
 
-@dataclass(frozen=True)
-class FinishedTraining:
-    """A finished run.
-
-    Attributes:
-        folder: the folder of the model, the logs and the page.
-        record: the content of ``run.json``.
-
-    Examples:
-        >>> run = FinishedTraining(Path("mine"), {"trained": {"sts_b_dev_spearman": 79.1}})
-        >>> run.evaluation
-        {'sts_b_dev_spearman': 79.1}
-    """
-
-    folder: Path
-    record: dict[str, Any]
-
-    def __repr__(self) -> str:
-        """Return at most five lines: settings, results and folder."""
-        record = RunRecord.from_json(self.record)
-        trained = f"{record.settings.get('preset')}, {record.loss}, {record.steps} steps"
-        return "\n".join([trained, *outcome(record)[:3], f"in {self.folder}"])
-
-    def _repr_html_(self) -> str:
-        """Return the same and all figures, as a notebook shows them."""
-        figures = lay_out(results(RunRecord.from_json(self.record)), "html")
-        return f"<pre>{escape(repr(self))}</pre>{figures}"
-
-    @property
-    def evaluation(self) -> dict[str, float]:
-        """Metrics of the trained model by name."""
-        return dict(self.record["trained"])
-
-    @cached_property
-    def model(self) -> SentenceTransformer:
-        """The trained model."""
-        return load_sentence_transformer(str(self.folder), device=None)
-
-
 def fine_tune(
     settings: RunSettings,
     texts: TrainingText | None = None,
     evaluator: SentenceEvaluator | None = None,
-) -> FinishedTraining:
+) -> FinishedRun:
     """Train a model on all processes of a launch.
 
     Args:
@@ -137,13 +96,14 @@ def fine_tune(
             if finished is not None:
                 upload = partial(_upload, settings.text.push_to_hub, output)
                 on_main_process(accelerator, upload)
-                return FinishedTraining(output, finished)
+                return FinishedRun(output, finished)
             with before_first_step(accelerator):
                 if settings.text.dense_model is not None:  # reading the text may take minutes
                     option = "hybrid" if settings.text.distill is None else "distill"
                     check_dense(settings.text.dense_model, option)
                 with accelerator.local_main_process_first():  # the others reuse its downloads
                     text = texts or training_text(settings.text)
+                on_main_process(accelerator, partial(_show, text, settings))
                 loss = copy.deepcopy(settings.loss).to(accelerator.device)
                 loss.gather = make_gather(accelerator)
                 evaluation = build_evaluators(
@@ -165,12 +125,11 @@ def fine_tune(
                 training = fit_settings(settings, data, initial, accelerator.num_processes)
                 task = _make_task(settings, initial, data, loss, evaluation)
                 spread = task.spread()
-                content = content_of(settings, data.corpus.report.sha256, evaluation)
-                record = _new_record(settings, training, task, data, metric) | {"content": content}
+                record = _new_record(settings, training, initial, data, evaluation, metric)
                 run = Run(
                     task=task,
                     samples=len(data),
-                    options=record["settings"],
+                    options=record.settings,
                     data_id=data.corpus.identity,
                     record=record,
                     best_metric=metric,
@@ -187,7 +146,13 @@ def fine_tune(
                     record = on_main_process(accelerator, trainer.naming_saved_model()(publish))
             finally:
                 trainer.close()
-    return FinishedTraining(output, record)
+    return FinishedRun(output, record)
+
+
+def _show(text: TrainingText, settings: RunSettings) -> None:
+    """Print the first samples as they are read, before the whole text is."""
+    samples = first_samples(text, settings.text.max_train_samples)
+    OUTPUT.info("\n".join([f"reading {text.name}", *samples]))
 
 
 def _choose_metric(
@@ -227,13 +192,14 @@ def _make_task(
 def _new_record(
     settings: RunSettings,
     training: TrainingSettings,
-    task: SimcseTask,
+    initial: InitialModel,
     data: TrainingData,
+    evaluation: EvaluatorList,
     metric: str | None,
-) -> dict[str, Any]:
-    """Return the initial content of ``run.json``."""
+) -> RunRecord:
+    """Return the record of a run before its first step."""
     options = settings.options() | {
-        "pooler_type": task.initial.pooler,
+        "pooler_type": initial.pooler,
         "metric_for_best_model": metric,
         "train_batch_size": training.train_batch_size,
         "learning_rate": training.learning_rate,
@@ -242,23 +208,26 @@ def _new_record(
     start = "untrained"
     if base != STATIC and is_sentence_transformer(model_path(base)):
         start = Path(base).name
-    evaluation = task.evaluation
-    collections = [] if evaluation is None else evaluation.collections
-    return {
-        "program": TEXT_PROGRAM,
-        "settings": options,
-        "loss": str(task.objective),
-        "corpus": {
+    return RunRecord(
+        program=TEXT_PROGRAM,
+        settings=options,
+        content=content_of(settings, data.corpus.report.sha256, evaluation),
+        loss=str(settings.loss),
+        corpus={
             **asdict(data.corpus.report),
             "dropped": data.dropped,
             "samples": len(data),
+            "titled": data.text.titled,
         },
-        "collections": {each.name: each.metadata for each in collections},
-        "versions": versions("sentence-transformers", "tokenizers"),
-        "data_variants": variants_of_data(settings, data),
-        **task.initial.metadata,
-        "start": start,
-    }
+        collections={each.name: each.metadata for each in evaluation.collections},
+        metrics=evaluation.metrics,
+        versions=versions("sentence-transformers", "tokenizers"),
+        data_variants=variants_of_data(settings, data),
+        start=start,
+        head=initial.head,
+        document_row=initial.document_row,
+        hybrid=initial.hybrid,
+    )
 
 
 def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> None:
@@ -266,37 +235,37 @@ def _begin(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> No
     lines = description(settings, trainer.settings, measures, trainer.total_steps)
     OUTPUT.info("\n".join([*lines, f"on {describe(trainer.accelerator)}"]))
     measures.before_training()
-    begin_record(trainer, trainer.settings, trainer.folder, measures.record)
+    begin_record(trainer, measures.record)
 
 
-def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> dict[str, Any]:
+def _publish(settings: RunSettings, trainer: Trainer, measures: RunMeasures) -> RunRecord:
     """Measure the trained model, write record, card and page, upload it; return the record."""
     record = measures.record
-    output = Path(trainer.settings.output_dir)
-    end_record(trainer, trainer.settings, trainer.folder, record)
-    sentences = measures.data.text.columns * trainer.samples_per_second
-    record["sentences_per_second"] = round(sentences, 1)
+    end_record(trainer, record)
+    output = trainer.folder
     model = load_sentence_transformer(str(output), str(trainer.accelerator.device))
     measures.after_training(model)
-    record["base_model"] = describe_base(model_path(settings.text.model_name_or_path))
+    record.base_model = describe_base(model_path(settings.text.model_name_or_path))
     trust = ""
-    if settings.text.is_hybrid:
-        record["hybrid"] |= describe_base(settings.text.dense_model or STATIC)
+    if record.hybrid is not None:
+        dense = describe_base(settings.text.dense_model or STATIC)
+        record.hybrid = replace(record.hybrid, **vars(dense))
         trust = " with trust_remote_code"
-    finish_run(trainer.settings, record)  # first, as card and page can be made again
-    finished = RunRecord.from_json(record)
+    finish_run(trainer, record)  # first, as card and page can be made again
+    sentences = measures.data.text.columns * trainer.samples_per_second
     speed = (
-        f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of "
-        f"training, {measures.evaluation.seconds:,.0f} s of evaluation, peak memory "
-        f"{record['peak_memory_gb']:.2f} GB"
+        f"{sentences:,.0f} sentences/s, {record.train_seconds:,.0f} s of training, "
+        f"{measures.evaluation.seconds:,.0f} s of evaluation, "
+        f"peak memory {record.peak_memory_gb:.2f} GB"
     )
     OUTPUT.info(speed)
-    if finished.trained:
-        OUTPUT.info(f"\n{lay_out(results(finished))}")
-    for line in [*holdout.outcome(finished), *not_beaten(finished), *collapse(finished)]:
+    if record.trained:
+        OUTPUT.info(f"\n{lay_out(results(record))}")
+    for line in [*held_out(record), *not_beaten(record), *collapse(record)]:
         OUTPUT.info(line)
-    write_card(output, finished, model)
-    page = leave_text_report(output)
+    write_card(output, record, model)
+    run = FinishedRun(output, record)
+    page = leave_report(output, lambda: text_page(single_run(run)))
     OUTPUT.info(f"\nSentenceTransformer({str(output)!r}) loads the model{trust}.\n{page}")
     _upload(settings.text.push_to_hub, output)
     return record

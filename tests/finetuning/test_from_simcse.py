@@ -7,8 +7,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 
-from dystress_text.config.arguments import parse
 from dystress_text.errors import UserError
+from dystress_text.finetuning.arguments import parse
 from dystress_text.programs.senteval import main as senteval
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "from-simcse.md").read_text(encoding="utf-8")

@@ -23,12 +23,12 @@ from processes import finish, start, wait_for
 from sweep_runs import record_of, write_results
 from trainer_cases import outcome
 
-from dystress_text.analysis import sweep as program
 from dystress_text.analysis.runs import as_folder
-from dystress_text.analysis.sweep import EvaluationSet, PlannedRun, plan
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, TASKS
 from dystress_text.evaluation.results import results_in
+from dystress_text.finetuning import sweep as program
+from dystress_text.finetuning.sweep import EvaluationSet, PlannedRun, plan
 from dystress_text.programs.sweep import main, make_parser
 from dystress_text.programs.train import main as train
 
@@ -270,6 +270,7 @@ class Commands:
 
 
 def test_waits_for_a_process_that_has_only_begun(tmp_path):
+    pytest.importorskip("fcntl")
     run = Commands(tmp_path / "run")
     log = tmp_path / "run.log"
     killed = start(run, tmp_path, run_alone)

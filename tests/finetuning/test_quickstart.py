@@ -1,7 +1,7 @@
 """The corpus of the quickstart; what a quickstart leaves is checked by tests/test_wheel.py."""
 
-from dystress_text.data import quickstart
-from dystress_text.data.quickstart import split_sentences, write_documentation_corpus
+from dystress_text.finetuning import quickstart
+from dystress_text.finetuning.quickstart import split_sentences, write_documentation_corpus
 
 
 def test_paragraphs_become_sentences():

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_cases import text_reader
 
-from dystress_text.config.settings import TextSettings
-from dystress_text.data.corpus import load_corpus
-from dystress_text.data.crops import Crops
-from dystress_text.data.texts import TrainingText, plain_text, training_text
 from dystress_text.errors import UserError
+from dystress_text.finetuning.corpus import load_corpus
+from dystress_text.finetuning.crops import Crops
+from dystress_text.finetuning.settings import TextSettings
+from dystress_text.finetuning.texts import TrainingText, plain_text, training_text
 from dystress_text.io.text_lines import CorpusReport, read_sentences
 
 
@@ -38,7 +38,7 @@ def test_all_lines_are_counted(lines):
 
 
 def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("dystress_text.data.corpus.CHUNK", 150)  # several chunks
+    monkeypatch.setattr("dystress_text.finetuning.corpus.CHUNK", 150)  # several chunks
     packed = tmp_path / "text.gz"
     packed.write_bytes(gzip.compress(text_file.read_bytes()))
     corpus = load(packed, tmp_path)
@@ -65,7 +65,7 @@ def test_the_option_is_named_where_many_texts_are_cut(long, named, tokenizer, tm
     counts = [len(ids) for ids in tokenizer(lines)["input_ids"]]
     lost = 100 * sum(max(0, count - 32) for count in counts) / sum(counts)
     summary = load(file, tmp_path, length=32).report.summary()
-    assert ("--max_seq_length" in summary) == named
+    assert ("max_seq_length" in summary) == named
     assert (f" {lost:.0f} %" in summary) == named
 
 

@@ -5,10 +5,10 @@ from dataclasses import fields
 
 import pytest
 
-from dystress_text.config.arguments import parse
-from dystress_text.config.presets import PRESETS
-from dystress_text.config.settings import PROGRAM
 from dystress_text.errors import UserError
+from dystress_text.finetuning.arguments import parse
+from dystress_text.finetuning.presets import PRESETS
+from dystress_text.finetuning.settings import PROGRAM
 
 
 def test_every_preset_has_known_options_that_fit_and_flags_override_it():

@@ -30,10 +30,10 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.data.crops import Crops, too_short
-from dystress_text.data.texts import TrainingText
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES
+from dystress_text.finetuning.crops import Crops, too_short
+from dystress_text.finetuning.texts import TrainingText
 from dystress_text.io.atomic import atomic_folder, sha256_of, write_json
 from dystress_text.io.lock import LOCK, locked
 from dystress_text.io.paths import cache_error, cache_root
@@ -383,7 +383,7 @@ def _check_vocabulary(tokenizer: Any, sentences: list[str], name: str) -> None:
     share = ids.count(unknown) / max(1, len(ids))
     reason = (
         f"{100 * share:.0f} % of the tokens of {name!r} are unknown: name an encoder whose "
-        "vocabulary has the script of the text (static with --vocabulary text has)"
+        "vocabulary has the script of the text (static with vocabulary text has)"
     )
     if share >= REFUSED:
         raise ParameterError("model_name_or_path", reason)

@@ -18,11 +18,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from dystress_text.config.settings import RunSettings, TextSettings
-from dystress_text.data.quickstart import write_documentation_corpus
 from dystress_text.errors import ParameterError, reason_of
+from dystress_text.finetuning.quickstart import write_documentation_corpus
+from dystress_text.finetuning.settings import RunSettings, TextSettings
 from dystress_text.io.hub import published_file
 from dystress_text.io.paths import data_root
+from dystress_text.io.prepared_data import DOCUMENTATION, WIKI1M
 from dystress_text.io.tables import READERS, Table, is_hub_name, is_table, open_table, python_table
 from dystress_text.io.text_lines import (
     MAX_LINE_BYTES,
@@ -35,8 +36,6 @@ from dystress_text.io.text_lines import (
     read_sentences,
 )
 
-WIKI1M = "wiki1m_for_simcse.txt"
-DOCUMENTATION = "python-documentation"
 TEXT_COLUMNS = "text", "sentence"
 FORMATS = f".txt (UTF-8, one sentence a line), {', '.join(READERS)}, or OWNER/NAME on the hub"
 TITLED = ["title", "text"]
@@ -162,16 +161,10 @@ def _line(cell: Any, in_row: bool) -> bytes:
     return line
 
 
-def reading_lines(text: TrainingText, counts: CorpusReport) -> list[str]:
-    """Return lines for the user: the counts of a text, and its first samples.
-
-    Args:
-        text: the source, whose first samples are read again.
-        counts: the report of the whole text.
-    """
-    lines = [f"{counts.summary()} ({text.name})"]
-    most = min(SHOWN, counts.sentences // text.columns)
-    for i, sentence in enumerate(text.sentences(samples=most)):
+def first_samples(text: TrainingText, most: int | None = None) -> list[str]:
+    """Return lines with the first samples of a text, at most ``most``."""
+    lines = []
+    for i, sentence in enumerate(text.sentences(samples=min(SHOWN, most or SHOWN))):
         row, column = divmod(i, text.columns)
         position = f"sample {row + 1}"
         if text.column_names:

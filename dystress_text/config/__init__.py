@@ -1,1 +1,0 @@
-"""Settings of text runs, their presets, and the command line that sets them."""

@@ -1,1 +1,0 @@
-"""Training texts: their sources, the tokenised corpus, and crops."""
