@@ -108,10 +108,14 @@ def pixel_limit(most: int | None) -> Iterator[None]:
 @contextmanager
 def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
     """Open a picture; any failure inside the context is a fault of the file."""
-    is_path = isinstance(source, Path)
-    name = str(source) if is_path else origin
+    file: Path | io.BytesIO
+    if isinstance(source, Path):
+        origin = str(source)
+        file = source
+    else:
+        file = io.BytesIO(source)
     try:
-        with Image.open(source if is_path else io.BytesIO(source)) as image:
+        with Image.open(file) as image:
             depth_known = image.mode == "I" and image.format == "PPM"  # PGM of 16 bits
             if image.mode in ("I", "F") and not depth_known:
                 raise ValueError("its pixels have 32 bits, of unknown range; write it with 8 bits")
@@ -119,9 +123,9 @@ def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
     except Image.DecompressionBombError as error:
         limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
         reason = f"has more than {limit:,} pixels; max_pixels allows more"
-        raise DataError(f"{name} {reason}") from error
+        raise DataError(f"{origin} {reason}") from error
     except Exception as error:  # each format's reader raises other errors for damage
         reason = reason_of(error)
         if "cannot identify" in reason:
             reason = "not an image, or of an unknown format"
-        raise DataError(f"{name} cannot be decoded: {reason}") from error
+        raise DataError(f"{origin} cannot be decoded: {reason}") from error

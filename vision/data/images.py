@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.training.batches import prefetch
+from dystress_text.training.batches import Batch, prefetch
 from vision.data.crops import ASPECT, RandomCrop, draw_crops
 from vision.data.decoding import cut_square, decode, pixels_of
 from vision.data.image_files import ImageFiles
@@ -38,6 +38,7 @@ EVALUATION_CROP = 7 / 8  # 224 of 256
 _SAMPLE = 1000  # files that are decoded for mean and deviation
 _DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
 T = TypeVar("T")
+Kinds = Sequence[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
 
 
 class NoAccuracyError(ParameterError):
@@ -76,6 +77,21 @@ class ImageSet(ABC):
     @abstractmethod
     def picture(self, row: int) -> Image.Image:
         """Return an image as RGB, at its own size."""
+
+    @abstractmethod
+    def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
+        """Return what random views of the images at ``rows`` are made of, on the CPU.
+
+        Args:
+            rows: of the images.
+            kinds: of crops, each with its number of crops of an image.
+            key: seeds the draws, together with the row: the same key gives the same crops, in any
+                batch and process.
+
+        Returns:
+            ``images``, uint8 (b, 3, height, width), to be cropped on the device; or for each kind
+            ``crops0`` and so on, uint8 (b, count, 3, size, size).
+        """
 
     def squares(self, rows: NDArray[np.int64], square: Square) -> Tensor:
         """Return the squares of the images at ``rows``, uint8 (b, 3, side, side), on the CPU."""
@@ -151,7 +167,7 @@ class DecodedImages(ImageSet):
 
     @property
     def size(self) -> tuple[int, ...]:
-        return self.pixels.shape[2:]
+        return tuple(self.pixels.shape[2:])
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -165,6 +181,9 @@ class DecodedImages(ImageSet):
 
     def picture(self, row: int) -> Image.Image:
         return Image.fromarray(self.pixels[row].permute(1, 2, 0).numpy())
+
+    def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
+        return {"images": self.pixels[torch.from_numpy(rows)]}
 
     def squares(self, rows: NDArray[np.int64], square: Square) -> Tensor:
         side = square.image_size
@@ -200,21 +219,12 @@ class EncodedImages(ImageSet):
         except DataError as error:
             raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 
-    def crops(
-        self, rows: NDArray[np.int64], kinds: Sequence[tuple[RandomCrop, int]], key: tuple[int, ...]
-    ) -> list[Tensor]:
-        """Return random crops of the whole images at ``rows``, half of them mirrored, on the CPU.
+    def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
+        crops = self.crops(rows, kinds, key)
+        return {f"crops{kind}": of_kind for kind, of_kind in enumerate(crops)}
 
-        Args:
-            rows: of the images.
-            kinds: of crops, each with its number of crops of an image.
-            key: seeds the draws, together with the row: the same key gives the same crops, in any
-                batch and process.
-
-        Returns:
-            A tensor for each kind, uint8 (b, count, 3, size, size).
-        """
-
+    def crops(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> list[Tensor]:
+        """Return random crops of the whole images at ``rows``, half of them mirrored, by kind."""
         # the smallest crops keep twice their views' side in a picture that is decoded smaller
         enough = max(2 * crop.size / math.sqrt(ASPECT[0] * crop.min_scale) for crop, _ in kinds)
 

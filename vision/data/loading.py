@@ -171,7 +171,7 @@ def _replaced(images: EncodedImages, intact: Tensor) -> Tensor:
     """Return the rows, with the next intact one of its class in place of each damaged one."""
     rows = torch.arange(len(images))
     labels = torch.zeros_like(rows) if images.labels is None else images.labels
-    for label in labels.unique():
+    for label in torch.unique(labels):
         of_class = rows[labels == label]
         alike = intact[labels[intact] == label]
         if len(alike) == 0:

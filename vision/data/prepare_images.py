@@ -114,9 +114,9 @@ def _compare(
     entry: ImageData, request: Request, source: object, counts: dict[str, int], classes: int
 ) -> None:
     """Refuse other numbers of images or classes than the set's, unless a variant is named."""
-    found = f"{counts} images in {classes} classes"
+    counted = f"{counts} images in {classes} classes"
     expected = f"{entry.counts} images in {entry.classes} classes"
-    request.compare(entry.name, source, found, expected)
+    request.compare(entry.name, source, counted, expected)
 
 
 def _counts(folder: Path, classes: list[str]) -> dict[str, int]:

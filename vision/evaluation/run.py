@@ -74,8 +74,12 @@ def run(settings: EvaluationSettings) -> None:
     columns: dict[str, Column] = {}
     for name, encoder in encoders.items():
         columns[name] = {}
-        model = {"model": name, "weights": fingerprint(encoder)}
-        model |= {"network": asdict(encoder.description), "input": asdict(encoder.input)}
+        model: dict[str, Any] = {
+            "model": name,
+            "weights": fingerprint(encoder),
+            "network": asdict(encoder.description),
+            "input": asdict(encoder.input),
+        }
         subject = Subject(encoder.to(device), train, test, settings, weights)
         for task in tasks:
             start = time.perf_counter()

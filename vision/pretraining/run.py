@@ -106,7 +106,7 @@ def pretrain(settings: PretrainSettings) -> RunRecord:
             on_main_process(accelerator, begin)
             trainer.fit()
             with StopSignals(accelerator):  # the page takes seconds; a signal waits
-                publish = partial(_publish, prepared_run, trainer, record, folder)
+                publish = partial(_publish, prepared_run, trainer, record)
                 record = on_main_process(accelerator, publish)
         finally:
             trainer.close()
@@ -133,15 +133,19 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
     square = square_of(images, vision.image_size)
     encoder.input = ImageInput(square.image_size, square.crop, *mean_std(images, square))
     images = images.sample(vision.max_train_samples, seed)
-    notes = []
+    notes: list[str] = []
     queries: ImageSet | None = None
     held_out = 0
-    try:
-        queries = _queries(settings, images)
-    except NoAccuracyError as error:
-        notes.append(f"no accuracy while training ({error})")
-        if vision.knn_k:
-            held_out = vision.held_out
+    if vision.knn_k:
+        held_out = vision.held_out
+        try:
+            queries = load_test(
+                images, vision.dataset, vision.data_dir, vision.skip_corrupt, vision.image_size
+            )
+            held_out = 0
+            notes += queries.notes
+        except NoAccuracyError as error:
+            notes.append(f"no accuracy while training ({error})")
     divided = divide(images, held_out, seed)
     settings = _fitted(settings, len(divided.train), accelerator.num_processes)
     # whether each forward pass sees one view of each image
@@ -152,8 +156,6 @@ def prepare_run(settings: PretrainSettings, accelerator: Accelerator) -> Prepare
         raise ParameterError("train_batch_size", reason)
     views = _views(settings, divided.train, encoder.input)
     online = _online(settings, divided, queries, views, accelerator)
-    if queries is not None:
-        notes += queries.notes
     if online is not None:
         notes.append(online.description)
     metric = settings.training.metric_for_best_model
@@ -168,7 +170,7 @@ def _fitted(settings: PretrainSettings, count: int, processes: int) -> PretrainS
     """Return the settings with a batch of all images, if there are fewer and none was given."""
     fewer = count // processes * processes
     batch_size = settings.training.train_batch_size
-    if "train_batch_size" in settings.given or not 2 <= fewer < batch_size:
+    if "train_batch_size" in settings.chosen or not 2 <= fewer < batch_size:
         return settings
     return replace(settings, training=replace(settings.training, train_batch_size=fewer))
 
@@ -187,6 +189,7 @@ def _new_record(settings: PretrainSettings, task: PretrainTask, folder: Path) ->
             "name": images.name,
             "variant": images.variant,
             "images": len(images),
+            "size": images.size,  # height and width; None if they differ
             **_identity(images, settings, folder),
             "classes": len(images.classes),
             "corrupt": images.corrupt,
@@ -239,9 +242,7 @@ def _begin(prepared_run: PreparedRun, trainer: Trainer, record: RunRecord, folde
     begin_record(trainer, record)
 
 
-def _publish(
-    prepared_run: PreparedRun, trainer: Trainer, record: RunRecord, folder: Path
-) -> RunRecord:
+def _publish(prepared_run: PreparedRun, trainer: Trainer, record: RunRecord) -> RunRecord:
     """Write record and page, print the results of the run, and return the record."""
     settings, task, examples, _ = prepared_run
     output = Path(settings.training.output_dir)
@@ -254,8 +255,8 @@ def _publish(
             encoder = load_encoder(output).to(trainer.accelerator.device)
             trained = nearest(encoder, examples, settings.training.train_batch_size)
             pictures = gallery(examples, record.nearest, trained)
-        tables: list[tuple[str, Table]] = []
         code = code_for_exporting(task.encoder.description, str(output))
+        tables: list[tuple[str, Table]] = []
         if code:
             tables.append((LIBRARIES, [["", "code"], ["loading it", code]]))
         return render_page([FinishedRun(output, record)], tables, examples=[(HEADING, pictures)])
@@ -298,16 +299,6 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
     small_crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
     small = replace(augment, crop=small_crop)
     return replace(views, others=((small, vision.small_crops),))
-
-
-def _queries(settings: PretrainSettings, images: ImageSet) -> ImageSet:
-    """Return the labelled test images, or raise NoAccuracyError."""
-    vision = settings.vision
-    if vision.knn_k == 0:
-        raise NoAccuracyError("knn_k", "0")
-    return load_test(
-        images, vision.dataset, vision.data_dir, vision.skip_corrupt, vision.image_size
-    )
 
 
 def _online(
