@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from glob import escape
@@ -123,8 +123,7 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
     try:
         for file in reversed(files):  # the first is the last
             schema = pq.read_schema(file)
-        image = _column(schema, _IMAGE_COLUMNS, pa.types.is_struct)
-        label = _column(schema, _LABEL_COLUMNS, pa.types.is_integer)
+        image, label = columns_of(schema)
         if image is None:
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
         if label is None and _LABEL_COLUMNS[0] in schema.names:
@@ -161,20 +160,19 @@ def image_rows(file: Path) -> int:
     """Return the rows of a parquet file with images; 0 if it has none or cannot be read."""
     try:
         metadata = pq.read_metadata(file)
-        schema = metadata.schema.to_arrow_schema()
-        return metadata.num_rows if _column(schema, _IMAGE_COLUMNS, pa.types.is_struct) else 0
+        image, _ = columns_of(metadata.schema.to_arrow_schema())
+        return metadata.num_rows if image else 0
     except (pa.ArrowException, OSError):
         return 0
 
 
-def _column(
-    schema: pa.Schema, known: Sequence[str], is_kind: Callable[[pa.DataType], bool]
-) -> str | None:
-    """Return the first known name of a column of a kind of data."""
-    for name in known:
-        if name in schema.names and is_kind(schema.field(name).type):
-            return name
-    return None
+def columns_of(schema: pa.Schema) -> tuple[str | None, str | None]:
+    """Return the names of the columns of images and of labels; None for one that is missing."""
+    structs = {field.name for field in schema if pa.types.is_struct(field.type)}
+    integers = {field.name for field in schema if pa.types.is_integer(field.type)}
+    image = next(filter(structs.__contains__, _IMAGE_COLUMNS), None)
+    label = next(filter(integers.__contains__, _LABEL_COLUMNS), None)
+    return image, label
 
 
 def _origin(files: Sequence[Path]) -> str:

@@ -17,6 +17,7 @@ from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import files_of
 from vision.data.folders import files_below, folder_names
 from vision.data.image_sets import ImageData
+from vision.data.parquet_files import columns_of
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 
@@ -45,10 +46,10 @@ def _parquet(entry: ImageData, paths: list[Path], request: Request, staging: Pat
     counts = dict.fromkeys(entry.counts, 0)
     labels: Counter[int] = Counter()
     encodings: set[str] = set()
-    image, label = entry.columns
     for path in progress_bar(paths, desc=entry.name, unit=" files"):
         split = "train" if path.name.startswith("train") else "test"
         try:
+            image, label = columns_of(pq.read_schema(path))
             table = pq.read_table(path, columns=[image, label])
             labels.update(table[label].to_pylist())
             files = pc.struct_field(table[image], "bytes")
