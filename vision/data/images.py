@@ -38,7 +38,7 @@ EVALUATION_CROP = 7 / 8  # 224 of 256
 _SAMPLE = 1000  # files that are decoded for mean and deviation
 _DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start when it is used
 T = TypeVar("T")
-Kinds = Sequence[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
+Kinds = Iterable[tuple[RandomCrop, int]]  # of crops, each with its number of crops of an image
 
 
 class NoAccuracyError(ParameterError):
@@ -220,10 +220,12 @@ class EncodedImages(ImageSet):
             raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 
     def to_crop(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> Batch:
-        crops = self.crops(rows, kinds, key)
+        crops = self.crops(rows, [*kinds], key)
         return {f"crops{kind}": of_kind for kind, of_kind in enumerate(crops)}
 
-    def crops(self, rows: NDArray[np.int64], kinds: Kinds, key: tuple[int, ...]) -> list[Tensor]:
+    def crops(
+        self, rows: NDArray[np.int64], kinds: Sequence[tuple[RandomCrop, int]], key: tuple[int, ...]
+    ) -> list[Tensor]:
         """Return random crops of the whole images at ``rows``, half of them mirrored, by kind."""
         # the smallest crops keep twice their views' side in a picture that is decoded smaller
         enough = max(2 * crop.size / math.sqrt(ASPECT[0] * crop.min_scale) for crop, _ in kinds)
