@@ -25,7 +25,7 @@ from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.io.atomic import atomic_files, write_json
-from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES, PROJECTORS, STEMS
+from vision.architectures import ARCHITECTURES, IN_OTHER_LIBRARIES, STEMS
 
 CIFAR_STEM = [
     "network.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)",
@@ -124,15 +124,10 @@ def build_encoder(
         out_dim: dimensions of the projector's output.
 
     Raises:
-        ParameterError: a name is unknown, or ``out_dim`` is not positive.
+        ParameterError: the stem is unknown, or ``out_dim`` is not positive.
     """
-    for parameter, name, known in (
-        ("architecture", architecture, ARCHITECTURES),
-        ("stem", stem, STEMS),
-        ("projector", projector, PROJECTORS),
-    ):
-        if name not in known:
-            raise ParameterError(parameter, f"{name!r} is none of {', '.join(known)}")
+    if stem not in STEMS:
+        raise ParameterError("stem", f"{stem!r} is none of {', '.join(STEMS)}")
     if out_dim < 1:
         raise ParameterError("out_dim", f"must be at least 1, got {out_dim}")
     backbone = ResNetModel(ResNetConfig(**ARCHITECTURES[architecture]))

@@ -67,10 +67,6 @@ class ImageSet(ABC):
         """Return height and width, if all images have the same."""
 
     @abstractmethod
-    def _content(self, rows: Tensor) -> dict[str, Any]:
-        """Return the field that holds the images, by its name, reduced to ``rows``."""
-
-    @abstractmethod
     def _fingerprint(self) -> Iterable[bytes | memoryview]:
         """Return bytes that identify the images."""
 
@@ -104,9 +100,13 @@ class ImageSet(ABC):
     def subset(self, indices: Sequence[int] | Tensor) -> Self:
         """Return the images at ``indices``, in that order."""
         rows = torch.as_tensor(indices, dtype=torch.long)
-        changed = self._content(rows)
-        if self.labels is not None:
-            changed["labels"] = self.labels[rows]
+        changed: dict[str, Any] = {}
+        for name in ("labels", "pixels"):
+            values = getattr(self, name, None)
+            if values is not None:
+                changed[name] = values[rows]
+        if self.files is not None:
+            changed["files"] = self.files.subset(rows.numpy())
         return replace(self, **changed)
 
     @property
@@ -172,10 +172,6 @@ class DecodedImages(ImageSet):
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def _content(self, rows: Tensor) -> dict[str, Any]:
-        files = None if self.files is None else self.files.subset(rows.tolist())
-        return {"pixels": self.pixels[rows], "files": files}
-
     def _fingerprint(self) -> Iterable[memoryview]:
         return [self.pixels.numpy().data]
 
@@ -201,9 +197,6 @@ class EncodedImages(ImageSet):
 
     def __len__(self) -> int:
         return len(self.files)
-
-    def _content(self, rows: Tensor) -> dict[str, Any]:
-        return {"files": self.files.subset(rows.tolist())}
 
     def _fingerprint(self) -> Iterable[bytes]:
         return self.files.fingerprint()

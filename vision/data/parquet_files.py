@@ -119,7 +119,7 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
     import datasets  # slow to import
 
     datasets.disable_progress_bars()
-    origin = _origin(files)
+    origin = f"{files[0]} to {files[-1].name}" if len(files) > 1 else str(files[0])
     try:
         for file in reversed(files):  # the first is the last
             schema = pq.read_schema(file)
@@ -173,10 +173,3 @@ def columns_of(schema: pa.Schema) -> tuple[str | None, str | None]:
     image = next(filter(structs.__contains__, _IMAGE_COLUMNS), None)
     label = next(filter(integers.__contains__, _LABEL_COLUMNS), None)
     return image, label
-
-
-def _origin(files: Sequence[Path]) -> str:
-    first = str(files[0])
-    if len(files) == 1:
-        return first
-    return f"{first} to {files[-1].name}"
