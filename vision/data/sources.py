@@ -93,13 +93,13 @@ def _read(folder: Path, split: str) -> EncodedImages:
         file = folder / CLASSES
         if file.is_file():
             classes = file.read_text("utf-8").split()
-        return _from_folder(Path(manifest.folder), split, classes)
+        return read_folder(Path(manifest.folder), split, classes)
     pictures, others = files_below(folder)
     tables = [path for path in others if path.suffix == ".parquet"]
     if not tables:
-        return _from_folder(folder, split)
+        return read_folder(folder, split)
     if pictures and sum(map(image_rows, tables)) <= len(pictures):
-        images = _from_folder(folder, split)
+        images = read_folder(folder, split)
         unread = tables
     else:
         images = _from_parquet(folder, tables, split)
@@ -144,7 +144,7 @@ def _one_split(
     return chosen, (f"of {known}, {chosen} is the test split: the first with labels, if any",)
 
 
-def _from_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedImages:
+def read_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedImages:
     """Return the images of class folders, all or the chosen ones, or images without classes.
 
     Images next to folders have no class, so that those below the folders have none either.
