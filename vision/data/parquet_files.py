@@ -150,8 +150,8 @@ def read_parquet(files: Sequence[Path]) -> EncodedImages:
     names = getattr(stored.features[label], "names", None) or range(highest + 1)
     strays = values - {*range(len(names))}
     if strays:
-        known = f"the classes 0 to {len(names) - 1}"
-        raise DataError(f"{origin} has {', '.join(map(str, strays))} for {known}")
+        known = f"one of the classes 0 to {len(names) - 1}"
+        raise DataError(f"{origin} has the label {strays.pop()}, which is not {known}")
     labels = torch.tensor(stored.data.table[label].to_pylist())
     return replace(images, labels=labels, classes=tuple(map(str, names)))
 

@@ -156,11 +156,8 @@ def read_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedIm
         # a test split may lack chosen classes
         classes = [name for name in chosen if split == "train" or name in classes]
     elif classes and images:
-        reason = f"such as {images[0].name}, so that those are no classes"
-        notes = (
-            *notes,
-            f"{folder} has images next to folders, {reason}: all are read without labels",
-        )
+        beside = f"images next to folders, such as {images[0].name}"
+        notes += (f"{folder} has {beside}: no classes, and all images are read without labels",)
         classes = []
     files: list[Path] = []
     labels: list[int] = []
@@ -169,15 +166,15 @@ def read_folder(root: Path, split: str, chosen: Sequence[str] = ()) -> EncodedIm
     for label, name in enumerate(classes):
         images, others = files_below(folder / name)
         if not images:
-            others_note = f"{len(others):,} other files"
-            raise DataError(f"{folder / name} has no images, such as .jpg, but {others_note}")
+            known = "no images of a known ending, such as .jpg,"
+            raise DataError(f"{folder / name} has {known} and {len(others):,} other files")
         files += images
         ignored += others
         labels += [label] * len(images)
     if ignored:
         reason = "their endings are not those of images"
-        note = f"{len(ignored):,} files in {folder} are ignored: {reason}. The first: {ignored[0]}"
-        notes = (*notes, note)
+        first = f"The first: {ignored[0]}"
+        notes += (f"{len(ignored):,} files in {folder} are ignored: {reason}. {first}",)
     contents = ImageFiles(files, np.arange(len(files)), str(folder))
     return EncodedImages(
         name="",
