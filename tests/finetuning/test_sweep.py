@@ -239,17 +239,23 @@ def test_figures_on_other_content_of_a_task_are_measured_again(tmp_path, monkeyp
     prepared = tmp_path / "senteval"
     shutil.copytree(program.suite_folder("mini", None), prepared)
     monkeypatch.setattr(program, "suite_folder", lambda *_: prepared)
+    own = tmp_path / "own.csv"
+    own.write_text("sentence1,sentence2,score\none,two,1\nthree,four,4.1\n")
     argv = ["--presets", CONSTANT, "--seeds", "0", f"--output_dir={tmp_path / 'out'}"]
-    parsed = make_parser().parse_args([*argv, "--suite=mini", "--tasks", "MiniSTS"])
+    argv += ["--suite=mini", "--tasks", "MiniSTS", "--pairs", str(own)]
+    parsed = make_parser().parse_args(argv)
     (run,) = plan(parsed, ())
     run.folder.mkdir(parents=True)
-    result = {"MiniSTS": {"spearman": 1.0, "sha256": run.sets[0].checksum}}
-    write_results(run.folder, result, "mini/sts")
-    assert run._missing() == []
-    pairs = prepared / "STS" / "MiniSTS" / "mini-sts.csv"
-    pairs.write_text(pairs.read_text().replace("\t4.1\t", "\t0.1\t"))
+    for each, group in zip(run.sets, ("mini/sts", "pairs"), strict=True):
+        entry = {"spearman": 1.0, "sha256": each.checksum}
+        write_results(run.folder, {each.name: entry}, group, weights="w")
+    everything = ["--tasks", "MiniSTS", "--pairs", str(own)]
+    assert replace(run, weights="w")._missing() == []
+    assert replace(run, weights="other")._missing() == everything
+    for file in (prepared / "STS" / "MiniSTS" / "mini-sts.csv", own):
+        file.write_text(file.read_text().replace("4.1", "0.1"))
     (run,) = plan(parsed, ())
-    assert run._missing() == ["--tasks", "MiniSTS"]
+    assert run._missing() == everything
 
 
 def run_alone(run, logs):
@@ -367,7 +373,3 @@ def test_three_temperatures_on_own_pairs(shared, tmp_path, monkeypatch, capsys):
         assert float(lead) == pytest.approx(highest - floor, abs=0.11)
     assert main(argv) == 0  # nothing is left to do
     assert "senteval\n" not in capsys.readouterr().out
-    folder = Path("compared") / "untrained"
-    for checksum, remaining in ((result.data, 0), ("other", 1)):  # other pairs of the same name
-        pairs = EvaluationSet("--pairs", "pairs.csv", "pairs", checksum)
-        assert len(list(PlannedRun(folder, [pairs], ()).commands())) == remaining

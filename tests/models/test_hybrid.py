@@ -40,6 +40,7 @@ from dystress_text.models.static import (
     embedded_tokenizer,
     new_static,
     set_document_row,
+    set_unknown,
     table_of,
     tokenizer_of,
     unknown_id,
@@ -211,6 +212,21 @@ def test_saved_model_joins_its_parts_without_this_package(dense, hybrid, tmp_pat
     close(copy.encode_document(TEXTS), plain.encode_document(TEXTS))
 
 
+def test_the_dense_model_gets_the_options_of_the_whole(hybrid, tmp_path):
+    save_model(hybrid, tmp_path / "hybrid")
+    loaded = SentenceTransformer(
+        str(tmp_path / "hybrid"),
+        trust_remote_code=True,
+        model_kwargs={"dtype": torch.float64},
+        processor_kwargs={"model_max_length": 7},
+        config_kwargs={"attention_probs_dropout_prob": 0.3},
+    )
+    dense = loaded[0].parts["dense"]
+    assert dense.dtype == torch.float64
+    assert dense.tokenizer.model_max_length == 7
+    assert dense[0].model.config.attention_probs_dropout_prob == 0.3
+
+
 def test_model_without_a_dense_model_equals_its_formula(without_dense, tmp_path):
     save_model(without_dense, tmp_path / "hybrid")
     plain = SentenceTransformer(str(tmp_path / "hybrid"), trust_remote_code=True, device="cpu")
@@ -319,6 +335,7 @@ def test_unknown_text_has_finite_gradients_and_no_nan(dense):
     static = build_static(16, small=True)
     with torch.no_grad():
         table_of(static)[unknown_id(static)] = 0
+    set_unknown(static)  # as in a new table
     hybrid = new_hybrid(static, dense=dense, lexical=lexical()).eval()
     assert hybrid[0].parts["table"][0].embedding.weight is table_of(static)
     texts = ["\N{DUCK}", "the cat"]

@@ -142,6 +142,15 @@ def test_loss_or_gradient_that_is_not_finite_stops_the_run(what, tmp_path, corpu
     assert checkpoint_folders(tmp_path) == []
 
 
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, corpus):
+    task = make_task(corpus)
+    unused = task.model.model[0].model.pooler.dense.weight  # so that the losses are finite
+    torch.nn.init.constant_(unused, math.inf)
+    with pytest.raises(TrainingError, match="weight"):
+        run(task, corpus, tmp_path)
+    assert task.saved == 0
+
+
 @pytest.mark.parametrize("clip", [0.0, 1.0])
 def test_fp16_overflow_is_skipped_and_counted(clip, tmp_path, corpus):
     options = {"max_steps": 12, "logging_steps": 4, "max_grad_norm": clip}
