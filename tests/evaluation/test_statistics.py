@@ -57,12 +57,6 @@ def test_intervals_equal_a_bootstrap_by_hand(kind):
     assert (theirs - ours).mean == pytest.approx(figure(b, scores) - figure(a, scores))
 
 
-def test_intervals_equal_scipy():
-    values = two_models("queries")[0][0]
-    expected = stats.bootstrap([values], np.mean, method="percentile", rng=0).confidence_interval
-    assert estimate(values).interval == pytest.approx(100 * np.array(expected), abs=0.5)
-
-
 def test_seeds_alone_have_the_interval_of_the_t_distribution():
     ours, theirs = without_units([70.5, 72.0, 73.0]), without_units([70.0, 71.0, 72.5])
     expected = stats.ttest_rel(ours.figures, theirs.figures).confidence_interval(0.95)
@@ -100,15 +94,3 @@ def test_sets_are_independent():
     assert both.units == 200
     assert np.ptp(both.interval) == pytest.approx(np.ptp(one.interval) / 2**0.5, rel=0.05)
     assert (one - other).interval is None  # other units: not paired
-
-
-@pytest.mark.slow(30)
-@pytest.mark.parametrize("kind", ["queries", "pairs"])
-def test_equal_models_are_called_different_in_one_of_twenty_draws(kind):
-    different = 0
-    for seed in range(400):
-        models, scores = two_models(kind, seed, units=30)
-        ours, theirs = (estimate(values, scores) for values in models)
-        low, high = (ours - theirs).interval
-        different += low > 0 or high < 0
-    assert 0.02 <= different / 400 <= 0.08

@@ -184,10 +184,11 @@ def read(path, cache, **options):
     return TokenCroppedCorpus(**vars(corpus), crops=Crops(seed=1, most=99), titles=titles)
 
 
-def views(corpus, step):
-    batch = corpus.batch(np.arange(len(corpus)), step)
+def views(corpus, step, first=0):
+    samples = np.arange(first, len(corpus))
+    batch = corpus.batch(samples, step)
     crops = [crop.tolist() for crop in batch["token_ids"].split(batch["lengths"].tolist())]
-    return list(zip(crops[: len(corpus)], crops[len(corpus) :], strict=True))
+    return list(zip(crops[: len(samples)], crops[len(samples) :], strict=True))
 
 
 def test_half_of_the_views_are_title_and_body(tmp_path):
@@ -216,6 +217,7 @@ def test_half_of_the_views_are_title_and_body(tmp_path):
                 times[number] += 1
     assert set(np.flatnonzero(times == 0)) == never
     assert times[6:].mean() == pytest.approx(50, abs=3)
+    assert views(crops, 3, 50) == views(crops, 3)[50:]  # whatever else is in the batch
 
 
 @pytest.mark.parametrize("columns", [["text"], ["_id", "title", "text"]])

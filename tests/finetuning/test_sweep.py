@@ -5,7 +5,6 @@ import html
 import json
 import lzma
 import os
-import random
 import re
 import shlex
 import shutil
@@ -19,9 +18,8 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from processes import finish, start, wait_for
+from processes import start, wait_for
 from sweep_runs import record_of, write_results
-from trainer_cases import outcome
 
 from dystress_text.analysis.runs import as_folder
 from dystress_text.errors import UserError
@@ -286,42 +284,6 @@ def test_waits_for_a_process_that_has_only_begun(tmp_path):
     assert program.run_all([run], tmp_path) == []
     said = [line for line in log.read_text().splitlines() if line in ("start", "end")]
     assert said == ["start", "end"] * 2
-
-
-def run_sweep(arguments, errors):
-    """In a new process: a sweep with its output in a file."""
-    sys.stdout = sys.stderr = Path(errors).open("a", buffering=1)  # noqa: SIM115  # for the life of the process
-    sys.exit(main(arguments))
-
-
-@pytest.mark.slow(90)
-def test_killed_sweep(tiny_run, data_dir, tmp_path):
-    """Kill it at random moments; its runs go on, and the next sweep waits for them."""
-    given = [flag for flag in tiny_run if not flag.startswith("--data_dir")]
-    errors = tmp_path / "errors"
-    chance = random.Random(11)
-
-    def begin(folder):
-        argv = ["--presets", CONSTANT, "--seeds", "1", "2", "--suite=mini", "--tasks", "MiniSTS"]
-        argv += [f"--data_dir={data_dir}", f"--output_dir={tmp_path / folder}"]
-        return start([*argv, "--", *given, "--save_steps=2"], errors, run_sweep)
-
-    begun = time.monotonic()
-    assert finish(begin("whole"), 600) == 0, errors.read_text()
-    seconds = time.monotonic() - begun
-    for _ in range(int(os.environ.get("DYSTRESS_KILLS", "2"))):
-        process = begin("killed")
-        process.join(seconds * chance.random())
-        process.kill()
-        process.join()
-    assert finish(begin("killed"), 600) == 0, errors.read_text()
-    for name in (f"{CONSTANT}-seed-1", f"{CONSTANT}-seed-2"):
-        whole = tmp_path / "whole" / name
-        killed = tmp_path / "killed" / name
-        assert outcome(whole) == outcome(killed)
-        expected = {each.task: each.figures for each in results_in(whole)}
-        assert {each.task: each.figures for each in results_in(killed)} == expected
-        assert not list(killed.glob(".*"))
 
 
 def test_the_untrained_model_has_the_names_of_every_saved_model(tiny_run, tmp_path):

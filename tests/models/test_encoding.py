@@ -1,7 +1,5 @@
 """``encode`` against that of sentence-transformers."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from accelerate import Accelerator
@@ -167,16 +165,6 @@ def test_modes_of_other_threads_do_not_matter(kind):
     assert torch.equal(encode(model, SENTENCES), expected)
     assert seen
     assert all(seen)
-
-
-def test_threads_encode_with_one_model():
-    model = build("distilbert", normalize=True).train()
-    expected = encode(model, SENTENCES)
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda _: encode(model, SENTENCES), range(12)))
-    for each in found:
-        assert torch.equal(each, expected)
-    assert all(modes(model))
 
 
 def test_models_that_accelerate_has_prepared_are_encoded_in_evaluation_mode():
