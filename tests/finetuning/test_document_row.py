@@ -11,7 +11,6 @@ from processes import spawn
 from sentence_transformers import SentenceTransformer, util
 from sentence_transformers.base.evaluation import SentenceEvaluator
 from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
-from trainer_cases import interrupt
 
 import dystress_text as dt
 from dystress_text.evaluation.embedder import TextEncoder
@@ -149,18 +148,6 @@ def test_the_row_is_right_in_every_evaluation(file, tmp_path):
     dt.train("own-text", train_file=file, output_dir=tmp_path / "out", evaluator=check, **options)
     assert check.calls > 3
     check_row(load_sentence_transformer(str(tmp_path / "out")))  # the first one is the best
-
-
-def test_a_resumed_run_equals_an_uninterrupted_one(file, tmp_path):
-    options = {**SMALL, "train_file": file, "save_steps": 3, "keep_checkpoints": True}
-    dt.train("own-text", output_dir=tmp_path / "whole", **options)
-    dt.train("own-text", output_dir=tmp_path / "stopped", **options)
-    interrupt(tmp_path / "stopped")
-    dt.train("own-text", output_dir=tmp_path / "stopped", resume_from_checkpoint=True, **options)
-    whole, stopped = (
-        load_sentence_transformer(str(tmp_path / name)) for name in ("whole", "stopped")
-    )
-    assert torch.equal(table_of(whole), table_of(stopped))
 
 
 def test_a_base_without_the_row_trains_without_it(file, tmp_path, capsys):
