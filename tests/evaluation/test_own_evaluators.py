@@ -170,6 +170,12 @@ def test_a_primary_metric_is_not_needed(value, train):
     assert run.record.settings["metric_for_best_model"] == name
 
 
+def test_a_primary_metric_names_a_number(train):
+    evaluator = Scripted(0.5, 0.5, 0.5)
+    evaluator.primary_metric = "mine"
+    assert train(evaluator).evaluation == {"mine": 0.5}
+
+
 def wrong_primary_metric():
     evaluator = Scripted({"a": 0.5})
     evaluator.primary_metric = "accuracy"

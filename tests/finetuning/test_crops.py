@@ -45,6 +45,11 @@ def test_seed_step_and_sample_determine_crops():
     assert counts.ravel().tolist() == np.rint((0.2 + 0.4 * drawn[:, 0]) * 50).tolist()
 
 
+def test_crops_of_a_short_text_have_four_words():
+    views = [Crops(seed=0).views(" ".join(WORDS[:8]), step, 0) for step in range(50)]
+    assert {len(view.split()) for both in views for view in both} == {4, 5}
+
+
 @given(
     st.text(st.sampled_from(".\u3002 \n\u3000,a1東京あア国ก中話") | st.characters()),
     st.integers(1, 40),

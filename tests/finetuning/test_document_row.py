@@ -183,7 +183,7 @@ def test_half_of_the_views_are_title_and_body(tmp_path):
     rows[0]["title"] = ""
     rows[1]["title"] = rows[1]["text"]
     rows[2]["title"] = "word"
-    rows[3]["text"] = "two words"
+    rows[3]["text"] = " ".join(WORDS[:3])
     rows[4]["title"] = None
     rows[5]["text"] = ""
     rows[6]["text"] = "several\rlines\r\nof text"
