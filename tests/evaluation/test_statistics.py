@@ -71,7 +71,7 @@ def test_seeds_and_queries_vary_together():
     """The variance is that of the queries and that of the mean over seeds."""
     random = np.random.default_rng(2)
     of_seeds = random.normal(0, 0.05, 8)
-    queries = random.normal(0.5, 0.1, 200)
+    queries = random.normal(0.5, 0.3, 200)  # they vary as much as the mean of the seeds
     values = queries + of_seeds[:, None]
     both = over_seeds([estimate(each) for each in values])
     low, high = both.interval
@@ -95,3 +95,10 @@ def test_sets_are_independent():
     assert both.units == 200
     assert np.ptp(both.interval) == pytest.approx(np.ptp(one.interval) / 2**0.5, rel=0.05)
     assert (one - other).interval is None  # other units: not paired
+    for mixed in (over_seeds([one, other]), average_of([one, without_units([70.0])])):
+        assert mixed.units == 0
+
+
+def test_resamples_of_equal_scores_have_no_figure():
+    low, high = estimate([0.1, 0.4, 0.2, 0.3, 0.9], [0, 0, 0, 0, 1]).interval
+    assert 0 < low < high

@@ -21,7 +21,7 @@ from dystress_text.models import embedder
 from dystress_text.models.embedder import can_pack, encode
 from dystress_text.models.poolers import POOLERS, pooling_modules
 
-SENTENCES = [*TEXTS, *make_sentences(30, seed=3), "", " ", TEXTS[0]]
+SENTENCES = [*TEXTS, *make_sentences(30, seed=3), "", " ", TEXTS[0], "the [PAD] cat"]
 PROMPTS = {
     "prompts": {"query": "the cat saw ", "passage": "big river ", "own": "red house "},
     "default_prompt_name": "own",
@@ -93,6 +93,20 @@ def test_first_token_of_averaged_layers():
     module = encoder_module("bert")
     averaging, _ = pooling_modules("avg_first_last", module)
     model = SentenceTransformer(modules=[module, averaging, Pooling(16, "cls")], device="cpu")
+    assert can_pack(model)
+    same(encode(model, TEXTS), model.encode(TEXTS))
+
+
+class Doubled(torch.nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_other_layers_than_berts():
+    model = build_model("bert", "avg")
+    for layer in model[0].model.encoder.layer:
+        layer.intermediate.intermediate_act_fn = torch.nn.ReLU()
+        layer.output.dense.__class__ = Doubled
     assert can_pack(model)
     same(encode(model, TEXTS), model.encode(TEXTS))
 

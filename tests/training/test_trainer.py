@@ -21,6 +21,7 @@ from dystress_text.losses import (
 from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
+from dystress_text.training.checkpoints import TrainingState
 from dystress_text.training.run_folder import checkpoint_folders
 
 
@@ -159,6 +160,9 @@ def test_fp16_overflow_is_skipped_and_counted(clip, tmp_path, corpus):
     losses = log_of(tmp_path, "loss")
     assert losses[0] is None  # no step was taken
     assert math.isfinite(losses[-1])
+    state = TrainingState()
+    assert state.add_losses([1.0], math.inf, fp16=True) is None  # the norm may be NaN or infinite
+    assert state.skipped_steps == 1
 
 
 def test_similarity_log(tmp_path, corpus, monkeypatch):
