@@ -114,10 +114,11 @@ def test_fits_equal_the_protocol(mode):
         assert torch.equal(fits.predict(x.double(), s), logits.argmax(1))
 
 
-@pytest.mark.parametrize(("dim", "label", "reached"), [(2, 0, 1.0), (1, 1, 0.0)])
-def test_fits_end_without_misses(dim, label, reached):
-    """Without features only the bias learns, 0.001 a step: it is the higher after 252 or 404."""
+@pytest.mark.parametrize(("dim", "reached"), [(2, 1.0), (1, 0.0)])
+def test_fits_end_without_misses(dim, reached):
+    """Without features only the biases learn: that of the class is the higher after 260 or 410 steps."""
     patient = replace(RECIPES["test"], patience=10**6, check_every=100)  # 300 epochs
-    x, y = torch.zeros(30, dim), torch.full((30,), label)
+    x = torch.zeros(30, dim)
+    y = torch.ones(30, dtype=torch.long)
     fits = fit(x, y, 2, [Subset(np.arange(20), np.arange(20, 30))], np.array([[1e-5]]), patient)
     assert fits.accuracy == reached

@@ -34,7 +34,13 @@ from dystress_text.models.hybrid import (
     load_dense,
     new_hybrid,
 )
-from dystress_text.models.hybrid_module import DOCUMENT, BagReader, DistilledPart, HybridEmbedding
+from dystress_text.models.hybrid_module import (
+    DOCUMENT,
+    BagReader,
+    DistilledPart,
+    HybridEmbedding,
+    unit,
+)
 from dystress_text.models.loading import load_sentence_transformer, save_model
 from dystress_text.models.static import (
     embedded_tokenizer,
@@ -294,12 +300,14 @@ def test_only_the_prompt_marks_a_document(hybrid):
 
 def test_words_without_spaces_digits_and_the_unknown():
     corpus = ["\u6f22\u5b57\u3092", "\u6f22\u5b57", "42 houses", "", "caf\u00e9s", "thereabouts"]
+    corpus += ["houses", "houseboats", "\u5c71"]
     part = lexical(corpus, 64)
     tokens = part.settings["tokens"]
     for text, expected in [
         ("\u6f22\u5b57!", ["\u6f22\u5b57"]),
+        ("\u5c71", ["\u5c71"]),
         ("the 42", ["42"]),
-        ("housekeepers", ["hous"]),  # first five letters
+        ("housekeepers", ["hous"]),  # the most frequent with these five letters
         ("cafe\u0301s", [stemmer("english").stemWord("caf\u00e9s")]),  # another normal form
         ("zebra the there", []),  # stop words do not count as words that begin like them
     ]:
@@ -376,6 +384,10 @@ def test_sentence_transformers_trains_it(without_dense, tmp_path):
     assert not torch.equal(rows, before)
 
 
+def test_unit_vectors_of_half_precision_are_computed_in_fp32():
+    assert unit(torch.full((1, 400), 6e4).half())[0].tolist() == pytest.approx([0.05] * 400)
+
+
 def test_prompt_is_for_the_dense_part_only(hybrid):
     plain = hybrid.encode("a dog ran")
     prompted = hybrid.encode_query("a dog ran")
@@ -385,6 +397,8 @@ def test_prompt_is_for_the_dense_part_only(hybrid):
 
 def test_static_model_can_be_the_dense_part(tmp_path):
     dense = build_static(8, seed=1)
+    dense.prompts = {"own": "dogs "}
+    dense.default_prompt_name = "own"
     save_model(new_hybrid(build_static(16, small=True), dense=dense), tmp_path)
     own = normalize(torch.as_tensor(dense.encode(["the cat"])), dim=1)
     found = torch.as_tensor(load_sentence_transformer(str(tmp_path)).encode(["the cat"]))

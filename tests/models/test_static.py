@@ -27,6 +27,7 @@ from dystress_text.models.static import (
     mean_of_rows,
     new_static,
     pretrained_tokenizer,
+    set_unknown,
     table_of,
     tokenizer_of,
     unknown_id,
@@ -107,6 +108,17 @@ def test_unknown_token_of_unigram_is_not_trained():
     assert gradient[[0, 2]].ne(0).all()
     assert not gradient[1].any()
     assert table_of(model)[1].tolist() == pytest.approx([0, *[UNKNOWN] * 3])
+
+
+def test_an_unknown_vector_that_was_trained_goes_on():
+    model = build_static(8, small=True)
+    unknown = unknown_id(model)
+    before = table_of(model)[unknown].detach().clone()
+    set_unknown(model)
+    freeze_unknown(model)
+    model[0](model.preprocess(["\N{DUCK}"]))["sentence_embedding"].sum().backward()
+    assert table_of(model)[unknown].equal(before)
+    assert table_of(model).grad[unknown].all()
 
 
 @pytest.mark.parametrize("normalize", [False, True])
