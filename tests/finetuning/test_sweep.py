@@ -186,7 +186,7 @@ def test_interrupted_sweep_continues(stage, capsys, tmp_path):
 
 def test_losses_and_folders():
     losses = ["infonce(0.05)", "infonce(shifted_cosine(0.05,0.07,-0.4))"]
-    argv = ["--presets", "small", "--seeds", "5", "--loss", *losses]
+    argv = ["--presets", "small", "--seeds", "5", "5", "--loss", *losses]
     runs = plan(make_parser().parse_args(argv), ())
     first, second = (program.parse(run.options).options() for run in runs)
     names = [run.folder.name for run in runs]
@@ -225,9 +225,10 @@ def test_finished_run_with_other_settings(flags, tmp_path):
     assert train([*flags, "--eval_set=none"]) == 0
     run = replace(run, options=(*options, "--eval_set=none"))
     assert run.is_trained()
-    for pooler, left in (("avg", 1), (None, 0)):  # figures of another pooler do not count
+    # figures of another pooler or in the fast mode do not count
+    for other, left in (({"pooler_type": "avg"}, 1), ({"mode": "fast"}, 1), ({}, 0)):
         sts = {"MiniSTS": {"spearman": 1.0}}
-        write_results(tmp_path / "out", sts, "mini/sts", pooler_type=pooler)
+        write_results(tmp_path / "out", sts, "mini/sts", **other)
         assert len(list(run.commands())) == left
     with pytest.raises(UserError, match="seed was 42, is 1"):
         replace(run, options=(*run.options, "--seed=1")).is_trained()

@@ -399,10 +399,12 @@ def test_static_model_can_be_the_dense_part(tmp_path):
     dense = build_static(8, seed=1)
     dense.prompts = {"own": "dogs "}
     dense.default_prompt_name = "own"
-    save_model(new_hybrid(build_static(16, small=True), dense=dense), tmp_path)
+    hybrid = new_hybrid(build_static(16, small=True), dense=dense)
+    save_model(hybrid, tmp_path)
     own = normalize(torch.as_tensor(dense.encode(["the cat"])), dim=1)
-    found = torch.as_tensor(load_sentence_transformer(str(tmp_path)).encode(["the cat"]))
-    torch.testing.assert_close(normalize(found[:, :8], dim=1), own, rtol=0, atol=1e-6)
+    for model in (hybrid, load_sentence_transformer(str(tmp_path))):
+        found = torch.as_tensor(model.encode(["the cat"]))
+        torch.testing.assert_close(normalize(found[:, :8], dim=1), own, rtol=0, atol=1e-6)
 
 
 def test_invalid_dense_model_is_rejected(hybrid, tmp_path):
