@@ -221,11 +221,15 @@ def test_result_lines_of_a_year_have_its_subsets(file, monkeypatch):
     dt.evaluate(model, tasks=["STS12"], output=file)
     (line,) = read_results(file)
     figures = {}
+    cosines = []
     for name, pairs in subsets.items():
         first, second = (torch.tensor(model.encode(side)) for side in (pairs.first, pairs.second))
-        cosines = torch.cosine_similarity(first, second)
-        figures[name] = 100 * stats.spearmanr(cosines, pairs.scores).statistic
+        cosines.append(torch.cosine_similarity(first, second))
+        figures[name] = 100 * stats.spearmanr(cosines[-1], pairs.scores).statistic
     assert line.details["subsets"] == pytest.approx(figures, abs=0.006)
+    scores = np.concatenate([pairs.scores for pairs in subsets.values()])
+    together = 100 * stats.spearmanr(torch.cat(cosines), scores).statistic
+    assert line.figures["spearman"] == pytest.approx(together, abs=0.006)
     one, two = figures.values()
     assert line.details["mean"] == pytest.approx((one + two) / 2, abs=0.006)
     assert line.details["weighted_mean"] == pytest.approx((30 * one + 18 * two) / 48, abs=0.006)
