@@ -102,3 +102,15 @@ def test_sets_are_independent():
 def test_resamples_of_equal_scores_have_no_figure():
     low, high = estimate([0.1, 0.4, 0.2, 0.3, 0.9], [0, 0, 0, 0, 1]).interval
     assert 0 < low < high
+
+
+@pytest.mark.slow(30)
+@pytest.mark.parametrize("kind", ["queries", "pairs"])
+def test_equal_models_are_called_different_in_one_of_twenty_draws(kind):
+    different = 0
+    for seed in range(400):
+        models, scores = two_models(kind, seed, units=30)
+        ours, theirs = (estimate(values, scores) for values in models)
+        low, high = (ours - theirs).interval
+        different += low > 0 or high < 0
+    assert 0.02 <= different / 400 <= 0.08
