@@ -26,6 +26,8 @@ else:  # a __getattr__ that type checkers see would accept any name
         """Import a public name when it is first used: workers that clean text need no torch."""
         if name in _ELSEWHERE:  # these need more than torch
             return getattr(importlib.import_module(_ELSEWHERE[name]), name)
+        if name == "loss":  # of 0.2; an AttributeError would lose its message in from ... import
+            raise ImportError("loss: now parse_loss")
         if not name.startswith("__") or name == "__all__":
             losses = importlib.import_module("dystress_text.losses")
 

@@ -90,13 +90,13 @@ class Program:
 
 def _objective(wanted: object, tau: float | None, named: bool) -> Objective:
     """Return the loss; ``tau`` (``--temp``) replaces the preset's temperature."""
-    from dystress_text.losses.objectives import Objective, loss
+    from dystress_text.losses.objectives import Objective, parse_loss
     from dystress_text.losses.registry import LossError
 
     objective = wanted
     if isinstance(wanted, str):
         try:
-            objective = loss(wanted, own_classes=True)
+            objective = parse_loss(wanted, own_classes=True)
         except LossError as error:
             raise ParameterError("loss", str(error)) from error
     if not isinstance(objective, Objective):

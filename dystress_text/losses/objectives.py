@@ -55,7 +55,7 @@ class Objective(LossPart):
         gather: the other processes; None for a single process.
 
     Examples:
-        >>> isinstance(loss("infonce(0.05)"), Objective)
+        >>> isinstance(parse_loss("infonce(0.05)"), Objective)
         True
     """
 
@@ -71,11 +71,11 @@ class Objective(LossPart):
         """Prepare for embeddings of ``dim`` numbers; most objectives need nothing."""
 
 
-def loss(text: str, own_classes: bool = False) -> Objective:
+def parse_loss(text: str, own_classes: bool = False) -> Objective:
     """Return the loss that a string such as ``dcl(cosine(0.1, 0.2))`` describes.
 
     Args:
-        text: the string; ``loss(str(x)) == x``.
+        text: the string; ``parse_loss(str(x)) == x``.
         own_classes: whether a dotted name may import a module, as on a command line; never for a
             record.
 
@@ -83,10 +83,10 @@ def loss(text: str, own_classes: bool = False) -> Objective:
         LossError: a part is unknown, incomplete or invalid.
 
     Examples:
-        >>> dcl = loss("dcl(cosine(0.1, 0.2))")
+        >>> dcl = parse_loss("dcl(cosine(0.1, 0.2))")
         >>> dcl
         DCLLoss(CosineTemperature(0.1, 0.2))
-        >>> loss(str(dcl)) == dcl
+        >>> parse_loss(str(dcl)) == dcl
         True
     """
     part = parse(text, own_classes)

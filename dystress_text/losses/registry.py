@@ -30,7 +30,7 @@ class LossError(ValueError):
     """The string of a loss is invalid; the message begins with the part that is.
 
     Examples:
-        >>> loss("infonce(cosin(0.1, 0.2))")
+        >>> parse_loss("infonce(cosin(0.1, 0.2))")
         Traceback (most recent call last):
             ...
         dystress_text.losses.registry.LossError: cosin: unknown (did you mean cosine?); known ...
@@ -124,7 +124,7 @@ def register(name: str) -> Callable[[type[P]], type[P]]:
         ... class Quadratic(ProfileTemperature):
         ...     def shape(self, similarity):
         ...         return similarity.square()
-        >>> loss("infonce(quadratic(0.05, 0.07))")
+        >>> parse_loss("infonce(quadratic(0.05, 0.07))")
         InfoNCELoss(Quadratic(0.05, 0.07))
     """
 

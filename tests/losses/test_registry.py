@@ -21,7 +21,7 @@ PUBLIC = {name: getattr(dt, name) for name in dt.losses.__all__}
 @pytest.mark.parametrize("presets", [PRESETS, IMAGE_PRESETS], ids=["text", "images"])
 def test_presets_have_canonical_strings(presets):
     texts = {preset.settings["loss"] for preset in presets.values()}
-    assert {str(dt.loss(text)) for text in texts} == texts
+    assert {str(dt.parse_loss(text)) for text in texts} == texts
 
 
 low = st.floats(0.01, 0.1)
@@ -84,19 +84,29 @@ def test_counts_and_flags_of_numpy():
 
 @given(losses)
 def test_round_trip(loss):
-    assert dt.loss(str(loss)) == loss
+    assert dt.parse_loss(str(loss)) == loss
     assert eval(repr(loss), PUBLIC) == loss
-    assert str(dt.loss(str(loss))) == str(loss)
+    assert str(dt.parse_loss(str(loss))) == str(loss)
 
 
 def test_equality_is_by_value_and_hash_by_identity():
-    first = dt.loss("infonce(learned(0.05))")
-    second = dt.loss("infonce(learned(0.05, 0.01, 1.0))")
+    first = dt.parse_loss("infonce(learned(0.05))")
+    second = dt.parse_loss("infonce(learned(0.05, 0.01, 1.0))")
     assert first == second
-    assert first != dt.loss("infonce(learned(0.06))")
-    assert first != dt.loss("rince(learned(0.05))")
+    assert first != dt.parse_loss("infonce(learned(0.06))")
+    assert first != dt.parse_loss("rince(learned(0.05))")
     assert len(list(torch.nn.ModuleList([first, second]).parameters())) == 2
-    assert dt.loss("infonce(constant(1))").arguments() == {"temperature": 1.0}
+    assert dt.parse_loss("infonce(constant(1))").arguments() == {"temperature": 1.0}
+
+
+def test_a_star_import_hides_no_loss():
+    names = {"loss": "of the user"}
+    exec("from dystress_text import *", names)
+    assert names["loss"] == "of the user"
+    assert names["parse_loss"]("infonce(0.05)") == dt.InfoNCELoss(0.05)
+    for line in ("from dystress_text import loss", "import dystress_text; dystress_text.loss"):
+        with pytest.raises(ImportError, match=r"\A[^\n]*parse_loss[^\n]*\Z"):
+            exec(line, {})
 
 
 INVALID = {  # the part that the error names
@@ -124,7 +134,7 @@ INVALID = {  # the part that the error names
 @pytest.mark.parametrize(("text", "part"), INVALID.items(), ids=range(len(INVALID)))
 def test_an_error_begins_with_the_invalid_part(text, part):
     with pytest.raises(dt.LossError) as error:
-        dt.loss(text)
+        dt.parse_loss(text)
     assert str(error.value).startswith(part)
     assert len(str(error.value)) < 500
 
@@ -132,10 +142,10 @@ def test_an_error_begins_with_the_invalid_part(text, part):
 @given(st.text(max_size=60) | st.text("infocesqu.ld(),=-0'\"[]*{}", max_size=60))
 def test_any_string_is_a_loss_or_refused(text):
     try:
-        loss = dt.loss(text)
+        loss = dt.parse_loss(text)
     except dt.LossError:
         return
-    assert dt.loss(str(loss)) == loss
+    assert dt.parse_loss(str(loss)) == loss
 
 
 OWN = """
@@ -174,9 +184,9 @@ def own_module(tmp_path, monkeypatch):
 
 def test_registered_classes_of_a_user(own_module):
     before = list(sys.path)
-    dt.loss("infonce(my_losses.Square(0.05, 0.07))", own_classes=True)  # imports the module
+    dt.parse_loss("infonce(my_losses.Square(0.05, 0.07))", own_classes=True)  # imports the module
     assert sys.path == before
-    loss = dt.loss("margin(doubled(square(0.1, 0.14)))")
+    loss = dt.parse_loss("margin(doubled(square(0.1, 0.14)))")
     assert str(loss) == "margin(doubled(square(0.1, 0.14)))"
     # both negatives have 2 s / tau = 0, the positive s / tau = 1 / 0.14
     value = loss(torch.eye(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64))
@@ -188,14 +198,14 @@ def test_registered_classes_of_a_user(own_module):
 def test_only_a_command_line_imports_a_dotted_name(own_module):
     text = "infonce(my_losses.Unnamed())"
     with pytest.raises(dt.LossError, match=r"my_losses\.Unnamed"):
-        dt.loss(text)
+        dt.parse_loss(text)
     assert "my_losses" not in sys.modules
-    loss = dt.loss(text, own_classes=True)
+    loss = dt.parse_loss(text, own_classes=True)
     assert str(loss) == text
-    assert dt.loss(text) == loss  # a record of this process can be read
+    assert dt.parse_loss(text) == loss  # a record of this process can be read
     for wrong in ("os.getcwd", "no_such.Thing", "my_losses.Thing"):
         with pytest.raises(dt.LossError, match=f"^{wrong}: "):
-            dt.loss(f"infonce({wrong}())", own_classes=True)
+            dt.parse_loss(f"infonce({wrong}())", own_classes=True)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +220,7 @@ def test_an_invalid_class_of_a_user_is_refused(line, own_module, tmp_path):
     code = f"import dystress_text as dt\nclass Broken(dt.Temperature):\n    {line}\n"
     (tmp_path / "my_losses.py").write_text(code + "    def forward(self, s): ...")
     with pytest.raises(dt.LossError, match=r"my_losses\.Broken"):
-        dt.loss("infonce(my_losses.Broken(0.1))", own_classes=True)
+        dt.parse_loss("infonce(my_losses.Broken(0.1))", own_classes=True)
 
 
 def test_a_registered_name_is_not_replaced():
