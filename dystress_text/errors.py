@@ -23,7 +23,15 @@ OTHER_NAMES = {
 
 
 class UserError(Exception):
-    """An error that the user can fix; the message is one line."""
+    """An error that the user can fix; the message is one line.
+
+    Examples:
+        >>> try:
+        ...     train("own-txt")
+        ... except UserError as error:
+        ...     print(error)
+        preset: no 'own-txt' (did you mean own-text?); --list_presets shows all
+    """
 
 
 class ParameterError(UserError, ValueError):
