@@ -43,7 +43,6 @@ from dystress_text.losses.registry import (
     register,
 )
 from dystress_text.losses.reweighting import TemperatureLike, as_reweighting
-from dystress_text.losses.run_temperatures import AlignmentAdaptiveTemperature
 from dystress_text.losses.temperature import Temperature
 from dystress_text.losses.vectors import positive_similarity, unit_vectors
 
@@ -390,21 +389,16 @@ class DCLWLoss(DCLLoss):
 class MACLLoss(ContrastiveLoss):
     """Model-aware contrastive loss (Huang et al., ICML 2023): ``-sg(1 / (1 - P)) log P``.
 
-    P is the softmax probability of InfoNCE.
-
-    The paper's temperature is :class:`AlignmentAdaptiveTemperature`, for text with 0.05, 2 and 0.8.
-    It raises a TemperatureError where it reaches 0, at the mean positive similarity ``a_0 -
-    1/alpha``.
+    P is the softmax probability of InfoNCE. The paper's temperature for text is
+    ``AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8)``.
 
     Args:
-        tau_0: the temperature at the mean positive similarity ``a_0``.
-        alpha: relative slope of the temperature.
-        a_0: the mean positive similarity at ``tau_0``.
+        temperature: a temperature, a number for a constant one, or a reweighting.
         both_views: whether to use the pairs of NT-Xent.
         options: those of :class:`ContrastiveLoss`.
 
     Examples:
-        >>> macl = MACLLoss(0.05, alpha=2, a_0=0.8)
+        >>> macl = MACLLoss(AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8))
         >>> macl(torch.eye(2), torch.eye(2)).shape
         torch.Size([])
     """
@@ -413,17 +407,12 @@ class MACLLoss(ContrastiveLoss):
 
     def __init__(
         self,
-        tau_0: float = 0.05,
-        alpha: float = 2.0,
-        a_0: float = 0.8,
+        temperature: TemperatureLike,
         *,
         both_views: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(AlignmentAdaptiveTemperature(tau_0, alpha, a_0), **options)
-        self.tau_0 = tau_0
-        self.alpha = alpha
-        self.a_0 = a_0
+        super().__init__(temperature, **options)
         self.both_views = both_views
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ PARTS: dict[str, type[LossPart]] = {}  # the registry
 LONGEST = 1_000  # characters of a string
 # arguments written without their names
 _TEMPERATURES = ("temperature", "tau", "tau_0", "tau_min", "tau_max")
+_OF_0_2 = "; macl(0.05, alpha=2, a_0=0.8) is macl(alignment_adaptive(0.05, alpha=2, a_0=0.8))"
 
 P = TypeVar("P", bound="LossPart")
 
@@ -235,7 +236,8 @@ def _part(node: ast.expr) -> LossPart:
         signature = inspect.Signature(list(parameters(PARTS[name]).values()))
         return PARTS[name](**signature.bind(*positional, **named).arguments)
     except Exception as error:  # a constructor may be the user's
-        raise LossError(f"{place}: {reason_of(error)}") from error
+        hint = _OF_0_2 if name == "macl" and isinstance(error, TypeError) else ""
+        raise LossError(f"{place}: {reason_of(error)}{hint}") from error
 
 
 def _value(node: ast.expr) -> object:

@@ -85,7 +85,7 @@ def test_several_runs(tmp_path, capsys):
     assert "<h1>2 runs: bert-base-uncased trained on 3,000 texts of Wiki1M</h1>\n<p>" in page
     assert " scores highest on avg (STS, Spearman x 100): " in page
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
-    assert rows["loss"] == "macl(0.05, alpha=2, a_0=0.8)"
+    assert rows["loss"] == "macl(alignment_adaptive(0.05, alpha=2, a_0=0.8))"
     assert not {"learning_rate", "seed"} & rows.keys()
     curves = pictures(page)["sts_b_dev_spearman over the steps"]
     assert PRESET in curves

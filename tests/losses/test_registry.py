@@ -48,7 +48,7 @@ options = {"detach_temperature": st.booleans(), "hard_negative_weight": st.float
 losses = st.one_of(
     st.builds(dt.InfoNCELoss, reweightings, bidirectional=st.booleans(), **options),
     st.builds(dt.DCLWLoss, reweightings, st.floats(0.1, 2), blockwise=st.none() | st.booleans()),
-    st.builds(dt.MACLLoss, st.floats(0.01, 1), both_views=st.booleans(), **options),
+    st.builds(dt.MACLLoss, reweightings, both_views=st.booleans(), **options),
     st.builds(dt.QueueInfoNCELoss, reweightings, st.integers(1, 9), st.sampled_from([None, 4])),
 )
 
@@ -63,7 +63,7 @@ losses = st.one_of(
         lambda x: dt.InfoNCELoss(dt.LearnableTemperature(x, x / 2, x * 2, learning_rate=x)),
         lambda x: dt.InfoNCELoss(dt.ScheduledTemperature(x, x, x)),
         lambda x: dt.DCLWLoss(dt.HCLReweighting(x, x, x), x, hard_negative_weight=x),
-        lambda x: dt.MACLLoss(x, x, x),
+        lambda x: dt.MACLLoss(dt.AlignmentAdaptiveTemperature(x, x, x)),
         lambda x: dt.RINCELoss(x, x, x),
         lambda x: dt.SigLIPLoss(x, x, learning_rate=x),
     ],
@@ -109,11 +109,22 @@ def test_a_star_import_hides_no_loss():
             exec(line, {})
 
 
+OLD_MACL = ("0.05, alpha=2, a_0=0.8", "0.05, 2, 0.8", "both_views=True", "")
+
+
+@pytest.mark.parametrize("arguments", OLD_MACL)
+def test_macl_of_0_2_names_the_temperature_that_it_took(arguments):
+    with pytest.raises(
+        dt.LossError, match=r"macl\(alignment_adaptive\(0\.05, alpha=2, a_0=0\.8\)\)"
+    ):
+        dt.parse_loss(f"macl({arguments})")
+
+
 INVALID = {  # the part that the error names
     "infonce(shifted_cosine(0.05, 0.07, shft=-0.4))": "shifted_cosine(0.05, 0.07, shft=-0.4)",
     "infonce(shifted_cosine(0.05, 0.07))": "shifted_cosine(0.05, 0.07)",
     "infonce(0.05, temperature=1)": "infonce(0.05, temperature=1)",
-    "macl(alpha=1, alpha=2)": "macl(alpha=1, alpha=2)",
+    "infonce(temo(alpha=1, alpha=2))": "temo(alpha=1, alpha=2)",
     "infonce(0.05, gather=None)": "infonce(0.05, gather=None)",
     "infonce(cosine(0.2, 0.1))": "cosine(0.2, 0.1)",
     "infonce(hcl(focal(0.1)))": "hcl(focal(0.1))",
