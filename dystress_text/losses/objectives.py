@@ -255,12 +255,13 @@ class InfoNCELoss(ContrastiveLoss):
     sentence-transformers' MultipleNegativesRankingLoss (scale ``1 / tau``). SimCSE uses 0.05, the
     paper's best STS row ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``.
 
+    The other arguments are those of :class:`ContrastiveLoss`.
+
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         bidirectional: whether to find each positive's anchor among all anchors too, and return the
             mean of both directions. Hard negatives are candidates in the first one. Equals
             MultipleNegativesRankingLoss with both directions and a partition for each.
-        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> infonce = InfoNCELoss(0.5)
@@ -277,9 +278,18 @@ class InfoNCELoss(ContrastiveLoss):
         temperature: TemperatureLike,
         *,
         bidirectional: bool = False,
-        **options: Any,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__(temperature, **options)
+        super().__init__(
+            temperature,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.bidirectional = bidirectional
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
@@ -314,11 +324,12 @@ class DCLLoss(NTXentLoss):
 
     ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views.
 
+    The other arguments are those of :class:`ContrastiveLoss`.
+
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         per_view: whether to sum two logsumexps instead, each over the N - 1 negatives of one view,
             as lightly's DCLLoss did before June 2025. Hard negatives join the positive's view.
-        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> DCLLoss(0.5)(torch.eye(2), torch.eye(2))  # log(2) - 2
@@ -332,9 +343,18 @@ class DCLLoss(NTXentLoss):
         temperature: TemperatureLike,
         *,
         per_view: bool = False,
-        **options: Any,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__(temperature, **options)
+        super().__init__(
+            temperature,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.per_view = per_view
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
@@ -361,10 +381,11 @@ class DCLWLoss(DCLLoss):
     The positive term of pair i is multiplied by ``w_i = 2 - N softmax_i(s_p / sigma)`` over the
     global batch, detached.
 
+    The other arguments are those of :class:`DCLLoss`.
+
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         sigma: width of the weights; positive. A large one gives DCL.
-        options: those of :class:`DCLLoss`.
 
     Examples:
         >>> DCLWLoss(0.5, sigma=0.5)(torch.eye(2), torch.eye(2))  # equal positives weigh 1: as DCL
@@ -373,8 +394,25 @@ class DCLWLoss(DCLLoss):
 
     source = "DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022)"
 
-    def __init__(self, temperature: TemperatureLike, sigma: float = 0.5, **options: Any) -> None:
-        super().__init__(temperature, **options)
+    def __init__(
+        self,
+        temperature: TemperatureLike,
+        sigma: float = 0.5,
+        *,
+        per_view: bool = False,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
+    ) -> None:
+        super().__init__(
+            temperature,
+            per_view=per_view,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.sigma = check_number("sigma", sigma, "(0, inf)")
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
@@ -392,10 +430,11 @@ class MACLLoss(ContrastiveLoss):
     P is the softmax probability of InfoNCE. The paper's temperature for text is
     ``AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8)``.
 
+    The other arguments are those of :class:`ContrastiveLoss`.
+
     Args:
         temperature: a temperature, a number for a constant one, or a reweighting.
         both_views: whether to use the pairs of NT-Xent.
-        options: those of :class:`ContrastiveLoss`.
 
     Examples:
         >>> macl = MACLLoss(AlignmentAdaptiveTemperature(0.05, alpha=2, a_0=0.8))
@@ -410,9 +449,18 @@ class MACLLoss(ContrastiveLoss):
         temperature: TemperatureLike,
         *,
         both_views: bool = False,
-        **options: Any,
+        detach_temperature: bool = True,
+        hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__(temperature, **options)
+        super().__init__(
+            temperature,
+            detach_temperature=detach_temperature,
+            hard_negative_weight=hard_negative_weight,
+            blockwise=blockwise,
+            gather=gather,
+        )
         self.both_views = both_views
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:

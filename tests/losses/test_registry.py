@@ -1,5 +1,6 @@
 """Losses as strings: a written loss is read as an equal one, and an invalid string is refused."""
 
+import inspect
 import math
 import sys
 
@@ -109,6 +110,27 @@ def test_a_star_import_hides_no_loss():
             exec(line, {})
 
 
+CLASSES = [each for each in PUBLIC.values() if isinstance(each, type)]
+
+
+@pytest.mark.parametrize("kind", [x for x in CLASSES if issubclass(x, dt.ContrastiveLoss)])
+def test_signatures_have_every_keyword_which_reaches_the_loss(kind):
+    gather = dt.ProcessGather(0, 2)
+    common = {
+        "detach_temperature": False,
+        "hard_negative_weight": 1.5,
+        "blockwise": True,
+        "gather": gather,
+    }
+    signature = inspect.signature(kind).parameters
+    assert common.keys() <= signature.keys()
+    assert all(each.kind is not each.VAR_KEYWORD for each in signature.values())
+    flags = {name: True for name, each in signature.items() if each.default is False}
+    given = common | flags
+    loss = kind(0.5, **given)
+    assert {name: getattr(loss, name) for name in given} == given
+
+
 OLD_MACL = ("0.05, alpha=2, a_0=0.8", "0.05, 2, 0.8", "both_views=True", "")
 
 
@@ -180,6 +202,11 @@ class Margin(dt.NTXentLoss):
 class Unnamed(dt.Temperature):
     def forward(self, similarity):
         return 0.1 + 0 * similarity
+
+class Weighted(dt.DCLLoss):
+    def __init__(self, temperature, weight=1, **options):
+        super().__init__(temperature, **options)
+        self.weight = weight
 """
 
 
@@ -204,6 +231,13 @@ def test_registered_classes_of_a_user(own_module):
     assert float(value) == pytest.approx(0.0)
     value = loss(torch.eye(4), -torch.eye(4))
     assert float(value) == pytest.approx(math.log(6) + 1 / 0.14 + 1, rel=1e-6)
+
+
+def test_options_that_a_class_of_a_user_passes_on(own_module):
+    text = "my_losses.Weighted(0.1, weight=2, per_view=True, blockwise=True)"
+    loss = dt.parse_loss(text, own_classes=True)
+    assert str(loss) == text
+    assert (loss.weight, loss.per_view, loss.blockwise) == (2, True, True)
 
 
 def test_only_a_command_line_imports_a_dotted_name(own_module):
