@@ -26,7 +26,7 @@ DistributedDataParallel averages, equal those of one process with the whole batc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +68,12 @@ class Objective(LossPart):
 
     def start(self, dim: int) -> None:
         """Prepare for embeddings of ``dim`` numbers; most objectives need nothing."""
+
+    def replace(self, **changes: Any) -> Self:
+        copy = super().replace(**changes)
+        if "gather" not in changes:  # a string does not have it
+            copy.gather = self.gather
+        return copy
 
 
 def parse_loss(text: str, own_classes: bool = False) -> Objective:

@@ -11,7 +11,7 @@ import ast
 import importlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self, TypeVar
 
 from torch import nn
@@ -44,6 +44,9 @@ class LossPart(nn.Module):
     A constructor stores each argument unchanged under its own name, as scikit-learn's estimators
     do. The string has all positional arguments, and those keyword-only ones that differ from their
     defaults. ``gather`` is not an argument in this sense.
+
+    Equal parts have equal hashes, so torch's ``children()`` and ``to()`` of one parent see them as
+    one; ``parameters()`` has those of both.
     """
 
     source: ClassVar[str] = ""  # the paper, as a card cites it
@@ -77,8 +80,17 @@ class LossPart(nn.Module):
             return False
         return self.arguments() == other.arguments()
 
-    # by identity: torch keeps modules in sets
-    __hash__ = nn.Module.__hash__
+    def __hash__(self) -> int:
+        return hash(type(self))  # an argument may be a list
+
+    def named_modules(
+        self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        # torch keeps modules in a set, in which equal parts with parameters of their own are one
+        memo = set() if memo is None else memo
+        if not remove_duplicate or id(self) not in memo:
+            memo.add(id(self))
+            yield from super().named_modules(set(), prefix, remove_duplicate)
 
     def __str__(self) -> str:
         return self._written(name_of(type(self)), str)

@@ -86,17 +86,22 @@ def test_counts_and_flags_of_numpy():
 @given(losses)
 def test_round_trip(loss):
     assert dt.parse_loss(str(loss)) == loss
+    assert hash(dt.parse_loss(str(loss))) == hash(loss)
     assert eval(repr(loss), PUBLIC) == loss
     assert str(dt.parse_loss(str(loss))) == str(loss)
 
 
-def test_equality_is_by_value_and_hash_by_identity():
+def test_equality_and_hash_are_by_value():
     first = dt.parse_loss("infonce(learned(0.05))")
     second = dt.parse_loss("infonce(learned(0.05, 0.01, 1.0))")
     assert first == second
+    assert {first: "found"}[second] == "found"
+    assert hash(dt.DCLLoss(1, per_view=0)) == hash(dt.DCLLoss(1.0, per_view=False))
     assert first != dt.parse_loss("infonce(learned(0.06))")
     assert first != dt.parse_loss("rince(learned(0.05))")
-    assert len(list(torch.nn.ModuleList([first, second]).parameters())) == 2
+    twins = torch.nn.ModuleList([first, second, first])
+    assert len(list(twins.parameters())) == 2
+    assert [name for name, _ in twins.named_modules() if name in "012"] == ["", "0", "1"]
     assert dt.parse_loss("infonce(constant(1))").arguments() == {"temperature": 1.0}
 
 
@@ -140,6 +145,14 @@ def test_macl_of_0_2_names_the_temperature_that_it_took(arguments):
         dt.LossError, match=r"macl\(alignment_adaptive\(0\.05, alpha=2, a_0=0\.8\)\)"
     ):
         dt.parse_loss(f"macl({arguments})")
+
+
+def test_replace_keeps_the_gather():
+    gather = dt.ProcessGather(1, 4)
+    queue = dt.QueueInfoNCELoss(0.2, gather=gather)
+    assert queue.replace(temperature=0.1).gather is gather
+    assert str(queue.replace(temperature=0.1)) == str(dt.QueueInfoNCELoss(0.1))
+    assert queue.replace(gather=None).gather.world_size == 1
 
 
 INVALID = {  # the part that the error names
