@@ -188,7 +188,7 @@ def configurations(options: Any) -> dict[str, list[str]]:
     if len(names) > 1:
         raise UserError(f"--loss changes the loss of one preset, but got {', '.join(names)}")
     preset = [f"--preset={name}" for name in names]
-    losses = [parse([*preset, f"--loss={given}"]).text.loss for given in options.loss]
+    losses = [str(parse([*preset, f"--loss={given}"]).loss) for given in options.loss]
     return {as_folder(loss): [*preset, f"--loss={loss}"] for loss in losses}
 
 
@@ -210,7 +210,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         warnings.simplefilter("ignore")  # each run gives its own warnings
         named = configurations(options)
         train = {name: (*extra, *own, *data) for name, own in named.items()}
-        losses = {name: parse(each).text.loss for name, each in train.items()}
+        losses = {name: str(parse(each).loss) for name, each in train.items()}
     baseline_named(options.baseline, losses)
     sets = sets_of(options)
     suite: tuple[str, ...] = ("--suite", options.suite)

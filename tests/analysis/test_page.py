@@ -125,7 +125,7 @@ def test_curve_of_a_single_run(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("with_pictures")
 def test_a_constant_temperature_is_not_drawn(tmp_path):
-    run = a_run(tmp_path, loss="infonce(0.05)")
+    run = a_run(tmp_path, name="sts-constant-0.05")
     lines = [
         {"step": 1, "tau_effective": 0.05, "positive": 0.5, "negative": 0.1},
         {"step": 2, "tau_effective": 0.05 + 1e-9, "positive": 0.6, "negative": 0.1},
@@ -161,8 +161,7 @@ def test_title_counts_what_was_trained_on(tmp_path):
 def test_image_run_without_temperature(tmp_path):
     record = {
         "program": "vision/train.py",
-        "settings": {"dataset": "shapes"},
-        "loss": "byol()",
+        "settings": {"dataset": "shapes", "loss": "byol()"},
         "steps": 2,
         "untrained": {"": {"knn20": 50.0}},
         "trained": {"knn20": 60.0},

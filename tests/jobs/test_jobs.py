@@ -390,7 +390,7 @@ def test_a_temperature_of_ones_own():
     similarity = anchors @ positives.T
     expected = cross_entropy(similarity / (0.05 + 0.02 * similarity**2), torch.arange(8))
     torch.testing.assert_close(
-        dystress_text.parse_loss(record["loss"])(anchors, positives), expected
+        dystress_text.parse_loss(record["settings"]["loss"])(anchors, positives), expected
     )
 
 
