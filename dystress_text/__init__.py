@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dystress_text.errors import UserError
     from dystress_text.losses import *  # noqa: F403
     from dystress_text.losses import __all__ as _losses
-    from dystress_text.programs.senteval import evaluate
+    from dystress_text.programs.evaluate import evaluate
     from dystress_text.programs.train import train
     from dystress_text.sentence_transformers_loss import DySTreSSLoss
 
@@ -30,7 +30,7 @@ else:  # a __getattr__ that type checkers see would accept any name
         "Audit": "dystress_text.analysis.audit",
         "audit": "dystress_text.analysis.audit",
         "DySTreSSLoss": "dystress_text.sentence_transformers_loss",
-        "evaluate": "dystress_text.programs.senteval",
+        "evaluate": "dystress_text.programs.evaluate",
         "FinishedRun": "dystress_text.analysis.runs",
         "train": "dystress_text.programs.train",
         "UserError": "dystress_text.errors",

@@ -1,7 +1,7 @@
 """Evaluators: STS sets, the user's scored pairs, transfer tasks and search.
 
 Each measures a model while it trains, here or in sentence-transformers' trainer, and any encoder
-for the result lines of ``dystress senteval``. In our training the main process evaluates, and the
+for the result lines of ``dystress evaluate``. In our training the main process evaluates, and the
 random state is restored afterwards: the weights are bit for bit those of a run without evaluation.
 """
 

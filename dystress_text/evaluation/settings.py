@@ -1,4 +1,4 @@
-"""Options of evaluation, while training and in ``dystress senteval``."""
+"""Options of evaluation, while training and in ``dystress evaluate``."""
 
 from __future__ import annotations
 

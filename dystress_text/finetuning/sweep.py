@@ -113,7 +113,7 @@ class PlannedRun:
         missing = self._missing()
         if missing:
             model = ["--model", str(self.folder)]
-            yield [*_program("senteval"), *model, *output, *self.suite, *missing]
+            yield [*_program("evaluate"), *model, *output, *self.suite, *missing]
 
     def is_trained(self) -> bool:
         """Return whether the folder holds this run, finished.

@@ -20,7 +20,7 @@ from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
-from dystress_text.programs.senteval import evaluate, main
+from dystress_text.programs.evaluate import evaluate, main
 from dystress_text.programs.train import main as train
 from dystress_text.training.run_record import RunRecord
 

@@ -26,7 +26,7 @@ from dystress_text.evaluation.retrieval import (
     read_collections,
 )
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.programs.senteval import main
+from dystress_text.programs.evaluate import main
 
 
 def embed(sentences):

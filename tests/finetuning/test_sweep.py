@@ -95,7 +95,7 @@ def prepared(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """Return a function that sweeps four runs with stand-ins for the real programs."""
-    for name, source in (("train", TRAINER), ("senteval", EVALUATOR)):
+    for name, source in (("train", TRAINER), ("evaluate", EVALUATOR)):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
     monkeypatch.setattr(
         program, "_program", lambda name: [sys.executable, "-B", str(tmp_path / f"{name}.py"), name]
@@ -181,7 +181,7 @@ def test_interrupted_sweep_continues(stage, capsys, tmp_path):
     assert "stopped by SIGTERM" in capsys.readouterr().err
     (tmp_path / "wait").unlink()
     assert stage("--tasks=none") == 0
-    assert "dystress senteval --model FOLDER" in capsys.readouterr().out
+    assert "dystress evaluate --model FOLDER" in capsys.readouterr().out
     resumed = [name for name, record in read(stage.folder, "run.json").items() if record["resumed"]]
     assert resumed == [f"{CONSTANT}-seed-0"]
 
@@ -366,7 +366,7 @@ def test_three_temperatures_on_own_pairs(shared, tmp_path, monkeypatch, capsys):
         (lead,) = re.findall(rf"{re.escape(best)} - {other}: ([+-][\d.]+) \(", printed)
         assert float(lead) == pytest.approx(highest - floor, abs=0.11)
     assert main(argv) == 0  # nothing is left to do
-    assert "senteval\n" not in capsys.readouterr().out
+    assert "evaluate\n" not in capsys.readouterr().out
     folder = Path("compared") / "untrained"
     for checksum, remaining in ((result.data, 0), ("other", 1)):  # other pairs of the same name
         pairs = EvaluationSet("--pairs", "pairs.csv", "pairs", checksum)
