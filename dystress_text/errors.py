@@ -13,6 +13,8 @@ OTHER_NAMES = {
     "batch_size": "train_batch_size",
     "beside": "hybrid",
     "epochs": "num_train_epochs",
+    "eval_file": "pairs",
+    "eval_retrieval": "retrieval",
     "fp16": "mixed_precision",
     "lr": "learning_rate",
     "max_length": "max_seq_length",

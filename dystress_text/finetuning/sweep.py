@@ -163,11 +163,11 @@ def sets_of(options: Any) -> list[EvaluationSet]:
         if missing and not options.dry_run:
             reason = f"no {missing[0]}: run dystress prepare senteval; --suite mini and --pairs "
             raise ParameterError("data_dir", f"{reason}need no data")
-    pairs = [read_scored_pairs(source, "pairs") for source in options.pairs]
+    pairs = [read_scored_pairs(source) for source in options.pairs]
     check_distinct("pairs", [each.name for each in pairs])
     for source, each in zip(options.pairs, pairs, strict=True):
         sets.append(EvaluationSet("--pairs", source, each.name, each.checksum))
-    collections = read_collections("retrieval", options.retrieval)
+    collections = read_collections(options.retrieval)
     for path, collection in zip(options.retrieval, collections, strict=True):
         checksum = str(collection.metadata["sha256"])
         sets.append(EvaluationSet("--retrieval", str(path), collection.name, checksum))

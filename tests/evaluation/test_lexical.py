@@ -185,7 +185,7 @@ FILES = ("report.html", "README.md")
 
 def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
     folder = make_collection(tmp_path / "made", documents=60)
-    more = ["--eval_set=stsb_dev mini_sts", f"--eval_retrieval={folder}"]
+    more = ["--eval_set=stsb_dev mini_sts", f"--retrieval={folder}"]
     assert train([*flags, *more]) == 0
     printed = capsys.readouterr().out
     record = json.loads((tmp_path / "out" / "run.json").read_text())

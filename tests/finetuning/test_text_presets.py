@@ -10,6 +10,7 @@ from dystress_text.errors import UserError
 from dystress_text.finetuning.arguments import parse
 from dystress_text.finetuning.presets import PRESETS
 from dystress_text.finetuning.settings import PROGRAM, RunSettings
+from dystress_text.programs import evaluate, sweep
 from dystress_text.training.run_record import RunRecord
 
 
@@ -39,6 +40,16 @@ def test_a_temperature_on_the_command_line_replaces_that_of_the_presets_objectiv
             parse(words.split())
     with pytest.raises(UserError, match=r"^tempp \(did you mean temp\?\): "):
         RunSettings.of({"tempp": 0.1})
+
+
+@pytest.mark.parametrize(("old", "new"), [("eval_file", "pairs"), ("eval_retrieval", "retrieval")])
+def test_one_name_for_the_data_of_an_evaluation(old, new):
+    for program in (parse, evaluate.make_parser().parse_args, sweep.make_parser().parse_args):
+        with pytest.raises(UserError, match=rf"--{old} \(here it is --{new}\)"):
+            program([f"--{old}=x"])
+    with pytest.raises(UserError, match=rf"^{old} \(here it is {new}\)"):
+        RunSettings.of({old: "x"})
+    assert getattr(parse([f"--{new}=x"]).evaluation, new) == ["x"]
 
 
 def test_a_run_carries_its_loss_once():
