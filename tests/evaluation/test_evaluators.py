@@ -54,7 +54,7 @@ def test_evaluation_does_not_change_a_run(flags, own, tmp_path):
     flags = [*flags, "--pooler_type=avg"]  # first tokens' vectors are almost equal in this encoder
     alone = run(flags, tmp_path / "alone")
     more = ["--eval_set=stsb_dev mini_sts", "--eval_transfer", "MiniQuestions"]
-    several = run(flags, tmp_path / "several", "--eval_file", str(own), *more)
+    several = run(flags, tmp_path / "several", "--pairs", str(own), *more)
     one = load_file(tmp_path / "alone" / "model.safetensors")
     two = load_file(tmp_path / "several" / "model.safetensors")
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -172,9 +172,9 @@ def test_sentence_transformers_trainer_uses_ours(own, tmp_path):
     assert trainer.evaluate()[name] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.parametrize("option", ["eval_set", "eval_file"])
+@pytest.mark.parametrize("option", ["eval_set", "pairs"])
 def test_wrong_evaluations_write_nothing(flags, own, option, tmp_path, capsys):
-    values = {"eval_set": ["sts13"], "eval_file": [str(own), str(own)]}[option]
+    values = {"eval_set": ["sts13"], "pairs": [str(own), str(own)]}[option]
     assert main([*flags, f"--{option}", *values]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"--{option}" in line
@@ -183,15 +183,15 @@ def test_wrong_evaluations_write_nothing(flags, own, option, tmp_path, capsys):
 
 def test_resuming_needs_the_same_pairs(flags, own, tmp_path):
     flags = [*flags, "--eval_set=mini_sts", "--save_steps=4", "--keep_checkpoints"]
-    run(flags, tmp_path / "out", "--eval_file", str(own))
+    run(flags, tmp_path / "out", "--pairs", str(own))
     moved = tmp_path / "elsewhere" / own.name
     moved.parent.mkdir()
     moved.write_bytes(own.read_bytes())
     interrupt(tmp_path / "out")
-    run(flags, tmp_path / "out", "--eval_file", str(moved), "--resume_from_checkpoint")
+    run(flags, tmp_path / "out", "--pairs", str(moved), "--resume_from_checkpoint")
     renamed = own.rename(tmp_path / "other.csv")
     moved.write_text(moved.read_text().replace("-3.5", "-3.6"))
     interrupt(tmp_path / "out")
     for file in (moved, renamed):
         reset_accelerator()
-        assert main([*flags, "--eval_file", str(file), "--resume_from_checkpoint"]) == 2
+        assert main([*flags, "--pairs", str(file), "--resume_from_checkpoint"]) == 2

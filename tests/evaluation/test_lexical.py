@@ -18,7 +18,7 @@ from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.lexical import LexicalBaseline
 from dystress_text.evaluation.results import read_results
-from dystress_text.programs.senteval import evaluate, main
+from dystress_text.programs.evaluate import evaluate, main
 from dystress_text.programs.train import main as train
 from dystress_text.training.run_record import RunRecord
 
@@ -142,7 +142,7 @@ FILES = ("report.html", "README.md")
 
 def test_runs_record_and_show_the_baseline(flags, tmp_path, capsys):
     folder = make_collection(tmp_path / "made", documents=60)
-    more = ["--eval_set=stsb_dev mini_sts", f"--eval_retrieval={folder}"]
+    more = ["--eval_set=stsb_dev mini_sts", f"--retrieval={folder}"]
     assert train([*flags, *more]) == 0
     printed = capsys.readouterr().out
     record = json.loads((tmp_path / "out" / "run.json").read_text())

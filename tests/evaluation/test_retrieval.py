@@ -26,7 +26,7 @@ from dystress_text.evaluation.retrieval import (
     read_collections,
 )
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.programs.senteval import main
+from dystress_text.programs.evaluate import main
 
 
 def embed(sentences):
@@ -301,12 +301,12 @@ def test_names_in_metrics_are_distinct(tmp_path):
     folders = [make_collection(tmp_path / name, documents=20) for name in ("trec.a", "Trec a")]
     assert read_collection(folders[0]).slug == "trec_a"
     with pytest.raises(UserError, match=r"^retrieval: "):
-        read_collections("retrieval", folders)
+        read_collections(folders)
 
 
 def test_search_selects_the_best_model(tmp_path):
     folder = make_collection(tmp_path / "Made up", documents=20)
-    settings = EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)])
+    settings = EvaluationSettings(eval_set=["none"], retrieval=[str(folder)])
     evaluators = build_evaluators(settings)
     names = ["made_up_ndcg@10", "made_up_mrr@10", "made_up_recall@100", "made_up_ndcg@10_graded"]
     names.append("made_up_ndcg@10_with_bm25")

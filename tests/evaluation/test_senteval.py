@@ -1,4 +1,4 @@
-"""The program senteval: its figures against SciPy, its files and its errors."""
+"""The program evaluate: its figures against SciPy, its files and its errors."""
 
 import itertools
 import json
@@ -27,7 +27,7 @@ from dystress_text.evaluation.results import read_results, results_in
 from dystress_text.evaluation.retrieval import read_collection
 from dystress_text.export.card import write_card
 from dystress_text.models.loading import save_model
-from dystress_text.programs.senteval import main
+from dystress_text.programs.evaluate import main
 from dystress_text.programs.train import main as train
 from dystress_text.training.run_record import RunRecord
 
@@ -100,7 +100,7 @@ def test_several_models_make_one_table(tiny_bert, tmp_path, file, capsys):
 def test_wrong_options_are_one_line(arguments, file, wrong, named, capsys):
     assert main([*arguments, wrong]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("dystress senteval: error: ")
+    assert line.startswith("dystress evaluate: error: ")
     assert named in line
     assert not file.exists()
 

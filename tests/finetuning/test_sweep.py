@@ -94,7 +94,7 @@ def prepared(tmp_path_factory, monkeypatch):
 @pytest.fixture
 def stage(tmp_path, monkeypatch):
     """Return a function that sweeps four runs with stand-ins for the real programs."""
-    for name, source in (("train", TRAINER), ("senteval", EVALUATOR)):
+    for name, source in (("train", TRAINER), ("evaluate", EVALUATOR)):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
     monkeypatch.setattr(
         program, "_program", lambda name: [sys.executable, "-B", str(tmp_path / f"{name}.py"), name]
@@ -180,7 +180,7 @@ def test_interrupted_sweep_continues(stage, capsys, tmp_path):
     assert "stopped by SIGTERM" in capsys.readouterr().err
     (tmp_path / "wait").unlink()
     assert stage("--tasks=none") == 0
-    assert "dystress senteval --model FOLDER" in capsys.readouterr().out
+    assert "dystress evaluate --model FOLDER" in capsys.readouterr().out
     resumed = [name for name, record in read(stage.folder, "run.json").items() if record["resumed"]]
     assert resumed == [f"{CONSTANT}-seed-0"]
 
@@ -332,4 +332,4 @@ def test_three_temperatures_on_own_pairs(shared, tmp_path, monkeypatch, capsys):
     assert figures[best] == pytest.approx(max(figures.values()), abs=0.01)
     assert f"{best} scores highest on pairs (Own pairs, Spearman x 100)" in answer
     assert main(argv) == 0  # nothing is left to do
-    assert "senteval\n" not in capsys.readouterr().out
+    assert "evaluate\n" not in capsys.readouterr().out

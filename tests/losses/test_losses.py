@@ -87,7 +87,7 @@ def test_processes_equal_one_process(name, form):
 
 
 def test_macl_takes_its_temperature_from_the_batch():
-    loss = losses.MACLLoss(0.1, 0.8, 0.6)
+    loss = losses.MACLLoss(losses.AlignmentAdaptiveTemperature(0.1, 0.8, 0.6))
     case = OBJECTIVES["MACL"]
     for seed in (0, 1):
         z = views(4, 3, seed=seed)
